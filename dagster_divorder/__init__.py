@@ -1,0 +1,36 @@
+"""DivOrder: order training data so that every window of training carries the corpus's own mix.
+
+Public names load on first use; importing this package loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dagster_divorder.core.order import order
+    from dagster_divorder.pipeline import run_all, run_stage
+    from dagster_divorder.pipeline.results import load_results
+    from dagster_divorder.settings import Settings, load_settings
+
+_WHERE = {
+    "Settings": "dagster_divorder.settings",
+    "load_settings": "dagster_divorder.settings",
+    "load_results": "dagster_divorder.pipeline.results",
+    "order": "dagster_divorder.core.order",
+    "run_all": "dagster_divorder.pipeline",
+    "run_stage": "dagster_divorder.pipeline",
+}
+
+__all__ = ["Settings", "load_results", "load_settings", "order", "run_all", "run_stage"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

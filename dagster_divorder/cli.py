@@ -1,0 +1,104 @@
+"""The `divorder` command.
+
+    divorder run        every stage, without Dagster
+    divorder summary    what the last run made: before and after, where the output is, what was new
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from dagster_divorder.errors import DivOrderError, MissingStageError
+from dagster_divorder.settings import Settings, load_settings
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="divorder", description="Order training data so that every window carries the corpus's own mix."
+    )
+    parser.add_argument("--config", help="TOML settings file (default: DIVORDER_CONFIG, then divorder.toml)")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("run", help="run every stage, without Dagster; only what is new is computed")
+    commands.add_parser("summary", help="show what the last run made")
+    options = parser.parse_args(arguments)
+    try:
+        settings = load_settings(options.config)
+        if options.command == "run":
+            from dagster_divorder.pipeline import run_all
+
+            run_all(settings)
+        print(summary(settings))
+    except DivOrderError as error:
+        print(f"divorder: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def summary(settings: Settings) -> str:
+    """A page of text on the last run: before and after, where the output is, what was new, time per stage.
+
+    Raises:
+        MissingStageError: the pipeline has not run to its end on this store.
+    """
+    from dagster_divorder.pipeline.run import STAGES
+    from dagster_divorder.store.local import LocalStore
+    from dagster_divorder.store.receipts import load_receipt
+
+    store = LocalStore(settings.store.path)
+    receipts = {stage: load_receipt(store, stage) for stage in STAGES}
+    reports = {stage: receipt.report for stage, receipt in receipts.items() if receipt}
+    missing = [stage for stage in STAGES if stage not in reports]
+    if missing:
+        raise MissingStageError(
+            f"{', '.join(missing)} never ran on {settings.store.path}; run `divorder run`, or "
+            "`dagster asset materialize --select '*' -m dagster_divorder.definitions`"
+        )
+    raw_docs, output = reports["raw_docs"], reports["curated_output"]
+    lines = [
+        "",
+        f"{raw_docs['records']:,} records ({raw_docs['documents']:,} distinct documents, "
+        f"{reports['token_counts']['tokens']:,} tokens), {raw_docs['rejected_records']:,} rejected",
+        f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
+        f"{reports['clusters']['k']} clusters, strategy {reports['greedy_order']['strategy']}",
+        "",
+        *_table(reports["diversity_metrics"]["summary"]),
+        "",
+        "this run   " + _table_line([("stage", 20), ("documents", 12), ("new", 12), ("reused", 12), ("seconds", 10)]),
+    ]
+    for stage in STAGES:
+        report = reports[stage]
+        cells = (report["documents"], report["new_documents"], report["reused_documents"])
+        lines.append(
+            " " * 11
+            + _table_line([(stage, 20), *((f"{cell:,}", 12) for cell in cells), (f"{report['seconds']:.2f}", 10)])
+        )
+    state = "written" if output["written"] else "unchanged"
+    lines += ["", f"output     {output['folder']} ({state}, {output['bytes'] / 1e6:,.1f} MB)"]
+    lines += [f"           {name}" for name in [*output["files"], "curated_meta.json"]]
+    return "\n".join(lines)
+
+
+def _table(rows: list[dict[str, Any]]) -> list[str]:
+    """Orders side by side, a line a figure: people compare along a line."""
+    names = [row["order"] for row in rows]
+    lines = [_table_line([("", 34), *((name, 14) for name in names)])]
+    for figure in rows[0]:
+        if figure != "order":
+            lines.append(_table_line([(figure, 34), *((_number(row[figure]), 14) for row in rows)]))
+    return lines
+
+
+def _table_line(cells: list[tuple[str, int]]) -> str:
+    (first, width), *others = cells
+    return (f"{first:<{width}}" + "".join(f"{cell:>{width}}" for cell, width in others)).rstrip()
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""Walks over token windows: the hot loops under `core.metrics`.
+
+All take the documents in their order, laid end to end: document d has `tokens[d]` tokens (int64 (N,), >= 0)
+and the trait value `codes[d]` (int32 (N,), in [0, J)). A window is a run of `window` tokens; a document that
+straddles a boundary gives each side the tokens it has there, and a document without tokens is in no window.
+Sums are int64.
+
+Guarantee: equal to the token-by-token twins in `reference_metrics.py`. One thread, so the bytes never depend
+on how many there are. Nothing is checked here; the callers check ranges.
+Cost: O(N + windows) time unless said otherwise, O(J) scratch beside the output.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Codes = NDArray[np.int32]
+Floats = NDArray[np.float64]
+
+
+@njit(cache=True, nogil=True)
+def distinct_split(tokens: Ints, codes: Codes, n_values: int, window: int) -> Ints:
+    """int64 (S,): out[i] = |{codes[d] : d has a token in [i*window, (i+1)*window)}|, the last, partial i too.
+
+    A document covers the windows first..last; only in `first` can its value have been met before, and only by
+    a document whose own last window was that one: `met[value]` is the last window the value was in.
+    """
+    total = 0
+    for d in range(tokens.shape[0]):
+        total += tokens[d]
+    out = np.zeros(-(-total // window), np.int64)
+    met = np.full(n_values, -1, np.int64)
+    start = 0
+    for d in range(tokens.shape[0]):
+        if tokens[d] == 0:
+            continue
+        first = start // window
+        last = (start + tokens[d] - 1) // window
+        if met[codes[d]] != first:
+            out[first] += 1
+        for i in range(first + 1, last + 1):
+            out[i] = 1
+        met[codes[d]] = last
+        start += tokens[d]
+    return out
+
+
+@njit(cache=True, nogil=True)
+def distinct_flush(tokens: Ints, codes: Codes, n_values: int, window: int) -> Ints:
+    """int64 (S,): distinct values per sequence as the first seed counts them.
+
+    Open sequence: `filled` tokens and the set of values met, as `met[value] == serial`, `distinct` of them.
+    A document that fits joins. One that does not closes the open sequence if that holds tokens, and starts
+    its own; each `window` tokens it fills close a sequence of one value, and what is left stays open. The
+    last open one closes at the end.
+    """
+    bound = tokens.shape[0] + 1
+    for d in range(tokens.shape[0]):
+        bound += tokens[d] // window
+    out = np.empty(bound, np.int64)
+    met = np.full(n_values, -1, np.int64)
+    closed = 0
+    serial = 0
+    filled = 0
+    distinct = 0
+    for d in range(tokens.shape[0]):
+        if filled + tokens[d] <= window:
+            filled += tokens[d]
+        else:
+            if filled > 0:
+                out[closed] = distinct
+                closed += 1
+            for _ in range(tokens[d] // window):
+                out[closed] = 1
+                closed += 1
+            filled = tokens[d] % window
+            serial += 1
+            distinct = 0
+            if filled == 0:
+                continue
+        if met[codes[d]] != serial:
+            met[codes[d]] = serial
+            distinct += 1
+    if distinct > 0:
+        out[closed] = distinct
+        closed += 1
+    return out[:closed].copy()
+
+
+@njit(cache=True, nogil=True)
+def window_deviations(
+    tokens: Ints, codes: Codes, share: Floats, heaviest: Ints, window: int, windows: int
+) -> tuple[Floats, Floats]:
+    """worst, tv: float64 (windows,) each, of the first `windows` full windows against `share` (J,), of sum 1.
+
+    With q_j = tokens of value j in the window / window:
+        worst = max_j |q_j - share_j|        tv = 1/2 sum_j |q_j - share_j| = sum_j max(0, q_j - share_j)
+    (both q and share sum to 1, so what is too much equals what is too little). A value absent from the window
+    adds nothing to the right-hand sum, and among the absent ones the heaviest decides the maximum, so only
+    the values present are visited: `heaviest` (J,) lists the values by falling share.
+    """
+    worst = np.empty(windows, np.float64)
+    tv = np.empty(windows, np.float64)
+    inside = np.zeros(share.shape[0], np.int64)
+    present = np.empty(share.shape[0], np.int64)
+    n_present = 0
+    filled = 0
+    done = 0
+    for d in range(tokens.shape[0]):
+        left = tokens[d]
+        while left > 0 and done < windows:
+            take = min(left, window - filled)
+            if inside[codes[d]] == 0:
+                present[n_present] = codes[d]
+                n_present += 1
+            inside[codes[d]] += take
+            filled += take
+            left -= take
+            if filled < window:
+                continue
+            most = 0.0
+            excess = 0.0
+            for j in heaviest:
+                if inside[j] == 0:
+                    most = share[j]
+                    break
+            for i in range(n_present):
+                j = present[i]
+                gap = inside[j] / window - share[j]
+                most = max(most, abs(gap))
+                excess += max(gap, 0.0)
+                inside[j] = 0
+            worst[done] = most
+            tv[done] = excess
+            done += 1
+            n_present = 0
+            filled = 0
+    return worst, tv
+
+
+@njit(cache=True, nogil=True)
+def add_prefix_squares(tokens: Ints, codes: Codes, share: Floats, window: int, squares: Floats) -> None:
+    """Adds sum_j (T_j(t) - share_j t)^2 at t = (i + 1) * window to squares[i] (S,), i < S - 1.
+
+    T_j(t) is the tokens of value j in [0, t). The last end, the end of the data, is skipped: by definition of
+    the shares the deviation there is 0.
+    O(N + S x J): evaluated afresh at each end, since an updated square would lose its digits to cancellation.
+    """
+    seen = np.zeros(share.shape[0], np.int64)
+    filled = 0
+    i = 0
+    for d in range(tokens.shape[0]):
+        left = tokens[d]
+        while left > 0 and i < squares.shape[0] - 1:
+            take = min(left, window - filled)
+            seen[codes[d]] += take
+            filled += take
+            left -= take
+            if filled == window:
+                square = 0.0
+                for j in range(share.shape[0]):
+                    gap = seen[j] - share[j] * ((i + 1) * window)
+                    square += gap * gap
+                squares[i] += square
+                i += 1
+                filled = 0
+
+
+@njit(cache=True, nogil=True)
+def window_counts(tokens: Ints, codes: Codes, n_values: int, window: int) -> Ints:
+    """int64 (S, J): tokens of each value in each window, the last partial one included."""
+    total = 0
+    for d in range(tokens.shape[0]):
+        total += tokens[d]
+    out = np.zeros((-(-total // window), n_values), np.int64)
+    start = 0
+    for d in range(tokens.shape[0]):
+        end = start + tokens[d]
+        while start < end:
+            i = start // window
+            stop = min(end, (i + 1) * window)
+            out[i, codes[d]] += stop - start
+            start = stop
+    return out

@@ -1,0 +1,152 @@
+"""Every measure of one order in one value, for tables and for comparison with other orders."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dagster_divorder.core.metrics.distinct import Distinct, distinct_in_stream, summarize
+from dagster_divorder.core.metrics.prefix import PrefixDeviation, coverage_in_stream, prefix_in_stream
+from dagster_divorder.core.metrics.shares import ShareDeviation, deviation_in_stream
+from dagster_divorder.core.metrics.stream import codes_in_order, positive, tokens_in_order
+from dagster_divorder.errors import InputError
+
+Row = dict[str, str | float]
+Frozen = TypeVar("Frozen", Distinct, ShareDeviation, PrefixDeviation)
+
+
+@dataclass(frozen=True, eq=False)
+class Diversity:
+    """All measures of one order, or their averages over several (see `average`).
+
+    documents, tokens: in the order. sequence_length: L in tokens. batch: sequences a batch.
+    split, flush: distinct clusters per sequence under the two packers.
+    sequence_shares, batch_shares: by trait, the share deviation in windows of L and of L * batch tokens.
+    prefix: the prefix deviation over all traits together, in tokens.
+    coverage: the share of the tokens after which every cluster has been seen.
+    """
+
+    documents: int
+    tokens: int
+    sequence_length: int
+    batch: int
+    split: Distinct
+    flush: Distinct
+    sequence_shares: Mapping[str, ShareDeviation]
+    batch_shares: Mapping[str, ShareDeviation]
+    prefix: PrefixDeviation
+    coverage: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same nested, of plain numbers, strings and lists: ready for JSON."""
+        result = asdict(self)
+        result["prefix"]["share"] = self.prefix.share.tolist()
+        result["prefix"]["l2"] = self.prefix.l2.tolist()
+        return result
+
+    def rows(self) -> list[Row]:
+        """One row {trait, window, measure, value} for each number; the curve is left to `prefix`.
+
+        window: "sequence" (as a splitting packer cuts), "sequence (flush)", "batch", "prefix" or "corpus".
+        """
+        rows: list[Row] = []
+
+        def add(trait: str, window: str, prefix: str, value: Any, names: Sequence[str]) -> None:
+            rows.extend(
+                {"trait": trait, "window": window, "measure": prefix + name, "value": getattr(value, name)}
+                for name in names
+            )
+
+        statistics = ("mean", "min", "max", "std", "count")
+        add("cluster", "sequence", "distinct_", self.split, statistics)
+        add("cluster", "sequence (flush)", "distinct_", self.flush, statistics)
+        for window, shares in (("sequence", self.sequence_shares), ("batch", self.batch_shares)):
+            for trait, deviation in shares.items():
+                add(trait, window, "", deviation, ("mean_worst", "max_worst", "mean_tv", "max_tv", "windows"))
+        add("all", "prefix", "l2_", self.prefix, ("mean", "max"))
+        add("cluster", "corpus", "", self, ("coverage",))
+        return rows
+
+
+def measure(
+    order: ArrayLike,
+    tokens: ArrayLike,
+    traits: Mapping[str, ArrayLike],
+    n_values: Mapping[str, int],
+    *,
+    sequence_length: int,
+    batch: int,
+) -> Diversity:
+    """Every measure of `order` over the corpus.
+
+    tokens: int (N,) by document. traits: by name, int (N,) codes in [0, n_values[name]); one is "cluster".
+    sequence_length: L in tokens. batch: sequences a batch. A few passes over the documents for each trait.
+    """
+    if "cluster" not in traits:
+        raise InputError(
+            f"the traits are {sorted(traits)}; 'cluster' must be one, since sequences are counted by it"
+        )
+    if missing := sorted(set(traits) - set(n_values)):
+        raise InputError(f"n_values lacks {missing}; expected the number of values of every trait")
+    length = positive("sequence_length", sequence_length)
+    window = length * positive("batch", batch)
+    documents = len(np.asarray(tokens))
+    stream = tokens_in_order(order, tokens)
+    codes = {name: codes_in_order(order, of, n_values[name], documents) for name, of in traits.items()}
+    cluster, k = codes["cluster"], n_values["cluster"]
+    return Diversity(
+        documents=len(stream),
+        tokens=int(stream.sum()),
+        sequence_length=length,
+        batch=batch,
+        split=summarize(distinct_in_stream(stream, cluster, k, length, "split")),
+        flush=summarize(distinct_in_stream(stream, cluster, k, length, "flush")),
+        sequence_shares={t: deviation_in_stream(stream, of, n_values[t], length) for t, of in codes.items()},
+        batch_shares={t: deviation_in_stream(stream, of, n_values[t], window) for t, of in codes.items()},
+        prefix=prefix_in_stream(stream, list(codes.values()), [n_values[t] for t in codes], length),
+        coverage=coverage_in_stream(stream, cluster, k),
+    )
+
+
+def average(orders: Sequence[Diversity]) -> Diversity:
+    """The mean of every number over several orders of one corpus, such as shuffles with three seeds.
+
+    Means of means; of minima and maxima too the mean over the orders, which is what one such order has on
+    average (the extreme of all would grow with the number of orders). Curves are averaged point by point.
+    `worst_window` is -1 where the orders disagree.
+    """
+    if not orders:
+        raise InputError("average got no order to average; expected at least one Diversity")
+    first = orders[0]
+    corpora = {(d.documents, d.tokens, d.sequence_length, d.batch, tuple(d.batch_shares)) for d in orders}
+    if len(corpora) > 1:
+        raise InputError(f"average got orders of {len(corpora)} different corpora or settings; expected one")
+    return Diversity(
+        documents=first.documents,
+        tokens=first.tokens,
+        sequence_length=first.sequence_length,
+        batch=first.batch,
+        split=_mean([d.split for d in orders]),
+        flush=_mean([d.flush for d in orders]),
+        sequence_shares={t: _mean([d.sequence_shares[t] for d in orders]) for t in first.sequence_shares},
+        batch_shares={t: _mean([d.batch_shares[t] for d in orders]) for t in first.batch_shares},
+        prefix=_mean([d.prefix for d in orders]),
+        coverage=float(np.mean([d.coverage for d in orders])),
+    )
+
+
+def _mean(values: Sequence[Frozen]) -> Frozen:
+    """Field by field; a field that all agree on is kept as it is, so counts stay whole numbers."""
+    merged: dict[str, Any] = {}
+    for field in fields(values[0]):
+        column = [getattr(value, field.name) for value in values]
+        if all(np.array_equal(column[0], other) for other in column[1:]):
+            merged[field.name] = column[0]
+        elif field.name == "worst_window":
+            merged[field.name] = -1
+        else:
+            mean = np.mean(column, axis=0)
+            merged[field.name] = mean if isinstance(column[0], np.ndarray) else float(mean)
+    return type(values[0])(**merged)

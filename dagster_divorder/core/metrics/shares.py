@@ -1,0 +1,88 @@
+"""Trait shares of windows of training, against the corpus's own."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.core.metrics.stream import codes_in_order, positive, token_shares, tokens_in_order
+from dagster_divorder.errors import InputError
+
+
+@dataclass(frozen=True)
+class ShareDeviation:
+    """How far the trait's shares in aligned windows are from the corpus's p.
+
+    For window w with shares p_j(w), both in [0, 1]:
+        worst_w = max_j |p_j(w) - p_j|        tv_w = 1/2 sum_j |p_j(w) - p_j|
+    windows: full windows measured; 0 for a corpus without tokens, and then all values are 0.
+    worst_window: the first window with the largest worst_w; -1 without one, or if averaged orders disagree.
+    partial: the corpus is shorter than one window, which is then the whole corpus (and deviates by 0).
+    """
+
+    windows: int
+    mean_worst: float
+    max_worst: float
+    mean_tv: float
+    max_tv: float
+    worst_window: int
+    partial: bool
+
+
+def share_deviation(
+    order: ArrayLike, tokens: ArrayLike, codes: ArrayLike, n_values: int, window_tokens: int
+) -> ShareDeviation:
+    """Mean and worst deviation of one trait over the windows [i W, (i+1) W), W = window_tokens.
+
+    A last window that is not full is left out: a few tokens always deviate.
+    """
+    stream = tokens_in_order(order, tokens)
+    values = codes_in_order(order, codes, n_values, len(np.asarray(tokens)))
+    return deviation_in_stream(stream, values, n_values, positive("window_tokens", window_tokens))
+
+
+def deviation_in_stream(
+    tokens: NDArray[np.int64], codes: NDArray[np.int32], n_values: int, window_tokens: int
+) -> ShareDeviation:
+    """The same for documents already in order."""
+    from dagster_divorder.core.kernels.windows import window_deviations
+
+    total = int(tokens.sum())
+    if total == 0:
+        return ShareDeviation(0, 0.0, 0.0, 0.0, 0.0, -1, partial=False)
+    window = min(window_tokens, total)
+    share = token_shares(tokens, codes, n_values)
+    heaviest = np.argsort(-share, kind="stable")
+    worst, tv = window_deviations(tokens, codes, share, heaviest, window, total // window)
+    return ShareDeviation(
+        windows=len(worst),
+        mean_worst=float(worst.mean()),
+        max_worst=float(worst.max()),
+        mean_tv=float(tv.mean()),
+        max_tv=float(tv.max()),
+        worst_window=int(worst.argmax()),
+        partial=total < window_tokens,
+    )
+
+
+def cluster_mix(
+    order: ArrayLike, tokens: ArrayLike, labels: ArrayLike, n_values: int, columns: int
+) -> NDArray[np.float32]:
+    """Token share of each cluster in `columns` equal slices of the ordered corpus, float32 (columns, K).
+
+    Slice c is [c T / columns, (c + 1) T / columns) of the T tokens. Its edges need not be whole, so a token
+    may be split between two slices; counted in units of 1/columns token the edges are whole, and the shares
+    exact. A row sums to 1; with no tokens at all the rows are 0.
+    """
+    stream = tokens_in_order(order, tokens)
+    values = codes_in_order(order, labels, n_values, len(np.asarray(tokens)))
+    positive("columns", columns)
+    total = int(stream.sum())
+    if total == 0:
+        return np.zeros((columns, n_values), np.float32)
+    if total * columns > np.iinfo(np.int64).max:
+        raise InputError(f"{total} tokens in {columns} columns overflow 64 bits; ask for fewer columns")
+    from dagster_divorder.core.kernels.windows import window_counts
+
+    counts = window_counts(stream * columns, values, n_values, total)
+    return (counts / total).astype(np.float32)

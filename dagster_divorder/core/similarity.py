@@ -1,0 +1,71 @@
+"""How alike the documents of a sample are: the pairwise cosine similarities, summed up.
+
+Letters: n sampled documents, D dims.
+Guarantee: exact over all n (n - 1) / 2 pairs, in float32 products and float64 sums; the product runs on one
+thread, so the bytes do not depend on how many there are.
+Cost: O(n^2 D) time, 2 n^2 bytes of memory (50 MB and some 0.3 s for 5,000 x 256).
+Source: the first seed's similarity report.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.errors import InputError
+
+MAX_ROWS = 20_000
+"""800 MB of pairs; a larger sample says nothing new."""
+
+BLOCK_ROWS = 512
+
+
+def sample_rows(n: int, size: int, seed: int) -> NDArray[np.int64]:
+    """`size` of the rows 0..n-1 (all where n is less), each at most once, in rising order: int64 (size,)."""
+    rows = np.random.default_rng(seed).choice(n, min(size, n), replace=False, shuffle=False)
+    return np.sort(rows).astype(np.int64)
+
+
+def cosine_statistics(vectors: ArrayLike) -> dict[str, float | int | None]:
+    """rows, pairs; mean, std, min, p5, p50, p95, max of cos(v_i, v_j) over the pairs i < j of vectors (n, D).
+
+    A zero vector has cosine 0 with every other. With fewer than two rows there is no pair, and the statistics
+    are None. InputError for more than MAX_ROWS rows, and for NaN or infinity.
+    """
+    from threadpoolctl import threadpool_limits
+
+    unit = np.array(vectors, np.float32)
+    if unit.ndim != 2 or len(unit) > MAX_ROWS:
+        raise InputError(
+            f"vectors has the shape {unit.shape}; expected (n, D) with n of at most {MAX_ROWS}: sample first"
+        )
+    if not np.isfinite(unit).all():
+        raise InputError("vectors hold NaN or infinity; expected finite numbers: embed those documents again")
+    n = len(unit)
+    if n < 2:
+        names = ("mean", "std", "min", "p5", "p50", "p95", "max")
+        return {"rows": n, "pairs": 0, **dict.fromkeys(names)}
+    # Divided by the largest entry first, so that no square over- or underflows in float32.
+    unit /= np.maximum(np.abs(unit).max(axis=1, keepdims=True, initial=0.0), np.finfo(np.float32).tiny)
+    unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+
+    pairs = np.empty(n * (n - 1) // 2, np.float32)
+    filled = 0
+    with threadpool_limits(limits=1):
+        for start in range(0, n, BLOCK_ROWS):
+            block = unit[start : start + BLOCK_ROWS] @ unit[start:].T
+            for i, row in enumerate(block):
+                later = row[i + 1 :]
+                pairs[filled : filled + len(later)] = later
+                filled += len(later)
+    np.clip(pairs, -1.0, 1.0, out=pairs)
+    p5, p50, p95 = np.percentile(pairs, (5, 50, 95))
+    return {
+        "rows": n,
+        "pairs": len(pairs),
+        "mean": float(pairs.mean(dtype=np.float64)),
+        "std": float(pairs.std(dtype=np.float64)),
+        "min": float(pairs.min()),
+        "p5": float(p5),
+        "p50": float(p50),
+        "p95": float(p95),
+        "max": float(pairs.max()),
+    }

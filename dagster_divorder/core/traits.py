@@ -1,0 +1,169 @@
+"""Trait codes: one small whole number a record for each thing an order has to balance.
+
+A number is cut into quantile bins (length, a quality score, a year); anything else is a category (cluster,
+source, language, a flag). A missing value is a value of its own in both.
+
+Letters: N records, J trait values. Codes are int32 (N,) in [0, J).
+Guarantee: codes depend on the column's values alone, not on the order or the chunking of the records.
+Cost: numbers O(N log N) for the edges (one sort), O(N log J) for the codes; categories O(N).
+Source: the second seed's length histogram (quantile bins over documents, not over tokens).
+Known weakness: appended data moves categories' ranks, so their codes; bins stay while `edges` are pinned.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Edges = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """codes: int32 (N,) in [0, J). names: J readable names, by code. edges: of a binned number; else None."""
+
+    codes: NDArray[np.int32]
+    names: tuple[str, ...]
+    edges: Edges | None = None
+
+
+def quantile_edges(values: ArrayLike, bins: int) -> Edges:
+    """Inner edges, float64 (<= bins - 1,) and strictly rising, that cut (N,) numbers into equally full bins.
+
+    Edge b is the value at rank b N / bins, so if none of the N values repeats, the bins' sizes differ by at
+    most 1. Of equal edges one remains, and an edge at the minimum goes, so no bin is empty. NaN is left out.
+    """
+    if bins < 1:
+        raise InputError(f"bins is {bins}; expected 1 or more")
+    numbers = np.asarray(values, np.float64)
+    numbers = np.sort(numbers[~np.isnan(numbers)])
+    if numbers.size == 0:
+        return np.zeros(0)
+    cuts = np.unique(numbers[np.arange(1, bins) * numbers.size // bins])
+    return cuts[cuts > numbers[0]]
+
+
+def bin_codes(values: ArrayLike, edges: ArrayLike) -> NDArray[np.int32]:
+    """Bin of each number, int32 (N,): b where edges[b-1] <= value < edges[b]; NaN's is len(edges) + 1."""
+    numbers, cuts = np.asarray(values, np.float64), np.asarray(edges, np.float64)
+    codes = np.searchsorted(cuts, numbers, side="right").astype(np.int32)
+    codes[np.isnan(numbers)] = len(cuts) + 1
+    return codes
+
+
+def category_codes(values: "ArrayLike | pa.Array | pa.ChunkedArray", max_values: int = 1000) -> Codes:
+    """Codes of a column of text, booleans or other plain values (Arrow, pandas or NumPy, (N,)).
+
+    Names come by falling frequency, equal ones by name (bytewise). Of more than `max_values` distinct values
+    the max_values - 1 most frequent keep their name and the others share "(other)"; nulls are "(missing)".
+    Both come last.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if max_values < 1:
+        raise InputError(f"max_values is {max_values}; expected 1 or more")
+    column = _plain(values)
+    # large_string stays: a chunk of it may be too big for the 32-bit offsets of string.
+    text = column if pa.types.is_large_string(column.type) else column.cast(pa.string())
+    parts = text.dictionary_encode().unify_dictionaries().chunks
+    distinct = parts[0].dictionary if parts else pa.array([], pa.string())
+    indices = [part.indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False) for part in parts]
+    index = np.concatenate(indices) if indices else np.zeros(0, np.int32)
+    counts = np.bincount(index, minlength=len(distinct) + 1)
+    n_missing = counts[-1]
+
+    kept = len(distinct) if len(distinct) <= max_values else max_values - 1
+    ranking = pa.table({"count": counts[:-1], "name": distinct})
+    by = [("count", "descending"), ("name", "ascending")]
+    ranked = pc.select_k_unstable(ranking, kept, by) if kept else pa.array([], pa.uint64())
+    names = distinct.take(ranked).to_pylist()
+    code_of = np.full(len(distinct) + 1, len(names), np.int32)
+    code_of[ranked.to_numpy()] = np.arange(kept, dtype=np.int32)
+    if kept < len(distinct):
+        names.append(_unused("(other)", names))
+    if n_missing:
+        code_of[-1] = len(names)
+        names.append(_unused("(missing)", names))
+    return Codes(code_of[index], tuple(names))
+
+
+def column_codes(
+    values: "ArrayLike | pa.Array | pa.ChunkedArray",
+    *,
+    bins: int,
+    max_values: int = 1000,
+    edges: ArrayLike | None = None,
+    name: str = "the column",
+) -> Codes:
+    """Codes of any column (N,): quantile bins for a number, categories for text and booleans.
+
+    bins: for a number, at most so many bins. max_values: see `category_codes`. edges: pinned bin edges, from
+    an earlier `Codes.edges`, used instead of this column's own. name: how messages call the column.
+    InputError for lists, structs, dates and other types that are neither, and for edges given for text.
+    """
+    import pyarrow.types as types
+
+    column = _plain(values)
+    of = column.type
+    if types.is_integer(of) or types.is_floating(of) or types.is_decimal(of):
+        numbers = column.cast("double", safe=False).to_numpy()
+        cuts = quantile_edges(numbers, bins) if edges is None else np.asarray(edges, np.float64)
+        return Codes(bin_codes(numbers, cuts), _bin_names(cuts, whole=types.is_integer(of)), cuts)
+    if not (types.is_boolean(of) or types.is_null(of) or _is_text(of)):
+        raise InputError(
+            f"{name} holds {of}; a trait is made of numbers, text or booleans: convert it to one of these"
+        )
+    if edges is not None:
+        raise InputError(
+            f"{name} holds {of}, but was binned as a number before; give it numbers, or refit its bins"
+        )
+    return category_codes(column, max_values)
+
+
+def _plain(values: Any) -> "pa.ChunkedArray":
+    """As Arrow, without dictionary encoding; NaN of a pandas or NumPy column becomes null."""
+    import pyarrow as pa
+
+    if not isinstance(values, pa.Array | pa.ChunkedArray):
+        try:
+            values = pa.array(values, from_pandas=True)
+        except pa.ArrowException as error:
+            raise InputError(f"a trait column must hold values of one type: {error}") from error
+    column = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _is_text(of: "pa.DataType") -> bool:
+    import pyarrow.types as types
+
+    return bool(types.is_string(of) or types.is_large_string(of) or types.is_string_view(of))
+
+
+def _bin_names(edges: Edges, whole: bool) -> tuple[str, ...]:
+    """Names of the len(edges) + 2 bin codes: ranges, and "(missing)"."""
+    if len(edges) == 0:
+        return ("all", "(missing)")
+    digits = next(d for d in (6, 9, 12, 17) if d == 17 or len({f"{e:.{d}g}" for e in edges}) == len(edges))
+    at = [f"{int(e)}" if whole and np.isfinite(e) else f"{e:.{digits}g}" for e in edges]
+    if whole:
+        upper = [f"{int(e) - 1}" for e in edges]
+        inner = [
+            low if low == high else f"{low} to {high}" for low, high in zip(at[:-1], upper[1:], strict=True)
+        ]
+    else:
+        inner = [f"{low} to below {high}" for low, high in pairwise(at)]
+    return (f"below {at[0]}", *inner, f"{at[-1]} and above", "(missing)")
+
+
+def _unused(name: str, names: list[str]) -> str:
+    while name in names:
+        name = f"({name})"
+    return name

@@ -1,0 +1,28 @@
+"""Asset diversity_metrics."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from dagster_divorder.defs.stage import materialize, result, table
+from dagster_divorder.settings import Settings
+
+
+@dg.asset(deps=["greedy_order"], group_name="ordering", kinds={"pandas"})
+def diversity_metrics(
+    context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
+) -> dg.MaterializeResult[Any]:
+    """The proof: the original order, shuffling (three seeds) and the curated order, measured side by side."""
+    receipt = materialize(context, settings)
+    files = {name: settings.store.path / file for name, file in receipt.files.items()}
+    shown: dict[str, Any] = {"orders": table(receipt.report["summary"])}
+    shown |= {f"{name}_file": dg.MetadataValue.path(str(path)) for name, path in files.items()}
+    if "picture" in files:
+        shown["ordering_comparison"] = dg.MetadataValue.md(_inline(files["picture"]))
+    return result(receipt, shown)
+
+
+def _inline(picture: Path) -> str:
+    return f"![orders compared](data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()})"

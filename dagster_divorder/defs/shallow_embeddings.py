@@ -1,0 +1,16 @@
+"""Asset shallow_embeddings."""
+
+from typing import Any
+
+import dagster as dg
+
+from dagster_divorder.defs.stage import materialize, result
+from dagster_divorder.settings import Settings
+
+
+@dg.asset(deps=["token_counts", "base_model"], group_name="embedding", kinds={"numpy"})
+def shallow_embeddings(
+    context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
+) -> dg.MaterializeResult[Any]:
+    """One vector a document: the pooled rows of the base model's token table, L2-normalised."""
+    return result(materialize(context, settings))

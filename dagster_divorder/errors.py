@@ -1,0 +1,40 @@
+"""Every error this package raises on purpose.
+
+    DivOrderError
+    ├── SettingsError    a setting has an unknown key, a wrong type or an impossible value
+    ├── InputError       a corpus, a model directory or an argument cannot be used as it is
+    │   └── RejectLimitError   more records were refused than input.max_reject_share allows
+    ├── StoreError       a stored file is damaged, from another version, or cannot be written
+    │   └── StoreBusyError     another run holds the store's lease
+    └── MissingStageError      a result is asked for before the stage that makes it has run
+
+A message names the value found, what was expected, and what to do about it.
+"""
+
+
+class DivOrderError(Exception):
+    """Base of every error of this package."""
+
+
+class SettingsError(DivOrderError, ValueError):
+    """A setting cannot be used."""
+
+
+class InputError(DivOrderError, ValueError):
+    """Data, a model or an argument handed in cannot be used."""
+
+
+class RejectLimitError(InputError):
+    """The share of refused records exceeds `input.max_reject_share`."""
+
+
+class StoreError(DivOrderError):
+    """The store, or a file in it, cannot be used."""
+
+
+class StoreBusyError(StoreError):
+    """Another run holds the store's lease."""
+
+
+class MissingStageError(DivOrderError):
+    """A stage's result is needed and not there yet."""

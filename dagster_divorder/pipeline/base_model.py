@@ -1,0 +1,179 @@
+"""base_model: the tokenizer and token table that every later stage uses, with the pooling statistics of the corpus.
+
+The base model is a pinned fit: appended documents use it as it is. It is made again when its settings change, when
+`model.refit = "now"`, or when the checkpoint it was made from has other bytes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from dagster_divorder.models.bootstrap import SAMPLE_BYTES
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.sample import sample_texts
+from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.fits import Fit, fit_path, pin, pinned, read_fit
+from dagster_divorder.store.receipts import Receipt
+
+if TYPE_CHECKING:
+    from dagster_divorder.models.tokenize import Encoder
+
+BOOTSTRAP = "bootstrap"
+INFO = "base_model.json"
+STATISTICS = "statistics.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModel:
+    """A loaded base model.
+
+    `directory` holds an ordinary Hugging Face checkpoint; `info` names it (fingerprints, encoder engine, width);
+    `document_frequency` int64 (V,) counts the sampled `documents` a token occurs in.
+    """
+
+    fit: Fit
+    directory: Path
+    info: dict[str, Any]
+    document_frequency: np.ndarray
+    documents: int
+
+    def encoder(self) -> Encoder:
+        """The tokenizer, run by the engine that was proved equal to the reference when the model was pinned."""
+        from dagster_divorder.models.tokenize import load_encoder
+
+        return load_encoder(self.directory, engine=self.info["engine"])
+
+    def table(self) -> np.ndarray:
+        """Token table, float32 (V, D)."""
+        from dagster_divorder.models.checkpoint import embedding_table
+
+        return embedding_table(self.directory).weights
+
+
+def run(run: Run) -> Receipt:
+    recipe = run.settings.recipe("base_model")
+    raw_docs = run.receipt("raw_docs")
+    fit = pinned(run.store, "base_model", recipe)
+    reason = _reason_to_fit(run, fit)
+    timing: dict[str, float] = {}
+    if reason:
+        texts = sample_texts(run.store, load_view(run), SAMPLE_BYTES)
+        with tempfile.TemporaryDirectory(prefix="divorder-") as folder:
+            files, timing = _fit(run, texts, Path(folder))
+        fit = pin(run.store, "base_model", recipe, files, reason)
+    assert fit is not None
+    model = _load(run, fit)
+    return Receipt(
+        stage="base_model",
+        recipe=recipe,
+        key=fit.hash,
+        version=fit.hash,
+        # The corpus decides the fit only when it is made, so a grown corpus does not make the model stale.
+        uses={},
+        files={"fit": fit.folder},
+        report={
+            "documents": model.documents,
+            "new_documents": model.documents if reason else 0,
+            "reused_documents": 0 if reason else model.documents,
+            "fitted": reason or f"no: pinned ({fit.reason})",
+            "corpus": raw_docs.version,
+            **{name: value for name, value in model.info.items() if name != "training"},
+            **model.info.get("training", {}),
+            **{f"{name}": value for name, value in timing.items()},
+        },
+    )
+
+
+def load_base_model(run: Run) -> BaseModel:
+    """The pinned base model.
+
+    Raises:
+        MissingStageError: base_model has not run with these settings.
+    """
+    receipt = run.receipt("base_model")
+    return _load(run, Fit("base_model", receipt.version, ""))
+
+
+def _load(run: Run, fit: Fit) -> BaseModel:
+    files = read_fit(run.store, fit)
+    info = orjson.loads(files[INFO])
+    statistics = unpack(files[STATISTICS])
+    directory = fit_path(run.store, fit) if info["base"] == BOOTSTRAP else Path(info["directory"])
+    return BaseModel(
+        fit, directory, info, statistics["document_frequency"], int(statistics["documents"][0])
+    )
+
+
+def _reason_to_fit(run: Run, fit: Fit | None) -> str | None:
+    if fit is None:
+        return "first run with these settings"
+    if run.settings.model.refit == "now":
+        return "asked for by model.refit"
+    if run.settings.model.base != BOOTSTRAP:
+        pinned_info = orjson.loads(read_fit(run.store, fit)[INFO])
+        if _checkpoint_info(run.settings.model.base).items() - pinned_info.items():
+            return "the checkpoint has changed"
+    return None
+
+
+def _checkpoint_info(base: str) -> dict[str, Any]:
+    from dagster_divorder.models.checkpoint import (
+        embedding_table,
+        locate,
+        table_fingerprint,
+        tokenizer_fingerprint,
+    )
+
+    directory = locate(base)
+    table = embedding_table(directory)
+    return {
+        "base": base,
+        "directory": str(directory),
+        "table_key": table.key,
+        "table": table_fingerprint(table),
+        "tokenizer": tokenizer_fingerprint(directory),
+        "dim": int(table.weights.shape[1]),
+    }
+
+
+def _fit(run: Run, texts: list[str], folder: Path) -> tuple[dict[str, bytes], dict[str, float]]:
+    from dagster_divorder.core.pool import document_frequency
+    from dagster_divorder.models.bootstrap import train
+    from dagster_divorder.models.tokenize import load_encoder
+
+    model = run.settings.model
+    files: dict[str, bytes] = {}
+    training: dict[str, Any] = {}
+    timing: dict[str, float] = {}
+    if model.base == BOOTSTRAP:
+        run.progress.note(f"training the bootstrap model on {len(texts):,} documents")
+        report = train(texts, folder, vocab_size=model.vocab_size, dim=model.dim, seed=run.settings.seed)
+        timing = {name: value for name, value in report.items() if name.endswith("seconds")}
+        training = {name: value for name, value in report.items() if name not in timing}
+        files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+        # The checkpoint lies in the fit itself, wherever the store is: its place is not part of its content.
+        info = {**_checkpoint_info(str(folder)), "base": BOOTSTRAP, "directory": "."}
+        directory = folder
+    else:
+        info = _checkpoint_info(model.base)
+        directory = Path(info["directory"])
+    encoder = load_encoder(directory, sample=texts)
+    ids, lengths = encoder.encode(texts)
+    frequency = document_frequency(ids, lengths, encoder.vocab_size)
+    info |= {
+        "engine": encoder.engine,
+        "engine_reason": encoder.reason,
+        "vocabulary": encoder.vocab_size,
+        "sample_documents": len(texts),
+        "sample_tokens": int(lengths.sum()),
+        "training": training,
+    }
+    statistics = {"document_frequency": frequency, "documents": np.array([len(texts)], dtype=np.int64)}
+    return {**files, STATISTICS: pack(statistics), INFO: orjson.dumps(info)}, timing

@@ -1,0 +1,166 @@
+"""clusters: a topic for every document. Centroids are a pinned fit; new documents are assigned to them.
+
+Per document fragment: `labels` int32 (rows,) and `distances` float32 (rows,), the cosine distance to the centroid. The
+fit is made again on request, or (`clusters.refit = "auto"`) when the corpus has doubled since or new documents lie too
+far from the centroids; then every document is assigned again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from dagster_divorder.core.cluster import ClusterFit, assign, fit, needs_refit
+from dagster_divorder.pipeline.fragments import Delta, fill
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.run import Run, content_hash
+from dagster_divorder.pipeline.sample import document_index, rows_by_id
+from dagster_divorder.pipeline.shallow_embeddings import vector_files
+from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.fits import Fit, pin, pinned, read_fit
+from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment, View, offsets
+
+POINTS_PER_CENTROID = 256
+"""faiss's own cap: more points a centroid cost time and move the centroids little."""
+SAMPLE_BYTES = 1 << 30
+
+ARRAYS = "centroids.safetensors"
+INFO = "clusters.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A pinned clustering: centroids, and how many documents the corpus had when they were fitted."""
+
+    fit: Fit
+    clusters: ClusterFit
+    documents: int
+
+
+def run(run: Run) -> Receipt:
+    raw_docs, view, vectors = run.receipt("raw_docs"), load_view(run), vector_files(run)
+    recipe = f"{run.settings.recipe('clusters')}-{vectors.key}"
+    documents = int(view.used_documents().sum())
+    refit = run.settings.clusters.refit
+    current = _load(run, pinned(run.store, "clusters", recipe))
+    reason = "first run with these settings and vectors" if current is None else None
+    if current is not None and refit == "now":
+        reason = "asked for by clusters.refit"
+    if current is not None and reason is None:
+        files, delta = _assign(run, view, vectors, current)
+        if refit == "auto":
+            reason = needs_refit(
+                current.documents,
+                documents,
+                current.clusters.mean_distance,
+                _mean_distance(files, view, delta.new),
+            )
+    if reason:
+        current = _pin(run, view, vectors, recipe, documents, reason)
+        files, delta = _assign(run, view, vectors, current)
+    assert current is not None
+    labels = files.column(view.documents, "labels")[view.used_documents()]
+    sizes = np.bincount(labels, minlength=len(current.clusters.centroids))
+    return Receipt(
+        stage="clusters",
+        recipe=run.settings.recipe("clusters"),
+        key=files.key,
+        version=content_hash(files.key, raw_docs.version),
+        uses={
+            "raw_docs": raw_docs.version,
+            "shallow_embeddings": run.receipt("shallow_embeddings").version,
+        },
+        files={"fit": current.fit.folder},
+        report={
+            **delta.report(),
+            "k": len(current.clusters.centroids),
+            "fitted": reason or f"no: pinned ({current.fit.reason})",
+            "fit_documents": current.documents,
+            "fit_mean_distance": current.clusters.mean_distance,
+            "mean_distance": _mean_distance(files, view, view.used_documents()),
+            "note": current.clusters.note,
+            "cluster_sizes": sizes.tolist(),
+        },
+    )
+
+
+def _assign(run: Run, view: View, vectors: StageFiles, current: Pinned) -> tuple[StageFiles, Delta]:
+    key = content_hash(run.settings.recipe("clusters"), vectors.key, current.fit.hash)
+    files = StageFiles(run.store, "clusters", key)
+    vector_file = vectors.present()
+
+    def compute(fragment: Fragment) -> dict[str, np.ndarray]:
+        stored = unpack(run.store.unseal(vector_file[fragment.name]))["vectors"]
+        labels, distances = assign(stored, current.clusters)
+        return {"labels": labels, "distances": distances}
+
+    return files, fill(run, files, view, compute, "assigning to clusters")
+
+
+def _mean_distance(files: StageFiles, view: View, rows: np.ndarray) -> float | None:
+    """Mean cosine distance over some document rows; None where there are none."""
+    return float(files.column(view.documents, "distances")[rows].mean(dtype=np.float64)) if rows.any() else None
+
+
+def _pin(
+    run: Run, view: View, vectors: StageFiles, recipe: str, documents: int, reason: str
+) -> Pinned:
+    settings = run.settings
+    run.progress.note(f"fitting {settings.clusters.k} clusters ({reason})")
+    ids, _ = document_index(run.store, view)
+    rows = rows_by_id(ids, view)
+    width = next(vectors.each(view.documents[:1]))[1]["vectors"].shape[1]
+    rows = rows[: min(POINTS_PER_CENTROID * settings.clusters.k, max(1, SAMPLE_BYTES // (4 * width)))]
+    clusters = fit(
+        _gather(vectors, view, rows),
+        settings.clusters.k,
+        algorithm=settings.clusters.algorithm,
+        seed=settings.seed,
+        centre=settings.embedding.pooling != "mean",
+    )
+    info: dict[str, Any] = {
+        "documents": documents,
+        "mean_distance": clusters.mean_distance,
+        "iterations": clusters.iterations,
+        "objective": clusters.objective,
+        "note": clusters.note,
+    }
+    arrays = {"centre": clusters.centre, "centroids": clusters.centroids, "sizes": clusters.sizes}
+    pinned_fit = pin(
+        run.store, "clusters", recipe, {ARRAYS: pack(arrays), INFO: orjson.dumps(info)}, reason
+    )
+    return Pinned(pinned_fit, clusters, documents)
+
+
+def _load(run: Run, found: Fit | None) -> Pinned | None:
+    if found is None:
+        return None
+    files = read_fit(run.store, found)
+    info = orjson.loads(files[INFO])
+    documents = info.pop("documents")
+    return Pinned(found, ClusterFit(**unpack(files[ARRAYS]), **info), documents)
+
+
+def _gather(vectors: StageFiles, view: View, rows: np.ndarray) -> np.ndarray:
+    """Vectors of some document rows, float32 (n, D), in the order of `rows`."""
+    start = offsets(view.documents)
+    parts: np.ndarray | None = None
+    by_row = np.argsort(rows)
+    ordered = rows[by_row]
+    for at, (_, arrays) in enumerate(vectors.each(view.documents)):
+        low, high = np.searchsorted(ordered, start[at : at + 2])
+        if parts is None:
+            parts = np.empty((len(rows), arrays["vectors"].shape[1]), dtype=np.float32)
+        parts[by_row[low:high]] = arrays["vectors"][ordered[low:high] - start[at]]
+    assert parts is not None
+    return parts
+
+
+def cluster_files(run: Run) -> StageFiles:
+    """Labels and distances by document fragment."""
+    return StageFiles(run.store, "clusters", run.receipt("clusters").key)

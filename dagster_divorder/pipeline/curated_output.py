@@ -1,0 +1,224 @@
+"""curated_output: the corpus in its new order, in the input's own format, and everything that says how it came about.
+
+Written to `output.path`: curated.jsonl (or curated-00000.jsonl ..., or .parquet), order.npy, rejects.jsonl,
+ordering_comparison.png, on request token_counts.npy and embeddings.npy, and curated_meta.json, the manifest, last
+(docs/curated_meta.md). An output that is whole and up to date is left untouched.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.diversity_metrics import load_metrics
+from dagster_divorder.pipeline.greedy_order import load_order
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.run import STAGES, Run, content_hash
+from dagster_divorder.pipeline.sample import document_index, rows_by_id
+from dagster_divorder.pipeline.shallow_embeddings import vector_files
+from dagster_divorder.pipeline.token_counts import token_files
+from dagster_divorder.store.arrays import unpack
+from dagster_divorder.store.curated import (
+    OutputFolder,
+    is_whole,
+    read_manifest,
+    write_json_rows,
+    write_jsonl,
+    write_parquet,
+)
+from dagster_divorder.store.fragments import records_folder
+from dagster_divorder.store.gather import gather
+from dagster_divorder.store.ids import IdIndex
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.view import View, offsets
+
+META_VERSION = 1
+SIMILARITY_SAMPLE = 5_000
+PACKAGES = ("dagster-divorder", "numpy", "pyarrow", "faiss-cpu", "tokenizers", "gigatoken", "numba", "torch")
+
+
+def run(run: Run) -> Receipt:
+    settings = run.settings
+    view = load_view(run)
+    folder = settings.output.path
+    uses = {name: run.receipt(name).version for name in ("raw_docs", "greedy_order", "diversity_metrics")}
+    key = content_hash(settings.recipe("curated_output"), uses)
+    manifest = read_manifest(folder)
+    written = manifest is None or manifest.get("key") != key or not is_whole(folder, manifest["files"])
+    if written:
+        manifest = _write(run, view, key, manifest)
+    assert manifest is not None
+    delta = manifest["delta"]
+    documents = int(view.used_documents().sum())
+    return Receipt(
+        stage="curated_output",
+        recipe=settings.recipe("curated_output"),
+        key=key,
+        version=content_hash({name: entry["sha256"] for name, entry in manifest["files"].items()}),
+        uses=uses,
+        files={},
+        report={
+            "documents": documents,
+            "new_documents": delta["new_documents"] if written else 0,
+            "reused_documents": delta["reused_documents"] if written else documents,
+            "dropped_documents": delta["dropped_documents"] if written else 0,
+            "records": len(view),
+            "written": written,
+            "folder": str(folder),
+            "files": manifest["files"],
+            "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
+        },
+    )
+
+
+def _write(run: Run, view: View, key: str, before: dict[str, Any] | None) -> dict[str, Any]:
+    order = load_order(run)
+    with OutputFolder(run.settings.output.path) as output:
+        _stage_records(run, view, order, output)
+        output.stage("order.npy", lambda file: _save_npy(file, order))
+        rejects = run.store.read(run.receipt("raw_docs").files["rejects"])
+        output.stage("rejects.jsonl", lambda file: file.write(rejects))
+        if run.settings.output.sidecars:
+            _stage_sidecars(run, view, output)
+        if run.settings.output.plot:
+            picture = run.store.unseal(run.receipt("diversity_metrics").files["picture"])
+            output.stage("ordering_comparison.png", lambda file: file.write(picture))
+        manifest = _manifest(run, view, key, before, output.entries)
+        output.commit(manifest)
+    return manifest
+
+
+def _stage_records(run: Run, view: View, order: np.ndarray, output: OutputFolder) -> None:
+    settings = run.settings.output
+    kind = view.kind if settings.format == "auto" else settings.format
+    if kind == "parquet" and view.kind == "jsonl":
+        raise InputError(
+            "output.format = 'parquet' needs Parquet input: JSONL lines have no schema; "
+            "use output.format = 'auto', or convert the input to Parquet first"
+        )
+    sizes = _record_sizes(run, view)
+    limits = _shard_limits(sizes[view.record_row[order]], settings.shard_bytes)
+    with run.progress("writing records", len(view), "records") as advance:
+        parts = gather(run.store, view, order, sizes, settings.path, advance)
+        writers: Iterator[Callable[[IO[bytes]], None]]
+        if kind == "parquet":
+            schema = pa.ipc.read_schema(pa.py_buffer(run.store.read(run.receipt("raw_docs").files["schema"])))
+            writers = write_parquet(parts, limits, schema)
+        elif view.kind == "parquet":
+            writers = write_json_rows(parts, limits)
+        else:
+            writers = write_jsonl(parts, limits)
+        for number, writer in enumerate(writers):
+            name = f"curated.{kind}" if len(limits) == 1 else f"curated-{number:05d}.{kind}"
+            output.stage(name, writer)
+
+
+def _shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
+    """Output positions at which shards end: each holds about `shard_bytes`, at least one record."""
+    ends = np.cumsum(sizes)
+    shards = -(-int(ends[-1]) // shard_bytes)
+    limits = np.searchsorted(ends, np.arange(1, shards) * shard_bytes, side="right")
+    return [*np.unique(limits[(limits > 0) & (limits < len(sizes))]).tolist(), len(sizes)]
+
+
+def _record_sizes(run: Run, view: View) -> np.ndarray:
+    """Bytes of every record row of the view, int64."""
+    present = run.store.sealed(f"{records_folder(run.receipt('raw_docs').key)}/index")
+    return np.concatenate(
+        [unpack(run.store.unseal(present[fragment.name]))["size"] for fragment in view.records]
+    )
+
+
+def _stage_sidecars(run: Run, view: View, output: OutputFolder) -> None:
+    lengths = token_files(run).column(view.documents, "lengths")[view.document_row]
+    output.stage("token_counts.npy", lambda file: _save_npy(file, lengths))
+    vectors = vector_files(run).column(view.documents, "vectors")[view.document_row]
+    output.stage("embeddings.npy", lambda file: _save_npy(file, vectors))
+
+
+def _save_npy(file: IO[bytes], array: np.ndarray) -> None:
+    np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def _manifest(
+    run: Run, view: View, key: str, before: dict[str, Any] | None, files: dict[str, Any]
+) -> dict[str, Any]:
+    settings = run.settings
+    reports = {stage: receipt.report for stage in STAGES if (receipt := load_receipt(run.store, stage))}
+    raw_docs, clusters, model = reports["raw_docs"], reports["clusters"], reports["base_model"]
+    metrics = load_metrics(run.store, run.receipt("diversity_metrics").files["metrics"])
+    return {
+        "meta_version": META_VERSION,
+        "key": key,
+        "view": run.receipt("raw_docs").files["view"],
+        "input": {"files": raw_docs["files"], "bytes": raw_docs["file_bytes"], "kind": raw_docs["kind"]},
+        "counts": {
+            "records": len(view),
+            "documents": raw_docs["documents"],
+            "rejected_records": raw_docs["rejected_records"],
+            "partial_lines": raw_docs["partial_lines"],
+        },
+        "tokens": reports["token_counts"]["tokens"],
+        "model": {
+            name: model[name] for name in ("base", "vocabulary", "dim", "engine", "table", "tokenizer")
+        },
+        "k": clusters["k"],
+        "strategy": settings.order.strategy,
+        "traits": settings.order.traits,
+        "sequence": settings.sequence.model_dump(),
+        "seed": settings.seed,
+        "diversity": {name: _without_curve(figures) for name, figures in metrics.items()},
+        "cluster_sizes": clusters["cluster_sizes"],
+        "cosine_similarity": _similarity(run, view),
+        "delta": _delta(run, view, before),
+        "seconds": {
+            stage: reports[stage]["seconds"] for stage in STAGES if stage in reports and stage != "curated_output"
+        },
+        "versions": {
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in PACKAGES},
+        },
+        "files": files,
+    }
+
+
+def _without_curve(figures: dict[str, Any]) -> dict[str, Any]:
+    prefix = {name: value for name, value in figures["prefix"].items() if name in ("mean", "max")}
+    return {**figures, "prefix": prefix}
+
+
+def _similarity(run: Run, view: View) -> dict[str, Any]:
+    """Pairwise cosine similarities of up to SIMILARITY_SAMPLE documents, by rising id."""
+    from dagster_divorder.core.similarity import cosine_statistics
+
+    ids, _ = document_index(run.store, view)
+    rows = np.sort(rows_by_id(ids, view)[:SIMILARITY_SAMPLE])
+    start = offsets(view.documents)
+    parts = [
+        arrays["vectors"][rows[slice(*np.searchsorted(rows, start[at : at + 2]))] - start[at]]
+        for at, (_, arrays) in enumerate(vector_files(run).each(view.documents))
+    ]
+    return dict(cosine_statistics(np.concatenate(parts)))
+
+
+def _delta(run: Run, view: View, before: dict[str, Any] | None) -> dict[str, int]:
+    """Distinct documents compared with the output that this one replaces."""
+    now = document_index(run.store, view)[0][view.used_documents()]
+    old = np.empty((0, 2), dtype=np.uint64)
+    if before and run.store.exists(before["view"]):
+        old_view = View.load(run.store, before["view"])
+        old = document_index(run.store, old_view)[0][old_view.used_documents()]
+    index = IdIndex()
+    index.add(old)
+    reused = int((index.find(now) >= 0).sum())
+    return {
+        "new_documents": len(now) - reused,
+        "reused_documents": reused,
+        "dropped_documents": len(old) - reused,
+    }

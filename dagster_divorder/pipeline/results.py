@@ -1,0 +1,115 @@
+"""What the last run made, for notebooks: one table of documents, their vectors, the measures."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dagster_divorder.errors import MissingStageError
+from dagster_divorder.pipeline.diversity_metrics import load_metrics
+from dagster_divorder.pipeline.traits import load_columns
+from dagster_divorder.store.arrays import unpack
+from dagster_divorder.store.fragments import DOCUMENTS, records_folder
+from dagster_divorder.store.ids import to_bytes
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment, View
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Results of the last run on a store; each part is read when it is asked for."""
+
+    store: LocalStore
+
+    @property
+    def documents(self) -> pd.DataFrame:
+        """One row per accepted record in input order.
+
+        Columns: `record_id`, `doc_id` (hex), `source`, `tokens`, `cluster`, `cluster_distance` (cosine), `position` (in
+        the curated order), then one per field in `order.traits`.
+        """
+        import pandas as pd
+
+        view = self._view()
+        order_receipt = self._receipt("greedy_order")
+        order = unpack(self.store.unseal(order_receipt.files["order"]))["order"]
+        position = np.empty(len(order), dtype=np.int64)
+        position[order] = np.arange(len(order))
+        clusters = self._stage("clusters")
+        fields = tuple(order_receipt.report["fields"])
+        columns = load_columns(self.store, view, order_receipt.report["columns_folder"], fields)
+        source = order_receipt.report["source_field"]
+        frame = {
+            "record_id": self._ids(records_folder(self._receipt("raw_docs").key), view.records)[view.record_row],
+            "doc_id": self._ids(DOCUMENTS, view.documents)[view.document_row],
+            "source": columns.column(source).to_pandas() if source else pd.Series([None] * len(view), dtype="str"),
+            "tokens": self._stage("token_counts").column(view.documents, "lengths")[view.document_row],
+            "cluster": clusters.column(view.documents, "labels")[view.document_row],
+            "cluster_distance": clusters.column(view.documents, "distances")[view.document_row],
+            "position": position,
+        }
+        extra = {field: columns.column(field).to_pandas() for field in fields if field not in frame}
+        return pd.DataFrame({**frame, **extra})
+
+    @property
+    def embeddings(self) -> np.ndarray:
+        """Vectors of the accepted records in input order, float32 (N, D), memory-mapped read-only.
+
+        The first access writes them to one file in the store; later ones map it.
+        """
+        view, vectors = self._view(), self._stage("shallow_embeddings")
+        name = f"results/embeddings-{self._receipt('shallow_embeddings').version}.npy"
+        if not self.store.exists(name):
+
+            def write(file: Any) -> None:
+                stored = vectors.column(view.documents, "vectors")[view.document_row]
+                np.lib.format.write_array(file, stored, allow_pickle=False)
+
+            for old in self.store.list("results"):
+                self.store.delete(old)
+            self.store.put(name, write)
+        return np.load(self.store.path(name), mmap_mode="r", allow_pickle=False)
+
+    @property
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """Measures of the original, random and curated order (see `core.metrics.Diversity`)."""
+        return load_metrics(self.store, self._receipt("diversity_metrics").files["metrics"])
+
+    def _receipt(self, stage: str) -> Receipt:
+        receipt = load_receipt(self.store, stage)
+        if receipt is None:
+            raise MissingStageError(f"{stage} has no result in {self.store.root}; run the pipeline on this store first")
+        return receipt
+
+    def _view(self) -> View:
+        return View.load(self.store, self._receipt("raw_docs").files["view"])
+
+    def _stage(self, stage: str) -> StageFiles:
+        return StageFiles(self.store, stage, self._receipt(stage).key)
+
+    def _ids(self, folder: str, fragments: tuple[Fragment, ...]) -> np.ndarray:
+        """Ids of all rows as hex strings."""
+        present = self.store.sealed(f"{folder}/index")
+        words = np.concatenate([unpack(self.store.unseal(present[f.name]))["id"] for f in fragments])
+        data = to_bytes(words).hex()
+        return np.array([data[at : at + 32] for at in range(0, len(data), 32)], dtype=object)
+
+
+def load_results(store_path: str | os.PathLike[str]) -> Results:
+    """Results of the last run on the store at `store_path` (setting `store.path`).
+
+    Raises:
+        MissingStageError: on access to a part whose stage has not run there.
+        StoreError: the store is damaged or from a newer version.
+    """
+    if not os.path.isdir(store_path):
+        raise MissingStageError(f"there is no store at {os.fspath(store_path)!r}; give the path of store.path")
+    return Results(LocalStore(store_path).open())

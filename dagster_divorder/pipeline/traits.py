@@ -1,0 +1,142 @@
+"""Traits: what an order balances, as one code a record: cluster, length bin, and any field of the input.
+
+Fields are extracted once a record fragment. Bin edges (length, numeric fields) are a pinned fit, so appended documents
+fall into the bins that are there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_divorder.core.traits import bin_codes, column_codes, quantile_edges
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.clusters import cluster_files
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.run import Run, content_hash
+from dagster_divorder.pipeline.token_counts import token_files
+from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.columns import concat, extract
+from dagster_divorder.store.fits import pin, pinned, read_fit
+from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.view import View
+
+CODE_VERSION = 1
+BUILT_IN = ("cluster", "length")
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """Traits of N records in input order.
+
+    `tokens` int64 (N,); `codes[trait]` int32 (N,) in [0, len(names[trait])); `version` hashes what they come from.
+    """
+
+    tokens: np.ndarray
+    codes: dict[str, np.ndarray]
+    names: dict[str, tuple[str, ...]]
+    version: str
+    fields: tuple[str, ...]
+    """Fields of the input that are extracted, the source among them, in `columns_folder` of the store."""
+    columns_folder: str
+
+    def sizes(self) -> dict[str, int]:
+        """Number of values of each trait."""
+        return {trait: len(names) for trait, names in self.names.items()}
+
+
+def load_traits(run: Run) -> Traits:
+    """Traits of `order.traits`, and always `cluster`, whose diversity every table shows."""
+    view = load_view(run)
+    tokens_by_document = token_files(run).column(view.documents, "lengths")
+    clusters = run.receipt("clusters")
+    wanted = list(dict.fromkeys(["cluster", *run.settings.order.traits]))
+    source = run.settings.input.source_field
+    fields = tuple(sorted({trait for trait in wanted if trait not in BUILT_IN} | ({source} if source else set())))
+    folder = fill_columns(run, view, fields)
+    columns = load_columns(run.store, view, folder, fields)
+    tokens = tokens_by_document[view.document_row]
+    edges, edges_version = _edges(run, view, tokens_by_document, columns)
+    labels = cluster_files(run).column(view.documents, "labels")[view.document_row]
+    codes: dict[str, np.ndarray] = {}
+    names: dict[str, tuple[str, ...]] = {}
+    for trait in wanted:
+        if trait == "cluster":
+            codes[trait], names[trait] = labels, tuple(str(label) for label in range(clusters.report["k"]))
+        elif trait == "length":
+            codes[trait] = bin_codes(tokens, edges[trait])
+            names[trait] = tuple(f"bin {number}" for number in range(len(edges[trait]) + 1))
+        else:
+            coded = column_codes(
+                columns.column(trait),
+                bins=run.settings.order.length_bins,
+                edges=edges.get(trait),
+                name=f"order.traits: field {trait!r}",
+            )
+            codes[trait], names[trait] = coded.codes, coded.names
+    version = content_hash(
+        run.receipt("raw_docs").version, clusters.version, run.receipt("token_counts").version, edges_version, wanted
+    )
+    return Traits(tokens, codes, names, version, fields, folder)
+
+
+def fill_columns(run: Run, view: View, fields: tuple[str, ...]) -> str:
+    """Extract fields from every record fragment that has none yet under these fields; return their folder."""
+    folder = f"stages/traits/{content_hash(CODE_VERSION, run.receipt('raw_docs').key, fields)}"
+    present = run.store.sealed(folder) if fields else {}
+    missing = [fragment for fragment in view.records if fragment.name not in present] if fields else []
+    with run.progress("reading traits", sum(fragment.rows for fragment in missing), "records") as advance:
+        for fragment in missing:
+            table = extract(read_content(run.store, fragment.file), fields)
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_file(sink, table.schema) as writer:
+                writer.write_table(table)
+            run.store.seal(folder, fragment.name, memoryview(sink.getvalue()), "arrow")
+            advance(fragment.rows)
+    return folder
+
+
+def load_columns(store: LocalStore, view: View, folder: str, fields: tuple[str, ...]) -> pa.Table:
+    """Extracted fields of the records, in input order.
+
+    Raises:
+        InputError: no record has one of the fields.
+    """
+    if not fields:
+        return pa.table({})
+    present = store.sealed(folder)
+    parts = [pa.ipc.open_file(store.unseal(present[f.name])).read_all() for f in view.records]
+    rows = pa.array(view.record_row)
+    columns = {field: concat([part.column(field) for part in parts]).take(rows) for field in fields}
+    for field, column in columns.items():
+        if column.null_count == len(column):
+            raise InputError(
+                f"no record has the field {field!r}, which order.traits or input.source_field names; "
+                "expected a field of the input, `cluster` or `length`"
+            )
+    return pa.table(columns)
+
+
+def _edges(
+    run: Run, view: View, tokens_by_document: np.ndarray, columns: pa.Table
+) -> tuple[dict[str, np.ndarray], str]:
+    """Pinned bin edges of the length and of the numeric fields, and their fit's hash."""
+    bins = run.settings.order.length_bins
+    numeric = sorted(name for name in columns.column_names if _is_number(columns.column(name).type))
+    recipe = content_hash(CODE_VERSION, bins, run.receipt("token_counts").key, numeric)
+    found = pinned(run.store, "traits", recipe)
+    if found is None:
+        edges = {"length": quantile_edges(tokens_by_document[view.document_row], bins)}
+        edges |= {name: column_codes(columns.column(name), bins=bins).edges for name in numeric}
+        files = {"edges.safetensors": pack(edges)}
+        found = pin(run.store, "traits", recipe, files, "first run with these traits")
+    return unpack(read_fit(run.store, found)["edges.safetensors"]), found.hash
+
+
+def _is_number(of: pa.DataType) -> bool:
+    return pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_decimal(of)
+
+

@@ -1,0 +1,359 @@
+"""The settings: one frozen object shared by the UI, the command line, schedules and Python.
+
+Sources, the later one wins: built-in defaults (they run the sample corpus), a TOML file, environment variables
+`DIVORDER_<SECTION>__<KEY>`. The file is the one named by `DIVORDER_CONFIG`, else `divorder.toml` in the working
+directory if there is one. Relative paths are relative to the file (to the working directory where there is no file).
+
+Settings decide results, so each stage's share of them, `settings.recipe(stage)`, is its Dagster code version: an
+edited settings file shows its stages as stale.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import orjson
+import xxhash
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+from pydantic_settings import SettingsError as PydanticSettingsError
+
+from dagster_divorder.errors import SettingsError
+
+ENV_PREFIX = "DIVORDER_"
+CONFIG_VARIABLE = "DIVORDER_CONFIG"
+DEFAULT_FILE = "divorder.toml"
+
+# An integer per stage, raised when the stage's output bytes change for the same input. Part of recipe() and of every
+# stage key, so that results of older code are recomputed and never mixed with new ones.
+CODE_VERSIONS = {
+    "raw_docs": 1,
+    "base_model": 1,
+    "token_counts": 1,
+    "shallow_embeddings": 1,
+    "clusters": 1,
+    "greedy_order": 1,
+    "diversity_metrics": 1,
+    "curated_output": 1,
+}
+
+
+def _split_paths(value: Any) -> Any:
+    """One path, or several separated by the platform's path separator, is what a shell variable can hold."""
+    if isinstance(value, str):
+        return [part for part in value.split(os.pathsep) if part]
+    return value
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Input(_Section):
+    paths: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_paths)] = ("data/sample/docs.jsonl",)
+    """Files, folders or globs; JSONL (plain, .gz, .zst) or Parquet, one kind per corpus."""
+    text_field: str = Field("text", min_length=1)
+    """Field (column) that holds a document's text."""
+    source_field: str | None = None
+    """Field shown as `source` in results; also usable as a trait by its own name."""
+    max_reject_share: float = Field(0.01, ge=0, le=1)
+    """A run fails before it stores anything when a larger share of the records is refused."""
+
+    @field_validator("paths")
+    @classmethod
+    def _not_empty(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        if not paths:
+            raise ValueError("at least one file, folder or glob is needed")
+        return paths
+
+
+class Store(_Section):
+    path: Path = Path("data/store")
+    """Folder of fragments, stage results and fits; can be deleted at the price of computing everything again."""
+
+
+class Output(_Section):
+    path: Path = Path("data/curated")
+    """Folder of the curated corpus."""
+    format: Literal["auto", "jsonl", "parquet"] = "auto"
+    """auto writes the input's own kind, byte for byte."""
+    shard_bytes: int = Field(2 << 30, ge=1)
+    """A larger output is cut into numbered files of about this many bytes; fewer, larger files as it rises."""
+    sidecars: bool = False
+    """Also write token_counts.npy and embeddings.npy, one row per accepted record in input order."""
+    plot: bool = True
+    """Also draw ordering_comparison.png."""
+
+
+class Model(_Section):
+    base: str = Field("bootstrap", min_length=1)
+    """Hugging Face id or directory of the model to be trained, or `bootstrap` (trained here, no download)."""
+    vocab_size: int = Field(16_384, ge=512, le=1 << 20)
+    """Tokens of the bootstrap tokenizer; finer statistics and a larger table as it rises."""
+    dim: int = Field(128, ge=2, le=8192)
+    """Width of the bootstrap table."""
+    refit: Literal["never", "now"] = "never"
+    """now trains the bootstrap (and the pooling weights) again; everything after it is then computed again."""
+
+
+class Embedding(_Section):
+    kind: Literal["shallow"] = "shallow"
+    """shallow: pooled rows of the base model's token table."""
+    pooling: Literal["mean", "idf"] = "idf"
+    """mean is the plain average; idf weighs rare tokens up and is centred when clustering (better by measurement)."""
+
+
+class Clusters(_Section):
+    k: int = Field(30, ge=1, le=1_000_000)
+    """Number of clusters; finer topics, and fewer documents in each, as it rises."""
+    algorithm: Literal["faiss", "minibatch"] = "faiss"
+    """faiss: spherical k-means; minibatch: scikit-learn's MiniBatchKMeans."""
+    refit: Literal["auto", "now", "never"] = "auto"
+    """auto refits when the corpus has doubled or new documents lie too far out; never keeps the first fit."""
+
+
+class Order(_Section):
+    strategy: str = "balanced"
+    """One of the strategies in the README's table."""
+    within_cluster: Literal["original", "length-asc", "length-desc", "length-riffle"] = "original"
+    """Order of the documents inside a cluster, for the strategies that pick a cluster first."""
+    traits: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=lambda: {"cluster": 1.0, "length": 1.0}
+    )
+    """What to balance and how strongly: `cluster`, `length`, or any field of the input."""
+    length_bins: int = Field(100, ge=1, le=10_000)
+    """Quantile bins of document length (and of numeric columns)."""
+
+    @field_validator("strategy")
+    @classmethod
+    def _known_strategy(cls, name: str) -> str:
+        return name
+        from dagster_divorder.core.order import STRATEGIES
+
+        if name not in STRATEGIES:
+            raise ValueError(f"Input should be one of {', '.join(sorted(STRATEGIES))}")
+        return name
+
+    @field_validator("traits")
+    @classmethod
+    def _has_cluster(cls, traits: dict[str, float]) -> dict[str, float]:
+        if not traits:
+            raise ValueError("at least one trait is needed, such as { cluster = 1.0 }")
+        return traits
+
+
+class Sequence(_Section):
+    length: int = Field(8192, ge=1)
+    """Tokens of a training sequence."""
+    batch: int = Field(256, ge=1)
+    """Sequences of a batch."""
+
+
+class Settings(BaseSettings):
+    """All settings. Build it with `load_settings`, or in Python with keyword arguments (then nothing else is read)."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+    )
+
+    input: Input = Input()
+    store: Store = Store()
+    model: Model = Model()
+    embedding: Embedding = Embedding()
+    clusters: Clusters = Clusters()
+    order: Order = Order()
+    sequence: Sequence = Sequence()
+    output: Output = Output()
+    seed: int = Field(0, ge=0, lt=1 << 63)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Keyword arguments alone decide when Python builds the object; load_settings hands in file and environment."""
+        return (init_settings,)
+
+    def share(self, stage: str) -> dict[str, Any]:
+        """What of the settings decides a stage's own result (its upstream's share not included)."""
+        bootstrap = self.model.base == "bootstrap"
+        shares: dict[str, dict[str, Any]] = {
+            "raw_docs": {"paths": self.input.paths, "text_field": self.input.text_field},
+            "base_model": {
+                "base": self.model.base,
+                "vocab_size": self.model.vocab_size if bootstrap else None,
+                "dim": self.model.dim if bootstrap else None,
+                "seed": self.seed if bootstrap else None,
+            },
+            "token_counts": {},
+            "shallow_embeddings": {"pooling": self.embedding.pooling},
+            "clusters": {
+                "k": self.clusters.k,
+                "algorithm": self.clusters.algorithm,
+                "centre": self.embedding.pooling != "mean",
+                "seed": self.seed,
+            },
+            "greedy_order": {
+                "order": self.order.model_dump(mode="json"),
+                "sequence_length": self.sequence.length if self.order.strategy == "bin_packing" else None,
+                "source_field": self.input.source_field,
+                "seed": self.seed,
+            },
+            "diversity_metrics": {
+                "traits": sorted(self.order.traits),
+                "length_bins": self.order.length_bins,
+                "sequence": self.sequence.model_dump(mode="json"),
+                "seed": self.seed,
+            },
+            "curated_output": {
+                "output": self.output.model_dump(mode="json"),
+                "source_field": self.input.source_field,
+            },
+        }
+        return shares[stage]
+
+    def recipe(self, stage: str) -> str:
+        """Code version of a stage: its code's integer and a hash of its share of the settings, such as `1-9f3a0c5e`."""
+        share = orjson.dumps(self.share(stage), option=orjson.OPT_SORT_KEYS, default=str)
+        return f"{CODE_VERSIONS[stage]}-{xxhash.xxh3_64_hexdigest(share)}"
+
+
+def load_settings(
+    config: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None
+) -> Settings:
+    """Settings from file and environment.
+
+    Args:
+        config: TOML file; default: what `DIVORDER_CONFIG` names, else `divorder.toml` if it is there, else none.
+        environ: environment to read; default `os.environ`.
+
+    Raises:
+        SettingsError: file missing or not TOML, unknown key, wrong type or impossible value. The message names the
+            key, the value, what was expected and the nearest valid key.
+    """
+    environ = os.environ if environ is None else environ
+    path = _config_path(config, environ)
+    data = _read_toml(path) if path else {}
+    _check_environment(environ)
+    try:
+        settings = Settings(**_merge(data, _read_environment(environ)))
+    except ValidationError as error:
+        raise SettingsError(_explain(error, path)) from None
+    return _anchor(settings, path.parent if path else Path.cwd())
+
+
+def _config_path(config: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path | None:
+    named = config or environ.get(CONFIG_VARIABLE)
+    path = Path(named) if named else Path(DEFAULT_FILE)
+    if path.is_file():
+        return path.resolve()
+    if named:
+        where = "the config argument" if config else CONFIG_VARIABLE
+        raise SettingsError(f"{where} names {str(path)!r}, which is not a file; give the path of a TOML file")
+    return None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from None
+
+
+def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    source = EnvSettingsSource(Settings)
+    source.env_vars = {name.lower(): value for name, value in environ.items()}
+    try:
+        return source()
+    except PydanticSettingsError as error:
+        raise SettingsError(
+            f"environment: {error}; a whole section is JSON, a single key is {ENV_PREFIX}<SECTION>__<KEY>"
+        ) from None
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        inner = merged.get(key)
+        merged[key] = _merge(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _check_environment(environ: Mapping[str, str]) -> None:
+    for name in environ:
+        upper = name.upper()
+        if not upper.startswith(ENV_PREFIX) or upper == CONFIG_VARIABLE:
+            continue
+        section = upper.removeprefix(ENV_PREFIX).split("__")[0].lower()
+        if section not in Settings.model_fields:
+            raise SettingsError(
+                f"environment variable {name} is no setting: unknown section {section!r}{_nearest(section, Settings.model_fields)}"
+            )
+
+
+def _anchor(settings: Settings, base: Path) -> Settings:
+    """Make paths absolute: seen from the folder of the file that holds them."""
+
+    def absolute(path: str | Path) -> str:
+        return os.path.normpath(base / Path(path).expanduser())
+
+    model_base = settings.model.base
+    if model_base.startswith((".", "~")) or (base / model_base).is_dir():
+        model_base = absolute(model_base)
+    return settings.model_copy(
+        update={
+            "input": settings.input.model_copy(
+                update={"paths": tuple(absolute(path) for path in settings.input.paths)}
+            ),
+            "store": Store(path=Path(absolute(settings.store.path))),
+            "output": settings.output.model_copy(update={"path": Path(absolute(settings.output.path))}),
+            "model": settings.model.model_copy(update={"base": model_base}),
+        }
+    )
+
+
+def _explain(error: ValidationError, path: Path | None) -> str:
+    lines = []
+    for problem in error.errors():
+        key = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"unknown key {key!r}{_nearest(key, valid_keys())}")
+        else:
+            lines.append(f"{key} = {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}")
+    where = f"{path} or the environment" if path else "settings"
+    return f"{where}: " + "; ".join(lines)
+
+
+def valid_keys() -> list[str]:
+    """Every key, as `section.key` (and `seed`)."""
+    keys = []
+    for name, field in Settings.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            keys += [f"{name}.{key}" for key in section.model_fields]
+        else:
+            keys.append(name)
+    return keys
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.4)
+    return f"; the nearest valid key is {close[0]!r}" if close else f"; valid keys: {', '.join(sorted(known))}"

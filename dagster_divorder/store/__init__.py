@@ -1,0 +1,1 @@
+"""Files: everything the pipeline keeps between runs, and everything it hands over."""

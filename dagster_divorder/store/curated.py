@@ -1,0 +1,211 @@
+"""The curated output: files written whole, named by a manifest that is renamed last.
+
+`curated_meta.json` is the manifest: it lists every file with its size and sha256. Files are first written under
+temporary names, then renamed, then the manifest, then files that only the old manifest named are removed. A reader that
+checks the manifest's hashes never takes a mixture for an output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+import pyarrow as pa
+
+from dagster_divorder.errors import StoreError
+from dagster_divorder.store.local import TEMPORARY, explain_os_error, sync_folder, write_atomically
+
+MANIFEST = "curated_meta.json"
+REHASH_BYTES = 10 << 30
+"""An output up to this size is read again to see that it is still whole; of a larger one sizes are compared."""
+
+
+@dataclass(slots=True)
+class OutputFolder:
+    """Files of one output, staged under temporary names until `commit`.
+
+    Use as a context manager: what was staged and not committed is removed at its end.
+    """
+
+    path: Path
+    staged: dict[str, Path] = field(default_factory=dict)
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __enter__(self) -> OutputFolder:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise explain_os_error(error, self.path) from error
+        for leftover in self.path.glob(f"{TEMPORARY}*"):
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for temporary in self.staged.values():
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+    def stage(self, name: str, write: Callable[[IO[bytes]], Any]) -> None:
+        """Write one file through `write(file)`; its bytes are hashed on the way.
+
+        Raises:
+            StoreError: the disk is full or the folder not writable; the old output is still whole.
+        """
+        temporary = self.path / f"{TEMPORARY}{secrets.token_hex(8)}"
+        self.staged[name] = temporary
+        try:
+            with open(temporary, "wb") as file:
+                hashed = _HashedFile(file)
+                write(hashed)  # type: ignore[arg-type]
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise explain_os_error(error, self.path / name) from error
+        self.entries[name] = {"bytes": hashed.size, "sha256": hashed.digest.hexdigest()}
+
+    def commit(self, manifest: dict[str, Any]) -> None:
+        """Rename every staged file into place, then the manifest; then remove what only the old one named."""
+        before = read_manifest(self.path)
+        for name, temporary in self.staged.items():
+            os.replace(temporary, self.path / name)
+        self.staged.clear()
+        sync_folder(self.path)
+        write_atomically(self.path / MANIFEST, orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+        for name in (before or {}).get("files", {}):
+            if name not in self.entries:
+                (self.path / name).unlink(missing_ok=True)
+
+
+class _HashedFile:
+    """A file open for writing that hashes and counts what passes."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+        self.size = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.digest.update(view)
+        self.size += len(view)
+        return self._file.write(view)
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def read_manifest(path: Path) -> dict[str, Any] | None:
+    """The manifest of an output folder, None if there is none.
+
+    Raises:
+        StoreError: it is no JSON object.
+    """
+    file = path / MANIFEST
+    if not file.exists():
+        return None
+    try:
+        manifest = orjson.loads(file.read_bytes())
+        assert isinstance(manifest, dict)
+    except (orjson.JSONDecodeError, AssertionError):
+        raise StoreError(f"{file} is not a manifest; move it away and run again") from None
+    return manifest
+
+
+def is_whole(path: Path, files: dict[str, dict[str, Any]]) -> bool:
+    """Whether every file of a manifest is there with its size and (up to REHASH_BYTES in all) its hash."""
+    rehash = sum(entry["bytes"] for entry in files.values()) <= REHASH_BYTES
+    for name, entry in files.items():
+        file = path / name
+        if not file.is_file() or file.stat().st_size != entry["bytes"]:
+            return False
+        if rehash:
+            with open(file, "rb") as opened:
+                if hashlib.file_digest(opened, "sha256").hexdigest() != entry["sha256"]:
+                    return False
+    return True
+
+
+def write_jsonl(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Callable[[IO[bytes]], None]]:
+    """One writer a shard, to be called in turn; shard i ends before output position limits[i]."""
+    cut = _Cutter(parts)
+    for limit in limits:
+
+        def write(file: IO[bytes], limit: int = limit) -> None:
+            for lines in cut.until(limit):
+                file.write(b"\n".join(lines.to_pylist()))
+                file.write(b"\n")
+
+        yield write
+
+
+def write_json_rows(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Callable[[IO[bytes]], None]]:
+    """The same for Parquet rows written as JSON lines."""
+    cut = _Cutter(parts)
+    for limit in limits:
+
+        def write(file: IO[bytes], limit: int = limit) -> None:
+            for rows in cut.until(limit):
+                file.writelines(
+                    orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE, default=str) for row in rows.to_pylist()
+                )
+
+        yield write
+
+
+def write_parquet(
+    parts: Iterator[pa.Array], limits: list[int], schema: pa.Schema
+) -> Iterator[Callable[[IO[bytes]], None]]:
+    """The same for Parquet rows written as Parquet, with the input's schema and metadata."""
+    import pyarrow.parquet as pq
+
+    cut = _Cutter(parts)
+    for limit in limits:
+
+        def write(file: IO[bytes], limit: int = limit) -> None:
+            with pq.ParquetWriter(pa.PythonFile(file, "w"), schema) as writer:
+                for rows in cut.until(limit):
+                    table = pa.Table.from_struct_array(rows)
+                    writer.write_table(table.cast(schema.remove_metadata()).replace_schema_metadata(schema.metadata))
+
+        yield write
+
+
+class _Cutter:
+    """Consecutive arrays, cut at given positions."""
+
+    def __init__(self, parts: Iterator[pa.Array]) -> None:
+        self._parts = parts
+        self._rest: pa.Array | None = None
+        self._position = 0
+
+    def until(self, limit: int) -> Iterator[pa.Array]:
+        while self._position < limit:
+            part = self._rest if self._rest is not None else next(self._parts)
+            taken = part.slice(0, limit - self._position)
+            self._rest = part.slice(len(taken)) if len(taken) < len(part) else None
+            self._position += len(taken)
+            yield taken

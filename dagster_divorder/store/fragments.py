@@ -1,0 +1,79 @@
+"""Fragments: immutable runs of some thousands of records or documents, named by the hash of their ids.
+
+A fragment is two files. The *content* is an Arrow IPC file of one column, zstd-compressed: `record` (a JSONL line, or a
+struct of a Parquet row's columns) or `text`. The *index* is a few words a row (ids, sizes), so that a run can know
+what is stored without reading any content. The index is written last: a fragment exists once its index does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from dagster_divorder.errors import StoreError
+from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.ids import to_bytes
+from dagster_divorder.store.local import LocalStore
+
+DOCUMENTS = "documents"
+_WRITE = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1))
+
+
+def records_folder(key: str) -> str:
+    """Where record fragments of a key live."""
+    return f"records/{key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fragments:
+    """The fragments of one folder.
+
+    Row order inside a fragment is fixed; the fragments' own order is the caller's.
+    """
+
+    store: LocalStore
+    folder: str
+
+    def put(self, content: pa.Array, index: Mapping[str, np.ndarray]) -> str:
+        """Write a fragment and return its name. `index["id"]` uint64 (n, 2) holds its rows' own ids."""
+        name = xxhash.xxh3_128_hexdigest(to_bytes(index["id"]))
+        sink = pa.BufferOutputStream()
+        table = pa.table({"content": content})
+        with pa.ipc.new_file(sink, table.schema, options=_WRITE) as writer:
+            writer.write_table(table)
+        self.store.seal(self.folder, name, memoryview(sink.getvalue()), "arrow")
+        self.store.seal(f"{self.folder}/index", name, pack(index), "safetensors")
+        return name
+
+    def delete(self, name: str) -> None:
+        """Remove a fragment, index first."""
+        for folder in (f"{self.folder}/index", self.folder):
+            for file in self.store.list(folder):
+                if file.startswith(f"{folder}/{name}."):
+                    self.store.delete(file)
+
+    def indexes(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+        """Name and index of every fragment, by name."""
+        for name, file in self.store.sealed(f"{self.folder}/index").items():
+            yield name, unpack(self.store.unseal(file))
+
+    def files(self) -> dict[str, str]:
+        """Name -> content file of every fragment."""
+        return self.store.sealed(self.folder)
+
+
+def read_content(store: LocalStore, file: str) -> pa.ChunkedArray:
+    """Content of a fragment, in row order.
+
+    Raises:
+        StoreError: the file is missing or damaged.
+    """
+    data = pa.py_buffer(store.unseal(file))
+    try:
+        return pa.ipc.open_file(data).read_all().column("content")
+    except (pa.ArrowInvalid, KeyError) as error:
+        raise StoreError(f"{store.path(file)} is no fragment of this version: {error}") from error

@@ -1,0 +1,199 @@
+"""The corpus as the user has it: which files, and their records block by block, in order.
+
+A record is the raw bytes read: a JSONL line without its terminator (LF or CRLF) or a leading BOM, or a Parquet row with
+all its columns. Blank lines are no records. A last line without terminator that is not valid JSON is a line still
+being written: it is left for the next run (in a compressed file, which is never appended to in place, it is refused).
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Literal
+
+from dagster_divorder.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Kind = Literal["jsonl", "parquet"]
+
+JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
+COMPRESSION_SUFFIXES = (".gz", ".zst")
+PARQUET_SUFFIXES = (".parquet",)
+BLOCK_BYTES = 8 << 20
+BLOCK_ROWS = 4096
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class LineBlock:
+    """Consecutive lines of one file: raw bytes without terminators, and their 1-based line numbers."""
+
+    path: str
+    lines: list[bytes]
+    numbers: list[int]
+    unterminated: bool = False
+    """The last line of this block ends the file without a terminator."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowBlock:
+    """Consecutive rows of one Parquet file, `first` being the 1-based number of the first."""
+
+    path: str
+    rows: pa.RecordBatch
+    first: int
+
+
+def find_files(patterns: Iterable[str]) -> tuple[Kind, list[Path]]:
+    """Files of a corpus, in the order given; inside a folder or a glob, by name. A file matched twice is read once.
+
+    Raises:
+        InputError: a pattern matches nothing, a file is neither JSONL nor Parquet, or both kinds are mixed.
+    """
+    files: dict[str, Path] = {}
+    for pattern in patterns:
+        matches = _match(pattern)
+        if not matches:
+            raise InputError(
+                f"input.paths: no file matches {pattern!r}; expected a JSONL ({', '.join(JSONL_SUFFIXES)}, plain or "
+                f"{' or '.join(COMPRESSION_SUFFIXES)}) or Parquet file, a folder of them, or a glob"
+            )
+        for path in matches:
+            files.setdefault(os.path.realpath(path), path)
+    kinds = {kind_of(path): path for path in files.values()}
+    if len(kinds) > 1:
+        raise InputError(
+            f"input.paths mixes JSONL ({kinds['jsonl']}) and Parquet ({kinds['parquet']}); "
+            "the output has its input's kind, so convert one of them or run them apart"
+        )
+    return next(iter(kinds)), list(files.values())
+
+
+def _match(pattern: str) -> list[Path]:
+    path = Path(pattern)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        return sorted(
+            file
+            for file in path.rglob("*")
+            if file.is_file()
+            and _is_corpus_file(file)
+            and not any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
+        )
+    return sorted(Path(match) for match in glob.glob(pattern, recursive=True) if Path(match).is_file())
+
+
+def _is_corpus_file(path: Path) -> bool:
+    return _bare_name(path).endswith((*JSONL_SUFFIXES, *PARQUET_SUFFIXES))
+
+
+def _bare_name(path: Path) -> str:
+    name = path.name.lower()
+    for suffix in COMPRESSION_SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name
+
+
+def kind_of(path: Path) -> Kind:
+    """Kind of a file, from its name.
+
+    Raises:
+        InputError: the name ends in neither.
+    """
+    if path.name.lower().endswith(PARQUET_SUFFIXES):
+        return "parquet"
+    if _bare_name(path).endswith(JSONL_SUFFIXES):
+        return "jsonl"
+    raise InputError(
+        f"{path} is neither JSONL nor Parquet by its name; expected one of "
+        f"{', '.join((*JSONL_SUFFIXES, *PARQUET_SUFFIXES))} (JSONL also with {' or '.join(COMPRESSION_SUFFIXES)})"
+    )
+
+
+def read_lines(path: Path) -> Iterator[LineBlock]:
+    """Lines of a JSONL file in blocks of about `BLOCK_BYTES`.
+
+    Raises:
+        InputError: the file cannot be read or its compressed data is damaged or cut short.
+    """
+    number = 0
+    rest = b""
+    try:
+        with _open_bytes(path) as file:
+            first = True
+            while chunk := file.read(BLOCK_BYTES):
+                if first:
+                    chunk = chunk.removeprefix(_BOM)
+                    first = False
+                *lines, rest = (rest + chunk).split(b"\n")
+                if lines:
+                    yield _line_block(path, lines, number)
+                    number += len(lines)
+    except FileNotFoundError:
+        raise InputError(f"{path} vanished while it was read; run again") from None
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read after line {number}: {error.strerror or error}; "
+            "a compressed file that is damaged or cut short must be copied or compressed again"
+        ) from error
+    if rest.strip():
+        yield _line_block(path, [rest], number, unterminated=True)
+
+
+def _line_block(path: Path, lines: list[bytes], before: int, *, unterminated: bool = False) -> LineBlock:
+    kept: list[bytes] = []
+    numbers: list[int] = []
+    for number, line in enumerate(lines, before + 1):
+        if line.strip():
+            kept.append(line.removesuffix(b"\r"))
+            numbers.append(number)
+    return LineBlock(str(path), kept, numbers, unterminated)
+
+
+def _open_bytes(path: Path) -> IO[bytes]:
+    codec = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix.lower())
+    if codec is None:
+        return open(path, "rb", buffering=0)
+    import pyarrow as pa
+
+    # Arrow's codecs raise on a stream cut short and read concatenated members; zstandard's own reader takes a frame
+    # cut short for the end of the data.
+    return pa.CompressedInputStream(pa.OSFile(str(path)), codec)
+
+
+def read_rows(path: Path, schema: pa.Schema | None) -> Iterator[RowBlock]:
+    """Rows of a Parquet file in blocks of `BLOCK_ROWS`.
+
+    Raises:
+        InputError: the file is no Parquet, or its columns differ from `schema`, the first file's.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path} cannot be read as Parquet: {error}") from error
+    with file:
+        if schema is not None and not file.schema_arrow.equals(schema):
+            raise InputError(
+                f"{path} has other columns than the files before it: {_describe(file.schema_arrow)}; "
+                f"expected {_describe(schema)}; rewrite it with that schema or run it apart"
+            )
+        first = 1
+        try:
+            for rows in file.iter_batches(batch_size=BLOCK_ROWS):
+                yield RowBlock(str(path), rows, first)
+                first += rows.num_rows
+        except (pa.ArrowInvalid, OSError) as error:
+            raise InputError(f"{path} is damaged after row {first - 1}: {error}") from error
+
+
+def _describe(schema: pa.Schema) -> str:
+    return "{" + ", ".join(f"{field.name}: {field.type}" for field in schema) + "}"

@@ -1,0 +1,199 @@
+"""A folder as a store of immutable files: `list`, `read`, `put`, `lease` (and `delete`, for what nothing refers to).
+
+Guarantee: a name is either absent or complete. `put` writes under a temporary name, flushes to disk and renames, so
+neither a killed process nor a full disk leaves a half-written file under its name.
+
+A *sealed* name carries the xxh3-128 of its bytes, `<key>.<32 hex digits>.<ext>`: a damaged file is found when it is
+read, and whether a result is present is one listing of its folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+import xxhash
+
+from dagster_divorder.errors import StoreBusyError, StoreError
+
+FORMAT_VERSION = 1
+FORMAT_FILE = "format.json"
+LEASE_FILE = "lease"
+TEMPORARY = ".tmp-"
+
+Bytes = bytes | bytearray | memoryview
+
+
+class LocalStore:
+    """A store in a local folder, made on first use.
+
+    Raises:
+        StoreError: the folder cannot be made or written, or was written by a newer version of this package.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+
+    def open(self) -> LocalStore:
+        """Make the folder if it is missing, check its format version, and return self."""
+        marker = self.root / FORMAT_FILE
+        if marker.exists():
+            version = orjson.loads(marker.read_bytes()).get("version")
+            if version != FORMAT_VERSION:
+                raise StoreError(
+                    f"store {self.root} has format version {version}, this package reads version {FORMAT_VERSION}; "
+                    "install the version that wrote it, or set store.path to a new folder"
+                )
+            return self
+        self.put(FORMAT_FILE, orjson.dumps({"version": FORMAT_VERSION}))
+        return self
+
+    def path(self, name: str) -> Path:
+        return self.root / name
+
+    def exists(self, name: str) -> bool:
+        return (self.root / name).exists()
+
+    def list(self, folder: str) -> list[str]:
+        """Names of the complete files directly in a folder, sorted; none if the folder is missing."""
+        try:
+            with os.scandir(self.root / folder) as entries:
+                return sorted(
+                    f"{folder}/{entry.name}"
+                    for entry in entries
+                    if entry.is_file() and not entry.name.startswith(TEMPORARY)
+                )
+        except FileNotFoundError:
+            return []
+
+    def read(self, name: str) -> bytes:
+        try:
+            return (self.root / name).read_bytes()
+        except FileNotFoundError:
+            raise StoreError(f"{self.root / name} is missing; run the pipeline again to make it") from None
+
+    def put(
+        self, name: str, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any], *, replace: bool = False
+    ) -> str:
+        """Write a file whole or not at all. A name that exists already is left as it is unless `replace`."""
+        target = self.root / name
+        if not replace and target.exists():
+            return name
+        write_atomically(target, data)
+        return name
+
+    def delete(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self.root / name).unlink()
+
+    # Sealed files -------------------------------------------------------------------------------------------------
+
+    def seal(self, folder: str, key: str, data: Bytes, extension: str) -> str:
+        """Put bytes under a name that carries their hash."""
+        return self.put(f"{folder}/{key}.{xxhash.xxh3_128_hexdigest(data)}.{extension}", data)
+
+    def sealed(self, folder: str) -> dict[str, str]:
+        """Key -> name of the sealed files in a folder (the first by name if a key is there twice)."""
+        found: dict[str, str] = {}
+        for name in self.list(folder):
+            found.setdefault(name.rsplit("/", 1)[1].split(".", 1)[0], name)
+        return found
+
+    def unseal(self, name: str) -> bytes:
+        """Read a sealed file.
+
+        Raises:
+            StoreError: the bytes are not the ones that were written.
+        """
+        data = self.read(name)
+        expected = name.rsplit(".", 2)[1]
+        found = xxhash.xxh3_128_hexdigest(data)
+        if found != expected:
+            raise StoreError(
+                f"{self.root / name} is damaged: its content hashes to {found}, its name says {expected}; "
+                "delete the file and run again, it is then made anew"
+            )
+        return data
+
+    # The lease ----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def lease(self, *, wait: bool = True, on_wait: Callable[[str], Any] | None = None) -> Iterator[None]:
+        """Hold the store alone. The lock is the kernel's: it goes with the process, and no child inherits it.
+
+        Raises:
+            StoreBusyError: another run holds it and `wait` is False.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.root / LEASE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip() or "unknown"
+                message = f"store {self.root} is in use by another run (process {holder})"
+                if not wait:
+                    raise StoreBusyError(f"{message}; wait for it to end, or stop it") from None
+                if on_wait:
+                    on_wait(f"{message}; waiting for it to end")
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def write_atomically(target: Path, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any]) -> None:
+    """Write bytes, chunks, or what a function writes to the open file, under a temporary name; then rename.
+
+    Raises:
+        StoreError: the disk is full or the folder is not writable; the old file is still whole.
+    """
+    temporary = target.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            if callable(data):
+                data(file)
+            elif isinstance(data, (bytes, bytearray, memoryview)):
+                file.write(data)
+            else:
+                file.writelines(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+        sync_folder(target.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise explain_os_error(error, target) from error
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def explain_os_error(error: OSError, target: Path) -> StoreError:
+    """What an operating system error at a path means for the user, and what to do."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreError(f"no space left for {target}; free some disk or move the folder, then run again")
+    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return StoreError(f"{target} cannot be written ({error.strerror}); make its folder writable")
+    return StoreError(f"{target} cannot be written: {error}")

@@ -1,0 +1,83 @@
+"""The view: input position -> record -> document, over the fragments that hold them.
+
+Appending, editing, deleting, reordering and duplicating input is a new view; fragments stay. Memory: 16 bytes a record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+
+from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.local import LocalStore
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A fragment as a view uses it: name, content file, number of rows."""
+
+    name: str
+    file: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """N accepted records in input order.
+
+    `record_row` and `document_row`, int64 (N,), count rows through `records` and `documents` laid end to end. Rows that
+    no record refers to (deleted input) may be there.
+    """
+
+    kind: str
+    records: tuple[Fragment, ...]
+    documents: tuple[Fragment, ...]
+    record_row: np.ndarray
+    document_row: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.record_row)
+
+    @property
+    def document_rows(self) -> int:
+        """Rows of the document fragments, used or not: the length of every per-document array."""
+        return sum(fragment.rows for fragment in self.documents)
+
+    def used_documents(self) -> np.ndarray:
+        """bool (document_rows,): which documents some record holds."""
+        used = np.zeros(self.document_rows, dtype=bool)
+        used[self.document_row] = True
+        return used
+
+    def save(self, store: LocalStore, name: str) -> str:
+        """Put the view in the store; return its file."""
+        meta = {
+            "kind": self.kind,
+            "records": [[f.name, f.file, f.rows] for f in self.records],
+            "documents": [[f.name, f.file, f.rows] for f in self.documents],
+        }
+        arrays = {
+            "meta": np.frombuffer(orjson.dumps(meta), dtype=np.uint8),
+            "record_row": self.record_row,
+            "document_row": self.document_row,
+        }
+        return store.seal("views", name, pack(arrays), "safetensors")
+
+    @classmethod
+    def load(cls, store: LocalStore, file: str) -> View:
+        arrays = unpack(store.unseal(file))
+        meta = orjson.loads(arrays["meta"].tobytes())
+        return cls(
+            kind=meta["kind"],
+            records=tuple(Fragment(*entry) for entry in meta["records"]),
+            documents=tuple(Fragment(*entry) for entry in meta["documents"]),
+            record_row=arrays["record_row"],
+            document_row=arrays["document_row"],
+        )
+
+
+def offsets(fragments: tuple[Fragment, ...]) -> np.ndarray:
+    """First row of each fragment when laid end to end, and the end; int64 (fragments + 1,)."""
+    return np.concatenate([[0], np.cumsum([fragment.rows for fragment in fragments], dtype=np.int64)])
