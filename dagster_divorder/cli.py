@@ -1,7 +1,7 @@
 """The `divorder` command.
 
-    divorder run        every stage, without Dagster
-    divorder summary    what the last run made: before and after, where the output is, what was new
+divorder run        every stage, without Dagster
+divorder summary    what the last run made: before and after, where the output is, what was new
 """
 
 from __future__ import annotations
@@ -66,14 +66,17 @@ def summary(settings: Settings) -> str:
         "",
         *_table(reports["diversity_metrics"]["summary"]),
         "",
-        "this run   " + _table_line([("stage", 20), ("documents", 12), ("new", 12), ("reused", 12), ("seconds", 10)]),
+        "this run   "
+        + _table_line([("stage", 20), ("documents", 12), ("new", 12), ("reused", 12), ("seconds", 10)]),
     ]
     for stage in STAGES:
         report = reports[stage]
         cells = (report["documents"], report["new_documents"], report["reused_documents"])
         lines.append(
             " " * 11
-            + _table_line([(stage, 20), *((f"{cell:,}", 12) for cell in cells), (f"{report['seconds']:.2f}", 10)])
+            + _table_line(
+                [(stage, 20), *((f"{cell:,}", 12) for cell in cells), (f"{report['seconds']:.2f}", 10)]
+            )
         )
     state = "written" if output["written"] else "unchanged"
     lines += ["", f"output     {output['folder']} ({state}, {output['bytes'] / 1e6:,.1f} MB)"]
@@ -85,9 +88,11 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
     """Orders side by side, a line a figure: people compare along a line."""
     names = [row["order"] for row in rows]
     lines = [_table_line([("", 34), *((name, 14) for name in names)])]
-    for figure in rows[0]:
-        if figure != "order":
-            lines.append(_table_line([(figure, 34), *((_number(row[figure]), 14) for row in rows)]))
+    lines.extend(
+        _table_line([(figure, 34), *((_number(row[figure]), 14) for row in rows)])
+        for figure in rows[0]
+        if figure != "order"
+    )
     return lines
 
 

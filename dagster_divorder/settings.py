@@ -138,7 +138,6 @@ class Order(_Section):
     @field_validator("strategy")
     @classmethod
     def _known_strategy(cls, name: str) -> str:
-        return name
         from dagster_divorder.core.order import STRATEGIES
 
         if name not in STRATEGIES:
@@ -305,7 +304,8 @@ def _check_environment(environ: Mapping[str, str]) -> None:
         section = upper.removeprefix(ENV_PREFIX).split("__")[0].lower()
         if section not in Settings.model_fields:
             raise SettingsError(
-                f"environment variable {name} is no setting: unknown section {section!r}{_nearest(section, Settings.model_fields)}"
+                f"environment variable {name} is no setting: unknown section {section!r}"
+                f"{_nearest(section, Settings.model_fields)}"
             )
 
 
@@ -356,4 +356,6 @@ def valid_keys() -> list[str]:
 
 def _nearest(key: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.4)
-    return f"; the nearest valid key is {close[0]!r}" if close else f"; valid keys: {', '.join(sorted(known))}"
+    return (
+        f"; the nearest valid key is {close[0]!r}" if close else f"; valid keys: {', '.join(sorted(known))}"
+    )

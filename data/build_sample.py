@@ -11,8 +11,8 @@ Shape: one package after the other, file by file, so the order is as monochrome 
     would not show otherwise.
 Weakness: other packages make another corpus: figures measured on the sample hold for constraints.txt.
 
-One JSON object a line: `text` (the docstring, cleaned as `inspect.cleandoc` does), `source` (top-level package),
-`path` (file below its root, then the qualified name: `numpy/linalg/_linalg.py:solve`).
+One JSON object a line: `text` (the docstring, cleaned as `inspect.cleandoc` does), `source` (top-level
+package), `path` (file below its root, then the qualified name: `numpy/linalg/_linalg.py:solve`).
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 Letters: n sampled documents, D dims.
 Guarantee: exact over all n (n - 1) / 2 pairs, in float32 products and float64 sums; the product runs on one
 thread, so the bytes do not depend on how many there are.
-Cost: O(n^2 D) time, 2 n^2 bytes of memory (50 MB and some 0.3 s for 5,000 x 256).
+Cost: O(n^2 D) time, 2 n^2 bytes of memory (50 MB and some 1 s for 5,000 x 256).
 Source: the first seed's similarity report.
 """
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dagster_divorder.errors import InputError
 
@@ -16,12 +16,6 @@ MAX_ROWS = 20_000
 """800 MB of pairs; a larger sample says nothing new."""
 
 BLOCK_ROWS = 512
-
-
-def sample_rows(n: int, size: int, seed: int) -> NDArray[np.int64]:
-    """`size` of the rows 0..n-1 (all where n is less), each at most once, in rising order: int64 (size,)."""
-    rows = np.random.default_rng(seed).choice(n, min(size, n), replace=False, shuffle=False)
-    return np.sort(rows).astype(np.int64)
 
 
 def cosine_statistics(vectors: ArrayLike) -> dict[str, float | int | None]:

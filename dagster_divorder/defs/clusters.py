@@ -12,7 +12,8 @@ from dagster_divorder.settings import Settings
 def clusters(
     context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[Any]:
-    """A topic for every document by k-means. Centroids are pinned; `fitted` says whether and why they were made again."""
+    """A topic for every document by k-means. Centroids are pinned; `fitted` says whether and why they were made
+    again."""
     receipt = materialize(context, settings)
     sizes = receipt.report["cluster_sizes"]
     rows = [{"cluster": label, "documents": size} for label, size in enumerate(sizes)]

@@ -8,7 +8,9 @@ from dagster_divorder.defs.stage import materialize, result, table
 from dagster_divorder.settings import Settings
 
 
-@dg.asset(deps=["greedy_order", "diversity_metrics", "raw_docs"], group_name="output", kinds={"json", "parquet"})
+@dg.asset(
+    deps=["greedy_order", "diversity_metrics", "raw_docs"], group_name="output", kinds={"json", "parquet"}
+)
 def curated_output(
     context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[Any]:

@@ -30,7 +30,9 @@ def materialize(context: dg.AssetExecutionContext, settings: Settings) -> Receip
 
 def result(receipt: Receipt, extra: Mapping[str, Any] | None = None) -> dg.MaterializeResult[Any]:
     """The receipt as Dagster shows it: figures as metadata, the content's hash as data version."""
-    shown = {name: value for name, value in receipt.report.items() if name not in _NOT_SHOWN and value is not None}
+    shown = {
+        name: value for name, value in receipt.report.items() if name not in _NOT_SHOWN and value is not None
+    }
     return dg.MaterializeResult(
         metadata={**shown, **(extra or {})}, data_version=dg.DataVersion(receipt.version)
     )

@@ -106,9 +106,7 @@ def _load(run: Run, fit: Fit) -> BaseModel:
     info = orjson.loads(files[INFO])
     statistics = unpack(files[STATISTICS])
     directory = fit_path(run.store, fit) if info["base"] == BOOTSTRAP else Path(info["directory"])
-    return BaseModel(
-        fit, directory, info, statistics["document_frequency"], int(statistics["documents"][0])
-    )
+    return BaseModel(fit, directory, info, statistics["document_frequency"], int(statistics["documents"][0]))
 
 
 def _reason_to_fit(run: Run, fit: Fit | None) -> str | None:

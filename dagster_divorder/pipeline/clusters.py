@@ -104,12 +104,12 @@ def _assign(run: Run, view: View, vectors: StageFiles, current: Pinned) -> tuple
 
 def _mean_distance(files: StageFiles, view: View, rows: np.ndarray) -> float | None:
     """Mean cosine distance over some document rows; None where there are none."""
-    return float(files.column(view.documents, "distances")[rows].mean(dtype=np.float64)) if rows.any() else None
+    return (
+        float(files.column(view.documents, "distances")[rows].mean(dtype=np.float64)) if rows.any() else None
+    )
 
 
-def _pin(
-    run: Run, view: View, vectors: StageFiles, recipe: str, documents: int, reason: str
-) -> Pinned:
+def _pin(run: Run, view: View, vectors: StageFiles, recipe: str, documents: int, reason: str) -> Pinned:
     settings = run.settings
     run.progress.note(f"fitting {settings.clusters.k} clusters ({reason})")
     ids, _ = document_index(run.store, view)
@@ -131,9 +131,7 @@ def _pin(
         "note": clusters.note,
     }
     arrays = {"centre": clusters.centre, "centroids": clusters.centroids, "sizes": clusters.sizes}
-    pinned_fit = pin(
-        run.store, "clusters", recipe, {ARRAYS: pack(arrays), INFO: orjson.dumps(info)}, reason
-    )
+    pinned_fit = pin(run.store, "clusters", recipe, {ARRAYS: pack(arrays), INFO: orjson.dumps(info)}, reason)
     return Pinned(pinned_fit, clusters, documents)
 
 

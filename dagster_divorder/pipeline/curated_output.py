@@ -178,7 +178,9 @@ def _manifest(
         "cosine_similarity": _similarity(run, view),
         "delta": _delta(run, view, before),
         "seconds": {
-            stage: reports[stage]["seconds"] for stage in STAGES if stage in reports and stage != "curated_output"
+            stage: reports[stage]["seconds"]
+            for stage in STAGES
+            if stage in reports and stage != "curated_output"
         },
         "versions": {
             "python": platform.python_version(),

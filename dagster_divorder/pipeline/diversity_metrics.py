@@ -1,4 +1,4 @@
-"""diversity_metrics: the original order, shuffling (mean of three seeds) and the curated order, measured side by side."""
+"""diversity_metrics: original order, shuffling (mean of three seeds) and curated order, measured side by side."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 
 SHUFFLES = 3
-PICTURE_COLUMNS = 2_000
 ORDERS = ("original", "random", "curated")
 
 
@@ -85,19 +84,22 @@ def _shuffle(run: Run, documents: int, number: int) -> np.ndarray:
 
 
 def _picture(run: Run, traits: Traits, curated: np.ndarray, measured: dict[str, Diversity]) -> bytes:
-    from dagster_divorder.view.ordering_comparison import PicturedOrder, ordering_comparison, to_png
+    from dagster_divorder.view.ordering_comparison import (
+        BAR_PIXELS,
+        PicturedOrder,
+        ordering_comparison,
+        to_png,
+    )
 
     clusters = traits.sizes()["cluster"]
     documents = len(traits.tokens)
 
     def pictured(name: str, order: np.ndarray) -> PicturedOrder:
         labels = traits.codes["cluster"]
-        return PicturedOrder(
-            name,
-            measured[name],
-            distinct_clusters(order, traits.tokens, labels, run.settings.sequence.length),
-            cluster_mix(order, traits.tokens, labels, clusters, PICTURE_COLUMNS),
-        )
+        distinct = distinct_clusters(order, traits.tokens, labels, run.settings.sequence.length)
+        columns = max(1, min(len(distinct), BAR_PIXELS))
+        mix = cluster_mix(order, traits.tokens, labels, clusters, columns)
+        return PicturedOrder(name, measured[name], distinct, mix)
 
     return to_png(
         ordering_comparison(

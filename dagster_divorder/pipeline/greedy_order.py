@@ -6,7 +6,6 @@ one appended document can move every other; the same input, settings and seed gi
 
 from __future__ import annotations
 
-
 import numpy as np
 
 from dagster_divorder.core.items import document_items

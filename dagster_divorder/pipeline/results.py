@@ -48,9 +48,13 @@ class Results:
         columns = load_columns(self.store, view, order_receipt.report["columns_folder"], fields)
         source = order_receipt.report["source_field"]
         frame = {
-            "record_id": self._ids(records_folder(self._receipt("raw_docs").key), view.records)[view.record_row],
+            "record_id": self._ids(records_folder(self._receipt("raw_docs").key), view.records)[
+                view.record_row
+            ],
             "doc_id": self._ids(DOCUMENTS, view.documents)[view.document_row],
-            "source": columns.column(source).to_pandas() if source else pd.Series([None] * len(view), dtype="str"),
+            "source": columns.column(source).to_pandas()
+            if source
+            else pd.Series([None] * len(view), dtype="str"),
             "tokens": self._stage("token_counts").column(view.documents, "lengths")[view.document_row],
             "cluster": clusters.column(view.documents, "labels")[view.document_row],
             "cluster_distance": clusters.column(view.documents, "distances")[view.document_row],
@@ -86,7 +90,9 @@ class Results:
     def _receipt(self, stage: str) -> Receipt:
         receipt = load_receipt(self.store, stage)
         if receipt is None:
-            raise MissingStageError(f"{stage} has no result in {self.store.root}; run the pipeline on this store first")
+            raise MissingStageError(
+                f"{stage} has no result in {self.store.root}; run the pipeline on this store first"
+            )
         return receipt
 
     def _view(self) -> View:
@@ -111,5 +117,7 @@ def load_results(store_path: str | os.PathLike[str]) -> Results:
         StoreError: the store is damaged or from a newer version.
     """
     if not os.path.isdir(store_path):
-        raise MissingStageError(f"there is no store at {os.fspath(store_path)!r}; give the path of store.path")
+        raise MissingStageError(
+            f"there is no store at {os.fspath(store_path)!r}; give the path of store.path"
+        )
     return Results(LocalStore(store_path).open())

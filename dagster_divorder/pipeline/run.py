@@ -49,7 +49,9 @@ class Run:
 
 def content_hash(*parts: Any) -> str:
     """Hash of JSON-ready values, 32 hex digits."""
-    return xxhash.xxh3_128_hexdigest(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY))
+    return xxhash.xxh3_128_hexdigest(
+        orjson.dumps(parts, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+    )
 
 
 def run_stage(stage: str, settings: Settings, progress: Progress | None = None) -> Receipt:

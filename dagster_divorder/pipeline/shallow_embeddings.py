@@ -26,7 +26,10 @@ def run(run: Run) -> Receipt:
     pooling = run.settings.embedding.pooling
     weights = token_weights(model.document_frequency, model.documents, pooling)
     key = content_hash(
-        run.settings.recipe("shallow_embeddings"), tokens.key, model.info["table"], content_hash(weights.tolist())
+        run.settings.recipe("shallow_embeddings"),
+        tokens.key,
+        model.info["table"],
+        content_hash(weights.tolist()),
     )
     files = StageFiles(run.store, "shallow_embeddings", key)
     token_file = tokens.present()

@@ -48,9 +48,7 @@ def run(run: Run) -> Receipt:
 
 
 def _key(run: Run, model: BaseModel) -> str:
-    return content_hash(
-        run.settings.recipe("token_counts"), model.info["tokenizer"], model.info["engine"]
-    )
+    return content_hash(run.settings.recipe("token_counts"), model.info["tokenizer"], model.info["engine"])
 
 
 def token_files(run: Run) -> StageFiles:

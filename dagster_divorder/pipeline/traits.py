@@ -55,7 +55,9 @@ def load_traits(run: Run) -> Traits:
     clusters = run.receipt("clusters")
     wanted = list(dict.fromkeys(["cluster", *run.settings.order.traits]))
     source = run.settings.input.source_field
-    fields = tuple(sorted({trait for trait in wanted if trait not in BUILT_IN} | ({source} if source else set())))
+    fields = tuple(
+        sorted({trait for trait in wanted if trait not in BUILT_IN} | ({source} if source else set()))
+    )
     folder = fill_columns(run, view, fields)
     columns = load_columns(run.store, view, folder, fields)
     tokens = tokens_by_document[view.document_row]
@@ -78,7 +80,11 @@ def load_traits(run: Run) -> Traits:
             )
             codes[trait], names[trait] = coded.codes, coded.names
     version = content_hash(
-        run.receipt("raw_docs").version, clusters.version, run.receipt("token_counts").version, edges_version, wanted
+        run.receipt("raw_docs").version,
+        clusters.version,
+        run.receipt("token_counts").version,
+        edges_version,
+        wanted,
     )
     return Traits(tokens, codes, names, version, fields, folder)
 
@@ -138,5 +144,3 @@ def _edges(
 
 def _is_number(of: pa.DataType) -> bool:
     return pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_decimal(of)
-
-

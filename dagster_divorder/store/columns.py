@@ -25,7 +25,9 @@ def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
 
 
 def _column(values: list[Any]) -> pa.Array:
-    if all(value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)) for value in values):
+    if all(
+        value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)) for value in values
+    ):
         return pa.array([None if value is None else float(value) for value in values], type=pa.float64())
     return pa.array([_as_text(value) for value in values], type=pa.large_string())
 

@@ -170,7 +170,8 @@ def write_json_rows(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Ca
         def write(file: IO[bytes], limit: int = limit) -> None:
             for rows in cut.until(limit):
                 file.writelines(
-                    orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE, default=str) for row in rows.to_pylist()
+                    orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE, default=str)
+                    for row in rows.to_pylist()
                 )
 
         yield write
@@ -189,7 +190,9 @@ def write_parquet(
             with pq.ParquetWriter(pa.PythonFile(file, "w"), schema) as writer:
                 for rows in cut.until(limit):
                     table = pa.Table.from_struct_array(rows)
-                    writer.write_table(table.cast(schema.remove_metadata()).replace_schema_metadata(schema.metadata))
+                    writer.write_table(
+                        table.cast(schema.remove_metadata()).replace_schema_metadata(schema.metadata)
+                    )
 
         yield write
 

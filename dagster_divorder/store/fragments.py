@@ -28,6 +28,11 @@ def records_folder(key: str) -> str:
     return f"records/{key}"
 
 
+def fragment_name(ids: np.ndarray) -> str:
+    """Name of the fragment that holds the rows with these ids, uint64 (n, 2)."""
+    return xxhash.xxh3_128_hexdigest(to_bytes(ids))
+
+
 @dataclass(frozen=True, slots=True)
 class Fragments:
     """The fragments of one folder.
@@ -40,7 +45,7 @@ class Fragments:
 
     def put(self, content: pa.Array, index: Mapping[str, np.ndarray]) -> str:
         """Write a fragment and return its name. `index["id"]` uint64 (n, 2) holds its rows' own ids."""
-        name = xxhash.xxh3_128_hexdigest(to_bytes(index["id"]))
+        name = fragment_name(index["id"])
         sink = pa.BufferOutputStream()
         table = pa.table({"content": content})
         with pa.ipc.new_file(sink, table.schema, options=_WRITE) as writer:

@@ -52,9 +52,7 @@ def gather(
             by_bucket = np.argsort(bucket, kind="stable")
             numbers, first = np.unique(bucket[by_bucket], return_index=True)
             for number, at in zip(numbers.tolist(), np.split(by_bucket, first[1:]), strict=True):
-                batch = pa.record_batch(
-                    {"position": positions[at], "content": content.take(pa.array(at))}
-                )
+                batch = pa.record_batch({"position": positions[at], "content": content.take(pa.array(at))})
                 if number not in writers:
                     writers[number] = pa.ipc.new_stream(str(files[number]), batch.schema)
                 writers[number].write_batch(batch)

@@ -54,7 +54,7 @@ class IdIndex:
         return rows
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """Row number of each uint64 (n, 2) id, -1 where it is not there; the first row of an id added twice. int64 (n,)."""
+        """Row number of each uint64 (n, 2) id, int64 (n,); -1 where it is not there. Ids are added once."""
         found = np.full(len(ids), -1, dtype=np.int64)
         for high, low, rows in self._levels:
             missing = np.flatnonzero(found < 0)
@@ -79,8 +79,6 @@ class IdIndex:
         return found
 
 
-def _sort(
-    high: np.ndarray, low: np.ndarray, rows: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _sort(high: np.ndarray, low: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     by = np.lexsort((rows, low, high))
     return high[by], low[by], rows[by]

@@ -8,7 +8,9 @@ pair. Nothing refers to a fragment before the view does.
 from __future__ import annotations
 
 import tempfile
+from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO
 
@@ -18,7 +20,7 @@ import pyarrow as pa
 import xxhash
 
 from dagster_divorder.errors import InputError, RejectLimitError
-from dagster_divorder.store.fragments import DOCUMENTS, Fragments, records_folder
+from dagster_divorder.store.fragments import DOCUMENTS, Fragments, fragment_name, records_folder
 from dagster_divorder.store.ids import IdIndex, hash_all, to_bytes, words
 from dagster_divorder.store.inputs import LineBlock, RowBlock
 from dagster_divorder.store.local import LocalStore
@@ -28,6 +30,8 @@ from dagster_divorder.store.view import Fragment, View
 FRAGMENT_ROWS = 8192
 FRAGMENT_BYTES = 32 << 20
 _SHOWN_REJECTS = 10
+_WAITING_WRITES = 2
+"""Fragments that may wait to be written, so that reading goes on meanwhile and memory stays bounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,9 @@ class Ingest:
         self.store = store
         self.kind = kind
         self.text_field = text_field
+        # One thread compresses and writes, in the order of the flushes, while the next blocks are parsed.
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="divorder-ingest")
+        self._writing: deque[Future[str]] = deque()
         self._documents = _Shelf(Fragments(store, DOCUMENTS))
         self._records = _Shelf(Fragments(store, records_folder(key)))
         self._documents.load()
@@ -85,14 +92,14 @@ class Ingest:
     def _take_new(self, block: LineBlock | RowBlock, ids: np.ndarray, new: np.ndarray) -> np.ndarray:
         """Parse the new records and shelve the sound ones with their documents; which of the block they are."""
         texts, _ = self._parse(block, new)
-        sound = np.array([at for at, text in zip(new, texts, strict=True) if text is not None], dtype=np.int64)
+        sound = np.array(
+            [at for at, text in zip(new, texts, strict=True) if text is not None], dtype=np.int64
+        )
         if not len(sound):
             return sound
         held = [text for text in texts if text is not None]
         document_ids = words(hash_all(held))
-        unseen = _first_occurrences(
-            document_ids, np.flatnonzero(self._documents.ids.find(document_ids) < 0)
-        )
+        unseen = _first_occurrences(document_ids, np.flatnonzero(self._documents.ids.find(document_ids) < 0))
         fresh = [held[at] for at in unseen]
         sizes = np.array([len(text) for text in fresh], dtype=np.int64)
         self._documents.add({"id": document_ids[unseen], "size": sizes}, _utf8(fresh), int(sizes.sum()))
@@ -114,9 +121,8 @@ class Ingest:
 
     def _refuse(self, block: LineBlock | RowBlock, refused: np.ndarray) -> None:
         if isinstance(block, LineBlock) and block.unterminated and refused[-1] == len(block.lines) - 1:
-            if not block.path.endswith((".gz", ".zst")):
-                self._partial += 1
-                refused = refused[:-1]
+            self._partial += 1
+            refused = refused[:-1]
         _, reasons = self._parse(block, refused)
         for at, reason in zip(refused, reasons, strict=True):
             if isinstance(block, LineBlock):
@@ -130,8 +136,13 @@ class Ingest:
                 self._first_rejects.append(f"{block.path}:{next(iter(place.values()))}: {reason}")
 
     def _flush(self) -> None:
-        self._documents.flush()
-        self._records.flush()
+        for shelf in (self._documents, self._records):
+            self._writing.extend(shelf.flush(self._writer))
+        self._await_writes(_WAITING_WRITES)
+
+    def _await_writes(self, waiting: int) -> None:
+        while len(self._writing) > waiting:
+            self._writing.popleft().result()
 
     def finish(self, max_reject_share: float) -> Ingested:
         """Store what is open and return the view of the whole input.
@@ -152,6 +163,8 @@ class Ingest:
         if not self._accepted:
             raise InputError("the input holds no records; expected at least one JSONL line or Parquet row")
         self._flush()
+        self._await_writes(0)
+        self._writer.shutdown()
         record_row = np.concatenate(self._record_rows)
         document_row = np.concatenate(self._document_of)[record_row]
         record_ids = self._records.index_column("id")
@@ -178,6 +191,8 @@ class Ingest:
 
     def abandon(self) -> None:
         """Remove the fragments this reading stored."""
+        self._await_writes(0)
+        self._writer.shutdown()
         for shelf in (self._records, self._documents):
             shelf.abandon()
 
@@ -208,7 +223,9 @@ class _Shelf:
     def index_column(self, column: str) -> np.ndarray:
         """A column of the index over all rows, in row order."""
         parts = [index[column] for index in (*self._index, *self._open_index)]
-        empty = np.empty((0,) if column == "size" else (0, 2), dtype=np.int64 if column == "size" else np.uint64)
+        empty = np.empty(
+            (0,) if column == "size" else (0, 2), dtype=np.int64 if column == "size" else np.uint64
+        )
         return np.concatenate([empty, *parts])
 
     def add(self, index: dict[str, np.ndarray], content: pa.Array, size: int) -> None:
@@ -222,19 +239,22 @@ class _Shelf:
     def full(self) -> bool:
         return self._open_rows >= FRAGMENT_ROWS or self._open_bytes >= FRAGMENT_BYTES
 
-    def flush(self) -> None:
-        if self._open_rows:
-            index = {
-                column: np.concatenate([part[column] for part in self._open_index])
-                for column in self._open_index[0]
-            }
-            name = self.fragments.put(pa.concat_arrays(self._open_content), index)
-            self._names.append(name)
-            self._rows.append(self._open_rows)
-            self._put.append(name)
-            self._index.append(index)
+    def flush(self, writer: ThreadPoolExecutor) -> list[Future[str]]:
+        """Hand the open fragment, if there is one, to the writer."""
+        if not self._open_rows:
+            return []
+        index = {
+            column: np.concatenate([part[column] for part in self._open_index])
+            for column in self._open_index[0]
+        }
+        content, name = self._open_content, fragment_name(index["id"])
+        self._names.append(name)
+        self._rows.append(self._open_rows)
+        self._put.append(name)
+        self._index.append(index)
         self._open_index, self._open_content = [], []
         self._open_rows = self._open_bytes = 0
+        return [writer.submit(lambda: self.fragments.put(pa.concat_arrays(content), index))]
 
     def abandon(self) -> None:
         for name in self._put:
@@ -268,7 +288,9 @@ def _content(block: LineBlock | RowBlock, at: np.ndarray) -> tuple[pa.Array, np.
     """Content of some records of a block and their sizes in bytes (of Parquet rows their mean), int64 (n,)."""
     if isinstance(block, LineBlock):
         lines = [block.lines[i] for i in at]
-        return pa.array(lines, type=pa.large_binary()), np.array([len(line) for line in lines], dtype=np.int64)
+        return pa.array(lines, type=pa.large_binary()), np.array(
+            [len(line) for line in lines], dtype=np.int64
+        )
     rows = block.rows.take(pa.array(at))
     content = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
     return content, np.full(len(at), -(-content.nbytes // len(at)), dtype=np.int64)
@@ -276,4 +298,3 @@ def _content(block: LineBlock | RowBlock, at: np.ndarray) -> tuple[pa.Array, np.
 
 def _utf8(texts: list[bytes]) -> pa.Array:
     return pa.array(texts, type=pa.large_binary()).view(pa.large_string())
-

@@ -143,7 +143,8 @@ def read_lines(path: Path) -> Iterator[LineBlock]:
             "a compressed file that is damaged or cut short must be copied or compressed again"
         ) from error
     if rest.strip():
-        yield _line_block(path, [rest], number, unterminated=True)
+        # A compressed file is never appended to in place, so its last line is not one still being written.
+        yield _line_block(path, [rest], number, unterminated=path.suffix.lower() not in COMPRESSION_SUFFIXES)
 
 
 def _line_block(path: Path, lines: list[bytes], before: int, *, unterminated: bool = False) -> LineBlock:

@@ -1,4 +1,4 @@
-"""Receipts: what each stage last made, from what, and where it lies. One JSON file a stage, replaced at the end of it."""
+"""Receipts: what each stage last made, from what, and where it lies. One JSON file a stage, replaced at its end."""
 
 from __future__ import annotations
 

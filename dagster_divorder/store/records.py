@@ -113,10 +113,8 @@ def _column_bytes(column: pa.Array) -> np.ndarray:
         column = column.dictionary_decode()
     valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), dtype=np.uint8)[:, None]
     value_type = column.type
-    if (
-        pa.types.is_integer(value_type) or pa.types.is_floating(value_type) or pa.types.is_boolean(value_type)
-    ) and not column.null_count:
-        values = column.to_numpy(zero_copy_only=False)
+    if pa.types.is_integer(value_type) or pa.types.is_floating(value_type) or pa.types.is_boolean(value_type):
+        values = column.fill_null(pa.scalar(0).cast(value_type)).to_numpy(zero_copy_only=False)
         raw = np.ascontiguousarray(values).view(np.uint8).reshape(len(column), -1)
         return np.concatenate([valid, raw], axis=1)
     if pa.types.is_string(value_type) or pa.types.is_large_string(value_type):

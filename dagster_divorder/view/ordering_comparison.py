@@ -13,11 +13,9 @@ Known weakness: above some 40 clusters neighbours are told apart by their place 
 """
 
 import io
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +29,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH, HEIGHT, DPI = 16.0, 11.0, 100  # inches, inches, pixels an inch
+# Of the figure's width: both ends of the bars, the gap beside them, the corpus's mix, a panel.
+LEFT, RIGHT, GAP, STRIP, PANEL = 0.045, 0.917, 0.012, 0.024, 0.415
+BAR = 0.13  # of the figure's height
+BAR_PIXELS, BAR_ROWS = round((RIGHT - LEFT) * WIDTH * DPI), round(BAR * HEIGHT * DPI)
 
 INK, FAINT, RULE = "#222222", "#6b6b6b", "#d0d0d0"
 BEFORE, SHUFFLED, AFTER = "#d55e00", "#7f7f7f", "#0072b2"  # told apart with any colour vision, and in grey
@@ -45,7 +47,7 @@ class PicturedOrder:
 
     name: how the picture calls it. diversity: of this order, or the average of several alike (shuffles).
     distinct: int (S,), distinct clusters in each sequence. mix: float (C, K) of an order drawn as a bar, from
-    `core.metrics.cluster_mix`; C = S looks well, up to the bar's 1,395 pixels.
+    `core.metrics.cluster_mix`; crispest with C = min(S, BAR_PIXELS).
     """
 
     name: str
@@ -79,21 +81,12 @@ def ordering_comparison(
     return figure
 
 
-def save_png(figure: "Figure", path: str | os.PathLike[str]) -> None:
-    """Writes the figure as PNG, under a temporary name that is then renamed: nobody sees half a file."""
-    target = Path(path)
+def to_png(figure: "Figure") -> bytes:
+    """The figure as a PNG file's bytes."""
     rendered = io.BytesIO()
     with _style():
         figure.savefig(rendered, format="png", dpi=DPI, metadata={"Software": None})
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(rendered.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    return rendered.getvalue()
 
 
 def cluster_colours(k: int) -> NDArray[np.float64]:
@@ -116,10 +109,6 @@ _STYLE: Any = {
     "axes.linewidth": 0.8,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.titlesize": 14,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 12,
     "xtick.color": FAINT,
     "ytick.color": FAINT,
     "xtick.labelsize": 12,
@@ -142,11 +131,6 @@ def _style() -> Iterator[None]:
 
 
 Drawn = Sequence[tuple[PicturedOrder, str]]
-
-# Of the figure's width: both ends of the bars, the gap beside them, the corpus's mix, a panel.
-LEFT, RIGHT, GAP, STRIP, PANEL = 0.045, 0.917, 0.012, 0.024, 0.415
-BAR = 0.13  # of the figure's height
-BAR_PIXELS, BAR_ROWS = round((RIGHT - LEFT) * WIDTH * DPI), round(BAR * HEIGHT * DPI)
 
 
 def _draw_title(figure: "Figure", diversity: Diversity, k: int, title: str | None) -> None:
@@ -284,9 +268,9 @@ def _headline(axes: "Axes", title: str, note: str) -> None:
 
 def _centres(mix: NDArray[np.floating]) -> NDArray[np.float64]:
     """Mean position of each cluster's tokens in the bar, (K,): clusters that lie together get like hues."""
-    weight = mix.astype(np.float64)
-    total = weight.sum(axis=0)
-    return np.asarray((np.arange(len(mix)) @ weight) / np.where(total > 0, total, 1.0))
+    total = mix.sum(axis=0, dtype=np.float64)
+    moment = (np.arange(len(mix))[:, None] * mix).sum(axis=0, dtype=np.float64)
+    return moment / np.where(total > 0, total, 1.0)
 
 
 def _stacked(mix: NDArray[np.floating], colours: NDArray[np.float64]) -> NDArray[np.float64]:

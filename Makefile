@@ -1,0 +1,59 @@
+# The verbs of this repository. `make` alone lists them; each installs first where it has to.
+
+# Any Python from 3.11 on makes the environment: make install PYTHON=/path/to/python
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The settings that `make ui` shows: make ui CONFIG=divorder.toml
+CONFIG ?= data/demo.toml
+
+BIN := .venv/bin
+# --no-compile: a third less time, since most modules of the large packages are never imported.
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq --no-compile --no-warn-script-location -c constraints.txt
+# Dagster 1.13 announces the successor of `dagster asset materialize` and `dagster dev` at each start.
+DAGSTER := PYTHONWARNINGS=ignore::FutureWarning $(BIN)/dagster
+
+.DEFAULT_GOAL := help
+.PHONY: help install sample demo test lint types format ui clean
+
+help: ## list the verbs
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1 - /'
+
+install: .venv/.installed ## create .venv and install the pinned packages (nothing to do: instant)
+
+.venv/.installed: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "No Python found: install Python 3.11 or newer, or name one with PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is older than Python 3.11 or does not start: name a newer one with PYTHON=..." >&2; exit 1; }
+	@echo "Installing into .venv: a minute or two, some 2 GB ..."
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	@$(PIP) torch
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+sample: install ## build the sample corpus, data/sample/docs.jsonl (there already: instant)
+	@$(BIN)/python data/build_sample.py
+
+demo: sample ## order the sample corpus with Dagster and show what it changed
+	@DIVORDER_CONFIG=data/demo.toml $(DAGSTER) asset materialize --select '*' -m dagster_divorder.definitions
+	@DIVORDER_CONFIG=data/demo.toml $(BIN)/divorder summary
+
+test: install ## run the tests
+	@$(BIN)/python -m pytest
+
+lint: install ## check style and formatting
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+
+types: install ## check the types
+	@$(BIN)/mypy
+
+format: install ## format the code and mend what ruff can mend
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+ui: sample ## open Dagster's UI on the demo's settings, http://127.0.0.1:3000
+	@DIVORDER_CONFIG=$(CONFIG) $(DAGSTER) dev
+
+clean: ## remove what the demo, the tests and the tools made; .venv stays
+	@rm -rf data/sample data/curated data/store .dagster_home .tmp_dagster_home_* build dist
+	@rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,112 @@
+"""Documents as items to order: each trait enters in tokens and in documents.
+
+Letters: N documents, J trait values, G groups.
+
+Real documents are heavy-tailed. Balanced in tokens alone, the order serves long documents and clumps them: sequences hold
+few topics. Balanced in documents alone, batches stray further than under a shuffle. So every trait makes two groups, its
+tokens and its documents, the latter counted in units of the mean length. One more group counts documents in coarse
+bins of length: of a hundred fine bins the order cannot know that neighbours are alike, and would still fill one
+sequence with short documents and the next with long ones.
+
+Guarantee: integer counts, exact to 2**62 tokens; group 0 is the first trait in tokens, with a stored 0 for a document
+without tokens, so that it keeps its label.
+Cost: O(N (traits + log N)) time; 8 bytes an entry, 16 if a document exceeds 2**31 tokens. No loop over documents.
+Source: the measurements in docs/decisions/ordering-documents.md.
+Known weakness: the weight is a compromise, see there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.core.traits import bin_codes, quantile_edges
+from dagster_divorder.errors import InputError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+DOCUMENT_WEIGHT = 300.0
+"""Weight of a trait in documents over its weight in tokens: sequences hold more topics as it rises, prefixes and batches
+stray further in tokens."""
+
+COARSE_LENGTH_BINS = 16
+"""Quantile bins of the group of coarse lengths: about as many as there are documents in a sequence."""
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """Arguments of `core.order.order`: counts CSR (N, J), int32 or int64; groups int32 (J,); weights float64 (G,)."""
+
+    counts: csr_matrix
+    groups: NDArray[np.int32]
+    weights: NDArray[np.float64]
+
+
+def document_items(
+    tokens: ArrayLike, traits: Mapping[str, ArrayLike], weights: Mapping[str, float] | None = None
+) -> Items:
+    """Items whose order balances every trait.
+
+    tokens: int (N,), >= 0, tokens of each document. traits: name -> int codes (N,), >= 0; the first one gives the label
+    to strategies that take one. weights: name -> number above 0, for every trait; equal by default.
+
+    Raises:
+        InputError: shapes differ, a number is negative, no trait is given, or weights name other traits.
+    """
+    from scipy.sparse import csr_matrix
+
+    sizes = _whole("tokens", tokens, None)
+    codes = [_whole(f"trait {name!r}", values, len(sizes)) for name, values in traits.items()]
+    if not codes:
+        raise InputError("traits is empty; expected at least one trait, such as the cluster of each document")
+    weight = _trait_weights(list(traits), weights)
+    codes += codes
+    codes.append(bin_codes(sizes, quantile_edges(sizes, COARSE_LENGTH_BINS)))
+    in_tokens = len(traits)
+    n_values = [int(column.max(initial=0)) + 1 for column in codes]
+    starts = np.cumsum([0, *n_values])
+
+    unit = max(1, round(int(sizes.sum()) / max(1, len(sizes))))
+    dtype = np.int32 if max(unit, sizes.max(initial=0)) <= np.iinfo(np.int32).max else np.int64
+    indices = np.empty((len(sizes), len(codes)), np.int32)
+    data = np.empty((len(sizes), len(codes)), dtype)
+    for group, column in enumerate(codes):
+        np.add(column, starts[group], out=indices[:, group], casting="same_kind")
+    data[:, :in_tokens] = sizes[:, np.newaxis]
+    data[:, in_tokens:] = unit
+    indptr = np.arange(0, indices.size + 1, len(codes))
+    return Items(
+        counts=csr_matrix((data.ravel(), indices.ravel(), indptr), shape=(len(sizes), starts[-1])),
+        groups=np.repeat(np.arange(len(codes), dtype=np.int32), n_values),
+        weights=np.concatenate([weight, DOCUMENT_WEIGHT * weight, [DOCUMENT_WEIGHT * weight.max()]]),
+    )
+
+
+def _whole(name: str, values: ArrayLike, documents: int | None) -> NDArray[np.signedinteger]:
+    array = np.asarray(values)
+    if array.size == 0:
+        array = array.astype(np.int64)
+    if array.ndim != 1 or (documents is not None and len(array) != documents) or array.dtype.kind not in "iu":
+        expected = "(N,)" if documents is None else f"({documents},), one for each document"
+        raise InputError(f"{name} is {array.dtype} of shape {array.shape}; expected whole numbers {expected}")
+    if array.size and array.min() < 0:
+        raise InputError(f"{name} holds {array.min()}; expected numbers of 0 or more")
+    return array if array.dtype.kind == "i" else array.astype(np.int64)
+
+
+def _trait_weights(names: list[str], weights: Mapping[str, float] | None) -> NDArray[np.float64]:
+    if weights is None:
+        return np.ones(len(names))
+    if set(weights) != set(names):
+        raise InputError(f"weights names {sorted(weights)}; expected one for each trait: {sorted(names)}")
+    for name in names:
+        if not (np.isfinite(weights[name]) and weights[name] > 0):
+            raise InputError(
+                f"the weight of trait {name!r} is {weights[name]}; expected a number above 0: leave the trait out to ignore it"
+            )
+    return np.array([weights[name] for name in names], np.float64)

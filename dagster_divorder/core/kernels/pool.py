@@ -1,0 +1,153 @@
+"""Hot loops over bags of tokens and over the vectors made of them.
+
+Letters: N documents, D dims, K clusters, V vocabulary, T tokens, P pieces of text, C context tokens.
+
+Guarantee: an output row is computed by one thread, in an order that depends on that row's input alone, so its bytes are the
+same however rows are divided among calls and threads. The callers hand out row ranges; the GIL is released.
+Twins: reference_pool.py. Known weakness: the scratch of `pool_rows` is dense in V, so a range should hold many documents.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Tokens = NDArray[np.uint32]
+Labels = NDArray[np.int32]
+Counts = NDArray[np.int64]
+Singles = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+
+@njit(cache=True, nogil=True)
+def pool_rows(
+    ids: Tokens, starts: Counts, first: int, last: int, table: Singles, weights: Singles, pooled: Singles
+) -> None:
+    """pooled[d] = s / |s|, s = sum over the distinct tokens t of document d of n_dt w_t table[t], for d in [first, last).
+
+    Reads ids (T,), starts (N + 1,), table (V, D), weights (V,); writes pooled (N, D) in that range. Tokens are summed in
+    the order in which the document first uses them, in float64; a sum of zero stays zero. O(tokens + distinct tokens x D).
+    """
+    dims = table.shape[1]
+    seen = np.zeros(table.shape[0], np.int32)
+    distinct = np.empty(table.shape[0], np.uint32)
+    total = np.empty(dims, np.float64)
+    for d in range(first, last):
+        n = 0
+        for k in range(starts[d], starts[d + 1]):
+            t = ids[k]
+            if seen[t] == 0:
+                distinct[n] = t
+                n += 1
+            seen[t] += 1
+        total[:] = 0.0
+        for k in range(n):
+            t = distinct[k]
+            scale = np.float64(seen[t]) * weights[t]
+            seen[t] = 0
+            for i in range(dims):
+                total[i] += scale * table[t, i]
+        square = 0.0
+        for i in range(dims):
+            square += total[i] * total[i]
+        inverse = 1.0 / np.sqrt(square) if square > 0.0 else 0.0
+        for i in range(dims):
+            pooled[d, i] = total[i] * inverse
+
+
+@njit(cache=True, nogil=True)
+def count_documents(ids: Tokens, starts: Counts, frequency: Counts) -> None:
+    """frequency[t] += the number of documents with t. Reads ids (T,), starts (N + 1,); writes frequency (V,). O(T + V)."""
+    latest = np.full(frequency.shape[0], -1, np.int64)
+    for d in range(starts.shape[0] - 1):
+        for k in range(starts[d], starts[d + 1]):
+            t = ids[k]
+            if latest[t] != d:
+                latest[t] = d
+                frequency[t] += 1
+
+
+@njit(cache=True, nogil=True)
+def count_pairs(
+    pieces: Counts, piece_starts: Counts, contexts: Counts, context_starts: Counts, first: int, last: int, pairs: Singles
+) -> None:
+    """pairs[t - first, c] = the number of pieces that hold both token t and context c, for t in [first, last).
+
+    Reads, for token t, its pieces[piece_starts[t]:piece_starts[t + 1]] and, for piece p, its
+    contexts[context_starts[p]:context_starts[p + 1]], neither with repeats; writes pairs (last - first, C). Whole numbers
+    below 2^24, so float32 is exact. O(sum over pieces of its tokens in the range x its contexts).
+    """
+    pairs[:] = 0.0
+    for t in range(first, last):
+        for k in range(piece_starts[t], piece_starts[t + 1]):
+            p = pieces[k]
+            for j in range(context_starts[p], context_starts[p + 1]):
+                pairs[t - first, contexts[j]] += 1.0
+
+
+@njit(cache=True, nogil=True)
+def nearest(
+    vectors: Singles,
+    scores: Singles,
+    centre: Singles,
+    centroids: Singles,
+    first: int,
+    last: int,
+    labels: Labels,
+    distances: Singles,
+) -> int:
+    """labels[i] = argmax_k <x_i - c, m_k>, lowest k among equals; distances[i] = 1 - that / (|x_i - c| |m_k|), i in [first, last).
+
+    `scores` (N, K) is <x_i, m_k> from a matrix product, whose last bits depend on the shape of the batch, so it only
+    proposes: every k within twice the rounding error of the best proposal is decided by a float64 sum in the order of the
+    dims. A dot product of D float32 terms errs by at most D eps |x| |m| (Higham, Accuracy and Stability, 2002, 3.1).
+    Reads vectors (N, D), centre (D,), centroids (K, D), of norm at most 1; writes labels and distances (N,). Where x_i = c,
+    or the centroid is zero, there is no direction: label 0 or the argmax, distance 1. Returns the first row that is not
+    finite, else -1. O(K) a row, and O(D) for each close call.
+    """
+    dims = vectors.shape[1]
+    clusters = centroids.shape[0]
+    offsets = np.zeros(clusters)
+    norms = np.zeros(clusters)
+    centre_norm = 0.0
+    for i in range(dims):
+        centre_norm += np.float64(centre[i]) * centre[i]
+    centre_norm = np.sqrt(centre_norm)
+    for k in range(clusters):
+        for i in range(dims):
+            offsets[k] += np.float64(centre[i]) * centroids[k, i]
+            norms[k] += np.float64(centroids[k, i]) * centroids[k, i]
+        norms[k] = np.sqrt(norms[k])
+    error = 2.0 * dims * 1.2e-7
+    for row in range(first, last):
+        length = 0.0
+        size = 0.0
+        for i in range(dims):
+            x = np.float64(vectors[row, i])
+            size += x * x
+            length += (x - centre[i]) * (x - centre[i])
+        size = np.sqrt(size)
+        length = np.sqrt(length)
+        if not np.isfinite(size):
+            return row
+        if length <= 1e-6 * centre_norm:
+            labels[row] = 0
+            distances[row] = 1.0
+            continue
+        best = -np.inf
+        for k in range(clusters):
+            best = max(best, scores[row, k] - offsets[k])
+        floor = best - error * (size + centre_norm)
+        label = 0
+        similarity = -np.inf
+        for k in range(clusters):
+            if scores[row, k] - offsets[k] >= floor:
+                dot = 0.0
+                for i in range(dims):
+                    dot += (np.float64(vectors[row, i]) - centre[i]) * centroids[k, i]
+                if dot > similarity:
+                    similarity = dot
+                    label = k
+        labels[row] = label
+        scale = length * norms[label]
+        distances[row] = 1.0 - similarity / scale if scale > 0.0 else 1.0
+    return -1

@@ -1,0 +1,93 @@
+"""Orders of items (documents or packed sequences) in which every window carries the whole's own mix of traits.
+
+Letters: M items, J trait values, G groups, K labels (values of group 0 in use), C candidates, nnz stored entries.
+
+An item is a sparse row of counts over trait values (clusters, length bins, sources, ...), and each trait's values form
+a group. Each strategy is one file with one function `place(problem)`, and its docstring says what it guarantees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.core.order import (
+    balanced,
+    bin_packing,
+    jittered,
+    original,
+    random,
+    round_robin,
+    stratified,
+    token_deficit,
+    token_share_greedy,
+)
+from dagster_divorder.core.order.problem import Order, Problem, make_problem, nearest
+from dagster_divorder.errors import InputError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array, csr_matrix
+
+__all__ = ["STRATEGIES", "Order", "Problem", "order"]
+
+STRATEGIES: dict[str, Callable[[Problem], Order]] = {
+    "original": original.place,
+    "random": random.place,
+    "round_robin": round_robin.place,
+    "stratified": stratified.place,
+    "token_deficit": token_deficit.place,
+    "token_share_greedy": token_share_greedy.place,
+    "bin_packing": bin_packing.place,
+    "jittered": jittered.place,
+    "balanced": balanced.place,
+}
+
+
+def order(
+    counts: csr_matrix | csr_array,
+    groups: ArrayLike,
+    *,
+    strategy: str = "balanced",
+    weights: Sequence[float] | NDArray[Any] | None = None,
+    seed: int = 0,
+    within_cluster: str = "original",
+    sequence_length: int | None = None,
+) -> Order:
+    """Permutation of the M items, int64 (M,): output position -> item.
+
+    counts: SciPy CSR (M, J), item x trait value, tokens >= 0 (or documents; see weights). A stored zero is kept.
+    groups: int (J,), the group 0..G-1 of each trait value. A group is measured against its own running total, the sum
+        of the rows inside it, so one group may be in tokens and another in documents. A strategy that needs one label
+        an item takes its largest value of group 0; an item's length is its sum in group 0.
+    strategy: a key of STRATEGIES.
+    weights: (G,), > 0, the importance of each group in squared units of its counts; equal by default. For `balanced`.
+    seed: >= 0, of every random choice.
+    within_cluster: "original", "length-asc", "length-desc" or "length-riffle" (shortest, longest, second shortest,
+        ...): how `round_robin`, `stratified` and `token_deficit` queue the items of one label.
+    sequence_length: tokens a bin, for `bin_packing`.
+
+    The same arguments give the same bytes. M = 0 gives an empty array.
+
+    Raises:
+        InputError: an argument cannot be used.
+    """
+    if strategy not in STRATEGIES:
+        raise InputError(f"strategy is {strategy!r}; expected one of {', '.join(STRATEGIES)}{nearest(strategy, list(STRATEGIES))}")
+    if strategy == "bin_packing" and sequence_length is None:
+        raise InputError("strategy 'bin_packing' got no sequence_length; expected the tokens a bin holds")
+    problem = make_problem(
+        counts,
+        groups,
+        weights=weights,
+        seed=seed,
+        within_cluster=within_cluster,
+        sequence_length=sequence_length,
+    )
+    if problem.items == 0:
+        return np.zeros(0, np.int64)
+    if len(problem.groups) == 0:
+        raise InputError(f"counts has no column for its {problem.items} items; expected at least one trait value")
+    return STRATEGIES[strategy](problem)

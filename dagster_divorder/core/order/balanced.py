@@ -1,0 +1,59 @@
+"""balanced: signed-balancing passes, then a sliding pool of candidates. The default, and the point of this package.
+
+Deviation of a prefix, over any number of trait groups g with weights w_g, each against its own running total S_g:
+
+    F = sum_g w_g sum_{j in g} (T_j - tau_j S_g)^2
+
+A window is the difference of two prefixes, so keeping F small at every prefix keeps every window near the whole's mix.
+1. PASSES signed-balancing passes over a shuffle: each centred row gets the sign that keeps the signed running sum small;
+   plus rows go to the front in order, minus rows to the back reversed. Each pass halves the deviation of the prefixes
+   down to the bound of the signing.
+2. A pool of POOL candidates slides over that stream; the one with the smallest F goes next. The stream is balanced
+   already, so what the pool passes over does not pile up.
+
+Guarantee: deterministic, of equal candidates the first item goes. For equally long items the deviation does not grow with
+M (measured to 400,000). With one item far longer than the rest no order can do much.
+Cost: O(M (nnz_row POOL + J)) time, O(M + J + POOL) memory beyond the input; linear in M. Rows stay sparse throughout.
+Source: objective, the second seed's f1 and f3. Passes: Harvey and Samadi 2014; Alweiss, Liu and Sawhney 2021; GraB (Lu, Guo
+and De Sa 2022). The combination: ../../../docs/decisions/ordering-documents.md, with what failed.
+Known weakness: the worst single trait value strays some 1.5 times as far as under the exact greedy over all items. J is
+taken per step: tens of thousands of trait values make it slow.
+"""
+
+import numpy as np
+
+from dagster_divorder.core.order.problem import Order, Problem
+
+PASSES = 8
+"""Signed-balancing passes: prefixes of the stream stray less as it rises, at some 0.2 microseconds an item and pass.
+Mean prefix deviation of 100,000 sequences with the pool: 0 passes see below, 4 16,911, 8 16,718, 16 16,648 tokens."""
+
+POOL = 1024
+"""Candidates: closer to the exact greedy as it rises, and slower in proportion. The same with 256 candidates 20,142, with
+1024 16,718, with 2048 15,853 tokens; but documents of very different lengths get worse beyond 1024, since a large
+pool can put off its longest documents (mean prefix deviation 97,000 tokens with 1024, 122,000 with 2048)."""
+
+
+def place(problem: Problem) -> Order:
+    from dagster_divorder.core.kernels.order_balance import best_of_pool, sign_pass, trait_shares
+
+    values = _values(problem)
+    shares = trait_shares(problem.indices, values, problem.groups, len(problem.weights))
+    rows = (problem.indptr, problem.indices, values, problem.groups, shares)
+    stream = np.random.default_rng(problem.seed).permutation(problem.items)
+    for _ in range(PASSES):
+        stream = sign_pass(stream, *rows)
+    return best_of_pool(stream, *rows, POOL)
+
+
+def _values(problem: Problem) -> np.ndarray:
+    """Counts times sqrt(w_g), float32 (nnz,), so that kernels know no weights; the mean item is about 1 long.
+
+    Shares are taken from the rounded values, so float32 shifts the target by 1e-7 and breaks nothing; sums are float64.
+    """
+    weight = np.sqrt(problem.weights / problem.weights.max())
+    total = float(problem.data.sum(dtype=np.float64))
+    scale = weight * (problem.items * len(weight) / total if total else 1.0)
+    values = problem.data.astype(np.float32)
+    values *= scale.astype(np.float32)[problem.groups[problem.indices]]
+    return values

@@ -1,0 +1,32 @@
+"""Runs: items sorted by (label, length, index), so that "the remaining item of label k nearest to length x" is a search.
+
+Letters: M items, R runs (distinct pairs of label and length), K labels. Cost: a sort, O(M log M).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.core.order.problem import Problem
+
+
+class Runs(NamedTuple):
+    """items int64 (M,), sorted; run r is items[first[r]:first[r+1]], rising; all have `lengths[r]` tokens.
+
+    first int64 (R+1,); lengths int64 (R,), rising inside a label; label k owns the runs of_label[k]:of_label[k+1].
+    """
+
+    items: NDArray[np.int64]
+    first: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    of_label: NDArray[np.int64]
+
+
+def runs(problem: Problem) -> Runs:
+    labels, lengths = problem.labels, problem.lengths
+    items = np.lexsort((lengths, labels))
+    label, length = labels[items], lengths[items]
+    starts = np.flatnonzero(np.r_[True, (label[1:] != label[:-1]) | (length[1:] != length[:-1])])
+    of_label = np.searchsorted(label[starts], np.arange(label[-1] + 2))
+    return Runs(items, np.r_[starts, len(items)], length[starts], of_label)

@@ -1,0 +1,70 @@
+"""Shared fixtures: small corpora as real files, settings of their own, no network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from dagster_divorder.settings import Settings
+
+TOPICS = {
+    "sea": "wave tide boat harbour salt gull net anchor sail reef",
+    "kitchen": "oven bread flour yeast butter knead crust loaf bake salt",
+    "garden": "soil seed root prune bloom hedge spade mulch worm rain",
+    "rail": "train track signal platform guard wagon steam bridge timetable rain",
+}
+
+
+def topic_text(topic: str, number: int, words: int) -> str:
+    """A text of one topic, different for every number."""
+    vocabulary = TOPICS[topic].split()
+    chosen = [vocabulary[(number * 7 + at * (at + number)) % len(vocabulary)] for at in range(words)]
+    return f"{topic} {number}: " + " ".join(chosen)
+
+
+def topic_records(per_topic: int = 60, start: int = 0) -> list[dict[str, Any]]:
+    """Records of four topics in blocks, lengths from 5 to some 160 words, with a source, a score and a flag."""
+    return [
+        {
+            "text": topic_text(topic, number, 5 + (number * number) % 157),
+            "source": f"{topic}.example",
+            "score": number / 7,
+            "checked": number % 3 == 0,
+        }
+        for topic in TOPICS
+        for number in range(start, start + per_topic)
+    ]
+
+
+def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in records))
+    return path
+
+
+@pytest.fixture
+def make_settings(tmp_path: Path) -> Callable[..., Settings]:
+    """Settings for a small corpus under tmp_path; sections given as keyword arguments are merged in."""
+
+    def make(**sections: Any) -> Settings:
+        base: dict[str, Any] = {
+            "input": {"paths": [str(tmp_path / "docs.jsonl")]},
+            "store": {"path": tmp_path / "store"},
+            "output": {"path": tmp_path / "curated", "plot": False},
+            "model": {"vocab_size": 512, "dim": 16},
+            "clusters": {"k": 4},
+            "order": {"length_bins": 5},
+            "sequence": {"length": 128, "batch": 4},
+        }
+        for name, section in sections.items():
+            base[name] = {**base.get(name, {}), **section} if isinstance(section, dict) else section
+        return Settings(**base)
+
+    return make

@@ -1,0 +1,335 @@
+"""Measures of an order: worked examples, laws, and inputs at the edges."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from dagster_divorder.core import metrics
+from dagster_divorder.core.kernels import reference_metrics as slow
+from dagster_divorder.errors import InputError
+
+# Four documents of 3, 2, 4 and 1 tokens: clusters 0 0 0 1 | 1 2 2 2 | 2 0 in sequences of 4.
+TOKENS = [3, 2, 4, 1]
+LABELS = [0, 1, 2, 0]
+ORDER = [0, 1, 2, 3]
+
+documents = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=25
+)
+laws = settings(max_examples=60, deadline=None)
+
+
+def measured(order, tokens, labels, lengths=None, *, sequence_length=4, batch=2) -> metrics.Diversity:
+    traits = {"cluster": labels, "length": labels if lengths is None else lengths}
+    sizes = {name: int(np.max(codes, initial=0)) + 1 for name, codes in traits.items()}
+    return metrics.measure(order, tokens, traits, sizes, sequence_length=sequence_length, batch=batch)
+
+
+def random_corpus(n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 40, n), rng.integers(0, k, n).astype(np.int32)
+
+
+# ---- worked examples
+
+
+def test_distinct_clusters_where_documents_are_split():
+    assert metrics.distinct_clusters(ORDER, TOKENS, LABELS, 4).tolist() == [2, 2, 2]
+
+
+def test_distinct_clusters_where_overflow_flushes():
+    # 3 | 2 | 4 | 1: no two neighbours fit into 4 tokens.
+    assert metrics.distinct_clusters(ORDER, TOKENS, LABELS, 4, packer="flush").tolist() == [1, 1, 1, 1]
+    # 1 + 3 | 2 | 4
+    assert metrics.distinct_clusters([3, 0, 1, 2], TOKENS, LABELS, 4, packer="flush").tolist() == [1, 1, 1]
+    # 1 + 2 | 4 | 3
+    assert metrics.distinct_clusters([3, 1, 2, 0], TOKENS, LABELS, 4, packer="flush").tolist() == [2, 1, 1]
+
+
+def test_what_is_left_of_a_long_document_stays_open_under_flush():
+    # 2 tokens flushed, 9 = 4 + 4 + 1 left open, into which 3 more fit.
+    assert metrics.distinct_clusters([0, 1, 2], [2, 9, 3], [0, 1, 2], 4, packer="flush").tolist() == [
+        1,
+        1,
+        1,
+        2,
+    ]
+
+
+def test_documents_without_tokens_count_under_flush_only():
+    tokens, labels = [2, 0, 2], [0, 1, 2]
+    assert metrics.distinct_clusters([0, 1, 2], tokens, labels, 4).tolist() == [2]
+    assert metrics.distinct_clusters([0, 1, 2], tokens, labels, 4, packer="flush").tolist() == [3]
+
+
+def test_share_deviation_by_hand():
+    # Clusters in windows of 5 tokens: 0 0 0 1 1 | 2 2 2 2 0; in the corpus 0.4, 0.2, 0.4.
+    found = metrics.share_deviation(ORDER, TOKENS, LABELS, 3, 5)
+    # |0.6 - 0.4|, |0.4 - 0.2|, |0 - 0.4|  and  |0.2 - 0.4|, |0 - 0.2|, |0.8 - 0.4|
+    assert_allclose([found.mean_worst, found.max_worst, found.mean_tv, found.max_tv], 0.4)
+    assert (found.windows, found.partial) == (2, False)
+
+
+def test_the_last_window_counts_only_when_full():
+    # 0 0 0 1 1 2 2 is full, 2 2 0 is not: |3/7 - 0.4|, |2/7 - 0.2|, |2/7 - 0.4|.
+    found = metrics.share_deviation(ORDER, TOKENS, LABELS, 3, 7)
+    assert found.windows == 1
+    assert_allclose(found.max_worst, 0.4 - 2 / 7)
+    assert_allclose(found.max_tv, 0.4 - 2 / 7)
+
+
+def test_the_worst_window_is_named():
+    tokens, labels = [1] * 12, [0, 1, 0, 1, 0, 0, 1, 1, 0, 1, 0, 1]
+    found = metrics.share_deviation(np.arange(12), tokens, labels, 2, 2)
+    assert (found.worst_window, found.max_worst, found.windows) == (2, 0.5, 6)
+
+
+def test_prefix_deviation_by_hand():
+    # At t = 4: T = 3, 1, 0 against 1.6, 0.8, 1.6. At t = 8: 3, 2, 3 against 3.2, 1.6, 3.2. At t = 10: 0.
+    first = np.sqrt(1.4**2 + 0.2**2 + 1.6**2)
+    second = np.sqrt(0.2**2 + 0.4**2 + 0.2**2)
+    found = metrics.prefix_deviation(ORDER, TOKENS, [LABELS], 4)
+    assert_allclose(found.l2, [first, second, 0.0], atol=1e-12)
+    assert_allclose(found.share, [0.4, 0.8, 1.0])
+    assert_allclose(found.mean, (first + second) / 3)
+    assert_allclose(found.max, first)
+
+
+def test_prefix_deviation_adds_the_groups_as_squares():
+    one = metrics.prefix_deviation(ORDER, TOKENS, [LABELS], 4)
+    two = metrics.prefix_deviation(ORDER, TOKENS, [LABELS, LABELS], 4)
+    assert_allclose(two.l2, np.sqrt(2) * one.l2)
+
+
+def test_coverage_by_hand():
+    assert metrics.coverage(ORDER, TOKENS, LABELS) == 6 / 10  # cluster 2 starts at token 6
+    assert metrics.coverage([2, 0, 3, 1], TOKENS, LABELS) == 9 / 10
+    assert metrics.coverage([0, 1], [5, 5], [0, 0]) == 1 / 10  # one cluster is seen at its first token
+
+
+def test_cluster_mix_splits_tokens_between_columns():
+    # 0 0 0 1 1 2 2 2 2 0 in three columns of 3 1/3 tokens.
+    assert_allclose(
+        metrics.cluster_mix(ORDER, TOKENS, LABELS, 3, 3),
+        [[0.9, 0.1, 0.0], [0.0, 0.5, 0.5], [0.3, 0.0, 0.7]],
+        rtol=1e-6,
+    )
+
+
+def test_measure_collects_every_measure():
+    found = measured(ORDER, TOKENS, LABELS, [1, 0, 1, 0], batch=1)
+    assert (found.documents, found.tokens) == (4, 10)
+    assert found.split == metrics.Distinct(mean=2.0, min=2, max=2, std=0.0, count=3)
+    assert found.flush == metrics.Distinct(mean=1.0, min=1, max=1, std=0.0, count=4)
+    assert found.sequence_shares["cluster"] == metrics.share_deviation(ORDER, TOKENS, LABELS, 3, 4)
+    assert found.batch_shares["length"] == metrics.share_deviation(ORDER, TOKENS, [1, 0, 1, 0], 2, 4)
+    assert found.prefix.mean == metrics.prefix_deviation(ORDER, TOKENS, [LABELS, [1, 0, 1, 0]], 4).mean
+    assert found.coverage == 0.6
+
+
+# ---- laws
+
+
+@laws
+@given(documents, st.integers(1, 20), st.randoms(use_true_random=False))
+def test_coverage_equals_its_twin(rows, sequence_length, random):
+    tokens, labels, _ = (np.array(column) for column in zip(*rows, strict=True))
+    order = random.sample(range(len(rows)), len(rows))
+    assert metrics.coverage(order, tokens, labels) == slow.coverage(
+        tokens[order], labels[order].astype(np.int32)
+    )
+
+
+@laws
+@given(documents, st.integers(1, 20))
+def test_names_of_clusters_do_not_matter(rows, sequence_length):
+    tokens, labels, lengths = (np.array(column) for column in zip(*rows, strict=True))
+    order = np.arange(len(rows))[::-1]
+    renamed = np.array([2, 0, 3, 1])[labels]
+    one = measured(order, tokens, labels, lengths, sequence_length=sequence_length).to_dict()
+    two = measured(order, tokens, renamed, lengths, sequence_length=sequence_length).to_dict()
+    for name in ("split", "flush", "coverage"):
+        assert one[name] == two[name]
+    assert_allclose(one["prefix"]["l2"], two["prefix"]["l2"], atol=1e-9)
+    for name in ("mean_worst", "max_worst", "mean_tv", "max_tv"):
+        assert_allclose(
+            one["batch_shares"]["cluster"][name], two["batch_shares"]["cluster"][name], atol=1e-12
+        )
+
+
+@laws
+@given(documents, st.integers(1, 20))
+def test_worst_value_is_at_most_the_total_variation(rows, window):
+    tokens, labels, _ = (np.array(column) for column in zip(*rows, strict=True))
+    found = metrics.share_deviation(np.arange(len(rows)), tokens, labels, 4, window)
+    assert 0 <= found.mean_worst <= found.max_worst <= found.max_tv + 1e-12 <= 1 + 2e-12
+    assert found.mean_worst <= found.mean_tv + 1e-12
+
+
+@laws
+@given(documents, st.integers(1, 20))
+def test_the_prefix_deviation_bounds_every_window(rows, length):
+    tokens, labels, _ = (np.array(column) for column in zip(*rows, strict=True))
+    order = np.arange(len(rows))
+    prefix = metrics.prefix_deviation(order, tokens, [labels], length)
+    shares = metrics.share_deviation(order, tokens, labels, 4, length)
+    if not shares.partial:
+        assert shares.max_worst * length <= 2 * prefix.max + 1e-9
+
+
+@laws
+@given(documents, st.integers(1, 40))
+def test_cluster_mix_rows_sum_to_one_and_average_to_the_corpus(rows, columns):
+    tokens, labels, _ = (np.array(column) for column in zip(*rows, strict=True))
+    mix = metrics.cluster_mix(np.arange(len(rows)), tokens, labels, 4, columns)
+    assert mix.shape == (columns, 4) and mix.dtype == np.float32
+    if tokens.sum():
+        assert_allclose(mix.sum(axis=1), 1.0, rtol=1e-6)
+        corpus = np.bincount(labels, tokens, 4) / tokens.sum()
+        assert_allclose(mix.mean(axis=0, dtype=np.float64), corpus, atol=1e-6)
+    else:
+        assert not mix.any()
+
+
+@pytest.mark.parametrize("factor", [10**3, 10**11])
+def test_shares_do_not_change_with_the_unit_of_length(factor):
+    """Trillions of tokens: all lengths, sequences included, times 100 billion."""
+    tokens, labels = random_corpus(300, 7)
+    order = np.random.default_rng(1).permutation(300)
+    one = measured(order, tokens, labels, sequence_length=50, batch=3)
+    many = measured(order, tokens * factor, labels, sequence_length=50 * factor, batch=3)
+    assert many.tokens == factor * one.tokens
+    assert (one.split, one.flush) == (many.split, many.flush)
+    assert one.sequence_shares == many.sequence_shares and one.batch_shares == many.batch_shares
+    assert_allclose(many.prefix.l2, factor * one.prefix.l2, rtol=1e-9, atol=1e-6 * factor)
+    assert_array_equal(
+        metrics.cluster_mix(order, tokens, labels, 7, 64),
+        metrics.cluster_mix(order, tokens * factor, labels, 7, 64),
+    )
+
+
+def test_an_order_of_a_part_is_measured_against_that_part():
+    tokens, labels = random_corpus(40, 3)
+    part = np.arange(10, 30)
+    whole = measured(np.arange(20), tokens[part], labels[part])
+    assert measured(part, tokens, labels).to_dict() == whole.to_dict()
+
+
+def test_a_balanced_order_measures_better_than_blocks():
+    labels = np.repeat(np.arange(5, dtype=np.int32), 200)
+    tokens = np.full(1000, 10)
+    blocks = measured(np.arange(1000), tokens, labels, sequence_length=100, batch=4)
+    riffled = measured(
+        np.arange(1000).reshape(5, 200).T.ravel(), tokens, labels, sequence_length=100, batch=4
+    )
+    assert (blocks.split.mean, riffled.split.mean) == (1.0, 5.0)
+    assert riffled.batch_shares["cluster"].max_tv == 0.0 < blocks.batch_shares["cluster"].mean_tv
+    assert riffled.prefix.max < blocks.prefix.max / 50
+    assert (blocks.coverage, riffled.coverage) == (0.8001, 0.0041)
+
+
+# ---- edges
+
+
+@pytest.mark.parametrize(
+    ("tokens", "labels"), [([], []), ([0, 0, 0], [0, 1, 0])], ids=["no document", "no token"]
+)
+def test_nothing_to_measure_gives_zeros(tokens, labels):
+    order = np.arange(len(tokens))
+    found = measured(order, np.array(tokens, np.int64), np.array(labels, np.int32))
+    assert found.split == metrics.Distinct(0.0, 0, 0, 0.0, 0)
+    assert found.batch_shares["cluster"].windows == 0
+    assert (found.prefix.mean, found.prefix.max, len(found.prefix.l2), found.coverage) == (0.0, 0.0, 0, 0.0)
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_one_document_in_one_sequence_longer_than_everything():
+    found = measured([0], [5], [0], sequence_length=10**15, batch=1000)
+    assert found.split == metrics.Distinct(1.0, 1, 1, 0.0, 1)
+    shares = found.batch_shares["cluster"]
+    assert (shares.windows, shares.partial, shares.max_worst, shares.worst_window) == (1, True, 0.0, 0)
+    assert (found.prefix.max, found.coverage) == (0.0, 0.2)
+    assert not metrics.share_deviation([0], [5], [0], 1, 5).partial
+
+
+def test_the_curve_is_thinned_and_ends_at_the_end():
+    tokens, labels = random_corpus(5000, 4)
+    full = metrics.prefix_deviation(np.arange(5000), tokens, [labels], 10, points=10**9)
+    thin = metrics.prefix_deviation(np.arange(5000), tokens, [labels], 10, points=50)
+    assert len(full.share) == -(-tokens.sum() // 10)
+    assert len(thin.share) == 50 and thin.share[-1] == 1.0 and thin.l2[-1] == 0.0
+    assert np.isin(thin.share, full.share).all() and (np.diff(thin.share) > 0).all()
+    assert np.ptp(np.diff(thin.share)) <= 2 * full.share[0]
+    assert (thin.mean, thin.max) == (full.mean, full.max)
+
+
+def test_rows_are_flat_and_to_dict_is_json():
+    found = measured(ORDER, TOKENS, LABELS)
+    rows = found.rows()
+    assert {tuple(row) for row in rows} == {("trait", "window", "measure", "value")}
+    values = {(row["trait"], row["window"], row["measure"]): row["value"] for row in rows}
+    assert len(values) == len(rows)
+    assert values["cluster", "sequence (flush)", "distinct_count"] == 4
+    assert values["length", "batch", "mean_tv"] == found.batch_shares["length"].mean_tv
+    assert values["all", "prefix", "l2_max"] == found.prefix.max
+    assert values["cluster", "corpus", "coverage"] == 0.6
+    assert json.loads(json.dumps(found.to_dict()))["prefix"]["share"] == [0.4, 0.8, 1.0]
+
+
+def test_average_is_the_mean_of_every_number():
+    tokens, labels = random_corpus(200, 5)
+    orders = [np.random.default_rng(seed).permutation(200) for seed in range(3)]
+    found = [measured(order, tokens, labels, sequence_length=30) for order in orders]
+    mean = metrics.average(found)
+    assert mean.split.mean == np.mean([d.split.mean for d in found])
+    assert mean.flush.count == np.mean([d.flush.count for d in found])
+    assert mean.split.count == found[0].split.count and isinstance(mean.split.count, int)
+    worst = [d.batch_shares["cluster"].max_tv for d in found]
+    assert_allclose(mean.batch_shares["cluster"].max_tv, np.mean(worst))
+    assert mean.batch_shares["cluster"].worst_window == -1
+    assert_allclose(mean.prefix.l2, np.mean([d.prefix.l2 for d in found], axis=0))
+    assert_allclose(mean.coverage, np.mean([d.coverage for d in found]))
+    json.dumps(mean.to_dict())
+
+
+def test_average_of_one_order_is_that_order():
+    found = measured(ORDER, TOKENS, LABELS)
+    assert metrics.average([found]).to_dict() == found.to_dict()
+    assert metrics.average([found, found, found]).to_dict() == found.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: metrics.distinct_clusters([4], TOKENS, LABELS, 4), "names document 4; there are 4"),
+        (lambda: metrics.distinct_clusters([-1], TOKENS, LABELS, 4), "names document -1"),
+        (lambda: metrics.distinct_clusters(ORDER, [1, 2, -3, 4], LABELS, 4), "tokens holds -3"),
+        (lambda: metrics.distinct_clusters(ORDER, [1.5, 2, 3, 4], LABELS, 4), "float64"),
+        (lambda: metrics.distinct_clusters(ORDER, TOKENS, [0, 1], 4), "shape"),
+        (lambda: metrics.distinct_clusters(ORDER, TOKENS, [0, -1, 0, 0], 4), "from -1 to 0"),
+        (lambda: metrics.distinct_clusters(ORDER, TOKENS, [0.0, 1, 1, 1], 4), "float64"),
+        (lambda: metrics.distinct_clusters(ORDER, TOKENS, LABELS, 0), "sequence_length is 0"),
+        (lambda: metrics.distinct_clusters(ORDER, TOKENS, LABELS, 4, packer="best"), "'best'"),
+        (lambda: metrics.share_deviation(ORDER, TOKENS, LABELS, 2, 4), r"\[0, 2\)"),
+        (lambda: metrics.share_deviation(ORDER, TOKENS, [2**40] * 4, 3, 4), str(2**40)),
+        (lambda: metrics.cluster_mix(ORDER, TOKENS, LABELS, 3, 0), "columns is 0"),
+        (lambda: metrics.cluster_mix([0], [10**18], [0], 1, 100), "overflow"),
+        (lambda: metrics.measure(ORDER, TOKENS, {}, {}, sequence_length=4, batch=1), "'cluster' must be"),
+        (
+            lambda: metrics.measure(ORDER, TOKENS, {"cluster": LABELS}, {}, sequence_length=4, batch=1),
+            r"lacks \['cluster'\]",
+        ),
+        (lambda: metrics.average([]), "no order"),
+        (
+            lambda: metrics.average([measured(ORDER, TOKENS, LABELS), measured([0], TOKENS, LABELS)]),
+            "2 different corpora",
+        ),
+    ],
+)
+def test_input_that_cannot_be_measured_is_refused_by_name(call, message):
+    with pytest.raises(InputError, match=message):
+        call()

@@ -1,0 +1,209 @@
+"""Trait codes: quantile bins and categories."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from dagster_divorder.core.traits import bin_codes, category_codes, column_codes, quantile_edges
+from dagster_divorder.errors import InputError
+
+numbers = st.lists(st.one_of(st.floats(allow_infinity=True), st.integers(0, 5).map(float), st.just(np.nan)))
+words = st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "c", "é", "", "(other)", "(missing)"])))
+laws = settings(max_examples=100, deadline=None)
+
+
+# ---- numbers
+
+
+@laws
+@given(numbers, st.integers(1, 8))
+def test_edges_rise_and_leave_no_bin_empty(values, bins):
+    edges = quantile_edges(values, bins)
+    assert len(edges) <= bins - 1 and (np.diff(edges) > 0).all()
+    codes = bin_codes(values, edges)
+    present = ~np.isnan(np.array(values, np.float64))
+    assert (codes[~present] == len(edges) + 1).all()
+    if present.any():
+        assert set(codes[present].tolist()) == set(range(len(edges) + 1))
+
+
+@laws
+@given(numbers, st.lists(st.integers(-3, 8).map(float), unique=True, max_size=5).map(sorted))
+def test_codes_count_the_edges_at_or_below_a_value(values, edges):
+    expected = [len(edges) + 1 if np.isnan(v) else sum(edge <= v for edge in edges) for v in values]
+    codes = bin_codes(values, edges)
+    assert codes.tolist() == expected and codes.dtype == np.int32
+
+
+@laws
+@given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 5))
+def test_bins_of_distinct_values_are_equally_full(n, bins, seed):
+    values = np.random.default_rng(seed).permutation(n)
+    sizes = np.bincount(bin_codes(values, quantile_edges(values, bins)))
+    assert len(sizes) == min(n, bins)
+    assert n < bins or np.ptp(sizes) <= 1
+
+
+def test_ties_collapse():
+    assert quantile_edges([7] * 90 + [9] * 10, 100).tolist() == [9]
+    assert quantile_edges([7] * 100, 100).tolist() == []
+    assert quantile_edges([np.nan, np.nan], 4).tolist() == []
+    assert quantile_edges([], 4).tolist() == []
+
+
+def test_few_whole_numbers_get_a_bin_each():
+    found = column_codes([3, 1, 2, 1, 3, 3, 2], bins=100)
+    assert found.codes.tolist() == [2, 0, 1, 0, 2, 2, 1]
+    assert found.names == ("below 2", "2", "3 and above", "(missing)")
+
+
+def test_names_of_whole_and_of_broken_numbers():
+    assert column_codes(np.arange(100), bins=4).names == (
+        "below 25",
+        "25 to 49",
+        "50 to 74",
+        "75 and above",
+        "(missing)",
+    )
+    assert column_codes(np.arange(100) / 8, bins=3).names == (
+        "below 4.125",
+        "4.125 to below 8.25",
+        "8.25 and above",
+        "(missing)",
+    )
+    assert column_codes([5.0, 5.0], bins=3).names == ("all", "(missing)")
+    close = column_codes(1 + np.arange(3) / 1e8, bins=3).names
+    assert close == (
+        "below 1.00000001",
+        "1.00000001 to below 1.00000002",
+        "1.00000002 and above",
+        "(missing)",
+    )
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1, None, 3, 4], pa.int16()),
+        pa.array([1.0, np.nan, 3.0, 4.0], pa.float32()),
+        pa.array([1.0, None, 3.0, 4.0], pa.float16()),
+        pa.chunked_array([pa.array([1], pa.int64()), pa.array([None, 3, 4], pa.int64())]),
+        pa.array([1, None, 3, 4], pa.int64()).dictionary_encode(),
+        pa.array([1, None, 3, 4]).cast(pa.decimal128(21, 2)),
+        pd.Series([1, np.nan, 3, 4]),
+        pd.Series([1, None, 3, 4], dtype="Int64"),
+        np.array([1, np.nan, 3, 4]),
+    ],
+    ids=lambda column: f"{type(column).__name__} {getattr(column, 'dtype', None) or column.type}",
+)
+def test_any_numeric_column_with_a_missing_value(column):
+    found = column_codes(column, bins=3)
+    assert found.edges is not None and found.edges.tolist() == [3.0, 4.0]
+    assert found.codes.tolist() == [0, 3, 1, 2]
+    assert found.codes.dtype == np.int32 and len(found.names) == 4
+
+
+def test_pinned_edges_stay_when_data_is_appended():
+    first = column_codes(np.arange(100), bins=5)
+    later = column_codes(np.arange(-50, 300), bins=5, edges=first.edges)
+    assert_array_equal(later.codes[50:150], first.codes)
+    assert later.names == first.names
+    assert (later.codes[:50] == 0).all() and (later.codes[150:] == 4).all()
+
+
+# ---- categories
+
+
+@laws
+@given(words, st.integers(1, 6), st.randoms(use_true_random=False))
+def test_categories_equal_a_plain_count(values, max_values, random):
+    found = category_codes(pa.array(values, pa.string()), max_values)
+    counts = pd.Series(values, dtype=object).dropna().value_counts().to_dict()
+    ranked = sorted(counts, key=lambda name: (-counts[name], name.encode()))
+    kept = ranked if len(ranked) <= max_values else ranked[: max_values - 1]
+    rest = len(kept)
+    missing = rest + (len(ranked) > len(kept))
+    expected = [missing if v is None else kept.index(v) if v in kept else rest for v in values]
+    assert found.codes.tolist() == expected
+    assert list(found.names[:rest]) == kept
+    assert len(found.names) == missing + (None in values) == len(set(found.names))
+
+    shuffled = random.sample(range(len(values)), len(values))
+    again = category_codes(pa.array([values[i] for i in shuffled], pa.string()), max_values)
+    assert again.names == found.names
+    assert again.codes.tolist() == found.codes[shuffled].tolist()
+
+
+def test_the_rarest_values_share_one():
+    found = category_codes(["b", "a", "b", "d", None, "c", "a", "b"], max_values=3)
+    assert found.names == ("b", "a", "(other)", "(missing)")
+    assert found.codes.tolist() == [0, 1, 0, 2, 3, 2, 1, 0]
+    assert found.edges is None
+    assert category_codes(["b", "a"], max_values=1).names == ("(other)",)
+
+
+def test_a_value_called_other_stays_itself():
+    assert category_codes(["(other)", "(other)", "x", "y"], max_values=2).names == ("(other)", "((other))")
+
+
+COLUMN = ["x", None, "y", "x"]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(COLUMN, pa.string()),
+        pa.array(COLUMN, pa.large_string()),
+        pa.array(COLUMN, pa.string_view()),
+        pa.array(COLUMN).dictionary_encode(),
+        pa.chunked_array([pa.array(["x", None]), pa.array(["y", "x"])]),
+        pa.chunked_array(
+            [pa.array(["x", None]).dictionary_encode(), pa.array(["y", "x"]).dictionary_encode()]
+        ),
+        pa.chunked_array([pa.array([], pa.string()), pa.array(COLUMN)]),
+        pd.Series(COLUMN),
+        pd.Series(COLUMN, dtype=object),
+        pd.Series(COLUMN, dtype="category"),
+        COLUMN,
+    ],
+    ids=lambda column: f"{type(column).__name__} {getattr(column, 'dtype', getattr(column, 'type', ''))}",
+)
+def test_any_text_column(column):
+    for found in (category_codes(column), column_codes(column, bins=3)):
+        assert found.codes.tolist() == [0, 2, 1, 0]
+        assert found.codes.dtype == np.int32
+        assert found.names == ("x", "y", "(missing)")
+
+
+def test_booleans_are_categories():
+    found = column_codes(pa.array([True, None, False, True]), bins=3)
+    assert found.codes.tolist() == [0, 2, 1, 0]
+    assert found.names == ("true", "false", "(missing)")
+
+
+@pytest.mark.parametrize("of", [pa.null(), pa.string(), pa.bool_()])
+def test_a_column_of_nulls_and_one_of_nothing(of):
+    found = column_codes(pa.array([None, None], of), bins=3)
+    assert found.codes.tolist() == [0, 0] and found.names == ("(missing)",)
+    empty = column_codes(pa.chunked_array([], of), bins=3)
+    assert empty.codes.tolist() == [] and empty.names == ()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: column_codes(pa.array([["a"]]), bins=3, name="tags"), "tags holds list"),
+        (lambda: column_codes(pa.array([0], pa.timestamp("s")), bins=3), "timestamp"),
+        (lambda: column_codes(pa.array(["a"]), bins=3, edges=[1.0]), "binned as a number before"),
+        (lambda: column_codes(pd.Series(["a", 1], dtype=object), bins=3), "one type"),
+        (lambda: quantile_edges([1.0], 0), "bins is 0"),
+        (lambda: category_codes(["a"], 0), "max_values is 0"),
+    ],
+)
+def test_columns_that_cannot_be_coded_are_refused_by_name(call, message):
+    with pytest.raises(InputError, match=message):
+        call()

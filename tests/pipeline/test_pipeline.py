@@ -1,0 +1,331 @@
+"""The pipeline on real files: what comes out, and what a second run computes."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_divorder import load_results, run_all, run_stage
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError, MissingStageError, StoreError
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.curated import is_whole
+from tests.conftest import topic_records, write_jsonl
+
+Make = Callable[..., Settings]
+PER_DOCUMENT = ("token_counts", "shallow_embeddings", "clusters")
+
+
+def run(settings: Settings) -> dict[str, dict[str, Any]]:
+    return {stage: receipt.report for stage, receipt in run_all(settings, Silent()).items()}
+
+
+def output_bytes(settings: Settings) -> dict[str, bytes]:
+    """Every output file but the manifest, whose times differ."""
+    return {
+        path.name: path.read_bytes()
+        for path in settings.output.path.iterdir()
+        if path.name != "curated_meta.json"
+    }
+
+
+def meta(settings: Settings) -> dict[str, Any]:
+    return orjson.loads((settings.output.path / "curated_meta.json").read_bytes())
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "docs.jsonl", topic_records())
+
+
+def test_jsonl_comes_out_byte_for_byte_in_the_order(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings()
+    reports = run(settings)
+    lines = corpus.read_bytes().splitlines(keepends=True)
+    order = np.load(settings.output.path / "order.npy")
+    assert sorted(order.tolist()) == list(range(len(lines)))
+    assert order.dtype == np.int64
+    assert (settings.output.path / "curated.jsonl").read_bytes() == b"".join(lines[at] for at in order)
+    assert (settings.output.path / "rejects.jsonl").read_bytes() == b""
+    for stage, report in reports.items():
+        figures = {"documents", "new_documents", "reused_documents", "seconds", "documents_per_second"}
+        assert figures <= set(report), stage
+    assert is_whole(settings.output.path, meta(settings)["files"])
+
+
+def test_the_manifest_says_what_was_made(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings()
+    run(settings)
+    written = meta(settings)
+    assert written["counts"] == {"records": 240, "documents": 240, "rejected_records": 0, "partial_lines": 0}
+    assert written["delta"] == {"new_documents": 240, "reused_documents": 0, "dropped_documents": 0}
+    assert sum(written["cluster_sizes"]) == 240
+    assert written["k"] == 4
+    assert set(written["diversity"]) == {"original", "random", "curated"}
+    assert written["cosine_similarity"]["rows"] == 240
+    assert set(written["files"]) == {"curated.jsonl", "order.npy", "rejects.jsonl"}
+    original, curated = (written["diversity"][name]["split"]["mean"] for name in ("original", "curated"))
+    assert curated > original + 1
+
+
+def test_nothing_new_computes_nothing_and_leaves_the_output_alone(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings()
+    run(settings)
+    before = {path: path.stat().st_mtime_ns for path in settings.output.path.iterdir()}
+    again = run(settings)
+    assert {stage: report["new_documents"] for stage, report in again.items()} == dict.fromkeys(again, 0)
+    assert {path: path.stat().st_mtime_ns for path in settings.output.path.iterdir()} == before
+
+
+def test_append_computes_the_new_documents_only(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings()
+    run(settings)
+    write_jsonl(corpus, [*topic_records(), *topic_records(5, start=500)])
+    reports = run(settings)
+    for stage in ("raw_docs", *PER_DOCUMENT):
+        assert (reports[stage]["new_documents"], reports[stage]["reused_documents"]) == (20, 240), stage
+    assert reports["base_model"]["new_documents"] == 0
+    assert meta(settings)["delta"] == {"new_documents": 20, "reused_documents": 240, "dropped_documents": 0}
+
+
+def test_edit_delete_and_duplicate_are_only_a_new_view(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings()
+    run(settings)
+    records = topic_records()
+    records[3]["text"] += " edited"
+    kept = [*records[:100], *records[110:], *records[20:40]]
+    write_jsonl(corpus, kept)
+    reports = run(settings)
+    for stage in PER_DOCUMENT:
+        assert (reports[stage]["new_documents"], reports[stage]["reused_documents"]) == (1, 229), stage
+    assert meta(settings)["delta"] == {"new_documents": 1, "reused_documents": 229, "dropped_documents": 11}
+    written = (settings.output.path / "curated.jsonl").read_bytes().splitlines()
+    assert Counter(written) == Counter(corpus.read_bytes().splitlines())
+
+
+def test_incremental_equals_from_scratch_given_the_same_fits(
+    tmp_path: Path, corpus: Path, make_settings: Make
+) -> None:
+    settings = make_settings(order={"traits": {"cluster": 1, "length": 1, "source": 1, "score": 0.5}})
+    write_jsonl(corpus, topic_records(40))
+    run(settings)
+    fits = tmp_path / "fits"
+    for part in ("fits", "pins"):
+        shutil.copytree(settings.store.path / part, fits / part)
+    write_jsonl(corpus, topic_records(55)[::-1])
+    run(settings)
+    write_jsonl(corpus, topic_records(50))
+    run(settings)
+    incremental = output_bytes(settings)
+    shutil.rmtree(settings.output.path)
+    fresh = make_settings(
+        order={"traits": {"cluster": 1, "length": 1, "source": 1, "score": 0.5}}, store={"path": fits}
+    )
+    reports = run(fresh)
+    assert reports["token_counts"]["new_documents"] == 200
+    assert reports["base_model"]["new_documents"] == 0
+    assert output_bytes(fresh) == incremental
+
+
+def test_a_changed_setting_recomputes_what_follows_and_switching_back_is_free(
+    corpus: Path, make_settings: Make
+) -> None:
+    settings = make_settings()
+    run(settings)
+    first = output_bytes(settings)
+    changed = run(make_settings(embedding={"pooling": "mean"}))
+    new = {stage: report["new_documents"] for stage, report in changed.items()}
+    assert new["shallow_embeddings"] == new["clusters"] == 240
+    assert new["raw_docs"] == new["base_model"] == new["token_counts"] == 0
+    back = run(settings)
+    assert [back[stage]["new_documents"] for stage in PER_DOCUMENT] == [0, 0, 0]
+    assert back["greedy_order"]["new_documents"] == 0
+    assert output_bytes(settings) == first
+
+
+def test_the_same_corpus_and_settings_give_the_same_bytes(
+    tmp_path: Path, corpus: Path, make_settings: Make
+) -> None:
+    one = make_settings()
+    two = make_settings(store={"path": tmp_path / "two"}, output={"path": tmp_path / "out2"})
+    run(one)
+    run(two)
+    assert output_bytes(one) == output_bytes(two)
+
+
+def test_refits_say_why(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings()
+    reports = run(settings)
+    assert reports["clusters"]["fitted"] == "first run with these settings and vectors"
+    assert run(settings)["clusters"]["fitted"].startswith("no: pinned")
+    write_jsonl(corpus, topic_records(125))
+    doubled = run(settings)["clusters"]
+    assert "doubled" in doubled["fitted"]
+    assert doubled["new_documents"] == 500
+    write_jsonl(corpus, topic_records(300))
+    assert run(make_settings(clusters={"refit": "never"}))["clusters"]["fitted"].startswith("no: pinned")
+    asked = run(make_settings(clusters={"refit": "now"}, model={"refit": "now"}))
+    assert asked["clusters"]["fitted"].startswith(("asked for", "first run"))
+    assert asked["base_model"]["fitted"] == "asked for by model.refit"
+
+
+def test_gzip_and_folders_read_alike(tmp_path: Path, make_settings: Make) -> None:
+    records = topic_records(20)
+    plain = write_jsonl(tmp_path / "plain/docs.jsonl", records)
+    data = plain.read_bytes()
+    half = data.index(b"\n", len(data) // 2) + 1
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts/1.jsonl.gz").write_bytes(gzip.compress(data[:half]))
+    with pa.CompressedOutputStream(str(tmp_path / "parts/2.jsonl.zst"), "zstd") as stream:
+        stream.write(data[half:])
+    one = make_settings(input={"paths": [str(tmp_path / "plain")]})
+    two = make_settings(
+        input={"paths": [str(tmp_path / "parts")]},
+        output={"path": tmp_path / "out2"},
+        store={"path": tmp_path / "store2"},
+    )
+    run(one)
+    run(two)
+    assert output_bytes(one) == output_bytes(two)
+
+
+def test_parquet_comes_out_as_parquet_row_for_row(tmp_path: Path, make_settings: Make) -> None:
+    table = pa.Table.from_pylist([{**record, "tags": [record["source"]]} for record in topic_records(30)])
+    pq.write_table(table, tmp_path / "docs.parquet")
+    settings = make_settings(
+        input={"paths": [str(tmp_path / "docs.parquet")], "source_field": "source"},
+        order={"traits": {"cluster": 1.0, "score": 1.0, "checked": 1.0}},
+        output={"shard_bytes": 4000},
+    )
+    run(settings)
+    order = np.load(settings.output.path / "order.npy")
+    shards = sorted(settings.output.path.glob("curated-*.parquet"))
+    assert len(shards) > 2
+    assert pa.concat_tables([pq.read_table(shard) for shard in shards]).equals(
+        table.take(pa.array(order)).combine_chunks()
+    )
+    reports = run(settings)
+    assert reports["raw_docs"]["new_records"] == 0
+    as_json = make_settings(
+        **{
+            **settings.model_dump(),
+            "output": {**settings.output.model_dump(), "format": "jsonl", "shard_bytes": 1 << 30},
+        }
+    )
+    run(as_json)
+    assert sorted(path.suffix for path in settings.output.path.glob("curated*")) == [".json", ".jsonl"]
+    rows = [orjson.loads(one) for one in (settings.output.path / "curated.jsonl").read_bytes().splitlines()]
+    assert rows == table.take(pa.array(order)).to_pylist()
+
+
+def test_parquet_output_of_jsonl_input_is_refused(corpus: Path, make_settings: Make) -> None:
+    with pytest.raises(InputError, match="needs Parquet input"):
+        run(make_settings(output={"format": "parquet"}))
+
+
+def test_sidecars_have_a_row_per_record_in_input_order(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings(output={"sidecars": True})
+    run(settings)
+    results = load_results(settings.store.path)
+    tokens = np.load(settings.output.path / "token_counts.npy")
+    assert tokens.tolist() == results.documents["tokens"].tolist()
+    assert np.array_equal(np.load(settings.output.path / "embeddings.npy"), results.embeddings)
+
+
+def test_results_for_notebooks(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings(
+        input={"source_field": "source"}, order={"traits": {"cluster": 1.0, "score": 1.0}}
+    )
+    run(settings)
+    results = load_results(settings.store.path)
+    documents = results.documents
+    expected = ["record_id", "doc_id", "source", "tokens", "cluster", "cluster_distance", "position", "score"]
+    assert list(documents.columns) == expected
+    assert documents["source"].tolist() == [record["source"] for record in topic_records()]
+    order = np.load(settings.output.path / "order.npy")
+    assert documents["position"].to_numpy()[order].tolist() == list(range(240))
+    assert documents["record_id"].str.len().unique().tolist() == [32]
+    assert isinstance(results.embeddings, np.memmap)
+    assert results.embeddings.shape == (240, 16)
+    assert np.allclose(np.linalg.norm(results.embeddings, axis=1), 1, atol=1e-5)
+    assert set(results.metrics) == {"original", "random", "curated"}
+    assert load_results(settings.store.path).embeddings.filename == results.embeddings.filename
+
+
+def test_a_damaged_output_is_written_again(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings()
+    run(settings)
+    before = output_bytes(settings)
+    (settings.output.path / "curated.jsonl").write_bytes(before["curated.jsonl"][:-1])
+    assert run(settings)["curated_output"]["written"]
+    assert output_bytes(settings) == before
+
+
+def test_a_damaged_fit_is_refused_and_named(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings()
+    run(settings)
+    (table,) = settings.store.path.glob("fits/base_model/*/model.safetensors")
+    data = bytearray(table.read_bytes())
+    data[-1] ^= 1
+    table.write_bytes(data)
+    with pytest.raises(StoreError, match=r"fits/base_model/.* is damaged"):
+        run(settings)
+
+
+def test_stages_alone_need_the_ones_before_them_up_to_date(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings()
+    with pytest.raises(MissingStageError, match=r"raw_docs has no result.*--select '\*raw_docs'"):
+        run_stage("base_model", settings, Silent())
+    run(settings)
+    with pytest.raises(MissingStageError, match="clusters was last made with other settings"):
+        run_stage("greedy_order", make_settings(clusters={"k": 3}), Silent())
+    write_jsonl(corpus, topic_records(30))
+    run_stage("raw_docs", settings, Silent())
+    with pytest.raises(MissingStageError, match="was made for an earlier state of raw_docs"):
+        run_stage("clusters", settings, Silent())
+
+
+def test_a_trait_no_record_has_is_an_error(corpus: Path, make_settings: Make) -> None:
+    with pytest.raises(InputError, match="no record has the field 'langauge'"):
+        run(make_settings(order={"traits": {"cluster": 1.0, "langauge": 1.0}}))
+
+
+@pytest.mark.parametrize(
+    "records", [topic_records(1)[:1], topic_records(1)[:1] * 50], ids=["one", "identical"]
+)
+def test_tiny_corpora_work(tmp_path: Path, make_settings: Make, records: list[dict[str, Any]]) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    settings = make_settings(clusters={"k": 10}, output={"plot": True})
+    reports = run(settings)
+    assert reports["raw_docs"]["documents"] == 1
+    assert reports["curated_output"]["records"] == len(records)
+    assert (settings.output.path / "curated.jsonl").read_bytes() == (tmp_path / "docs.jsonl").read_bytes()
+
+
+def test_a_checkpoint_directory_as_base_model(tmp_path: Path, corpus: Path, make_settings: Make) -> None:
+    settings = make_settings()
+    run(settings)
+    (made,) = settings.store.path.glob("fits/base_model/*")
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        shutil.copy(made / name, checkpoint / name)
+    other = make_settings(model={"base": str(checkpoint)})
+    reports = run(other)
+    assert reports["base_model"]["base"] == str(checkpoint)
+    # The tokenizer has the same bytes, so the tokens are the same and none is made again.
+    assert reports["token_counts"]["new_documents"] == 0
+    assert run(other)["base_model"]["fitted"].startswith("no: pinned")
+    config = orjson.loads((checkpoint / "tokenizer.json").read_bytes())
+    (checkpoint / "tokenizer.json").write_bytes(orjson.dumps(config, option=orjson.OPT_INDENT_2))
+    assert run(other)["base_model"]["fitted"] == "the checkpoint has changed"

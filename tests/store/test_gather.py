@@ -1,0 +1,153 @@
+"""The gather puts every record where the order says, through any number of buckets and shards."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder.errors import StoreError
+from dagster_divorder.store import gather as gather_module
+from dagster_divorder.store.curated import (
+    MANIFEST,
+    OutputFolder,
+    is_whole,
+    read_manifest,
+    write_json_rows,
+    write_jsonl,
+    write_parquet,
+)
+from dagster_divorder.store.fragments import Fragments
+from dagster_divorder.store.gather import gather
+from dagster_divorder.store.ids import hash_all, words
+from dagster_divorder.store.local import TEMPORARY, LocalStore
+from dagster_divorder.store.view import Fragment, View
+
+
+def stored(store: LocalStore, contents: list[list[bytes]], record_row: list[int]) -> View:
+    shelf = Fragments(store, "records/x")
+    names = [
+        (shelf.put(pa.array(content, pa.large_binary()), {"id": words(hash_all(content))}), len(content))
+        for content in contents
+    ]
+    files = shelf.files()
+    fragments = tuple(Fragment(name, files[name], rows) for name, rows in names)
+    rows = np.array(record_row, dtype=np.int64)
+    return View("jsonl", fragments, fragments, rows, rows)
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data(), bucket=st.integers(1, 60), max_buckets=st.integers(1, 6))
+def test_output_is_the_records_in_order(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, bucket: int, max_buckets: int
+) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    contents = [[b"%d-%d" % (at, row) * (row + 1) for row in range(size)] for at, size in enumerate(sizes)]
+    flat = [value for content in contents for value in content]
+    # Records repeat and some stored rows are not used.
+    record_row = data.draw(st.lists(st.integers(0, len(flat) - 1), min_size=1, max_size=20))
+    order = np.array(data.draw(st.permutations(range(len(record_row)))), dtype=np.int64)
+    folder = tmp_path_factory.mktemp("gather")
+    store = LocalStore(folder).open()
+    view = stored(store, contents, record_row)
+    before = gather_module.BUCKET_BYTES, gather_module.MAX_BUCKETS
+    gather_module.BUCKET_BYTES, gather_module.MAX_BUCKETS = bucket, max_buckets
+    told: list[int] = []
+    try:
+        lengths = np.array([len(value) for value in flat], dtype=np.int64)
+        parts = list(gather(store, view, order, lengths, folder, told.append))
+    finally:
+        gather_module.BUCKET_BYTES, gather_module.MAX_BUCKETS = before
+    assert [value for part in parts for value in part.to_pylist()] == [flat[record_row[at]] for at in order]
+    assert len(parts) <= max_buckets
+    assert sum(told) == len(record_row)
+    assert [path for path in folder.iterdir() if path.name.startswith(".tmp")] == []
+
+
+def arrays(*parts: list[bytes]) -> Iterator[pa.Array]:
+    return iter([pa.array(part, pa.large_binary()) for part in parts])
+
+
+def run_writers(writers: Iterator[Callable[[IO[bytes]], None]], folder: Path) -> list[Path]:
+    files = []
+    for number, writer in enumerate(writers):
+        files.append(folder / str(number))
+        with open(files[-1], "wb") as file:
+            writer(file)
+    return files
+
+
+def test_shards_are_cut_at_their_limits_whatever_the_parts(tmp_path: Path) -> None:
+    files = run_writers(write_jsonl(arrays([b"a", b"b", b"c"], [b"d", b"e"]), [2, 4, 5]), tmp_path)
+    assert [file.read_bytes() for file in files] == [b"a\nb\n", b"c\nd\n", b"e\n"]
+
+
+def test_parquet_keeps_schema_metadata_and_types(tmp_path: Path) -> None:
+    schema = pa.schema([("text", pa.large_string()), ("n", pa.int16())], metadata={b"huggingface": b"{}"})
+    table = pa.table({"text": ["a", "b", "c"], "n": [1, None, 3]}, schema=schema)
+    rows = table.to_struct_array().combine_chunks()
+    files = run_writers(write_parquet(iter([rows.slice(0, 1), rows.slice(1)]), [2, 3], schema), tmp_path)
+    written = [pq.read_table(file) for file in files]
+    assert written[0].schema.equals(schema, check_metadata=True)
+    assert pa.concat_tables(written).to_pylist() == table.to_pylist()
+    (plain,) = run_writers(write_json_rows(iter([rows]), [3]), tmp_path)
+    assert [orjson.loads(one) for one in plain.read_bytes().splitlines()] == table.to_pylist()
+
+
+def test_commit_replaces_the_output_and_removes_only_its_own_stale_files(tmp_path: Path) -> None:
+    def publish(names: list[str]) -> None:
+        with OutputFolder(tmp_path) as output:
+            for name in names:
+                output.stage(name, lambda file, name=name: file.write(name.encode()))
+            output.commit({"files": output.entries})
+
+    (tmp_path / "mine.txt").write_text("the user's")
+    publish(["a-0", "a-1"])
+    publish(["a"])
+    assert sorted(os.listdir(tmp_path)) == ["a", MANIFEST, "mine.txt"]
+    manifest = read_manifest(tmp_path)
+    assert manifest is not None
+    assert manifest["files"] == {"a": {"bytes": 1, "sha256": hashlib.sha256(b"a").hexdigest()}}
+    assert is_whole(tmp_path, manifest["files"])
+    (tmp_path / "a").write_text("b")
+    assert not is_whole(tmp_path, manifest["files"])
+    (tmp_path / "a").unlink()
+    assert not is_whole(tmp_path, manifest["files"])
+
+
+def test_a_broken_off_write_leaves_the_old_output(tmp_path: Path) -> None:
+    with OutputFolder(tmp_path) as output:
+        output.stage("a", lambda file: file.write(b"old"))
+        output.commit({"files": output.entries})
+
+    def fail(file: IO[bytes]) -> None:
+        file.write(b"half")
+        raise RuntimeError("broken off")
+
+    with pytest.raises(RuntimeError), OutputFolder(tmp_path) as output:
+        output.stage("a", fail)
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert [name for name in os.listdir(tmp_path) if name.startswith(TEMPORARY)] == []
+
+
+def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:
+    (tmp_path / f"{TEMPORARY}abc").write_bytes(b"half")
+    (tmp_path / f"{TEMPORARY}gather-1").mkdir()
+    with OutputFolder(tmp_path):
+        assert os.listdir(tmp_path) == []
+
+
+def test_a_manifest_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text("{")
+    with pytest.raises(StoreError, match=r"curated_meta\.json is not a manifest"):
+        read_manifest(tmp_path)

@@ -1,0 +1,42 @@
+"""The id index equals a dict, whatever the batches."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder.store.ids import IdIndex, hash_all, to_bytes, words
+
+# Few distinct words, so that ids collide in one word or both.
+ids = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=12)
+
+
+def as_array(pairs: list[tuple[int, int]]) -> np.ndarray:
+    return np.array(pairs, dtype=np.uint64).reshape(-1, 2)
+
+
+@settings(deadline=None)
+@given(batches=st.lists(ids, max_size=8), wanted=ids)
+def test_index_finds_the_first_row_of_every_id_and_no_other(
+    batches: list[list[tuple[int, int]]], wanted: list[tuple[int, int]]
+) -> None:
+    index = IdIndex()
+    twin: dict[tuple[int, int], int] = {}
+    for batch in batches:
+        # The store adds an id once; a batch of the test keeps to that.
+        fresh = [pair for pair in dict.fromkeys(batch) if pair not in twin]
+        rows = index.add(as_array(fresh))
+        twin |= dict(zip(fresh, rows.tolist(), strict=True))
+    assert index.size == len(twin)
+    assert index.find(as_array(wanted)).tolist() == [twin.get(pair, -1) for pair in wanted]
+
+
+def test_words_keep_byte_order_and_round_trip() -> None:
+    digests = hash_all([b"a", b"b", b"", b"a"])
+    pairs = words(digests)
+    assert to_bytes(pairs) == digests
+    assert (pairs[0] == pairs[3]).all()
+    by_words = np.lexsort((pairs[:, 1], pairs[:, 0])).tolist()
+    by_bytes = sorted(range(4), key=lambda at: digests[16 * at : 16 * at + 16])
+    assert by_words == by_bytes

@@ -1,0 +1,143 @@
+"""Ingest: every record comes out as it went in, once stored however often it is there; refusals are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder.errors import InputError, RejectLimitError
+from dagster_divorder.store import ingest as ingest_module
+from dagster_divorder.store.fragments import DOCUMENTS, Fragments, read_content, records_folder
+from dagster_divorder.store.ingest import Ingest, Ingested
+from dagster_divorder.store.inputs import LineBlock
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.view import View
+
+KEY = "key"
+
+
+def ingest(
+    store: LocalStore, lines: list[bytes], block: int = 3, share: float = 1.0, **kinds: bool
+) -> Ingested:
+    reading = Ingest(store, "jsonl", KEY, "text")
+    for at in range(0, len(lines), block):
+        part = lines[at : at + block]
+        last = at + block >= len(lines)
+        reading.add(
+            LineBlock(
+                "in.jsonl",
+                part,
+                list(range(at + 1, at + 1 + len(part))),
+                last and bool(kinds.get("unterminated")),
+            )
+        )
+    return reading.finish(share)
+
+
+def records(store: LocalStore, view: View) -> list[bytes]:
+    content = [value for f in view.records for value in read_content(store, f.file).to_pylist()]
+    return [content[row] for row in view.record_row]
+
+
+def texts(store: LocalStore, view: View) -> list[str]:
+    content = [value for f in view.documents for value in read_content(store, f.file).to_pylist()]
+    return [content[row] for row in view.document_row]
+
+
+def line(text: str, extra: int = 0) -> bytes:
+    return orjson.dumps({"text": text, "extra": extra})
+
+
+few_lines = st.lists(
+    st.builds(line, st.sampled_from("abcdef"), st.integers(0, 1)) | st.sampled_from([b"{", b'{"text": 1}']),
+    min_size=1,
+    max_size=40,
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(runs=st.lists(few_lines, min_size=1, max_size=4), block=st.integers(1, 7), rows=st.integers(1, 9))
+def test_every_state_of_the_input_is_seen_whole_and_nothing_is_stored_twice(
+    tmp_path_factory: pytest.TempPathFactory, runs: list[list[bytes]], block: int, rows: int
+) -> None:
+    store = LocalStore(tmp_path_factory.mktemp("store")).open()
+    before, ingest_module.FRAGMENT_ROWS = ingest_module.FRAGMENT_ROWS, rows
+    seen_records: set[bytes] = set()
+    seen_texts: set[str] = set()
+    try:
+        for lines in runs:
+            sound = [one for one in lines if b'"extra"' in one]
+            if not sound:
+                with pytest.raises(InputError, match="no records"):
+                    ingest(store, lines, block)
+                continue
+            result = ingest(store, lines, block)
+            held = [orjson.loads(one)["text"] for one in sound]
+            assert records(store, result.view) == sound
+            assert texts(store, result.view) == held
+            assert result.rejected == len(lines) - len(sound)
+            rejects = [orjson.loads(entry) for entry in store.unseal(result.rejects).splitlines()]
+            assert [(entry["line"], entry["raw"].encode()) for entry in rejects] == [
+                (number, one) for number, one in enumerate(lines, 1) if b'"extra"' not in one
+            ]
+            assert result.new_records == len(set(sound) - seen_records)
+            assert result.new_documents == len(set(held) - seen_texts)
+            seen_records |= set(sound)
+            seen_texts |= set(held)
+            assert result.text_bytes == sum(len(text) for text in set(held))
+    finally:
+        ingest_module.FRAGMENT_ROWS = before
+    for folder, stored in ((records_folder(KEY), seen_records), (DOCUMENTS, seen_texts)):
+        assert sum(len(index["id"]) for _, index in Fragments(store, folder).indexes()) == len(stored)
+
+
+def test_the_version_depends_on_the_records_in_order_not_on_how_they_came(tmp_path: Path) -> None:
+    lines = [line(text) for text in "abcab"]
+    one = ingest(LocalStore(tmp_path / "1").open(), lines)
+    store = LocalStore(tmp_path / "2").open()
+    ingest(store, lines[3:], block=1)
+    assert ingest(store, lines, block=2).version == one.version
+    assert ingest(store, lines[::-1]).version != one.version
+
+
+def test_too_many_rejects_fail_before_anything_is_stored(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path).open()
+    lines = [line(f"{number}") for number in range(90)] + [b"{"] * 12
+    with pytest.raises(RejectLimitError) as caught:
+        ingest(store, lines, share=0.1)
+    message = str(caught.value)
+    assert "12 of 102 records were refused (11.8%)" in message
+    assert message.count("not valid JSON") == 10
+    assert "in.jsonl:91" in message
+    assert list(store.root.rglob("*.arrow")) == []
+    assert ingest(store, lines, share=0.12).rejected == 12
+
+
+def test_a_line_still_being_written_is_left_for_the_next_run(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path).open()
+    result = ingest(store, [line("a"), b'{"text": "b'], share=0, unterminated=True)
+    assert (len(result.view), result.rejected, result.partial_lines) == (1, 0, 1)
+    result = ingest(store, [line("a"), line("b")], share=0, unterminated=True)
+    assert (len(result.view), result.rejected, result.partial_lines) == (2, 0, 0)
+
+
+def test_a_record_whose_document_is_gone_is_read_again(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path).open()
+    result = ingest(store, [line("a"), line("b")])
+    Fragments(store, DOCUMENTS).delete(result.view.documents[0].name)
+    again = ingest(store, [line("a"), line("b")])
+    assert texts(store, again.view) == ["a", "b"]
+    assert again.version == result.version
+
+
+def test_rows_of_deleted_input_stay_and_are_marked_unused(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path).open()
+    ingest(store, [line(text) for text in "abc"])
+    view = ingest(store, [line("b")]).view
+    assert view.document_rows == 3
+    assert np.flatnonzero(view.used_documents()).tolist() == view.document_row.tolist()

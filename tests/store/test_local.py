@@ -1,0 +1,128 @@
+"""The store: a name is absent or complete; damage is found; one run at a time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dagster_divorder.errors import StoreBusyError, StoreError
+from dagster_divorder.store.local import TEMPORARY, LocalStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store").open()
+
+
+def test_put_read_list(store: LocalStore) -> None:
+    store.put("a/x", b"1")
+    store.put("a/y", [b"2", b"3"])
+    store.put("a/z", lambda file: file.write(b"4"))
+    assert store.list("a") == ["a/x", "a/y", "a/z"]
+    assert [store.read(name) for name in store.list("a")] == [b"1", b"23", b"4"]
+    assert store.list("nowhere") == []
+
+
+def test_put_of_an_existing_name_changes_nothing_unless_asked(store: LocalStore) -> None:
+    store.put("x", b"old")
+    store.put("x", b"new")
+    assert store.read("x") == b"old"
+    store.put("x", b"new", replace=True)
+    assert store.read("x") == b"new"
+
+
+def test_a_failed_put_leaves_the_old_file_and_no_other(store: LocalStore) -> None:
+    store.put("x", b"old")
+
+    def fail(file: object) -> None:
+        file.write(b"half")  # type: ignore[attr-defined]
+        raise RuntimeError("broken off")
+
+    with pytest.raises(RuntimeError, match="broken off"):
+        store.put("x", fail, replace=True)
+    assert store.read("x") == b"old"
+    assert [name for name in os.listdir(store.root) if name.startswith(TEMPORARY)] == []
+
+
+def test_half_written_files_are_not_listed(store: LocalStore) -> None:
+    (store.root / "a").mkdir()
+    (store.root / f"a/{TEMPORARY}123").write_bytes(b"half")
+    assert store.list("a") == []
+
+
+def test_sealed_files_are_found_by_key_and_checked_when_read(store: LocalStore) -> None:
+    name = store.seal("stage/key", "fragment", b"content", "bin")
+    assert store.sealed("stage/key") == {"fragment": name}
+    assert store.unseal(name) == b"content"
+    store.path(name).write_bytes(b"conteNt")
+    with pytest.raises(StoreError, match=r"fragment.*damaged.*delete the file"):
+        store.unseal(name)
+
+
+def test_a_missing_file_is_named(store: LocalStore) -> None:
+    with pytest.raises(StoreError, match="gone is missing"):
+        store.read("gone")
+
+
+def test_a_store_of_another_version_is_refused(store: LocalStore) -> None:
+    store.put("format.json", b'{"version": 999}', replace=True)
+    with pytest.raises(StoreError, match=r"version 999.*reads version 1"):
+        LocalStore(store.root).open()
+
+
+def test_a_second_run_is_refused_or_waits(store: LocalStore) -> None:
+    code = (
+        "import sys; from dagster_divorder.store.local import LocalStore\n"
+        "with LocalStore(sys.argv[1]).lease():\n"
+        "    print('held', flush=True); sys.stdin.readline()\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(store.root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None and holder.stdin is not None
+    assert holder.stdout.readline() == "held\n"
+    refused = pytest.raises(StoreBusyError, match=rf"in use by another run \(process {holder.pid}\)")
+    with refused, store.lease(wait=False):
+        pass
+    said: list[str] = []
+
+    def release(message: str) -> None:
+        said.append(message)
+        assert holder.stdin is not None
+        holder.stdin.close()
+
+    with store.lease(on_wait=release):
+        assert holder.wait(timeout=30) == 0
+    assert "waiting for it to end" in said[0]
+
+
+def test_the_lease_of_a_killed_process_is_free_at_once(store: LocalStore) -> None:
+    code = (
+        "import sys, subprocess; from dagster_divorder.store.local import LocalStore\n"
+        "with LocalStore(sys.argv[1]).lease():\n"
+        # A child that outlives its parent must not keep the lock.
+        "    child = subprocess.Popen(['cat'], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)\n"
+        "    print(child.pid, flush=True); sys.stdin.readline()\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(store.root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None
+    child = int(holder.stdout.readline())
+    try:
+        holder.kill()
+        holder.wait(timeout=30)
+        with store.lease(wait=False):
+            pass
+    finally:
+        os.kill(child, 9)

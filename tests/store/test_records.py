@@ -1,0 +1,154 @@
+"""Records: texts, refusals with reasons, and ids of rows."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.store.ids import words
+from dagster_divorder.store.records import parse_lines, parse_rows, reject_line, row_ids
+
+REFUSED = {
+    b"{": "not valid JSON",
+    b'{"text": "\xff"}': "not valid JSON",
+    b'{"text": "\\ud800"}': "not valid JSON",
+    b'{"text": NaN}': "not valid JSON",
+    b"[1]": "a JSON array, expected an object",
+    b"3": "a JSON number, expected an object",
+    b'{"body": "x"}': "no field 'text'",
+    b'{"text": null}': "field 'text' is a JSON null, expected a string",
+    b'{"text": {"a": 1}}': "field 'text' is a JSON object, expected a string",
+    b'{"text": 5}': "field 'text' is a JSON number, expected a string",
+    b'{"text": true}': "field 'text' is a JSON boolean, expected a string",
+    b'{"text": ""}': "empty text",
+}
+
+
+@pytest.mark.parametrize(("line", "reason"), REFUSED.items())
+def test_refused_lines_say_why(line: bytes, reason: str) -> None:
+    texts, reasons = parse_lines([b'{"text": "before"}', line, b'{"text": "after"}'], "text")
+    assert texts == [b"before", None, b"after"]
+    assert len(reasons) == 1
+    assert reasons[0].startswith(reason)
+
+
+def test_nul_and_surrogate_pairs_are_text() -> None:
+    texts, reasons = parse_lines([b'{"text": "a\\u0000b"}', b'{"text": "\\ud83d\\ude00"}'], "text")
+    assert texts == [b"a\x00b", "\U0001f600".encode()]
+    assert reasons == []
+
+
+@given(st.text(min_size=1))
+def test_any_text_survives(text: str) -> None:
+    try:
+        line = orjson.dumps({"text": text})
+    except orjson.JSONEncodeError:  # lone surrogates are no text
+        return
+    assert parse_lines([line], "text") == ([text.encode()], [])
+
+
+def test_parquet_texts_nulls_and_bad_utf8() -> None:
+    bad = pa.array([b"ok", b"\xff", b"", None], pa.binary()).view(pa.string())
+    texts, reasons = parse_rows(pa.record_batch({"text": bad}), "text")
+    assert texts == [b"ok", None, None, None]
+    assert [reason.split(":")[0] for reason in reasons] == [
+        "text is not valid UTF-8",
+        "empty text",
+        "null text",
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+)
+def test_every_arrow_string_type_is_text(kind: pa.DataType) -> None:
+    batch = pa.record_batch({"text": pa.array(["a", "b", "a"]).cast(kind)})
+    assert parse_rows(batch, "text") == ([b"a", b"b", b"a"], [])
+
+
+def test_a_text_column_that_is_none_stops_with_the_columns() -> None:
+    with pytest.raises(InputError, match="no column 'text'; the columns are body"):
+        parse_rows(pa.record_batch({"body": ["x"]}), "text")
+    with pytest.raises(InputError, match="has type int64, expected strings"):
+        parse_rows(pa.record_batch({"text": [1]}), "text")
+
+
+ROW = {
+    "text": "a",
+    "number": 1,
+    "real": 0.5,
+    "flag": True,
+    "when": datetime.datetime(2026, 1, 1),
+    "money": decimal.Decimal("1.50"),
+    "tags": ["x"],
+    "inner": {"y": 1},
+    "raw": b"\x00",
+    "maybe": None,
+}
+OTHER: dict[str, Any] = {
+    "text": "b",
+    "number": 2,
+    "real": 0.25,
+    "flag": False,
+    "when": datetime.datetime(2026, 1, 2),
+    "money": decimal.Decimal("1.25"),
+    "tags": ["x", "x"],
+    "inner": {"y": 2},
+    "raw": b"\x01",
+    "maybe": 3,
+}
+
+
+def ids_of(rows: list[dict[str, Any]], schema: pa.Schema) -> list[tuple[int, ...]]:
+    batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+    return [tuple(pair) for pair in words(row_ids(batch)).tolist()]
+
+
+@pytest.mark.parametrize("column", ROW)
+def test_a_row_id_depends_on_every_column_and_on_nothing_else(column: str) -> None:
+    schema = pa.RecordBatch.from_pylist([ROW, OTHER]).schema
+    changed = {**ROW, column: OTHER[column]}
+    one, two, three = ids_of([ROW, changed, ROW], schema)
+    assert one != two
+    assert one == three
+    assert ids_of([OTHER, ROW], schema)[1] == one
+
+
+def test_null_and_zero_and_empty_are_three_values() -> None:
+    schema = pa.schema({"a": pa.string(), "n": pa.int64()})
+    rows = [{"a": "", "n": 0}, {"a": None, "n": 0}, {"a": "", "n": None}, {"a": None, "n": None}]
+    assert len(set(ids_of(rows, schema))) == 4
+
+
+@settings(max_examples=50)
+@given(
+    rows=st.lists(
+        st.tuples(st.none() | st.text(max_size=3), st.none() | st.integers(-3, 3)), min_size=1, max_size=20
+    ),
+    at=st.integers(0, 19),
+)
+def test_a_row_id_does_not_depend_on_the_batch(rows: list[tuple[str | None, int | None]], at: int) -> None:
+    schema = pa.schema({"a": pa.string(), "n": pa.int64()})
+    records = [{"a": text, "n": number} for text, number in rows]
+    at = min(at, len(rows) - 1)
+    together = ids_of(records, schema)
+    assert ids_of(records[at:], schema) == together[at:]
+    assert len(set(together)) == len(set(rows))
+
+
+def test_rejects_keep_the_raw_bytes() -> None:
+    assert orjson.loads(reject_line("p", {"line": 3}, "why", b'{"a"')) == {
+        "path": "p",
+        "line": 3,
+        "reason": "why",
+        "raw": '{"a"',
+    }
+    assert orjson.loads(reject_line("p", {"line": 3}, "why", b"\xff"))["raw_base64"] == "/w=="

@@ -1,0 +1,273 @@
+"""The builder of the sample corpus, on a small tree that looks like an installation."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "data" / "build_sample.py"
+
+
+def _load_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build_sample", SCRIPT)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up by name
+    spec.loader.exec_module(module)
+    return module
+
+
+build_sample = _load_script()
+
+# `collect` lets the parser's warnings through; `build` silences them, which has a test of its own.
+pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
+
+ALPHA = '''"""Module alpha."""
+
+class Outer:
+    """
+    Class Outer,
+
+        indented line.
+    """
+
+    def method(self):
+        """Method."""
+        def local():
+            """Nested function."""
+        return local
+
+    def silent(self): ...
+
+if True:
+    def conditional():
+        """Inside an if."""
+else:
+    async def conditional():
+        """Inside the else."""
+
+try:
+    pass
+except ImportError:
+    def fallback():
+        """Inside an except."""
+
+match 1:
+    case 1:
+        def matched():
+            """Inside a case."""
+
+def empty():
+    """   """
+
+def surrogate():
+    "Lone \\ud800 surrogate."
+'''
+ALPHA_NAMES = [
+    "",
+    "Outer",
+    "Outer.method",
+    "Outer.method.local",
+    "conditional",
+    "conditional",
+    "fallback",
+    "matched",
+]
+
+
+def _write(path: Path, content: str | bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Packages alpha, bulk (the largest) and solo, beside files that must be passed over."""
+    root = tmp_path / "lib"
+    _write(root / "alpha/__init__.py", ALPHA)
+    _write(root / "alpha/tests/test_alpha.py", '"""A test."""')
+    _write(root / "alpha/__pycache__/alpha.py", '"""Cached."""')
+    _write(root / "alpha/broken.py", '"""Broken."""\ndef (')
+    _write(root / "alpha/latin.py", b'"""Caf\xe9, no coding line."""')
+    _write(root / "alpha/coded.py", b'# -*- coding: latin-1 -*-\n"""Caf\xe9 with a coding line."""')
+    _write(root / "alpha/null.py", b'"""Null."""\n\0')
+    _write(root / "alpha/escape.py", '"""Invalid \\d escape."""')
+    _write(root / "solo.py", '"""The same text."""')
+    _write(root / "__editable___alpha_finder.py", '"""Generated."""')
+    for i in range(40):
+        padding = "x = 1\n" * (50 - i)
+        _write(root / f"bulk/m{i:02}.py", f'"""The same text."""\ndef f():\n    """Text {i}."""\n{padding}')
+    _write(root / "bulk/long.py", f'"""{"Long text. " * 1000}"""')
+    return root
+
+
+@pytest.fixture
+def sources(root: Path) -> dict[str, list[Any]]:
+    return build_sample.find_packages([root])
+
+
+def _records(content: bytes) -> list[dict[str, str]]:
+    return [json.loads(line) for line in content.decode("utf-8").splitlines()]
+
+
+def _collect(sources: dict[str, list[Any]], **size: Any) -> list[dict[str, str]]:
+    return _records(b"".join(build_sample.collect(sources, **size).lines))
+
+
+@pytest.fixture(autouse=True)
+def garbage_collection() -> Iterator[None]:
+    """`main` switches the collector off for its process; a test that calls it must not do so for all."""
+    yield
+    gc.enable()
+
+
+def test_everything_is_found_where_nothing_stops_it(sources: dict[str, list[Any]]) -> None:
+    records = _collect(sources, documents=10_000)
+    by_source = {name: [r for r in records if r["source"] == name] for name in ("alpha", "bulk", "solo")}
+    assert sum(map(len, by_source.values())) == len(records)
+    assert [r["path"] for r in by_source["alpha"]] == [
+        *(f"alpha/__init__.py:{name}" if name else "alpha/__init__.py" for name in ALPHA_NAMES),
+        "alpha/coded.py",
+        "alpha/escape.py",
+    ]
+    assert len(by_source["bulk"]) == 81
+    assert [r["path"] for r in by_source["solo"]] == ["solo.py"]
+
+
+def test_text_is_clean(sources: dict[str, list[Any]]) -> None:
+    texts = [record["text"] for record in _collect(sources, documents=10_000)]
+    assert "Class Outer,\n\n    indented line." in texts
+    assert "Café with a coding line." in texts
+    assert all(text.strip() and not text.startswith((" ", "\n")) for text in texts)
+
+
+def test_duplicates_stay(sources: dict[str, list[Any]]) -> None:
+    texts = [record["text"] for record in _collect(sources, documents=10_000)]
+    assert texts.count("The same text.") == 41
+
+
+def test_unreadable_files_are_counted(sources: dict[str, list[Any]]) -> None:
+    assert build_sample.collect(sources, documents=10_000).skipped_files == 3  # broken, latin, null
+
+
+@pytest.mark.parametrize("documents", [1, 2, 7, 30, 91])
+def test_it_stops_at_the_documents_asked_for(sources: dict[str, list[Any]], documents: int) -> None:
+    assert len(_collect(sources, documents=documents)) == documents
+
+
+@pytest.mark.parametrize("max_bytes", [1, 500, 3000])
+def test_it_stops_at_the_bytes_asked_for(sources: dict[str, list[Any]], max_bytes: int) -> None:
+    lines = build_sample.collect(sources, documents=1, max_bytes=max_bytes).lines
+    longest = max(map(len, lines))
+    assert max_bytes <= sum(map(len, lines)) < max_bytes + longest
+
+
+def test_a_small_sample_has_several_packages_in_blocks(sources: dict[str, list[Any]]) -> None:
+    records = _collect(sources, documents=12)
+    names = [record["source"] for record in records]
+    assert set(names) == {"alpha", "bulk"}
+    assert names == sorted(names)
+
+
+def test_the_longest_docstring_is_reached_by_a_small_sample(sources: dict[str, list[Any]]) -> None:
+    assert any(record["path"] == "bulk/long.py" for record in _collect(sources, documents=12))
+
+
+def test_parsing_stops_with_the_share(sources: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+    parse = build_sample.ast.parse
+
+    def counted(source: bytes) -> Any:
+        parsed.append(source)
+        return parse(source)
+
+    monkeypatch.setattr(build_sample.ast, "parse", counted)
+    _collect(sources, documents=12)
+    assert 0 < len(parsed) < 15
+
+
+def test_packages_beyond_the_largest_serve_when_those_do_not_suffice(
+    sources: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_sample, "PACKAGES", 1)
+    assert {record["source"] for record in _collect(sources, documents=81)} == {"bulk"}
+    assert {record["source"] for record in _collect(sources, documents=85)} > {"bulk"}
+
+
+def test_same_environment_same_bytes(root: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "a" / "docs.jsonl", tmp_path / "b" / "docs.jsonl"
+    for output in (first, second):
+        build_sample.build(output, documents=50, roots=[root])
+    assert first.read_bytes() == second.read_bytes()
+    assert len(_records(first.read_bytes())) == 50
+
+
+@pytest.mark.filterwarnings("error")
+def test_warnings_about_other_peoples_code_are_silent(root: Path, tmp_path: Path) -> None:
+    output = tmp_path / "docs.jsonl"
+    build_sample.build(output, documents=10_000, roots=[root])
+    assert any(record["path"] == "alpha/escape.py" for record in _records(output.read_bytes()))
+
+
+def test_a_second_build_does_nothing_and_keeps_edits(root: Path, tmp_path: Path) -> None:
+    output = tmp_path / "docs.jsonl"
+    first = build_sample.build(output, documents=20, roots=[root])
+    assert first.startswith(f"{output}: 20 documents of 2 packages, 0.0 MB")
+    with output.open("ab") as file:
+        file.write(b'{"text": "appended"}\n')
+    edited = output.read_bytes()
+    assert "nothing to do" in build_sample.build(output, documents=20, roots=[root])
+    assert output.read_bytes() == edited
+
+
+def test_changed_arguments_or_packages_rebuild(root: Path, tmp_path: Path) -> None:
+    output = tmp_path / "docs.jsonl"
+    build_sample.build(output, documents=20, roots=[root])
+    assert "21 documents" in build_sample.build(output, documents=21, roots=[root])
+    (root / "alpha-1.0.dist-info").mkdir()
+    assert "nothing" not in build_sample.build(output, documents=21, roots=[root])
+    assert "nothing" in build_sample.build(output, documents=21, roots=[root])
+    output.unlink()
+    assert "nothing" not in build_sample.build(output, documents=21, roots=[root])
+
+
+def test_a_crash_leaves_no_half_file(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "out" / "docs.jsonl"
+    build_sample.build(output, documents=20, roots=[root])
+    before = output.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail)
+        with pytest.raises(OSError, match="disk full"):
+            build_sample.build(output, documents=30, roots=[root])
+    assert output.read_bytes() == before
+    assert [path.name for path in output.parent.iterdir()] == ["docs.jsonl"]
+    assert "30 documents" in build_sample.build(output, documents=30, roots=[root])
+
+
+@pytest.mark.parametrize("size", [["--documents", "0"], ["--megabytes", "-1"]])
+def test_an_impossible_size_is_refused(size: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_sample.main(size)
+    assert "must be positive" in capsys.readouterr().err
+
+
+def test_the_running_interpreter_has_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "docs.jsonl"
+    build_sample.main(["--output", str(output), "--megabytes", "0.3"])
+    records = _records(output.read_bytes())
+    assert 300_000 <= output.stat().st_size < 500_000
+    assert len({record["source"] for record in records}) >= 20
+    assert capsys.readouterr().out.count("\n") == 1

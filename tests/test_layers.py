@@ -1,0 +1,84 @@
+"""Imports go downwards only, and light modules stay light. Each claim is proved in a fresh interpreter."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "dagster_divorder"
+MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def loaded(code: str) -> set[str]:
+    """Top-level modules in sys.modules after running code in a fresh interpreter."""
+    script = f"{code}\nimport sys; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
+def test_core_loads_without_orchestrator_engine_or_network() -> None:
+    core = [name_of(path) for path in MODULES if "core" in path.relative_to(PACKAGE).parts]
+    assert len(core) > 20
+    found = loaded("import " + ", ".join(core))
+    assert found.isdisjoint({"dagster", "ray", "torch", "transformers"})
+    # The check can fail: it sees a module that is loaded.
+    assert {"numba", "numpy"} <= found
+
+
+def test_the_package_itself_loads_nothing_heavy() -> None:
+    heavy = {"numpy", "pandas", "pyarrow", "torch", "dagster", "numba", "pydantic"}
+    assert loaded("import dagster_divorder").isdisjoint(heavy)
+
+
+def test_the_code_location_loads_no_model_library() -> None:
+    heavy = {
+        "torch",
+        "transformers",
+        "umap",
+        "faiss",
+        "sklearn",
+        "numba",
+        "matplotlib",
+        "tokenizers",
+        "gigatoken",
+    }
+    found = loaded("import dagster_divorder.definitions")
+    assert found.isdisjoint(heavy), found & heavy
+    assert "dagster" in found
+
+
+# What a layer may import of this package; a layer may always import itself, errors and settings.
+ALLOWED = {
+    "core": {"core"},
+    "readers": {"readers", "core"},
+    "view": {"view", "core"},
+    "store": {"store", "core", "engine"},
+    "models": {"models", "core"},
+    "engine": {"engine"},
+    "pipeline": {"pipeline", "engine", "models", "store", "view", "core"},
+    "defs": {"defs", "pipeline", "engine", "store"},
+}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_go_downwards_only(path: Path) -> None:
+    layer = path.relative_to(PACKAGE).parts[0]
+    tree = ast.parse(path.read_text())
+    imported = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    imported += [
+        alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
+    ]
+    ours = {name.split(".")[1] for name in imported if name.startswith("dagster_divorder.")}
+    if layer in ALLOWED:
+        assert ours <= ALLOWED[layer] | {"errors", "settings"}
+    if layer not in ("defs", "definitions.py"):
+        assert not any(name.split(".")[0] == "dagster" for name in imported)

@@ -1,0 +1,136 @@
+"""Settings: three sources, one frozen object, errors that name the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from dagster_divorder.errors import SettingsError
+from dagster_divorder.settings import CODE_VERSIONS, Settings, load_settings, valid_keys
+
+
+def test_defaults_run_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = load_settings(environ={})
+    assert settings.input.paths == (str(tmp_path / "data/sample/docs.jsonl"),)
+    assert settings.output.path == tmp_path / "data/curated"
+    assert settings.clusters.k == 30
+    assert settings.sequence.length == 8192
+
+
+def test_environment_overrides_file_overrides_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text("[clusters]\nk = 5\n[order.traits]\ncluster = 1.0\nsource = 2.0\n")
+    environ = {"DIVORDER_CONFIG": str(file), "DIVORDER_ORDER__TRAITS__SOURCE": "0.5", "DIVORDER_SEED": "3"}
+    settings = load_settings(environ=environ)
+    assert settings.clusters.k == 5
+    assert settings.order.traits == {"cluster": 1.0, "source": 0.5}
+    assert settings.seed == 3
+    assert load_settings(environ={**environ, "DIVORDER_CLUSTERS__K": "6"}).clusters.k == 6
+
+
+def test_relative_paths_are_seen_from_the_file(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/model").mkdir()
+    file = tmp_path / "conf/own.toml"
+    file.write_text(
+        '[input]\npaths = ["in/*.jsonl", "/abs/x.jsonl"]\n[store]\npath = "../st"\n[model]\nbase = "model"\n'
+    )
+    settings = load_settings(file, environ={})
+    assert settings.input.paths == (str(tmp_path / "conf/in/*.jsonl"), "/abs/x.jsonl")
+    assert settings.store.path == tmp_path / "st"
+    assert settings.model.base == str(tmp_path / "conf/model")
+
+
+def test_a_hub_id_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text('[model]\nbase = "Qwen/Qwen3-0.6B"\n')
+    assert load_settings(file, environ={}).model.base == "Qwen/Qwen3-0.6B"
+
+
+def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> None:
+    settings = load_settings(environ={"DIVORDER_INPUT__PATHS": "/a.jsonl:/b.jsonl"})
+    assert settings.input.paths == ("/a.jsonl", "/b.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("environ", "parts"),
+    [
+        ({"DIVORDER_CLUSTERS__KK": "3"}, ["clusters.kk", "nearest valid key is 'clusters.k'"]),
+        ({"DIVORDER_CLUSTER__K": "3"}, ["DIVORDER_CLUSTER__K", "nearest valid key is 'clusters'"]),
+        ({"DIVORDER_CLUSTERS__K": "many"}, ["clusters.k", "'many'", "integer"]),
+        ({"DIVORDER_CLUSTERS__K": "0"}, ["clusters.k", "0", "greater than or equal to 1"]),
+        ({"DIVORDER_CLUSTERS__ALGORITHM": "fais"}, ["clusters.algorithm", "'faiss' or 'minibatch'"]),
+        ({"DIVORDER_ORDER__STRATEGY": "balancd"}, ["order.strategy", "balancd", "balanced"]),
+        ({"DIVORDER_ORDER__TRAITS": '{"cluster": -1}'}, ["order.traits.cluster", "-1", "greater than 0"]),
+        ({"DIVORDER_ORDER__TRAITS": "{}"}, ["order.traits", "at least one trait"]),
+        ({"DIVORDER_INPUT__PATHS": ""}, ["input.paths", "at least one"]),
+        ({"DIVORDER_INPUT__MAX_REJECT_SHARE": "1.5"}, ["input.max_reject_share", "less than or equal to 1"]),
+        ({"DIVORDER_CONFIG": "/nowhere.toml"}, ["DIVORDER_CONFIG", "/nowhere.toml"]),
+    ],
+)
+def test_errors_name_key_value_and_expectation(environ: dict[str, str], parts: list[str]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(environ=environ)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_unknown_key_in_file_names_the_file_and_the_nearest_key(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text("[sequence]\nlenght = 5\n")
+    with pytest.raises(SettingsError, match=r"own\.toml.*'sequence\.lenght'.*'sequence\.length'"):
+        load_settings(file, environ={})
+
+
+def test_broken_toml_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text("[sequence\n")
+    with pytest.raises(SettingsError, match=r"own\.toml is not valid TOML"):
+        load_settings(file, environ={})
+
+
+def test_settings_are_frozen() -> None:
+    settings = Settings()
+    with pytest.raises(ValidationError):
+        settings.seed = 1  # type: ignore[misc]
+    with pytest.raises(ValidationError):
+        settings.clusters.k = 1  # type: ignore[misc]
+
+
+CHANGES = [
+    ("raw_docs", {"input": {"text_field": "body"}}),
+    ("base_model", {"model": {"vocab_size": 1024}}),
+    ("shallow_embeddings", {"embedding": {"pooling": "mean"}}),
+    ("clusters", {"clusters": {"k": 7}}),
+    ("greedy_order", {"order": {"strategy": "random"}}),
+    ("diversity_metrics", {"sequence": {"length": 77}}),
+    ("curated_output", {"output": {"sidecars": True}}),
+]
+
+
+@pytest.mark.parametrize(("stage", "change"), CHANGES, ids=[stage for stage, _ in CHANGES])
+def test_a_changed_setting_changes_its_stage_recipe(stage: str, change: dict) -> None:
+    assert Settings(**change).recipe(stage) != Settings().recipe(stage)
+    assert Settings(**change).recipe("token_counts") == Settings().recipe("token_counts")
+
+
+def test_asking_for_a_refit_changes_no_recipe() -> None:
+    asked = Settings(model={"refit": "now"}, clusters={"refit": "now"})
+    assert all(asked.recipe(stage) == Settings().recipe(stage) for stage in CODE_VERSIONS)
+
+
+def test_the_example_file_names_every_key() -> None:
+    example = Path(__file__).parent.parent / "divorder.example.toml"
+    text = example.read_text()
+    for key in valid_keys():
+        assert f"{key.rsplit('.', 1)[-1]} =" in text or f"[{key}]" in text, key
+
+
+def test_the_example_file_holds_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "copy.toml"
+    file.write_bytes((Path(__file__).parent.parent / "divorder.example.toml").read_bytes())
+    assert load_settings(file, environ={}) == load_settings(environ={})
