@@ -86,7 +86,7 @@ def run(run: Run) -> Receipt:
             "corpus": raw_docs.version,
             **{name: value for name, value in model.info.items() if name != "training"},
             **model.info.get("training", {}),
-            **{f"{name}": value for name, value in timing.items()},
+            **timing,
         },
     )
 
@@ -116,7 +116,8 @@ def _reason_to_fit(run: Run, fit: Fit | None) -> str | None:
         return "asked for by model.refit"
     if run.settings.model.base != BOOTSTRAP:
         pinned_info = orjson.loads(read_fit(run.store, fit)[INFO])
-        if _checkpoint_info(run.settings.model.base).items() - pinned_info.items():
+        found = _checkpoint_info(run.settings.model.base)
+        if any(pinned_info.get(name) != value for name, value in found.items()):
             return "the checkpoint has changed"
     return None
 

@@ -35,7 +35,7 @@ def run(run: Run) -> Receipt:
     documents = int(result.view.used_documents().sum())
     outcome = {"view": result.view.save(run.store, result.version), "rejects": result.rejects}
     if schema is not None:
-        outcome["schema"] = run.store.seal("schemas", "schema", schema.serialize(), "arrow")
+        outcome["schema"] = run.store.seal("schemas", "schema", schema.serialize().to_pybytes(), "arrow")
     return Receipt(
         stage="raw_docs",
         recipe=run.settings.recipe("raw_docs"),

@@ -5,6 +5,8 @@ Per document fragment: `vectors` float32 (rows, D); a document without tokens ha
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 
 from dagster_divorder.pipeline.base_model import load_base_model
@@ -40,7 +42,7 @@ def run(run: Run) -> Receipt:
         if table is None:
             table = model.table()
         ids = unpack(run.store.unseal(token_file[fragment.name]))
-        return {"vectors": pool(ids["ids"], ids["lengths"], table, weights)}
+        return {"vectors": pool(ids["ids"], ids["lengths"], table, weights, threads=os.cpu_count() or 1)}
 
     delta = fill(run, files, view, embed, "pooling")
     return Receipt(

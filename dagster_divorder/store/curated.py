@@ -169,10 +169,8 @@ def write_json_rows(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Ca
 
         def write(file: IO[bytes], limit: int = limit) -> None:
             for rows in cut.until(limit):
-                file.writelines(
-                    orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE, default=str)
-                    for row in rows.to_pylist()
-                )
+                for row in rows.to_pylist():
+                    file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE, default=str))
 
         yield write
 

@@ -50,7 +50,7 @@ def read_fit(store: LocalStore, fit: Fit) -> dict[str, bytes]:
     """The files of a fit.
 
     Raises:
-        StoreError: a file is missing or altered. Fitting again would change every later result, so it is not done unasked.
+        StoreError: a file is missing or altered. Fitting again would change later results, so it is not done unasked.
     """
     folder = store.path(fit.folder)
     files = {name.rsplit("/", 1)[1]: store.read(name) for name in store.list(fit.folder)}

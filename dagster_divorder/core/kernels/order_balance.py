@@ -8,10 +8,10 @@ a_j = c_j - l_g tau_j, and for a vector D in the same space, with E_g = sum_{j i
 
 so an inner product with a centred row costs the row's stored entries. Deviations are taken from raw sums, T_j of the values
 and S_g of the group totals: D_j = T_j - tau_j S_g, E_g = P_g - S_g Q_g with P_g = sum T_j tau_j, Q_g = sum tau_j^2. No
-difference is accumulated, so none drifts.
+difference is accumulated, so none drifts. `pace` is one more coordinate of every centred row, and dense.
 
 Arguments: items int64 (M,), an order; indptr int64 (M+1,); indices int32 and values float32 (nnz,); groups int32 (J,), g(j);
-shares float64 (J,), tau. All are only read. Arithmetic is float64, in one thread: the same bytes on every run.
+shares float64 (J,), tau; pace float32 (M,), summing to about 0. All are only read. Arithmetic is float64, in one thread: the same bytes on every run.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ Codes = NDArray[np.int32]
 Values = NDArray[np.float32]
 Floats = NDArray[np.float64]
 
-# Of the largest term: above what rounding adds to a score that is kept up for a thousand steps, below what matters.
+# Differences below this share of the terms they come from are rounding: a tie.
 ROUNDING = 1e-13
 
 
@@ -51,8 +51,11 @@ def _squares(groups: Codes, shares: Floats) -> Floats:
 
 
 @njit(cache=True, nogil=True)
-def sign_pass(items: Ints, indptr: Ints, indices: Codes, values: Values, groups: Codes, shares: Floats) -> Ints:
-    """One reordering, int64 (M,). With D the signed sum of the rows so far, row a gets + if <D, a> <= 0, else -.
+def sign_pass(
+    items: Ints, indptr: Ints, indices: Codes, values: Values, groups: Codes, shares: Floats, pace: Values
+) -> Ints:
+    """One reordering, int64 (M,). With D the signed sum of the rows so far, row a gets + if <D, a> <= 0 within rounding,
+    else -.
 
     + rows fill the result from the front, - rows from the back. O(nnz + J).
     """
@@ -60,17 +63,21 @@ def sign_pass(items: Ints, indptr: Ints, indices: Codes, values: Values, groups:
     t_sum = np.zeros(shares.shape[0])
     s_sum = np.zeros(q.shape[0])
     p_sum = np.zeros(q.shape[0])
+    pace_sum = 0.0
+    largest = 0.0
     out = np.empty_like(items)
     front = 0
     back = items.shape[0]
     for i in range(items.shape[0]):
         item = items[i]
-        product = 0.0
+        product = pace_sum * pace[item]
+        size = abs(pace[item])
         for k in range(indptr[item], indptr[item + 1]):
             j = indices[k]
             g = groups[j]
             product += values[k] * (t_sum[j] - s_sum[g] * shares[j] - (p_sum[g] - s_sum[g] * q[g]))
-        if product <= 0.0:
+            size += values[k]
+        if product <= ROUNDING * size * largest:
             sign = 1.0
             out[front] = item
             front += 1
@@ -78,40 +85,39 @@ def sign_pass(items: Ints, indptr: Ints, indices: Codes, values: Values, groups:
             sign = -1.0
             back -= 1
             out[back] = item
+        pace_sum += sign * pace[item]
+        largest = max(largest, abs(pace_sum))
         for k in range(indptr[item], indptr[item + 1]):
             j = indices[k]
             g = groups[j]
             t_sum[j] += sign * values[k]
             s_sum[g] += sign * values[k]
             p_sum[g] += sign * values[k] * shares[j]
+            largest = max(largest, abs(t_sum[j]), abs(s_sum[g]))
     return out
 
 
 @njit(cache=True, nogil=True)
-def _met(item: int, indptr: Ints, indices: Codes, values: Values, t_sum: Floats) -> float:
-    """sum over the row's entries of c_j (c_j / 2 + T_j)."""
-    total = 0.0
-    for k in range(indptr[item], indptr[item + 1]):
-        v = np.float64(values[k])
-        total += v * (0.5 * v + t_sum[indices[k]])
-    return total
-
-
-@njit(cache=True, nogil=True)
 def best_of_pool(
-    items: Ints, indptr: Ints, indices: Codes, values: Values, groups: Codes, shares: Floats, pool: int
+    items: Ints,
+    indptr: Ints,
+    indices: Codes,
+    values: Values,
+    groups: Codes,
+    shares: Floats,
+    pace: Values,
+    pool: int,
 ) -> Ints:
     """The order, int64 (M,): of the next C = min(pool, M) items of the stream, the one with the smallest deviation goes.
 
     |D + a|^2 = |D|^2 + 2 <D, a> + |a|^2, and |D|^2 is common to all candidates, so a candidate scores
 
-        known = |a|^2 / 2 + sum_j c_j T_j,     score = known - sum_g (S_g u_g + E_g l_g),    u_g = sum_{j in g} c_j tau_j,
-        |a|^2 / 2 = sum_j c_j^2 / 2 + spread,  spread = sum_g l_g (l_g Q_g / 2 - u_g).
+        score = known + pace R - sum_g (S_g u_g + E_g l_g),    u_g = sum_{j in g} c_j tau_j, R the pace placed so far,
+        known = sum_j c_j (c_j / 2 + T_j) + sum_g l_g (l_g Q_g / 2 - u_g) + pace^2 / 2.
 
     Placing an item changes T in its own trait values only, so `known` is kept up for the candidates that share one, found
     in lists of the pool's entries by trait value. The sums over g are taken anew at every step, over all candidates side by
-    side. A candidate that rounding alone may keep from being the best is scored afresh: equal rows then have equal
-    scores, however long they have waited. Of equal scores the smallest item goes.
+    side. Of scores that are equal within rounding the smallest item goes.
 
     O(M C G + pairs of entries that meet) time, O(C longest row + C G + J) scratch.
     """
@@ -121,13 +127,13 @@ def best_of_pool(
     s_sum = np.zeros(n_groups)
     p_sum = np.zeros(n_groups)
     e_sum = np.zeros(n_groups)
+    pace_sum = 0.0
 
     size = min(pool, items.shape[0])
     width = 1
     for item in range(indptr.shape[0] - 1):
         width = max(width, indptr[item + 1] - indptr[item])
     who = np.empty(size, np.int64)
-    spread = np.empty(size)
     known = np.empty(size)
     score = np.empty(size)
     length = np.empty((n_groups, size))
@@ -138,8 +144,7 @@ def best_of_pool(
     next_ = np.empty(size * width, np.int64)
     back = np.empty(size * width, np.int64)
     head = np.full(shares.shape[0], -1, np.int64)
-    # Bounds of every term of a score, hence of its rounding.
-    longest_row = largest_t = largest_spread = 0.0
+    longest_row = largest_t = 0.0
 
     out = np.empty_like(items)
     filled = 0
@@ -152,6 +157,7 @@ def best_of_pool(
             item = items[coming]
             coming += 1
             who[slot] = item
+            known[slot] = 0.0
             length[:, slot] = 0.0
             target[:, slot] = 0.0
             for k in range(indptr[item], indptr[item + 1]):
@@ -160,40 +166,34 @@ def best_of_pool(
                 value[e] = values[k]
                 length[groups[j], slot] += value[e]
                 target[groups[j], slot] += value[e] * shares[j]
+                known[slot] += value[e] * (0.5 * value[e] + t_sum[j])
                 back[e] = -1
                 next_[e] = head[j]
                 if head[j] >= 0:
                     back[head[j]] = e
                 head[j] = e
-            spread[slot] = 0.0
+            known[slot] += 0.5 * np.float64(pace[item]) ** 2
             for g in range(n_groups):
-                spread[slot] += length[g, slot] * (0.5 * length[g, slot] * q[g] - target[g, slot])
-            known[slot] = spread[slot] + _met(item, indptr, indices, values, t_sum)
-            longest_row = max(longest_row, length[:, slot].sum())
-            largest_spread = max(largest_spread, abs(spread[slot]))
+                known[slot] += length[g, slot] * (0.5 * length[g, slot] * q[g] - target[g, slot])
+            longest_row = max(longest_row, length[:, slot].sum(), abs(pace[item]))
 
         for c in range(filled):
-            score[c] = known[c]
+            score[c] = known[c] + pace_sum * pace[who[c]]
         for g in range(n_groups):
             s = s_sum[g]
             e_g = e_sum[g]
             for c in range(filled):
                 score[c] -= s * target[g, c] + e_g * length[g, c]
-        near = ROUNDING * (largest_spread + longest_row * (longest_row + largest_t))
+        smallest = score[:filled].min()
+        near = smallest + ROUNDING * longest_row * (longest_row + largest_t)
         best = -1
         for c in range(filled):
-            if best < 0 or score[c] <= score[best] + near:
-                if known[c] == np.inf:
-                    continue
-                known[c] = spread[c] + _met(who[c], indptr, indices, values, t_sum)
-                score[c] = known[c]
-                for g in range(n_groups):
-                    score[c] -= s_sum[g] * target[g, c] + e_sum[g] * length[g, c]
-                if best < 0 or score[c] < score[best] or (score[c] == score[best] and who[c] < who[best]):
-                    best = c
+            if score[c] <= near and (best < 0 or who[c] < who[best]):
+                best = c
 
         item = who[best]
         out[t] = item
+        pace_sum += pace[item]
         for k in range(indptr[item], indptr[item + 1]):
             j = indices[k]
             e = best * width + k - indptr[item]

@@ -65,6 +65,11 @@ class Problem:
         numbers = np.cumsum(used, dtype=np.int32) - np.int32(1)
         return numbers[values]
 
+    @property
+    def sizes(self) -> NDArray[Any]:
+        """Sum of an item's row in group 0, int64 or float64 (M,), in the unit of the counts."""
+        return self._first_group[1]
+
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """Tokens an item, int64 (M,): the sum of its row in group 0.
@@ -72,7 +77,7 @@ class Problem:
         Raises:
             InputError: the sums are not whole numbers.
         """
-        sums = self._first_group[1]
+        sums = self.sizes
         if sums.dtype == np.int64:
             return sums
         whole = np.rint(sums)

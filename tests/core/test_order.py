@@ -1,0 +1,180 @@
+"""Every ordering strategy: the laws they share, the edge cases, and bad input."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, csr_matrix
+
+from dagster_divorder.core.order import STRATEGIES, order
+from dagster_divorder.errors import InputError
+
+every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
+quick = settings(deadline=None, max_examples=30)
+
+
+def run(counts: csr_matrix, groups: object, strategy: str, **options: object) -> NDArray[np.int64]:
+    return order(counts, groups, strategy=strategy, **{"sequence_length": 16, **options})  # type: ignore[arg-type]
+
+
+def one_hot(labels: list[int], lengths: list[int]) -> csr_matrix:
+    """Items of one label each; a zero length is stored, so that the label stays known."""
+    shape = (len(labels), max(labels) + 1)
+    return csr_matrix((np.array(lengths), np.array(labels), np.arange(len(labels) + 1)), shape=shape)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[csr_matrix, list[int]]:
+    """Random rows: empty ones, stored zeros, unsorted columns, up to three groups in any column order."""
+    groups = draw(st.lists(st.integers(0, 2), min_size=1, max_size=8))
+    groups = np.unique(groups, return_inverse=True)[1].tolist()
+    columns = st.integers(0, len(groups) - 1)
+    rows = draw(st.lists(st.dictionaries(columns, st.integers(0, 50)), max_size=25))
+    indptr = np.cumsum([0] + [len(row) for row in rows])
+    indices = np.array([column for row in rows for column in row], np.int32)
+    data = np.array([count for row in rows for count in row.values()], np.int64)
+    return csr_matrix((data, indices, indptr), shape=(len(rows), len(groups))), groups
+
+
+@every_strategy
+@given(problem=problems(), seed=st.integers(0, 5))
+@quick
+def test_is_a_permutation_and_leaves_its_input_alone(strategy, problem, seed):
+    counts, groups = problem
+    before = counts.copy()
+    result = run(counts, groups, strategy, seed=seed)
+    assert result.dtype == np.int64
+    assert sorted(result) == list(range(counts.shape[0]))
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip(
+            (counts.data, counts.indices, counts.indptr), (before.data, before.indices, before.indptr), strict=True
+        )
+    )
+
+
+@every_strategy
+@given(problem=problems())
+@quick
+def test_same_seed_gives_the_same_bytes(strategy, problem):
+    assert run(*problem, strategy, seed=3).tobytes() == run(*problem, strategy, seed=3).tobytes()
+
+
+@every_strategy
+@pytest.mark.parametrize("kind", [bool, np.uint8, np.int32, np.float32, np.float64])
+def test_the_number_type_does_not_matter(strategy, kind):
+    counts = csr_matrix(np.random.default_rng(0).integers(0, 2, (40, 5)))
+    expected = run(counts, [0, 0, 0, 1, 1], strategy)
+    assert np.array_equal(run(counts.astype(kind), [0, 0, 0, 1, 1], strategy), expected)
+    assert np.array_equal(run(csr_array(counts), [0, 0, 0, 1, 1], strategy), expected)
+
+
+@every_strategy
+@pytest.mark.parametrize(
+    ("labels", "lengths"),
+    [
+        pytest.param([0], [7], id="one item"),
+        pytest.param([0], [0], id="one item without tokens"),
+        pytest.param([0, 1, 2, 1], [0, 0, 0, 0], id="no tokens at all"),
+        pytest.param([0, 1, 0, 1, 2], [3, 0, 5, 8, 0], id="some items without tokens"),
+        pytest.param([0] * 9, [4] * 9, id="all items identical"),
+        pytest.param([0, 0, 0, 1, 0, 0], [3, 1, 2, 5, 4, 2], id="a label with a single item"),
+        pytest.param([0, 1, 0, 1, 0], [1, 2, 10_000, 3, 1], id="an item longer than the rest together"),
+        pytest.param([0, 50], [3, 4], id="more trait values than items"),
+        pytest.param([0, 1] * 40, [2**33 + i for i in range(80)], id="trillions of tokens"),
+    ],
+)
+def test_edge_cases_order_every_item_once(strategy, labels, lengths):
+    counts = one_hot(labels, lengths)
+    result = run(counts, np.zeros(counts.shape[1], int), strategy)
+    assert sorted(result) == list(range(len(labels)))
+
+
+@every_strategy
+def test_nothing_to_order_gives_an_empty_order(strategy):
+    for columns in (0, 3):
+        result = run(csr_matrix((0, columns)), [0] * columns, strategy)
+        assert result.shape == (0,)
+        assert result.dtype == np.int64
+
+
+@every_strategy
+def test_items_without_any_entry_are_ordered_too(strategy):
+    counts = csr_matrix(np.array([[0, 0, 0], [1, 0, 2], [0, 0, 0], [0, 3, 1]]))
+    assert sorted(run(counts, [0, 0, 1], strategy)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("strategy", ["random", "jittered", "balanced"])
+def test_another_seed_gives_another_order(strategy):
+    # More items than the pool of `balanced` holds: up to there it is the exact greedy, which leaves nothing to chance.
+    counts = one_hot([0, 1, 2] * 500, list(range(1, 1501)))
+    assert not np.array_equal(run(counts, [0, 0, 0], strategy, seed=0), run(counts, [0, 0, 0], strategy, seed=1))
+
+
+@pytest.mark.parametrize("strategy", sorted(set(STRATEGIES) - {"random", "jittered", "balanced"}))
+def test_a_strategy_without_chance_ignores_the_seed(strategy):
+    counts = one_hot([0, 1, 2] * 30, list(range(1, 91)))
+    assert np.array_equal(run(counts, [0, 0, 0], strategy, seed=0), run(counts, [0, 0, 0], strategy, seed=1))
+
+
+def test_the_label_is_the_largest_value_of_group_0():
+    rows = np.array([[0, 9, 1, 0], [5, 9, 0, 5], [0, 9, 0, 0], [0, 9, 0, 2], [3, 0, 7, 1]])
+    # Column 1 is another group; item 0 belongs to column 2, item 1 to column 0 (the first of equals), item 2 to column 0.
+    result = order(csr_matrix(rows), [0, 1, 0, 0], strategy="round_robin")
+    assert result.tolist() == [1, 0, 3, 2, 4]
+
+
+def test_importing_the_strategies_loads_nothing_heavy():
+    code = (
+        "import sys, dagster_divorder.core.order; "
+        "print([m for m in ('numba', 'scipy', 'torch', 'dagster', 'ray') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+GOOD = csr_matrix(np.array([[1, 0, 2], [0, 3, 1]]))
+
+
+@pytest.mark.parametrize(
+    ("counts", "groups", "options", "message"),
+    [
+        pytest.param(GOOD, [0, 0, 1], {"strategy": "balancd"}, "balancd.*balanced", id="strategy"),
+        pytest.param(GOOD, [0, 0, 1], {"strategy": "bin_packing"}, "sequence_length", id="no sequence_length"),
+        pytest.param(GOOD, [0, 0, 1], {"sequence_length": 0}, "sequence_length is 0", id="sequence_length 0"),
+        pytest.param(
+            GOOD, [0, 0, 1], {"within_cluster": "length"}, "within_cluster is 'length'", id="within_cluster"
+        ),
+        pytest.param(GOOD, [0, 0, 1], {"seed": -1}, "seed is -1", id="negative seed"),
+        pytest.param(GOOD, [0, 0, 1], {"seed": 0.5}, "seed is 0.5", id="broken seed"),
+        pytest.param(GOOD, [0, 0, 1], {"weights": [1]}, r"\(1,\).*\(2,\)", id="weights shape"),
+        pytest.param(GOOD, [0, 0, 1], {"weights": [1, 0]}, "group 1 is 0", id="weight 0"),
+        pytest.param(GOOD, [0, 0, 1], {"weights": [-2, 1]}, "group 0 is -2", id="negative weight"),
+        pytest.param(GOOD, [0, 0, 1], {"weights": [1, np.nan]}, "group 1 is nan", id="NaN weight"),
+        pytest.param(GOOD, [0, 0], {}, r"\(2,\).*\(3,\)", id="groups shape"),
+        pytest.param(GOOD, [0, 0, 2], {}, r"\[0, 2\].*0..G-1", id="missing group"),
+        pytest.param(GOOD, [-1, 0, 1], {}, r"\[-1, 0, 1\]", id="negative group"),
+        pytest.param(GOOD, [0.0, 0.0, 1.0], {}, "float64", id="groups not whole"),
+        pytest.param(GOOD.toarray(), [0, 0, 1], {}, "ndarray.*csr_matrix", id="dense counts"),
+        pytest.param(GOOD.tocsc(), [0, 0, 1], {}, "csc_matrix.*csr_matrix", id="other sparse format"),
+        pytest.param(-GOOD, [0, 0, 1], {}, "-3", id="negative count"),
+        pytest.param(GOOD * np.nan, [0, 0, 1], {}, "nan", id="NaN count"),
+        pytest.param(GOOD * np.inf, [0, 0, 1], {}, "inf", id="infinite count"),
+        pytest.param(GOOD * 1j, [0, 0, 1], {}, "complex128", id="complex count"),
+        pytest.param(GOOD * 2**61, [0, 0, 1], {}, "coarser unit", id="too many tokens"),
+        pytest.param(csr_matrix((2, 0)), [], {}, "no column", id="no trait value"),
+        pytest.param(
+            GOOD * 0.3, [0, 0, 1], {"strategy": "token_deficit"}, "item 0 has 0.3 tokens", id="broken tokens"
+        ),
+    ],
+)
+def test_bad_input_is_named(counts, groups, options, message):
+    with pytest.raises(InputError, match=message):
+        order(counts, groups, **options)
+
+
+def test_balanced_takes_any_unit():
+    assert sorted(order(GOOD * 0.3, [0, 0, 1])) == [0, 1]

@@ -1,0 +1,68 @@
+"""What an order is for: prefixes that carry the whole's mix. And that magnitudes do not matter."""
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from dagster_divorder.core.kernels import reference_order
+from dagster_divorder.core.order import STRATEGIES, order
+
+
+def heavy_tailed(n_items: int, unit: int = 1, seed: int = 0) -> tuple[csr_matrix, np.ndarray]:
+    """Log-normal lengths, 20 clusters of uneven size, and a second group of 10 values."""
+    random = np.random.default_rng(seed)
+    lengths = np.ceil(random.lognormal(5, 1.5, n_items)).astype(np.int64) * unit
+    clusters = random.choice(20, n_items, p=random.dirichlet(np.ones(20)))
+    others = random.integers(0, 10, n_items)
+    indices = np.stack([clusters, 20 + others], axis=1).ravel()
+    counts = csr_matrix((lengths.repeat(2), indices, np.arange(0, 2 * n_items + 1, 2)), shape=(n_items, 30))
+    return counts, np.repeat([0, 1], [20, 10])
+
+
+def prefix_deviation(result: np.ndarray, counts: csr_matrix, groups: np.ndarray) -> float:
+    """Mean L2 norm of the deviation of all prefixes, in the unit of counts."""
+    rows = reference_order.centred(counts.toarray(), groups)
+    return float(np.linalg.norm(np.cumsum(rows[result], axis=0), axis=1).mean())
+
+
+def test_balanced_prefixes_stray_far_less_than_shuffled_ones():
+    counts, groups = heavy_tailed(20_000)
+    balanced = prefix_deviation(order(counts, groups), counts, groups)
+    shuffled = [
+        prefix_deviation(order(counts, groups, strategy="random", seed=s), counts, groups) for s in range(3)
+    ]
+    assert balanced < 0.1 * min(shuffled)
+
+
+def test_balanced_keeps_its_quality_as_items_grow_in_number():
+    deviations = []
+    for n_items in (4_000, 16_000):
+        random = np.random.default_rng(0)
+        labels = random.integers(0, 20, n_items)
+        counts = csr_matrix((np.ones(n_items), labels, np.arange(n_items + 1)), shape=(n_items, 20))
+        groups = np.zeros(20, int)
+        deviations.append(prefix_deviation(order(counts, groups), counts, groups))
+    assert deviations[1] < 1.2 * deviations[0]
+
+
+def test_a_heavier_group_is_balanced_better():
+    counts, groups = heavy_tailed(5_000)
+    one, other = (
+        [
+            prefix_deviation(order(counts, groups, weights=weights), counts[:, groups == g], np.zeros((groups == g).sum()))
+            for g in (0, 1)
+        ]
+        for weights in ([100, 1], [1, 100])
+    )
+    assert one[0] < 0.9 * other[0]
+    assert other[1] < 0.9 * one[1]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_trillions_of_tokens_are_ordered_as_millions_are(strategy):
+    counts, groups = heavy_tailed(3_000)
+    unit = 2**22
+    small = order(counts, groups, strategy=strategy, sequence_length=2048)
+    large = order(counts * unit, groups, strategy=strategy, sequence_length=2048 * unit)
+    assert (counts.astype(np.float64) * unit).sum() > 1e12
+    assert np.array_equal(small, large)

@@ -1,0 +1,45 @@
+"""What README shows is true: its Python runs, its settings load, its files and strategies are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dagster_divorder.core.order import STRATEGIES
+from dagster_divorder.settings import load_settings
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
+
+
+def test_the_in_memory_example_orders_a_table() -> None:
+    (code,) = [block for block in blocks("python") if "document_items" in block]
+    names: dict = {}
+    exec(code, names)
+    table, curated = names["table"], names["curated"]
+    assert sorted(curated.index) == list(range(len(table)))
+    assert set(curated["topic"].head(4)) == {"sea", "rail"}
+    assert len([line for line in code.splitlines() if line.strip()]) <= 12
+
+
+def test_the_settings_example_loads(tmp_path: Path) -> None:
+    (toml,) = blocks("toml")
+    (tmp_path / "divorder.toml").write_text(toml)
+    settings = load_settings(tmp_path / "divorder.toml", environ={})
+    assert settings.order.traits == {"cluster": 1.0, "length": 1.0, "source": 1.0}
+
+
+def test_every_strategy_has_a_row_and_every_row_a_strategy() -> None:
+    table = README.split("## Strategies")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == set(STRATEGIES)
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", README))))
+def test_links_lead_somewhere(target: str) -> None:
+    assert (ROOT / target).exists()
