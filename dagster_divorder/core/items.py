@@ -2,11 +2,11 @@
 
 Letters: N documents, J trait values, G groups.
 
-Real documents are heavy-tailed. Balanced in tokens alone, the order serves long documents and clumps them: sequences hold
-few topics. Balanced in documents alone, batches stray further than under a shuffle. So every trait makes two groups, its
-tokens and its documents, the latter counted in units of the mean length. One more group counts documents in coarse
-bins of length: of a hundred fine bins the order cannot know that neighbours are alike, and would still fill one
-sequence with short documents and the next with long ones.
+Real documents are heavy-tailed. Balanced in tokens alone, the order serves long documents and clumps them:
+sequences hold few topics. Balanced in documents alone, batches stray further than under a shuffle. So every trait
+makes two groups, its tokens and its documents, the latter counted in units of the mean length. One more group
+counts documents in coarse bins of length: of a hundred fine bins the order cannot know that neighbours are alike, and
+would still fill one sequence with short documents and the next with long ones.
 
 Guarantee: integer counts, exact to 2**62 tokens; group 0 is the first trait in tokens, with a stored 0 for a document
 without tokens, so that it keeps its label.
@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 DOCUMENT_WEIGHT = 300.0
-"""Weight of a trait in documents over its weight in tokens: sequences hold more topics as it rises, prefixes and batches
-stray further in tokens."""
+"""Weight of a trait in documents over its weight in tokens: sequences hold more topics as it rises, and prefixes and
+batches stray further in tokens. Mixture corpus, 100 length bins: 1 gives 9.63 clusters a sequence, 30 10.94, 100 11.21,
+300 11.36, 1000 11.42; mean prefix deviation 81,000, 85,000, 90,000, 98,000, 106,000 tokens."""
 
 COARSE_LENGTH_BINS = 16
-"""Quantile bins of the group of coarse lengths: about as many as there are documents in a sequence."""
+"""Quantile bins of the group of coarse lengths, about as many as a sequence has documents. The same corpus: without it
+10.99 clusters a sequence, with 4 11.17, 8 11.29, 16 11.36, 32 11.20."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +109,7 @@ def _trait_weights(names: list[str], weights: Mapping[str, float] | None) -> NDA
     for name in names:
         if not (np.isfinite(weights[name]) and weights[name] > 0):
             raise InputError(
-                f"the weight of trait {name!r} is {weights[name]}; expected a number above 0: leave the trait out to ignore it"
+                f"the weight of trait {name!r} is {weights[name]}; expected a number above 0: "
+                "leave the trait out to ignore it"
             )
     return np.array([weights[name] for name in names], np.float64)

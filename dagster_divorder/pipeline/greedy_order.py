@@ -43,7 +43,7 @@ def run(run: Run) -> Receipt:
         key=key,
         version=file.rsplit(".", 2)[1],
         uses={receipt.stage: receipt.version for receipt in (raw_docs, tokens, clusters)},
-        files={"order": file},
+        files={"order": file, "edges": traits.edges.folder},
         report={
             "documents": documents,
             "new_documents": documents if found is None else 0,

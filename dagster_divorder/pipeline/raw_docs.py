@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from dagster_divorder.pipeline.merge import merge_small
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.settings import CODE_VERSIONS
 from dagster_divorder.store.ingest import Ingest
@@ -18,6 +19,7 @@ from dagster_divorder.store.view import View
 
 def run(run: Run) -> Receipt:
     settings = run.settings.input
+    merge_small(run.store)
     kind, files = find_files(settings.paths)
     key = content_hash("raw_docs", CODE_VERSIONS["raw_docs"], kind, settings.text_field)
     ingest = Ingest(run.store, kind, key, settings.text_field)

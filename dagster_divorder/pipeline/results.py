@@ -70,7 +70,7 @@ class Results:
         The first access writes them to one file in the store; later ones map it.
         """
         view, vectors = self._view(), self._stage("shallow_embeddings")
-        name = f"results/embeddings-{self._receipt('shallow_embeddings').version}.npy"
+        name = embeddings_file(self._receipt("shallow_embeddings"))
         if not self.store.exists(name):
 
             def write(file: Any) -> None:
@@ -107,6 +107,11 @@ class Results:
         words = np.concatenate([unpack(self.store.unseal(present[f.name]))["id"] for f in fragments])
         data = to_bytes(words).hex()
         return np.array([data[at : at + 32] for at in range(0, len(data), 32)], dtype=object)
+
+
+def embeddings_file(receipt: Receipt) -> str:
+    """Name in the store of the vectors gathered into one file."""
+    return f"results/embeddings-{receipt.version}.npy"
 
 
 def load_results(store_path: str | os.PathLike[str]) -> Results:

@@ -17,9 +17,9 @@ from dagster_divorder.pipeline.clusters import cluster_files
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.token_counts import token_files
-from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.arrays import pack, pack_table, unpack, unpack_table
 from dagster_divorder.store.columns import concat, extract
-from dagster_divorder.store.fits import pin, pinned, read_fit
+from dagster_divorder.store.fits import Fit, pin, pinned, read_fit
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.view import View
@@ -42,6 +42,7 @@ class Traits:
     fields: tuple[str, ...]
     """Fields of the input that are extracted, the source among them, in `columns_folder` of the store."""
     columns_folder: str
+    edges: Fit
 
     def sizes(self) -> dict[str, int]:
         """Number of values of each trait."""
@@ -61,7 +62,7 @@ def load_traits(run: Run) -> Traits:
     folder = fill_columns(run, view, fields)
     columns = load_columns(run.store, view, folder, fields)
     tokens = tokens_by_document[view.document_row]
-    edges, edges_version = _edges(run, view, tokens_by_document, columns)
+    edges, edges_fit = _edges(run, view, tokens_by_document, columns)
     labels = cluster_files(run).column(view.documents, "labels")[view.document_row]
     codes: dict[str, np.ndarray] = {}
     names: dict[str, tuple[str, ...]] = {}
@@ -83,10 +84,10 @@ def load_traits(run: Run) -> Traits:
         run.receipt("raw_docs").version,
         clusters.version,
         run.receipt("token_counts").version,
-        edges_version,
+        edges_fit.hash,
         wanted,
     )
-    return Traits(tokens, codes, names, version, fields, folder)
+    return Traits(tokens, codes, names, version, fields, folder, edges_fit)
 
 
 def fill_columns(run: Run, view: View, fields: tuple[str, ...]) -> str:
@@ -97,10 +98,7 @@ def fill_columns(run: Run, view: View, fields: tuple[str, ...]) -> str:
     with run.progress("reading traits", sum(fragment.rows for fragment in missing), "records") as advance:
         for fragment in missing:
             table = extract(read_content(run.store, fragment.file), fields)
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_file(sink, table.schema) as writer:
-                writer.write_table(table)
-            run.store.seal(folder, fragment.name, memoryview(sink.getvalue()), "arrow")
+            run.store.seal(folder, fragment.name, pack_table(table), "arrow")
             advance(fragment.rows)
     return folder
 
@@ -114,7 +112,7 @@ def load_columns(store: LocalStore, view: View, folder: str, fields: tuple[str, 
     if not fields:
         return pa.table({})
     present = store.sealed(folder)
-    parts = [pa.ipc.open_file(store.unseal(present[f.name])).read_all() for f in view.records]
+    parts = [unpack_table(store.unseal(present[f.name])) for f in view.records]
     rows = pa.array(view.record_row)
     columns = {field: concat([part.column(field) for part in parts]).take(rows) for field in fields}
     for field, column in columns.items():
@@ -128,8 +126,8 @@ def load_columns(store: LocalStore, view: View, folder: str, fields: tuple[str, 
 
 def _edges(
     run: Run, view: View, tokens_by_document: np.ndarray, columns: pa.Table
-) -> tuple[dict[str, np.ndarray], str]:
-    """Pinned bin edges of the length and of the numeric fields, and their fit's hash."""
+) -> tuple[dict[str, np.ndarray], Fit]:
+    """Pinned bin edges of the length and of the numeric fields."""
     bins = run.settings.order.length_bins
     numeric = sorted(name for name in columns.column_names if _is_number(columns.column(name).type))
     recipe = content_hash(CODE_VERSION, bins, run.receipt("token_counts").key, numeric)
@@ -139,7 +137,7 @@ def _edges(
         edges |= {name: column_codes(columns.column(name), bins=bins).edges for name in numeric}
         files = {"edges.safetensors": pack(edges)}
         found = pin(run.store, "traits", recipe, files, "first run with these traits")
-    return unpack(read_fit(run.store, found)["edges.safetensors"]), found.hash
+    return unpack(read_fit(run.store, found)["edges.safetensors"]), found
 
 
 def _is_number(of: pa.DataType) -> bool:

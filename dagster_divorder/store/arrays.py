@@ -1,6 +1,7 @@
-"""Named NumPy arrays as one immutable byte string, and back.
+"""Named NumPy arrays, or an Arrow table, as one immutable byte string, and back.
 
-The format is safetensors: a JSON header and raw little-endian buffers; no pickle, readable by other tools.
+The formats are safetensors (a JSON header and raw little-endian buffers) and Arrow IPC: no pickle, and other tools read
+them.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import pyarrow as pa
 from safetensors.numpy import load, save
 
 
@@ -19,3 +21,16 @@ def pack(arrays: Mapping[str, np.ndarray]) -> bytes:
 def unpack(data: bytes) -> dict[str, np.ndarray]:
     """Bytes to arrays."""
     return load(data)
+
+
+def pack_table(table: pa.Table) -> bytes:
+    """An Arrow table to bytes."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def unpack_table(data: bytes) -> pa.Table:
+    """Bytes to an Arrow table."""
+    return pa.ipc.open_file(data).read_all()

@@ -20,6 +20,10 @@ from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.local import LocalStore
 
 DOCUMENTS = "documents"
+FRAGMENT_ROWS = 8192
+FRAGMENT_BYTES = 32 << 20
+"""A fragment is full at this many rows or bytes of content, before compression."""
+
 _WRITE = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1))
 
 

@@ -20,15 +20,20 @@ import pyarrow as pa
 import xxhash
 
 from dagster_divorder.errors import InputError, RejectLimitError
-from dagster_divorder.store.fragments import DOCUMENTS, Fragments, fragment_name, records_folder
+from dagster_divorder.store.fragments import (
+    DOCUMENTS,
+    FRAGMENT_BYTES,
+    FRAGMENT_ROWS,
+    Fragments,
+    fragment_name,
+    records_folder,
+)
 from dagster_divorder.store.ids import IdIndex, hash_all, to_bytes, words
 from dagster_divorder.store.inputs import LineBlock, RowBlock
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.records import parse_lines, parse_rows, reject_line, row_ids
 from dagster_divorder.store.view import Fragment, View
 
-FRAGMENT_ROWS = 8192
-FRAGMENT_BYTES = 32 << 20
 _SHOWN_REJECTS = 10
 _WAITING_WRITES = 2
 """Fragments that may wait to be written, so that reading goes on meanwhile and memory stays bounded."""

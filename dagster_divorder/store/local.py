@@ -73,6 +73,14 @@ class LocalStore:
         except FileNotFoundError:
             return []
 
+    def folders(self, folder: str) -> list[str]:
+        """Names of the folders directly in a folder, sorted; none if it is missing."""
+        try:
+            with os.scandir(self.root / folder) as entries:
+                return sorted(f"{folder}/{entry.name}" for entry in entries if entry.is_dir())
+        except FileNotFoundError:
+            return []
+
     def read(self, name: str) -> bytes:
         try:
             return (self.root / name).read_bytes()

@@ -52,7 +52,9 @@ def test_is_a_permutation_and_leaves_its_input_alone(strategy, problem, seed):
     assert all(
         np.array_equal(a, b)
         for a, b in zip(
-            (counts.data, counts.indices, counts.indptr), (before.data, before.indices, before.indptr), strict=True
+            (counts.data, counts.indices, counts.indptr),
+            (before.data, before.indices, before.indptr),
+            strict=True,
         )
     )
 
@@ -112,7 +114,9 @@ def test_items_without_any_entry_are_ordered_too(strategy):
 def test_another_seed_gives_another_order(strategy):
     # More items than the pool of `balanced` holds: up to there it is the exact greedy, which leaves nothing to chance.
     counts = one_hot([0, 1, 2] * 500, list(range(1, 1501)))
-    assert not np.array_equal(run(counts, [0, 0, 0], strategy, seed=0), run(counts, [0, 0, 0], strategy, seed=1))
+    assert not np.array_equal(
+        run(counts, [0, 0, 0], strategy, seed=0), run(counts, [0, 0, 0], strategy, seed=1)
+    )
 
 
 @pytest.mark.parametrize("strategy", sorted(set(STRATEGIES) - {"random", "jittered", "balanced"}))
@@ -123,7 +127,7 @@ def test_a_strategy_without_chance_ignores_the_seed(strategy):
 
 def test_the_label_is_the_largest_value_of_group_0():
     rows = np.array([[0, 9, 1, 0], [5, 9, 0, 5], [0, 9, 0, 0], [0, 9, 0, 2], [3, 0, 7, 1]])
-    # Column 1 is another group; item 0 belongs to column 2, item 1 to column 0 (the first of equals), item 2 to column 0.
+    # Column 1 is another group; item 0 belongs to column 2, item 1 to column 0 (the first of equals), 2 to column 0.
     result = order(csr_matrix(rows), [0, 1, 0, 0], strategy="round_robin")
     assert result.tolist() == [1, 0, 3, 2, 4]
 
@@ -143,7 +147,9 @@ GOOD = csr_matrix(np.array([[1, 0, 2], [0, 3, 1]]))
     ("counts", "groups", "options", "message"),
     [
         pytest.param(GOOD, [0, 0, 1], {"strategy": "balancd"}, "balancd.*balanced", id="strategy"),
-        pytest.param(GOOD, [0, 0, 1], {"strategy": "bin_packing"}, "sequence_length", id="no sequence_length"),
+        pytest.param(
+            GOOD, [0, 0, 1], {"strategy": "bin_packing"}, "sequence_length", id="no sequence_length"
+        ),
         pytest.param(GOOD, [0, 0, 1], {"sequence_length": 0}, "sequence_length is 0", id="sequence_length 0"),
         pytest.param(
             GOOD, [0, 0, 1], {"within_cluster": "length"}, "within_cluster is 'length'", id="within_cluster"

@@ -31,7 +31,7 @@ def test_balanced_prefixes_stray_far_less_than_shuffled_ones():
     shuffled = [
         prefix_deviation(order(counts, groups, strategy="random", seed=s), counts, groups) for s in range(3)
     ]
-    assert balanced < 0.1 * min(shuffled)
+    assert balanced < 0.2 * min(shuffled)
 
 
 def test_balanced_keeps_its_quality_as_items_grow_in_number():
@@ -49,7 +49,9 @@ def test_a_heavier_group_is_balanced_better():
     counts, groups = heavy_tailed(5_000)
     one, other = (
         [
-            prefix_deviation(order(counts, groups, weights=weights), counts[:, groups == g], np.zeros((groups == g).sum()))
+            prefix_deviation(
+                order(counts, groups, weights=weights), counts[:, groups == g], np.zeros((groups == g).sum())
+            )
             for g in (0, 1)
         ]
         for weights in ([100, 1], [1, 100])

@@ -94,8 +94,8 @@ def test_within_cluster_queues_by_length(pairs):
 def test_jittered_spaces_each_label_evenly(pairs, seed):
     counts, labels, _ = items(pairs)
     result = order(counts, [0] * 6, strategy="jittered", seed=seed).tolist()
-    # Between two neighbours of a label with n items lies 1/n of the stamps' range, so n' / n items of another one, give or
-    # take one.
+    # Between two neighbours of a label with n items lies 1/n of the stamps' range, so n' / n items of another one,
+    # give or take one.
     sizes = {label: labels.count(label) for label in labels}
     for label, size in sizes.items():
         at = [place for place, item in enumerate(result) if labels[item] == label]

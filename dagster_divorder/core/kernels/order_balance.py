@@ -1,17 +1,18 @@
 """Signed balancing and the candidate pool, on sparse rows, for `balanced`.
 
-Letters: M items, J trait values, G groups, C candidates. The row of an item has c_j for trait value j; l_g is its sum in group
-g, tau_j the share of j in its group, g(j). Values carry their groups' weights already. Centred, the row is
-a_j = c_j - l_g tau_j, and for a vector D in the same space, with E_g = sum_{j in g} D_j tau_j,
+Letters: M items, J trait values, G groups, C candidates. The row of an item has c_j for trait value j; l_g is its
+sum in group g, tau_j the share of j in its group, g(j). Values carry their groups' weights already. Centred, the
+row is a_j = c_j - l_g tau_j, and for a vector D in the same space, with E_g = sum_{j in g} D_j tau_j,
 
     <D, a> = sum_j D_j c_j - sum_g l_g E_g = sum over the row's entries of c_j (D_j - E_g(j)),
 
-so an inner product with a centred row costs the row's stored entries. Deviations are taken from raw sums, T_j of the values
-and S_g of the group totals: D_j = T_j - tau_j S_g, E_g = P_g - S_g Q_g with P_g = sum T_j tau_j, Q_g = sum tau_j^2. No
-difference is accumulated, so none drifts. `pace` is one more coordinate of every centred row, and dense.
+so an inner product with a centred row costs the row's stored entries. Deviations are taken from raw sums, T_j of
+the values and S_g of the group totals: D_j = T_j - tau_j S_g, E_g = P_g - S_g Q_g with P_g = sum T_j tau_j and
+Q_g = sum tau_j^2. No difference is accumulated, so none drifts. `pace` is one more coordinate of every centred row.
 
-Arguments: items int64 (M,), an order; indptr int64 (M+1,); indices int32 and values float32 (nnz,); groups int32 (J,), g(j);
-shares float64 (J,), tau; pace float32 (M,), summing to about 0. All are only read. Arithmetic is float64, in one thread: the same bytes on every run.
+Arguments: items int64 (M,), an order; indptr int64 (M+1,); indices int32 and values float32 (nnz,); groups int32
+(J,), g(j); shares float64 (J,), tau; pace float32 (M,), summing to about 0. All are only read. Arithmetic is
+float64, in one thread: the same bytes on every run.
 """
 
 import numpy as np
@@ -54,8 +55,8 @@ def _squares(groups: Codes, shares: Floats) -> Floats:
 def sign_pass(
     items: Ints, indptr: Ints, indices: Codes, values: Values, groups: Codes, shares: Floats, pace: Values
 ) -> Ints:
-    """One reordering, int64 (M,). With D the signed sum of the rows so far, row a gets + if <D, a> <= 0 within rounding,
-    else -.
+    """One reordering, int64 (M,). With D the signed sum of the rows so far, row a gets + if <D, a> <= 0 within
+    rounding, else -.
 
     + rows fill the result from the front, - rows from the back. O(nnz + J).
     """
@@ -108,16 +109,16 @@ def best_of_pool(
     pace: Values,
     pool: int,
 ) -> Ints:
-    """The order, int64 (M,): of the next C = min(pool, M) items of the stream, the one with the smallest deviation goes.
+    """The order, int64 (M,): of the next C = min(pool, M) items of the stream, the one of the smallest deviation goes.
 
     |D + a|^2 = |D|^2 + 2 <D, a> + |a|^2, and |D|^2 is common to all candidates, so a candidate scores
 
         score = known + pace R - sum_g (S_g u_g + E_g l_g),    u_g = sum_{j in g} c_j tau_j, R the pace placed so far,
         known = sum_j c_j (c_j / 2 + T_j) + sum_g l_g (l_g Q_g / 2 - u_g) + pace^2 / 2.
 
-    Placing an item changes T in its own trait values only, so `known` is kept up for the candidates that share one, found
-    in lists of the pool's entries by trait value. The sums over g are taken anew at every step, over all candidates side by
-    side. Of scores that are equal within rounding the smallest item goes.
+    Placing an item changes T in its own trait values only, so `known` is kept up for the candidates that share one,
+    found in lists of the pool's entries by trait value. The sums over g are taken anew at every step, over all
+    candidates side by side. Of scores that are equal within rounding the smallest item goes.
 
     O(M C G + pairs of entries that meet) time, O(C longest row + C G + J) scratch.
     """
@@ -135,6 +136,7 @@ def best_of_pool(
         width = max(width, indptr[item + 1] - indptr[item])
     who = np.empty(size, np.int64)
     known = np.empty(size)
+    excess = np.empty(size)
     score = np.empty(size)
     length = np.empty((n_groups, size))
     target = np.empty((n_groups, size))
@@ -172,19 +174,23 @@ def best_of_pool(
                 if head[j] >= 0:
                     back[head[j]] = e
                 head[j] = e
-            known[slot] += 0.5 * np.float64(pace[item]) ** 2
+            excess[slot] = pace[item]
+            known[slot] += 0.5 * excess[slot] * excess[slot]
             for g in range(n_groups):
                 known[slot] += length[g, slot] * (0.5 * length[g, slot] * q[g] - target[g, slot])
-            longest_row = max(longest_row, length[:, slot].sum(), abs(pace[item]))
+            longest_row = max(longest_row, length[:, slot].sum(), abs(excess[slot]))
 
         for c in range(filled):
-            score[c] = known[c] + pace_sum * pace[who[c]]
+            score[c] = known[c] + pace_sum * excess[c]
         for g in range(n_groups):
             s = s_sum[g]
             e_g = e_sum[g]
             for c in range(filled):
                 score[c] -= s * target[g, c] + e_g * length[g, c]
-        smallest = score[:filled].min()
+        smallest = np.inf
+        for c in range(filled):
+            if score[c] < smallest:
+                smallest = score[c]
         near = smallest + ROUNDING * longest_row * (longest_row + largest_t)
         best = -1
         for c in range(filled):

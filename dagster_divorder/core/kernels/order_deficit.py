@@ -12,8 +12,8 @@ def largest_deficit_first(starts: Ints, sizes: Ints) -> Ints:
     """Places in the queues, int64 (M,), in the order taken. Label k's queue is starts[k]:starts[k+1].
 
     Per step, for each label whose queue is not empty, in float64:
-        deficit_k = remaining_k / max(remaining, 1) - placed_k / max(placed, 1),   k with the largest, the first of equal
-    with the sums of `sizes` (int64, in queue order) as remaining and placed. O(M K) time, O(K) scratch.
+        deficit_k = remaining_k / max(remaining, 1) - placed_k / max(placed, 1),   the largest goes next
+    (of equal ones the first), with sums of `sizes` (int64, in queue order) as remaining and placed. O(M K) time, O(K) scratch.
     """
     labels = starts.shape[0] - 1
     head = starts[:-1].copy()

@@ -13,8 +13,8 @@ Ints = NDArray[np.int64]
 def largest_that_fits(items: Ints, first: Ints, lengths: Ints, of_label: Ints, bin_size: int) -> Ints:
     """The order, int64 (M,). First four arguments as in `core.order.runs.Runs`; none is written.
 
-    `cursor[k]` is label k's largest open run that fits the open bin (below of_label[k]: none). Room only shrinks while a
-    bin is open, so cursors only fall. O(M (K + log M)) time, O(M) memory.
+    `cursor[k]` is label k's largest open run that fits the open bin (below of_label[k]: none). Room only shrinks
+    while a bin is open, so cursors only fall. O(M (K + log M)) time, O(M) memory.
     """
     runs = lengths.shape[0]
     labels = of_label.shape[0] - 1

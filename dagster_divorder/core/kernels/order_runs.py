@@ -1,7 +1,7 @@
 """Search among runs that empty one by one: runs 0..R-1 of rising length inside each label (see core/order/runs.py).
 
-`below[r + 1]` leads to the nearest run at or below r that still has items, `above[r]` to the nearest at or above it; both
-are union-find forests with path halving, near O(1) a search. The ends -1 and R are always open.
+`below[r + 1]` leads to the nearest run at or below r that still has items, `above[r]` to the nearest at or above
+it; both are union-find forests with path halving, near O(1) a search. The ends -1 and R are always open.
 """
 
 import numpy as np

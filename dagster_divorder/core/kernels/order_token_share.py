@@ -5,8 +5,8 @@ With W all tokens, W_c those of label c, S and T_c those placed, the objective o
     |X_c + l_d A_c|,    X_c = T_c W - W_c S,    A_c = W - W_c >= 0,
 
 a whole number below W^2 < 2^124: signed 128-bit arithmetic on two uint64 limbs compares it exactly. It falls and then
-rises in l_d, so a label's best item is the last with X_c + l A_c < 0 or the first with X_c + l A_c >= 0. Where one label
-has all tokens (A_c = 0) every item scores 0 at every step, and items go as they come.
+rises in l_d, so a label's best item is the last with X_c + l A_c < 0 or the first with X_c + l A_c >= 0. Where one
+label has all tokens (A_c = 0) every item scores 0 at every step, and items go as they come.
 """
 
 import numpy as np
@@ -48,7 +48,7 @@ def negate(high: np.uint64, low: np.uint64) -> tuple[np.uint64, np.uint64]:
 
 @njit(cache=True, nogil=True)
 def nearest_to_share(items: Ints, first: Ints, lengths: Ints, of_label: Ints) -> Ints:
-    """The order, int64 (M,). Arguments as in `core.order.runs.Runs`; none is written. O(M K log R) time, O(M) memory."""
+    """The order, int64 (M,). Arguments: a `core.order.runs.Runs`, not written. O(M K log R) time, O(M) memory."""
     runs = lengths.shape[0]
     labels = of_label.shape[0] - 1
     below = np.arange(runs + 1)

@@ -15,7 +15,10 @@ Tokens = NDArray[np.uint32]
 Labels = NDArray[np.int32]
 Counts = NDArray[np.int64]
 Singles = NDArray[np.float32]
-Doubles = NDArray[np.float64]
+
+EPS = 2.0**-23
+NO_DIRECTION = 1e-6
+"""A vector nearer to the centre than this share of the centre's length has only rounding noise for a direction."""
 
 
 @njit(cache=True, nogil=True)
@@ -86,68 +89,63 @@ def count_pairs(
 
 @njit(cache=True, nogil=True)
 def nearest(
-    vectors: Singles,
-    scores: Singles,
-    centre: Singles,
-    centroids: Singles,
-    first: int,
-    last: int,
-    labels: Labels,
-    distances: Singles,
+    vectors: Singles, scores: Singles, centre: Singles, centroids: Singles, labels: Labels, distances: Singles
 ) -> int:
-    """labels[i] = argmax_k <x_i - c, m_k>, lowest k among equals; distances[i] = 1 - that / (|x_i - c| |m_k|), i in [first, last).
+    """labels[i] = argmax_k <x_i - c, m_k>, lowest k among equals; distances[i] = 1 - that / (|x_i - c| |m_k|).
 
     `scores` (N, K) is <x_i, m_k> from a matrix product, whose last bits depend on the shape of the batch, so it only
-    proposes: every k within twice the rounding error of the best proposal is decided by a float64 sum in the order of the
-    dims. A dot product of D float32 terms errs by at most D eps |x| |m| (Higham, Accuracy and Stability, 2002, 3.1).
-    Reads vectors (N, D), centre (D,), centroids (K, D), of norm at most 1; writes labels and distances (N,). Where x_i = c,
-    or the centroid is zero, there is no direction: label 0 or the argmax, distance 1. Returns the first row that is not
-    finite, else -1. O(K) a row, and O(D) for each close call.
+    proposes: every k near enough to the best proposal is decided by a float64 sum in the order of the dims. Near enough is
+    twice the bound D eps |x| |m| on the difference of two such errors (Higham, Accuracy and Stability, 2002, section 3.1).
+    Reads vectors (N, D), centre (D,), centroids (K, D), none longer than 1; writes labels and distances (N,). Where x_i is
+    at the centre the label is 0, and without any direction the distance is 1. Returns the first row that is not finite,
+    else -1. O(K + D) a row, and O(D) more for each close call.
     """
     dims = vectors.shape[1]
     clusters = centroids.shape[0]
     offsets = np.zeros(clusters)
     norms = np.zeros(clusters)
-    centre_norm = 0.0
+    centre_size = 0.0
     for i in range(dims):
-        centre_norm += np.float64(centre[i]) * centre[i]
-    centre_norm = np.sqrt(centre_norm)
+        centre_size += np.float64(centre[i]) * centre[i]
+    centre_size = np.sqrt(centre_size)
     for k in range(clusters):
         for i in range(dims):
             offsets[k] += np.float64(centre[i]) * centroids[k, i]
             norms[k] += np.float64(centroids[k, i]) * centroids[k, i]
         norms[k] = np.sqrt(norms[k])
-    error = 2.0 * dims * 1.2e-7
-    for row in range(first, last):
-        length = 0.0
+    centred = np.empty(dims)
+    error = 2.0 * dims * EPS
+    for row in range(vectors.shape[0]):
         size = 0.0
+        length = 0.0
         for i in range(dims):
             x = np.float64(vectors[row, i])
+            centred[i] = x - centre[i]
             size += x * x
-            length += (x - centre[i]) * (x - centre[i])
+            length += centred[i] * centred[i]
         size = np.sqrt(size)
         length = np.sqrt(length)
         if not np.isfinite(size):
             return row
-        if length <= 1e-6 * centre_norm:
+        if length <= NO_DIRECTION * centre_size:
             labels[row] = 0
             distances[row] = 1.0
             continue
         best = -np.inf
         for k in range(clusters):
             best = max(best, scores[row, k] - offsets[k])
-        floor = best - error * (size + centre_norm)
+        floor = best - error * (size + centre_size)
         label = 0
-        similarity = -np.inf
+        largest = -np.inf
         for k in range(clusters):
             if scores[row, k] - offsets[k] >= floor:
                 dot = 0.0
                 for i in range(dims):
-                    dot += (np.float64(vectors[row, i]) - centre[i]) * centroids[k, i]
-                if dot > similarity:
-                    similarity = dot
+                    dot += centred[i] * centroids[k, i]
+                if dot > largest:
+                    largest = dot
                     label = k
         labels[row] = label
         scale = length * norms[label]
-        distances[row] = 1.0 - similarity / scale if scale > 0.0 else 1.0
+        distances[row] = max(0.0, 1.0 - largest / scale) if scale > 0.0 else 1.0
     return -1

@@ -31,7 +31,9 @@ def largest_deficit_first(queues: list[list[int]], sizes: Sequence[int]) -> list
         left = [sum(sizes[item] for item in queue) for queue in waiting]
         gone = [sum(sizes[item] for item in out if item in queue) for queue in queues]
         deficits = {
-            k: left[k] / max(sum(left), 1) - gone[k] / max(sum(gone), 1) for k in range(len(queues)) if waiting[k]
+            k: left[k] / max(sum(left), 1) - gone[k] / max(sum(gone), 1)
+            for k in range(len(queues))
+            if waiting[k]
         }
         best = max(deficits, key=lambda k: (deficits[k], -k))
         out.append(waiting[best].pop(0))
@@ -39,9 +41,11 @@ def largest_deficit_first(queues: list[list[int]], sizes: Sequence[int]) -> list
 
 
 def token_share_greedy(labels: Sequence[int], lengths: Sequence[int]) -> list[int]:
-    """argmin |(T_c + l) - tau_c (S + l)| over all remaining items, times the total: Python's whole numbers are exact."""
+    """argmin |(T_c + l) - tau_c (S + l)| over all remaining items, in Python's exact whole numbers."""
     total = sum(lengths)
-    share = {label: sum(n for n, of in zip(lengths, labels, strict=True) if of == label) for label in set(labels)}
+    share = {
+        label: sum(n for n, of in zip(lengths, labels, strict=True) if of == label) for label in set(labels)
+    }
     placed = dict.fromkeys(share, 0)
     remaining = set(range(len(lengths)))
     out = []
@@ -49,7 +53,9 @@ def token_share_greedy(labels: Sequence[int], lengths: Sequence[int]) -> list[in
 
         def deviation(item: int) -> tuple[int, int]:
             label, length = labels[item], lengths[item]
-            return abs((placed[label] + length) * total - share[label] * (sum(placed.values()) + length)), item
+            return abs(
+                (placed[label] + length) * total - share[label] * (sum(placed.values()) + length)
+            ), item
 
         best = min(remaining, key=deviation)
         remaining.remove(best)

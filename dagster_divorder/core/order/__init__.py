@@ -25,7 +25,7 @@ from dagster_divorder.core.order import (
     token_deficit,
     token_share_greedy,
 )
-from dagster_divorder.core.order.problem import Order, Problem, make_problem, nearest
+from dagster_divorder.core.order.problem import Order, Problem, make_problem, one_of
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -74,10 +74,7 @@ def order(
     Raises:
         InputError: an argument cannot be used.
     """
-    if strategy not in STRATEGIES:
-        raise InputError(f"strategy is {strategy!r}; expected one of {', '.join(STRATEGIES)}{nearest(strategy, list(STRATEGIES))}")
-    if strategy == "bin_packing" and sequence_length is None:
-        raise InputError("strategy 'bin_packing' got no sequence_length; expected the tokens a bin holds")
+    one_of("strategy", strategy, list(STRATEGIES))
     problem = make_problem(
         counts,
         groups,
@@ -89,5 +86,7 @@ def order(
     if problem.items == 0:
         return np.zeros(0, np.int64)
     if len(problem.groups) == 0:
-        raise InputError(f"counts has no column for its {problem.items} items; expected at least one trait value")
+        raise InputError(
+            f"counts has no column for its {problem.items} items; expected at least one trait value"
+        )
     return STRATEGIES[strategy](problem)

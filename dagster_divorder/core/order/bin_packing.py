@@ -11,9 +11,12 @@ training to the other. Read without padding, later sequences do not start where 
 
 from dagster_divorder.core.order.problem import Order, Problem
 from dagster_divorder.core.order.runs import runs
+from dagster_divorder.errors import InputError
 
 
 def place(problem: Problem) -> Order:
     from dagster_divorder.core.kernels.order_packing import largest_that_fits
 
+    if problem.sequence_length is None:
+        raise InputError("strategy 'bin_packing' got no sequence_length; expected the tokens a bin holds")
     return largest_that_fits(*runs(problem), problem.sequence_length)

@@ -122,7 +122,7 @@ def make_problem(
         groups=group_of,
         weights=_weights(weights, int(group_of.max()) + 1 if group_of.size else 1),
         seed=_whole("seed", seed, 0),
-        within_cluster=_one_of("within_cluster", within_cluster, WITHIN_CLUSTER),
+        within_cluster=one_of("within_cluster", within_cluster, WITHIN_CLUSTER),
         sequence_length=None if sequence_length is None else _whole("sequence_length", sequence_length, 1),
     )
 
@@ -143,11 +143,15 @@ def _rows(counts: Any) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[An
         raise InputError(f"counts holds {data.dtype}; expected whole or real numbers")
     if data.size:
         if data.dtype.kind == "f" and not np.isfinite(data).all():
-            raise InputError(f"counts holds {data[~np.isfinite(data)][0]}; expected finite numbers of 0 or more")
+            raise InputError(
+                f"counts holds {data[~np.isfinite(data)][0]}; expected finite numbers of 0 or more"
+            )
         if data.dtype.kind != "b" and data.min() < 0:
             raise InputError(f"counts holds {data.min()}; expected numbers of 0 or more")
         if (total := float(data.sum(dtype=np.float64))) >= LARGEST_TOTAL:
-            raise InputError(f"counts sums to {total:.3g}; expected less than 2**62: use a coarser unit than tokens")
+            raise InputError(
+                f"counts sums to {total:.3g}; expected less than 2**62: use a coarser unit than tokens"
+            )
     if data.dtype not in (np.int32, np.int64, np.float64):
         data = data.astype(np.float64 if data.dtype.kind == "f" else np.int64)
     return counts.indptr.astype(np.int64, copy=False), counts.indices.astype(np.int32, copy=False), data
@@ -194,15 +198,12 @@ def _whole(name: str, value: int, smallest: int) -> int:
     return number
 
 
-def _one_of(name: str, value: str, known: Sequence[str]) -> str:
-    if value not in known:
-        raise InputError(f"{name} is {value!r}; expected one of {', '.join(known)}{nearest(value, known)}")
-    return value
-
-
-def nearest(value: object, known: Sequence[str]) -> str:
-    """`; did you mean ...?` for the end of a message, or nothing if no known name is near."""
+def one_of(name: str, value: str, known: Sequence[str]) -> str:
+    """`value`, if it is known; the error of one that is not names the nearest."""
     import difflib
 
-    near = difflib.get_close_matches(str(value), known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    if value not in known:
+        near = difflib.get_close_matches(str(value), known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"{name} is {value!r}; expected one of {', '.join(known)}{hint}")
+    return value

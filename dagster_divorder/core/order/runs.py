@@ -1,4 +1,4 @@
-"""Runs: items sorted by (label, length, index), so that "the remaining item of label k nearest to length x" is a search.
+"""Runs: items sorted by (label, length, index), so that the item of label k nearest to length x is a search away.
 
 Letters: M items, R runs (distinct pairs of label and length), K labels. Cost: a sort, O(M log M).
 """

@@ -1,0 +1,222 @@
+"""Spherical k-means on a sample of vectors, and the nearest centroid of every vector.
+
+Letters: N vectors, n vectors in the sample, D dims, K clusters.
+A vector's place is (x - centre) / |x - centre|; its distance to a centroid is one minus their cosine, in [0, 2].
+
+Guarantee: the same bytes from `fit` for the same sample, k, algorithm and seed; from `assign`, a label and a distance that
+depend on that vector and the fit alone, whatever the batch, its order or the number of threads.
+Cost: fit O(iterations x restarts x n K D), n at most POINTS_PER_CENTROID x K; assign O(N K D) at the speed of a matrix
+product, with BLOCK_SCORES float32 of scratch.
+Sources: Dhillon and Modha 2001 (spherical k-means); Johnson, Douze and Jegou 2017 (faiss); Sculley 2010 (mini-batch);
+Arora, Liang and Ma 2017 (taking away what all documents share).
+Known weakness: k-means finds round clusters of like size, and a local optimum. Measured choices: docs/decisions/base-model.md.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.errors import InputError
+
+Algorithm = Literal["faiss", "minibatch"]
+
+POINTS_PER_CENTROID = 256
+"""More points of a larger sample cost time and move the centroids little."""
+
+ITERATIONS = 25
+RESTARTS = 5
+RESTARTS_UP_TO = 100
+"""Up to this many clusters the best of RESTARTS runs counts: they differ most, and cost least, where clusters are few."""
+
+THREADS = 4
+"""Fixed, as the last bits of centroids depend on it; on fewer cores four threads take as long as one per core."""
+
+BLOCK_SCORES = 1 << 21
+"""Scores held at once: 8 MB, of the order of a core's cache."""
+
+GROWTH = 2.0
+DRIFT = 1.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFit:
+    """A clustering, largest cluster first.
+
+    centre float32 (D,), zero when not centred; centroids float32 (K, D), of length 1; sizes int64 (K,) and mean_distance of
+    the sample; the iterations of the run that counted, and the mean cosine of a sampled vector and its centroid as that run
+    saw it (minibatch: at its end); note: why there are fewer clusters than asked for, or "".
+    """
+
+    centre: NDArray[np.float32]
+    centroids: NDArray[np.float32]
+    sizes: NDArray[np.int64]
+    mean_distance: float
+    iterations: int
+    objective: float
+    note: str
+
+
+def fit(
+    sample: NDArray[np.float32], k: int, *, algorithm: Algorithm = "faiss", seed: int = 0, centre: bool = True
+) -> ClusterFit:
+    """Clusters of sample float32 (n, D), n >= 1.
+
+    A sample of more than POINTS_PER_CENTROID x k vectors is thinned, drawn from `seed`. There are fewer than k clusters
+    where the sample has fewer distinct vectors (each is then its own centroid), or where some end up empty.
+
+    Raises:
+        InputError: no vector, NaN or infinity, k below 1, unknown algorithm.
+    """
+    if algorithm not in get_args(Algorithm):
+        raise InputError(f"algorithm is {algorithm!r}; expected one of {', '.join(get_args(Algorithm))}")
+    if sample.ndim != 2 or not len(sample) or k < 1:
+        raise InputError(f"the sample has the shape {sample.shape} and k is {k}; expected at least one row and one cluster")
+    if not np.isfinite(sample).all():
+        raise InputError("the sample holds NaN or infinity; expected finite numbers: embed those documents again")
+    sample = _thinned(sample, POINTS_PER_CENTROID * k, seed)
+    middle = sample.mean(axis=0, dtype=np.float64).astype(np.float32) if centre else np.zeros_like(sample[0])
+    points = _directions(sample, middle)
+    if not len(points):
+        # Vectors that are all alike keep, uncentred, the direction that they share.
+        middle = np.zeros_like(middle)
+        points = _directions(sample, middle)
+
+    distinct = _distinct(points, k + 1)
+    if len(distinct) <= k:
+        centroids, iterations, objective = distinct, 0, 1.0
+        note = f"{len(centroids)} clusters of {k}: the sample has no more distinct vectors" if len(distinct) < k else ""
+    else:
+        run = _faiss if algorithm == "faiss" else _minibatch
+        centroids, iterations, objective = run(points, k, seed)
+        note = ""
+    found = ClusterFit(
+        centre=middle,
+        centroids=centroids,
+        sizes=np.zeros(len(centroids), np.int64),
+        mean_distance=0.0,
+        iterations=iterations,
+        objective=objective,
+        note=note,
+    )
+    return _largest_first(found, sample)
+
+
+def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Label int32 (N,) of the nearest centroid and the cosine distance float32 (N,) to it. vectors float32 (N, D).
+
+    A vector at the centre has no direction: label 0, distance 1. InputError for another D, NaN or infinity.
+    """
+    from dagster_divorder.core.kernels.pool import nearest
+
+    clusters, dims = fit.centroids.shape
+    if vectors.ndim != 2 or vectors.shape[1] != dims:
+        raise InputError(f"vectors have the shape {vectors.shape} and the centroids {dims} dims; fit the clusters again")
+    vectors = np.ascontiguousarray(vectors, np.float32)
+    labels = np.empty(len(vectors), np.int32)
+    distances = np.empty(len(vectors), np.float32)
+    step = max(1, BLOCK_SCORES // clusters)
+    for first in range(0, len(vectors), step):
+        rows = slice(first, first + step)
+        scores = vectors[rows] @ fit.centroids.T
+        bad = nearest(vectors[rows], scores, fit.centre, fit.centroids, labels[rows], distances[rows])
+        if bad >= 0:
+            raise InputError(f"vector {first + bad} holds NaN or infinity; expected finite numbers: embed it again")
+    return labels, distances
+
+
+def needs_refit(
+    fit_documents: int, now_documents: int, fit_mean_distance: float, new_mean_distance: float | None
+) -> str | None:
+    """Why the clusters no longer describe the corpus, in words, or None.
+
+    They do not once the corpus has doubled since the fit, or the documents that came after it lie on average more than
+    DRIFT times as far from their centroids as the fit's own sample. new_mean_distance is None without new documents.
+    """
+    if now_documents >= GROWTH * fit_documents:
+        return f"the corpus has grown from {fit_documents:,} to {now_documents:,} documents since the fit"
+    if new_mean_distance is not None and new_mean_distance > DRIFT * fit_mean_distance:
+        return (
+            f"new documents lie {new_mean_distance:.3f} from their centroids on average, "
+            f"those of the fit {fit_mean_distance:.3f}"
+        )
+    return None
+
+
+def _thinned(sample: NDArray[np.float32], rows: int, seed: int) -> NDArray[np.float32]:
+    if len(sample) > rows:
+        sample = sample[np.sort(np.random.default_rng(seed).choice(len(sample), rows, replace=False))]
+    return np.ascontiguousarray(sample, np.float32)
+
+
+def _directions(sample: NDArray[np.float32], centre: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Unit vectors float32 (m, D) from the centre, of the vectors that have a direction."""
+    from dagster_divorder.core.kernels.pool import NO_DIRECTION
+
+    centred = sample - centre
+    lengths = np.linalg.norm(centred, axis=1, keepdims=True)
+    directed = lengths[:, 0] > NO_DIRECTION * np.linalg.norm(centre)
+    return centred[directed] / lengths[directed]
+
+
+def _distinct(points: NDArray[np.float32], limit: int) -> NDArray[np.float32]:
+    """The first `limit` distinct rows at most; one row of zeros where there is none."""
+    first: dict[bytes, int] = {}
+    for row, point in enumerate(points):
+        first.setdefault(point.tobytes(), row)
+        if len(first) == limit:
+            break
+    return points[list(first.values())] if first else np.zeros((1, points.shape[1]), np.float32)
+
+
+def _faiss(points: NDArray[np.float32], k: int, seed: int) -> tuple[NDArray[np.float32], int, float]:
+    import faiss
+
+    kmeans = faiss.Kmeans(
+        points.shape[1],
+        k,
+        niter=ITERATIONS,
+        nredo=RESTARTS if k <= RESTARTS_UP_TO else 1,
+        seed=seed,
+        spherical=True,
+        min_points_per_centroid=1,
+        max_points_per_centroid=len(points),
+    )
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(THREADS)
+    try:
+        kmeans.train(points)
+    finally:
+        faiss.omp_set_num_threads(before)
+    return kmeans.centroids, len(kmeans.obj), float(kmeans.obj[-1]) / len(points)
+
+
+def _minibatch(points: NDArray[np.float32], k: int, seed: int) -> tuple[NDArray[np.float32], int, float]:
+    from sklearn.cluster import MiniBatchKMeans
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(limits=THREADS):
+        kmeans = MiniBatchKMeans(k, random_state=seed, n_init=RESTARTS).fit(points)
+    centroids = kmeans.cluster_centers_
+    lengths = np.linalg.norm(centroids, axis=1, keepdims=True)
+    centroids = np.divide(centroids, lengths, out=np.zeros_like(centroids), where=lengths > 0).astype(np.float32)
+    # For unit points, inertia is the sum of |x - m|^2 = 2 - 2 cos where m has length 1.
+    return centroids, int(kmeans.n_iter_), 1.0 - float(kmeans.inertia_) / (2 * len(points))
+
+
+def _largest_first(found: ClusterFit, sample: NDArray[np.float32]) -> ClusterFit:
+    """Empty clusters dropped, the others by falling size, with the sample's sizes and mean distance."""
+    labels, _ = assign(sample, found)
+    sizes = np.bincount(labels, minlength=len(found.centroids))
+    order = np.argsort(-sizes, kind="stable")[: np.count_nonzero(sizes)]
+    empty = len(sizes) - len(order)
+    if empty:
+        found = replace(found, note=f"{len(order)} clusters of {len(sizes)}: {empty} ended up empty")
+    found = replace(found, centroids=np.ascontiguousarray(found.centroids[order]))
+    labels, distances = assign(sample, found)
+    return replace(
+        found,
+        sizes=np.bincount(labels, minlength=len(found.centroids)),
+        mean_distance=float(distances.mean(dtype=np.float64)),
+    )

@@ -1,0 +1,306 @@
+"""A Hugging Face checkpoint as this project needs it: where it is, its input token table, its fingerprints.
+
+Guarantee: only tokenizer.json, JSON files and safetensors are read; nothing is unpickled and no code of a model runs. Of a
+sharded checkpoint on the Hub only the file with the input embedding is downloaded.
+Cost: one read of the table; neither torch nor transformers is imported. A float16 or bfloat16 table doubles in memory.
+Source: the safetensors format (8 bytes of header length, a JSON header, raw little-endian tensors).
+Known weakness: the embedding is found by its name, so a new architecture may need one more name in TABLE_NAMES.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.errors import InputError
+
+TOKENIZER = "tokenizer.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+OPTIONAL = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+
+# Names of the module that maps token ids to vectors, most telling first: of several keys that match, the first name counts.
+TABLE_NAMES = (
+    "shared",  # T5, BART: encoder and decoder tables are copies of it
+    "embed_tokens",  # Llama, Mistral, Qwen, Gemma, OPT, Phi
+    "wte",  # GPT-2, GPT-J, MPT
+    "word_embeddings",  # BERT, BLOOM, Falcon, ChatGLM
+    "word_embedding",  # XLNet
+    "tok_embeddings",  # ModernBERT, InternLM
+    "embed_in",  # GPT-NeoX
+    "tokens_embed",  # GPT
+    "token_embedding",  # CLIP text models
+    "token_embeddings",
+    "embeddings",  # Mamba, RWKV
+    "embedding",
+)
+KEYS_SHOWN = 40
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+HEADER_LIMIT = 100 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingTable:
+    """The input embedding: its key in the checkpoint, and weights float32 (V, D)."""
+
+    key: str
+    weights: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """Where a tensor lies: file, offset in bytes, safetensors dtype, shape."""
+
+    file: Path
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def locate(base: str) -> Path:
+    """The directory of a checkpoint: `base` itself where it is one, else the Hugging Face id downloaded or from the cache.
+
+    Raises:
+        InputError: neither a directory nor an id that can be reached; no tokenizer.json; no safetensors.
+    """
+    directory = Path(base).expanduser()
+    if directory.is_dir():
+        if not (directory / TOKENIZER).is_file():
+            raise _no_tokenizer(base)
+        if not any(directory.glob("*.safetensors")):
+            raise _no_weights(base, (path.name for path in directory.iterdir()))
+        return directory
+    if not HUB_ID.fullmatch(base):
+        raise InputError(f"model.base is {base!r}: there is no such directory, and it is not a Hugging Face id")
+    return _download(base)
+
+
+def embedding_table(directory: Path | str, *, vocabulary: int = 0) -> EmbeddingTable:
+    """The input embedding of a checkpoint; `vocabulary` is one more than the largest token id it must have a row for.
+
+    Raises:
+        InputError: a damaged file, an embedding that is absent, ambiguous, not finite or not of 16, 32 or 64 bit floats,
+            or fewer rows than `vocabulary`.
+    """
+    directory = Path(directory)
+    key, tensor = _find(directory)
+    weights = _read(key, tensor)
+    if vocabulary > len(weights):
+        raise InputError(
+            f"the tokenizer of {directory} has ids up to {vocabulary - 1:,} and its embedding {key} only {len(weights):,} "
+            "rows; use the tokenizer and the weights of one model"
+        )
+    unusable = np.count_nonzero(~np.isfinite(weights).all(axis=1))
+    if unusable:
+        raise InputError(f"{unusable:,} rows of {key} in {tensor.file} hold NaN or infinity; expected finite numbers")
+    return EmbeddingTable(key, weights)
+
+
+def table_fingerprint(table: EmbeddingTable) -> str:
+    """xxh3-128, in hex, of the table's shape, dtype and bytes."""
+    from xxhash import xxh3_128
+
+    state = xxh3_128(f"{table.weights.dtype} {table.weights.shape} ".encode())
+    state.update(np.ascontiguousarray(table.weights))
+    return state.hexdigest()
+
+
+def tokenizer_fingerprint(directory: Path | str) -> str:
+    """xxh3-128, in hex, of tokenizer.json. InputError where there is none."""
+    from xxhash import xxh3_128_hexdigest
+
+    path = Path(directory) / TOKENIZER
+    if not path.is_file():
+        raise _no_tokenizer(str(directory))
+    return xxh3_128_hexdigest(path.read_bytes())
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file. InputError, naming it, where it is damaged."""
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path} is not readable JSON ({error}); fetch or save the model again") from error
+
+
+def _find(directory: Path) -> tuple[str, _Tensor]:
+    """Key and place of the input embedding."""
+    index = directory / INDEX
+    if index.is_file():
+        files = _weight_map(index)
+        key = _choose(files, directory)
+        if not (directory / files[key]).is_file():
+            raise InputError(f"{index} places {key} in {files[key]}, which is not there; fetch or save the model again")
+        tensors = _header(directory / files[key])
+        if key not in tensors:
+            raise InputError(f"{index} places {key} in {files[key]}, which does not hold it; fetch or save the model again")
+        return key, tensors[key]
+    paths = sorted(directory.glob("*.safetensors"))
+    if not paths:
+        raise _no_weights(str(directory), (path.name for path in directory.iterdir()))
+    # A second copy of the weights may lie beside the standard file under another name.
+    paths = [path for path in paths if path.name == WEIGHTS] or paths
+    found = {key: tensor for path in paths for key, tensor in _header(path).items() if len(tensor.shape) == 2}
+    key = _choose(found, directory)
+    return key, found[key]
+
+
+def _choose(keys: Iterable[str], directory: Path) -> str:
+    """The key of the input embedding among all keys: by name, then the one nearest to the top, then the encoder's."""
+    by_name: dict[str, list[str]] = {}
+    for key in keys:
+        module, _, parameter = key.rpartition(".")
+        if parameter == "weight":
+            by_name.setdefault(module.rpartition(".")[2], []).append(key)
+    for name in TABLE_NAMES:
+        found = by_name.get(name, [])
+        found = [key for key in found if key.count(".") == min(other.count(".") for other in found)]
+        if len(found) > 1:
+            found = [key for key in found if "encoder" in key.split(".")] or found
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise InputError(
+                f"the input embedding of {directory} is ambiguous: {', '.join(sorted(found)[:KEYS_SHOWN])}; "
+                "save a checkpoint with one of them"
+            )
+    shown = sorted(keys)
+    more = f" and {len(shown) - KEYS_SHOWN:,} more" if len(shown) > KEYS_SHOWN else ""
+    raise InputError(
+        f"no input embedding found in {directory}: expected a key that ends in one of "
+        f"{', '.join(f'{name}.weight' for name in TABLE_NAMES)}; there are {', '.join(shown[:KEYS_SHOWN]) or 'no keys'}{more}"
+    )
+
+
+def _weight_map(index: Path) -> Mapping[str, str]:
+    content = read_json(index)
+    files = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(files, dict) or not all(isinstance(name, str) and Path(name).name == name for name in files.values()):
+        raise InputError(f"{index} has no usable weight_map (key -> file beside it); fetch or save the model again")
+    return files
+
+
+def _header(path: Path) -> dict[str, _Tensor]:
+    """All tensors of a safetensors file."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= min(size - 8, HEADER_LIMIT):
+            raise _damaged(path, "its header is cut off")
+        try:
+            header = json.loads(file.read(length))
+            header.pop("__metadata__", None)
+            tensors = {
+                key: _Tensor(path, 8 + length + entry["data_offsets"][0], entry["dtype"], tuple(entry["shape"]))
+                for key, entry in header.items()
+            }
+            end = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            raise _damaged(path, f"its header is unreadable ({type(error).__name__}: {error})") from error
+    if end > size:
+        raise _damaged(path, f"it has {size:,} bytes and its header asks for {end:,}")
+    return tensors
+
+
+def _read(key: str, tensor: _Tensor) -> NDArray[np.float32]:
+    stored = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}.get(tensor.dtype)
+    if stored is None or len(tensor.shape) != 2:
+        raise InputError(
+            f"{key} in {tensor.file} is {tensor.dtype} of shape {list(tensor.shape)}; expected a matrix of F32, F16, BF16 or "
+            "F64: save the embedding unquantised"
+        )
+    raw = np.fromfile(tensor.file, stored, math.prod(tensor.shape), offset=tensor.offset)
+    if raw.size != math.prod(tensor.shape):
+        raise _damaged(tensor.file, f"{key} has fewer numbers than its shape {list(tensor.shape)}")
+    raw = raw.reshape(tensor.shape)
+    if tensor.dtype == "BF16":
+        # A bfloat16 is the upper half of the float32 of the same value.
+        wide = raw.astype(np.uint32)
+        wide <<= 16
+        return wide.view(np.float32)
+    return raw.astype(np.float32, copy=False)
+
+
+def _download(base: str) -> Path:
+    """Snapshot directory with configuration, tokenizer and the one weight file that is needed."""
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    revision: str | None = None
+
+    def fetch(name: str) -> Path | None:
+        """The file, or None where the repository (or, offline, the cache) does not have it."""
+        try:
+            return Path(huggingface_hub.hf_hub_download(base, name, revision=revision))
+        except (errors.EntryNotFoundError, errors.LocalEntryNotFoundError):
+            return None
+        except Exception as error:
+            raise InputError(
+                f"model.base is {base!r}: no such directory, and the Hugging Face Hub does not give its {name} "
+                f"({type(error).__name__}: {str(error).partition(chr(10))[0]}); check the id and the network, for a gated "
+                "model log in, or name a directory"
+            ) from error
+
+    config = fetch("config.json")
+    if config is None:
+        raise InputError(
+            f"model.base is {base!r}: no such directory, and neither the Hugging Face Hub nor the local cache gives its "
+            "config.json; check the id and the network (HF_HUB_OFFLINE forbids it), or name a directory"
+        )
+    # Every further file comes from the same commit, even if the repository changes meanwhile.
+    revision = config.parent.name
+    if fetch(TOKENIZER) is None:
+        raise _no_tokenizer(base)
+    for name in OPTIONAL:
+        fetch(name)
+    index = fetch(INDEX)
+    if index is None:
+        if fetch(WEIGHTS) is None:
+            pickled = [name for name in ("pytorch_model.bin.index.json", "pytorch_model.bin") if _exists(base, name, revision)]
+            raise _no_weights(base, pickled)
+    else:
+        files = _weight_map(index)
+        key = _choose(files, index.parent)
+        if fetch(files[key]) is None:
+            raise InputError(f"{base}: its index places {key} in {files[key]}, which cannot be fetched; check the network")
+    return config.parent
+
+
+def _exists(base: str, name: str, revision: str) -> bool:
+    """Whether the repository has a file; False where that cannot be asked."""
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    try:
+        return huggingface_hub.HfApi().file_exists(base, name, revision=revision)
+    except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError):
+        return False
+
+
+def _no_tokenizer(where: str) -> InputError:
+    return InputError(
+        f"{where} has no {TOKENIZER}; expected a fast tokenizer. Convert a slow one with "
+        f"transformers.AutoTokenizer.from_pretrained({where!r}).save_pretrained(folder), and use a folder that holds the "
+        "result and the weights"
+    )
+
+
+def _no_weights(where: str, names: Iterable[str]) -> InputError:
+    pickled = sorted(name for name in names if re.fullmatch(r".*\.(bin|pt|pth|ckpt)(\.index\.json)?", name))
+    there = f"only {', '.join(pickled[:3])}, which is pickle and could run code" if pickled else "none"
+    return InputError(
+        f"{where}: expected weights as {WEIGHTS} (or shards with {INDEX}) and found {there}. Save it again with "
+        "model.save_pretrained(folder, safe_serialization=True)"
+    )
+
+
+def _damaged(path: Path, why: str) -> InputError:
+    return InputError(f"{path} is not a whole safetensors file: {why}; fetch or save it again")

@@ -1,0 +1,92 @@
+"""Merging small fragments, as many small appends leave them, and leaving deleted rows behind.
+
+Rows of fragments and of their results are copied; nothing is computed. The state on disk is sound after every step, so
+this can be killed and run again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dagster_divorder.store.arrays import unpack
+from dagster_divorder.store.compact import Compacted, compact
+from dagster_divorder.store.fragments import DOCUMENTS, Fragments, records_folder
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.view import Fragment, View
+
+DOCUMENT_STAGES = ("token_counts", "shallow_embeddings", "clusters")
+RECORD_STAGES = ("traits",)
+MERGE_FROM = 16
+"""Fragments that gather before small ones are merged: fewer files as it falls, more rewriting."""
+
+
+def merge_small(store: LocalStore) -> int:
+    """Merge the fragments of the current view when many of them are small; how many fragments went."""
+    receipt = load_receipt(store, "raw_docs")
+    if receipt is None:
+        return 0
+    view = View.load(store, receipt.files["view"])
+    if max(len(view.documents), len(view.records)) < MERGE_FROM:
+        return 0
+    return len(rewrite(store, receipt, view, drop_unused=False))
+
+
+def rewrite(store: LocalStore, receipt: Receipt, view: View, *, drop_unused: bool) -> list[str]:
+    """Compact the fragments of the current view, point the view at the result, then remove what was replaced."""
+    records = _compact(
+        store, records_folder(receipt.key), view.records, view.record_row, RECORD_STAGES, drop_unused
+    )
+    documents = _compact(store, DOCUMENTS, view.documents, view.document_row, DOCUMENT_STAGES, drop_unused)
+    if not records.dropped and not documents.dropped:
+        return []
+    compacted = View(
+        kind=view.kind,
+        records=records.fragments,
+        documents=documents.fragments,
+        record_row=records.row[view.record_row],
+        document_row=documents.row[view.document_row],
+    )
+    old = receipt.files["view"]
+    file = compacted.save(store, receipt.version)
+    replace(receipt, files={**receipt.files, "view": file}).save(store)
+    store.delete(old)
+    # A record fragment goes before the documents it needs: what is left of a broken-off removal is still sound.
+    for folder, dropped in ((records_folder(receipt.key), records.dropped), (DOCUMENTS, documents.dropped)):
+        for name in dropped:
+            Fragments(store, folder).delete(name)
+    gone = {*records.dropped, *documents.dropped}
+    for folder in stage_folders(store, (*DOCUMENT_STAGES, *RECORD_STAGES)):
+        for name, stored in store.sealed(folder).items():
+            if name in gone:
+                store.delete(stored)
+    return sorted(gone)
+
+
+def _compact(
+    store: LocalStore,
+    folder: str,
+    fragments: tuple[Fragment, ...],
+    rows: np.ndarray,
+    stages: tuple[str, ...],
+    drop_unused: bool,
+) -> Compacted:
+    indexes = store.sealed(f"{folder}/index")
+    sizes = [unpack(store.unseal(indexes[fragment.name]))["size"] for fragment in fragments]
+    used = np.zeros(sum(fragment.rows for fragment in fragments), dtype=bool)
+    used[rows] = True
+    return compact(
+        store,
+        folder,
+        fragments,
+        used,
+        np.concatenate(sizes),
+        stage_folders(store, stages),
+        drop_unused=drop_unused,
+    )
+
+
+def stage_folders(store: LocalStore, stages: tuple[str, ...]) -> list[str]:
+    return [folder for stage in stages for folder in store.folders(f"stages/{stage}")]

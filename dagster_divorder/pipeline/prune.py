@@ -1,0 +1,145 @@
+"""Removing what nothing needs any more: files no receipt leads to, and rows of deleted input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+
+from dagster_divorder.pipeline.merge import DOCUMENT_STAGES, rewrite
+from dagster_divorder.pipeline.results import embeddings_file
+from dagster_divorder.pipeline.run import STAGES
+from dagster_divorder.store.fragments import DOCUMENTS, records_folder
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.view import View, offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What a prune frees (or freed): bytes by part of the store, such as `stages/clusters`, and deleted documents."""
+
+    bytes: dict[str, int]
+    documents: int
+
+
+def plan_prune(store: LocalStore) -> Pruned:
+    """What `prune` would free: files that neither the current view nor a current key needs, and rows of deleted input.
+
+    Rows inside fragments are counted at their fragment's mean, so bytes are an estimate where fragments are mixed.
+    """
+    needed = _needed(store)
+    freed: dict[str, int] = {}
+    for name, size in _files(store):
+        if name not in needed:
+            freed[_part(name)] = freed.get(_part(name), 0) + size
+    receipt = load_receipt(store, "raw_docs")
+    deleted = 0
+    if receipt:
+        view = View.load(store, receipt.files["view"])
+        parts = (
+            (DOCUMENTS, view.documents, view.document_row),
+            (records_folder(receipt.key), view.records, view.record_row),
+        )
+        for folder, fragments, rows in parts:
+            used = np.zeros(sum(fragment.rows for fragment in fragments), dtype=bool)
+            used[rows] = True
+            start = offsets(fragments)
+            for at, fragment in enumerate(fragments):
+                dead = 1 - used[start[at] : start[at + 1]].mean()
+                size = int(dead * store.path(fragment.file).stat().st_size)
+                freed[_part(folder)] = freed.get(_part(folder), 0) + size
+            if folder == DOCUMENTS:
+                deleted = int((~used).sum())
+    return Pruned({part: size for part, size in sorted(freed.items()) if size}, deleted)
+
+
+def prune(store: LocalStore) -> Pruned:
+    """Remove what nothing needs; texts of deleted documents are then gone from the store.
+
+    Results under other settings go too: switching back to them computes them again.
+    """
+    before = _sizes(store)
+    planned = plan_prune(store)
+    receipt = load_receipt(store, "raw_docs")
+    if receipt:
+        rewrite(store, receipt, View.load(store, receipt.files["view"]), drop_unused=True)
+    needed = _needed(store)
+    for name, _ in _files(store):
+        if name not in needed:
+            store.delete(name)
+    after = _sizes(store)
+    freed = {part: size - after.get(part, 0) for part, size in sorted(before.items())}
+    return Pruned({part: size for part, size in freed.items() if size > 0}, planned.documents)
+
+
+def disk_use(store: LocalStore) -> dict[str, int]:
+    """Bytes by part of the store."""
+    return dict(sorted(_sizes(store).items()))
+
+
+def _needed(store: LocalStore) -> set[str]:
+    """Names of all files that the current receipts lead to."""
+    receipts = {stage: receipt for stage in STAGES if (receipt := load_receipt(store, stage))}
+    names = {"format.json", "lease", *(f"receipts/{stage}.json" for stage in receipts)}
+    fits: set[str] = set()
+    for receipt in receipts.values():
+        for file in receipt.files.values():
+            if file.startswith("fits/"):
+                fits.add(file)
+                names.update(store.list(file))
+            else:
+                names.add(file)
+    for folder in store.folders("pins"):
+        for name in store.list(folder):
+            pin = orjson.loads(store.read(name))
+            if f"fits/{pin['stage']}/{pin['hash']}" in fits:
+                names.add(name)
+    if "shallow_embeddings" in receipts:
+        names.add(embeddings_file(receipts["shallow_embeddings"]))
+    if "raw_docs" in receipts:
+        names |= _needed_by_view(store, receipts)
+    return names
+
+
+def _needed_by_view(store: LocalStore, receipts: dict[str, Receipt]) -> set[str]:
+    raw_docs = receipts["raw_docs"]
+    view = View.load(store, raw_docs.files["view"])
+    documents = {fragment.name for fragment in view.documents}
+    records = {fragment.name for fragment in view.records}
+    of_documents = [DOCUMENTS, f"{DOCUMENTS}/index"]
+    of_documents += [
+        f"stages/{stage}/{receipts[stage].key}" for stage in DOCUMENT_STAGES if stage in receipts
+    ]
+    of_records = [records_folder(raw_docs.key), f"{records_folder(raw_docs.key)}/index"]
+    if "greedy_order" in receipts:
+        of_records.append(receipts["greedy_order"].report["columns_folder"])
+    return {
+        file
+        for folders, fragments in ((of_documents, documents), (of_records, records))
+        for folder in folders
+        for name, file in store.sealed(folder).items()
+        if name in fragments
+    }
+
+
+def _files(store: LocalStore) -> list[tuple[str, int]]:
+    """Name and size of every file, half-written leftovers included."""
+    return [
+        (path.relative_to(store.root).as_posix(), path.stat().st_size)
+        for path in sorted(store.root.rglob("*"))
+        if path.is_file()
+    ]
+
+
+def _part(name: str) -> str:
+    top, _, rest = name.partition("/")
+    return f"{top}/{rest.split('/')[0]}" if top in ("stages", "fits") else top
+
+
+def _sizes(store: LocalStore) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for name, size in _files(store):
+        sizes[_part(name)] = sizes.get(_part(name), 0) + size
+    return sizes

@@ -1,0 +1,173 @@
+"""Rewriting fragments: many small ones into few, and ones with deleted rows into ones without.
+
+Rows of every stage's results are copied, never computed again. The order of the steps keeps every state on disk sound:
+new fragments with their stage results first, then the view (by the caller), then the old fragments go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_divorder.store.arrays import pack, pack_table, unpack, unpack_table
+from dagster_divorder.store.fragments import (
+    FRAGMENT_BYTES,
+    FRAGMENT_ROWS,
+    Fragments,
+    fragment_name,
+    read_content,
+)
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.view import Fragment, offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """Fragments after rewriting.
+
+    `row` int64 (old rows,) maps old rows to new ones, -1 where a row is gone; `dropped` names what was replaced.
+    """
+
+    fragments: tuple[Fragment, ...]
+    row: np.ndarray
+    dropped: tuple[str, ...]
+
+
+def compact(
+    store: LocalStore,
+    folder: str,
+    fragments: Sequence[Fragment],
+    used: np.ndarray,
+    sizes: np.ndarray,
+    stage_folders: Sequence[str],
+    *,
+    drop_unused: bool,
+) -> Compacted:
+    """Rewrite the fragments that are less than half full or, if asked, hold unused rows.
+
+    Args:
+        folder: where these fragments live.
+        used: bool (rows of all fragments,), which rows some record still needs.
+        sizes: int64 (rows of all fragments,), bytes of each row.
+        stage_folders: folders of per-fragment results whose rows go along.
+        drop_unused: leave unused rows behind, and rewrite every fragment that has some.
+    """
+    shelf = Fragments(store, folder)
+    start = offsets(tuple(fragments))
+    keep = used if drop_unused else np.ones_like(used)
+    kept: list[Fragment] = []
+    row = np.full(len(used), -1, dtype=np.int64)
+    dropped: list[str] = []
+    at = 0
+    present = {stage: store.sealed(stage) for stage in stage_folders}
+    computed = [
+        frozenset(stage for stage, files in present.items() if fragment.name in files)
+        for fragment in fragments
+    ]
+    live = [
+        (int(keep[low:high].sum()), int(sizes[low:high][keep[low:high]].sum()))
+        for low, high in pairwise(start)
+    ]
+    for group in _groups(fragments, live, computed):
+        members = [fragments[number] for number in group]
+        picks = [np.flatnonzero(keep[start[number] : start[number + 1]]) for number in group]
+        size = sum(len(pick) for pick in picks)
+        if len(group) == 1 and size == members[0].rows:
+            kept.append(members[0])
+        else:
+            dropped += [member.name for member in members]
+            if size:
+                kept.append(_merge(store, shelf, members, picks, computed[group[0]]))
+        for number, pick in zip(group, picks, strict=True):
+            row[start[number] + pick] = np.arange(at, at + len(pick))
+            at += len(pick)
+    names = {fragment.name for fragment in kept}
+    return Compacted(tuple(kept), row, tuple(name for name in dropped if name not in names))
+
+
+def _groups(
+    fragments: Sequence[Fragment], live: Sequence[tuple[int, int]], computed: Sequence[frozenset[str]]
+) -> Iterator[list[int]]:
+    """Neighbours that become one fragment: those with rows to drop or less than half full, up to a full one.
+
+    They are alike in which stages have computed them, so that no result is lost. `live` is rows and bytes kept of each.
+    """
+    group: list[int] = []
+    full = np.array([FRAGMENT_ROWS, FRAGMENT_BYTES])
+    size = np.zeros(2, dtype=np.int64)
+    for number, fragment in enumerate(fragments):
+        kept = np.array(live[number])
+        rewrite = kept[0] < fragment.rows or (2 * kept < full).all()
+        if group and (not rewrite or (size + kept > full).any() or computed[number] != computed[group[0]]):
+            yield group
+            group, size = [], np.zeros(2, dtype=np.int64)
+        if rewrite:
+            group.append(number)
+            size = size + kept
+        else:
+            yield [number]
+    if group:
+        yield group
+
+
+def _merge(
+    store: LocalStore,
+    shelf: Fragments,
+    members: Sequence[Fragment],
+    picks: Sequence[np.ndarray],
+    stage_folders: Iterable[str],
+) -> Fragment:
+    indexes = store.sealed(f"{shelf.folder}/index")
+    parts = [unpack(store.unseal(indexes[member.name])) for member in members]
+    index = {
+        column: np.concatenate([part[column][pick] for part, pick in zip(parts, picks, strict=True)])
+        for column in parts[0]
+    }
+    content = pa.concat_arrays(
+        [
+            read_content(store, member.file).combine_chunks().take(pa.array(pick))
+            for member, pick in zip(members, picks, strict=True)
+        ]
+    )
+    name = fragment_name(index["id"])
+    for folder in sorted(stage_folders):
+        _merge_results(store, folder, name, members, picks)
+    shelf.put(content, index)
+    return Fragment(name, shelf.files()[name], len(content))
+
+
+def _merge_results(
+    store: LocalStore,
+    folder: str,
+    name: str,
+    members: Sequence[Fragment],
+    picks: Sequence[np.ndarray],
+) -> None:
+    present = store.sealed(folder)
+    files = [present[member.name] for member in members]
+    if files[0].endswith(".arrow"):
+        tables = [unpack_table(store.unseal(file)) for file in files]
+        taken = [table.take(pa.array(pick)) for table, pick in zip(tables, picks, strict=True)]
+        store.seal(folder, name, pack_table(pa.concat_tables(taken, promote_options="permissive")), "arrow")
+        return
+    parts = [take_rows(unpack(store.unseal(file)), pick) for file, pick in zip(files, picks, strict=True)]
+    store.seal(
+        folder,
+        name,
+        pack({key: np.concatenate([part[key] for part in parts]) for key in parts[0]}),
+        "safetensors",
+    )
+
+
+def take_rows(arrays: dict[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Some rows of a stage's result; `ids` is ragged, row i holding `lengths[i]` of them."""
+    taken = {key: array[rows] for key, array in arrays.items() if key != "ids"}
+    if "ids" in arrays:
+        starts = np.concatenate([[0], np.cumsum(arrays["lengths"], dtype=np.int64)])
+        pieces = [arrays["ids"][starts[row] : starts[row + 1]] for row in rows.tolist()]
+        taken["ids"] = np.concatenate([arrays["ids"][:0], *pieces])
+    return taken
