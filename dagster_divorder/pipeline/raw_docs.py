@@ -22,10 +22,12 @@ def run(run: Run) -> Receipt:
     merge_small(run.store)
     kind, files = find_files(settings.paths)
     key = content_hash("raw_docs", CODE_VERSIONS["raw_docs"], kind, settings.text_field)
-    ingest = Ingest(run.store, kind, key, settings.text_field)
     schema = None
     size = sum(path.stat().st_size for path in files)
-    with run.progress("reading records", None, "records") as advance:
+    with (
+        Ingest(run.store, kind, key, settings.text_field) as ingest,
+        run.progress("reading records", None, "records") as advance,
+    ):
         for block in _blocks(kind, files):
             ingest.add(block)
             if isinstance(block, LineBlock):
@@ -33,7 +35,7 @@ def run(run: Run) -> Receipt:
             else:
                 schema = schema or block.rows.schema
                 advance(block.rows.num_rows)
-    result = ingest.finish(settings.max_reject_share)
+        result = ingest.finish(settings.max_reject_share)
     documents = int(result.view.used_documents().sum())
     outcome = {"view": result.view.save(run.store, result.version), "rejects": result.rejects}
     if schema is not None:

@@ -57,7 +57,7 @@ class Ingested:
 
 
 class Ingest:
-    """One reading of the input into the store."""
+    """One reading of the input into the store; a context manager, so that its writer and temporary file are closed."""
 
     def __init__(self, store: LocalStore, kind: str, key: str, text_field: str) -> None:
         self.store = store
@@ -77,6 +77,13 @@ class Ingest:
         self._rejects: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
         self._first_rejects: list[str] = []
         self._rejected = self._accepted = self._partial = 0
+
+    def __enter__(self) -> Ingest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.shutdown()
+        self._rejects.close()
 
     def add(self, block: LineBlock | RowBlock) -> None:
         """Take in the next block of the input."""
@@ -169,7 +176,6 @@ class Ingest:
             raise InputError("the input holds no records; expected at least one JSONL line or Parquet row")
         self._flush()
         self._await_writes(0)
-        self._writer.shutdown()
         record_row = np.concatenate(self._record_rows)
         document_row = np.concatenate(self._document_of)[record_row]
         record_ids = self._records.index_column("id")
@@ -197,7 +203,6 @@ class Ingest:
     def abandon(self) -> None:
         """Remove the fragments this reading stored."""
         self._await_writes(0)
-        self._writer.shutdown()
         for shelf in (self._records, self._documents):
             shelf.abandon()
 

@@ -170,7 +170,7 @@ def test_refits_say_why(corpus: Path, make_settings: Make) -> None:
     assert run(settings)["clusters"]["fitted"].startswith("no: pinned")
     write_jsonl(corpus, topic_records(125))
     doubled = run(settings)["clusters"]
-    assert "doubled" in doubled["fitted"]
+    assert "grown from 240 to 500 documents" in doubled["fitted"]
     assert doubled["new_documents"] == 500
     write_jsonl(corpus, topic_records(300))
     assert run(make_settings(clusters={"refit": "never"}))["clusters"]["fitted"].startswith("no: pinned")

@@ -22,21 +22,15 @@ KEY = "key"
 
 
 def ingest(
-    store: LocalStore, lines: list[bytes], block: int = 3, share: float = 1.0, **kinds: bool
+    store: LocalStore, lines: list[bytes], block: int = 3, share: float = 1.0, *, unterminated: bool = False
 ) -> Ingested:
-    reading = Ingest(store, "jsonl", KEY, "text")
-    for at in range(0, len(lines), block):
-        part = lines[at : at + block]
-        last = at + block >= len(lines)
-        reading.add(
-            LineBlock(
-                "in.jsonl",
-                part,
-                list(range(at + 1, at + 1 + len(part))),
-                last and bool(kinds.get("unterminated")),
-            )
-        )
-    return reading.finish(share)
+    with Ingest(store, "jsonl", KEY, "text") as reading:
+        for at in range(0, len(lines), block):
+            part = lines[at : at + block]
+            numbers = list(range(at + 1, at + 1 + len(part)))
+            last = at + block >= len(lines)
+            reading.add(LineBlock("in.jsonl", part, numbers, last and unterminated))
+        return reading.finish(share)
 
 
 def records(store: LocalStore, view: View) -> list[bytes]:

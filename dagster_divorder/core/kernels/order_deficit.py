@@ -13,7 +13,8 @@ def largest_deficit_first(starts: Ints, sizes: Ints) -> Ints:
 
     Per step, for each label whose queue is not empty, in float64:
         deficit_k = remaining_k / max(remaining, 1) - placed_k / max(placed, 1),   the largest goes next
-    (of equal ones the first), with sums of `sizes` (int64, in queue order) as remaining and placed. O(M K) time, O(K) scratch.
+    (of equal ones the first), with sums of `sizes` (int64, in queue order) as remaining and placed.
+    O(M K) time, O(K) scratch.
     """
     labels = starts.shape[0] - 1
     head = starts[:-1].copy()

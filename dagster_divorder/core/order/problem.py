@@ -128,9 +128,9 @@ def make_problem(
 
 
 def _rows(counts: Any) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[Any]]:
-    from scipy.sparse import issparse
+    from scipy.sparse import csr_array, csr_matrix
 
-    if not issparse(counts) or counts.ndim != 2 or counts.format != "csr":
+    if not isinstance(counts, csr_array | csr_matrix) or counts.ndim != 2:
         raise InputError(
             f"counts is {type(counts).__name__}; expected a SciPy CSR matrix (items x trait values): "
             "scipy.sparse.csr_matrix(counts) makes one"
