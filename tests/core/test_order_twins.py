@@ -122,7 +122,7 @@ def kernel_arguments(rows: np.ndarray, groups: np.ndarray, pace: np.ndarray) -> 
     """indptr, indices, values, groups, shares, pace."""
     counts = csr_matrix(rows)
     indices, values = counts.indices.astype(np.int32), counts.data.astype(np.float32)
-    shares = order_balance.trait_shares(indices, values, groups, int(groups.max()) + 1)
+    shares = order_balance.scale_and_share(indices, values, groups, np.ones(groups.max() + 1, np.float32))
     return counts.indptr.astype(np.int64), indices, values, groups, shares, pace.astype(np.float32)
 
 

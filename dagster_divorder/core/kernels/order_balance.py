@@ -11,8 +11,8 @@ the values and S_g of the group totals: D_j = T_j - tau_j S_g, E_g = P_g - S_g Q
 Q_g = sum tau_j^2. No difference is accumulated, so none drifts. `pace` is one more coordinate of every centred row.
 
 Arguments: items int64 (M,), an order; indptr int64 (M+1,); indices int32 and values float32 (nnz,); groups int32
-(J,), g(j); shares float64 (J,), tau; pace float32 (M,), summing to about 0. All are only read. Arithmetic is
-float64, in one thread: the same bytes on every run.
+(J,), g(j); shares float64 (J,), tau; pace float32 (M,), summing to about 0. All are only read, except where said.
+Arithmetic is float64, in one thread: the same bytes on every run.
 """
 
 import numpy as np
@@ -29,11 +29,15 @@ ROUNDING = 1e-13
 
 
 @njit(cache=True, nogil=True)
-def trait_shares(indices: Codes, values: Values, groups: Codes, n_groups: int) -> Floats:
-    """tau float64 (J,): each trait value's share of its group's sum; zeros in a group whose sum is 0. O(nnz + J)."""
+def scale_and_share(indices: Codes, values: Values, groups: Codes, scale: Values) -> Floats:
+    """tau float64 (J,): each trait value's share of its group's sum; zeros in a group whose sum is 0. O(nnz + J).
+
+    Writes `values`: first multiplies those of group g by scale[g], float32 (G,), in place for the memory's sake.
+    """
     shares = np.zeros(groups.shape[0])
-    totals = np.zeros(n_groups)
+    totals = np.zeros(scale.shape[0])
     for k in range(indices.shape[0]):
+        values[k] *= scale[groups[indices[k]]]
         shares[indices[k]] += values[k]
         totals[groups[indices[k]]] += values[k]
     for j in range(shares.shape[0]):

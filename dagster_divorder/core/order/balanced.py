@@ -27,7 +27,6 @@ of 4096).
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dagster_divorder.core.order.problem import Order, Problem
 
@@ -49,28 +48,19 @@ stray twice as far. It is nothing to items of equal length."""
 
 
 def place(problem: Problem) -> Order:
-    from dagster_divorder.core.kernels.order_balance import best_of_pool, sign_pass, trait_shares
+    from dagster_divorder.core.kernels.order_balance import best_of_pool, scale_and_share, sign_pass
 
-    values, pace = _values_and_pace(problem)
-    shares = trait_shares(problem.indices, values, problem.groups, len(problem.weights))
-    rows = (problem.indptr, problem.indices, values, problem.groups, shares, pace)
-    stream = np.random.default_rng(problem.seed).permutation(problem.items)
-    for _ in range(PASSES):
-        stream = sign_pass(stream, *rows)
-    return best_of_pool(stream, *rows, POOL)
-
-
-def _values_and_pace(problem: Problem) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(counts times sqrt(w_g), float32 (nnz,); sqrt(PACE w_0) (l_s - mean), float32 (M,)); a mean item is about 1.
-
-    So the kernels know no weights, and the objective is a plain sum of squares. Shares are taken from the rounded
-    values: float32 shifts the target by 1e-7 and breaks nothing; sums are float64.
-    """
+    # Values times sqrt(w_g), in units of the mean item: the kernels know no weights, and F is a plain sum of squares.
+    # Shares are taken from the rounded values, so that float32 breaks nothing; sums are float64.
     weights = np.sqrt(problem.weights / problem.weights.max())
     total = float(problem.data.sum(dtype=np.float64))
     unit = total / (problem.items * len(weights)) if total else 1.0
     values = problem.data.astype(np.float32)
-    values *= (weights / unit).astype(np.float32)[problem.groups[problem.indices]]
-    sizes = problem.sizes.astype(np.float64)
-    pace = (sizes - sizes.mean()) * (math.sqrt(PACE) * weights[0] / unit)
-    return values, pace.astype(np.float32)
+    shares = scale_and_share(problem.indices, values, problem.groups, (weights / unit).astype(np.float32))
+    pace = (problem.sizes - problem.sizes.mean()) * (math.sqrt(PACE) * weights[0] / unit)
+
+    rows = (problem.indptr, problem.indices, values, problem.groups, shares, pace.astype(np.float32))
+    stream = np.random.default_rng(problem.seed).permutation(problem.items)
+    for _ in range(PASSES):
+        stream = sign_pass(stream, *rows)
+    return best_of_pool(stream, *rows, POOL)

@@ -1,0 +1,81 @@
+"""The bytes of every stage on a fixed corpus, beside the code version they belong to.
+
+A test that fails here says: the stage's output has changed. Raise its integer in `settings.CODE_VERSIONS`, so that no
+store mixes old results with new, then run `python -m tests.pipeline.test_golden` to renew golden.json. Floating-point
+results differ in their last digits between processors, so of those what is coarse is compared: a rounded sum of squares.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import xxhash
+
+from dagster_divorder import run_all
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.settings import CODE_VERSIONS, Settings
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import View
+from tests.conftest import topic_records, write_jsonl
+
+GOLDEN = Path(__file__).with_name("golden.json")
+
+
+def digest(array: np.ndarray) -> str:
+    return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(array).tobytes())
+
+
+def energy(vectors: np.ndarray) -> list[float]:
+    """Per dimension the root mean square, to three digits: the same on every processor, another for other vectors."""
+    return [round(float(value), 3) for value in np.sqrt((vectors.astype(np.float64) ** 2).mean(axis=0))]
+
+
+def results(folder: Path) -> dict[str, dict[str, Any]]:
+    corpus = write_jsonl(folder / "docs.jsonl", topic_records(40))
+    settings = Settings(
+        input={"paths": [str(corpus)]},
+        store={"path": folder / "store"},
+        output={"path": folder / "curated", "plot": False},
+        model={"vocab_size": 512, "dim": 8},
+        clusters={"k": 4},
+        order={"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0}, "length_bins": 5},
+        sequence={"length": 128, "batch": 4},
+    )
+    receipts = run_all(settings, Silent())
+    store = LocalStore(settings.store.path)
+    view = View.load(store, receipts["raw_docs"].files["view"])
+
+    def column(stage: str, name: str) -> np.ndarray:
+        return StageFiles(store, stage, receipts[stage].key).column(view.documents, name)
+
+    fit = store.path(receipts["base_model"].files["fit"])
+    metrics = orjson.loads(store.unseal(receipts["diversity_metrics"].files["metrics"]))
+    found: dict[str, Any] = {
+        "raw_docs": receipts["raw_docs"].version,
+        "base_model": xxhash.xxh3_64_hexdigest((fit / "tokenizer.json").read_bytes()),
+        "token_counts": [digest(column("token_counts", "ids").astype(np.uint32)), digest(column("token_counts", "lengths"))],
+        "shallow_embeddings": energy(column("shallow_embeddings", "vectors")),
+        "clusters": digest(column("clusters", "labels")),
+        "greedy_order": digest(np.load(settings.output.path / "order.npy")),
+        "diversity_metrics": round(metrics["curated"]["prefix"]["mean"], 3),
+        "curated_output": xxhash.xxh3_64_hexdigest((settings.output.path / "curated.jsonl").read_bytes()),
+    }
+    return {stage: {"code_version": CODE_VERSIONS[stage], "result": found[stage]} for stage in CODE_VERSIONS}
+
+
+def test_no_stage_changes_its_output_under_the_same_code_version(tmp_path: Path) -> None:
+    golden = orjson.loads(GOLDEN.read_bytes())
+    found = results(tmp_path)
+    assert set(found) == set(golden)
+    changed = [stage for stage in golden if found[stage] != golden[stage]]
+    assert not changed, f"{changed[0]} is the first stage whose output or code version differs: see this file's top"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made:
+        GOLDEN.write_bytes(orjson.dumps(results(Path(made)), option=orjson.OPT_INDENT_2))
