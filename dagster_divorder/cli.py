@@ -2,6 +2,8 @@
 
 divorder run        every stage, without Dagster
 divorder summary    what the last run made: before and after, where the output is, what was new
+divorder plan       what a run would compute, why, for about how long; the disk in use
+divorder prune      remove what nothing needs any more (--dry-run: only say what that is)
 """
 
 from __future__ import annotations
@@ -23,18 +25,63 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run", help="run every stage, without Dagster; only what is new is computed")
     commands.add_parser("summary", help="show what the last run made")
+    commands.add_parser("plan", help="show what a run would compute, and why; stores nothing")
+    pruning = commands.add_parser("prune", help="remove what neither the current input nor settings need")
+    pruning.add_argument("--dry-run", action="store_true", help="only show what would be freed")
     options = parser.parse_args(arguments)
     try:
         settings = load_settings(options.config)
-        if options.command == "run":
-            from dagster_divorder.pipeline import run_all
+        if options.command == "plan":
+            print(plan(settings))
+        elif options.command == "prune":
+            print(prune(settings, dry_run=options.dry_run))
+        else:
+            if options.command == "run":
+                from dagster_divorder.pipeline import run_all
 
-            run_all(settings)
-        print(summary(settings))
+                run_all(settings)
+            print(summary(settings))
     except DivOrderError as error:
         print(f"divorder: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def plan(settings: Settings) -> str:
+    """A page of text on what a run would do."""
+    from dagster_divorder.pipeline.plan import make_plan
+
+    made = make_plan(settings)
+    widths = (20, 12, 10)
+    lines = [
+        "",
+        f"{made.records:,} records in the input, {made.new_records:,} of them never seen",
+        "",
+        _table_line([("stage", 20), ("documents", 12), ("seconds", 10)]) + "  why",
+    ]
+    for stage in made.stages:
+        seconds = "?" if stage.seconds is None else f"{stage.seconds:.1f}"
+        cells = list(zip((stage.stage, f"{stage.documents:,}", seconds), widths, strict=True))
+        lines.append(f"{_table_line(cells)}  {stage.why}")
+    return "\n".join([*lines, "", *_bytes_by_part("disk in use", made.disk)])
+
+
+def prune(settings: Settings, *, dry_run: bool) -> str:
+    """Prune the store (or say what that would do); a page of text on it."""
+    from dagster_divorder.pipeline.prune import plan_prune
+    from dagster_divorder.pipeline.prune import prune as prune_store
+    from dagster_divorder.store.local import LocalStore
+
+    store = LocalStore(settings.store.path)
+    with store.lease():
+        freed = (plan_prune if dry_run else prune_store)(store.open())
+    title = "would be freed" if dry_run else "freed"
+    return "\n".join(["", *_bytes_by_part(title, freed.bytes), f"deleted documents: {freed.documents:,}"])
+
+
+def _bytes_by_part(title: str, parts: dict[str, int]) -> list[str]:
+    rows = [*parts.items(), ("in all", sum(parts.values()))]
+    return [f"{title}:", *(f"  {part:<28}{size / 1e6:>12,.1f} MB" for part, size in rows)]
 
 
 def summary(settings: Settings) -> str:

@@ -144,7 +144,7 @@ def _save(directory: Path, vectors: NDArray[np.float32], eos_id: int | None) -> 
             "bos_token_id": eos_id,
             "eos_token_id": eos_id,
             "tie_word_embeddings": True,
-            "torch_dtype": "float32",
+            "dtype": "float32",
         },
     )
     weights = {"model.embed_tokens.weight": vectors, "model.norm.weight": np.ones(dim, np.float32)}

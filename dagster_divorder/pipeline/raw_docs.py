@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dagster_divorder.pipeline.merge import merge_small
 from dagster_divorder.pipeline.run import Run, content_hash
-from dagster_divorder.settings import CODE_VERSIONS
+from dagster_divorder.settings import CODE_VERSIONS, Settings
 from dagster_divorder.store.ingest import Ingest
 from dagster_divorder.store.inputs import LineBlock, RowBlock, find_files, read_lines, read_rows
 from dagster_divorder.store.receipts import Receipt
@@ -21,14 +21,14 @@ def run(run: Run) -> Receipt:
     settings = run.settings.input
     merge_small(run.store)
     kind, files = find_files(settings.paths)
-    key = content_hash("raw_docs", CODE_VERSIONS["raw_docs"], kind, settings.text_field)
+    key = records_key(run.settings, kind)
     schema = None
     size = sum(path.stat().st_size for path in files)
     with (
         Ingest(run.store, kind, key, settings.text_field) as ingest,
         run.progress("reading records", None, "records") as advance,
     ):
-        for block in _blocks(kind, files):
+        for block in read_blocks(kind, files):
             ingest.add(block)
             if isinstance(block, LineBlock):
                 advance(len(block.lines))
@@ -63,7 +63,13 @@ def run(run: Run) -> Receipt:
     )
 
 
-def _blocks(kind: str, files: list[Path]) -> Iterator[LineBlock | RowBlock]:
+def records_key(settings: Settings, kind: str) -> str:
+    """Stage key of record fragments: not the paths, so that a renamed or added file changes no record."""
+    return content_hash("raw_docs", CODE_VERSIONS["raw_docs"], kind, settings.input.text_field)
+
+
+def read_blocks(kind: str, files: list[Path]) -> Iterator[LineBlock | RowBlock]:
+    """The input, block by block."""
     schema = None
     for path in files:
         if kind == "jsonl":

@@ -74,10 +74,19 @@ def run_stage(stage: str, settings: Settings, progress: Progress | None = None) 
         timing = {
             "seconds": round(seconds, 3),
             "documents_per_second": round(documents / seconds, 1) if seconds > 0 else 0.0,
+            "seconds_per_new_document": _pace(receipt, seconds, load_receipt(store, stage)),
         }
         receipt = replace(receipt, report={**receipt.report, **timing})
         receipt.save(store)
     return receipt
+
+
+def _pace(receipt: Receipt, seconds: float, before: Receipt | None) -> float | None:
+    """Seconds a new document, of this run if it computed some, else as known before: what a plan goes by."""
+    new = receipt.report["new_documents"]
+    if new:
+        return seconds / new
+    return before.report.get("seconds_per_new_document") if before else None
 
 
 def run_all(

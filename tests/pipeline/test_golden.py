@@ -58,7 +58,10 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, Any] = {
         "raw_docs": receipts["raw_docs"].version,
         "base_model": xxhash.xxh3_64_hexdigest((fit / "tokenizer.json").read_bytes()),
-        "token_counts": [digest(column("token_counts", "ids").astype(np.uint32)), digest(column("token_counts", "lengths"))],
+        "token_counts": [
+            digest(column("token_counts", "ids").astype(np.uint32)),
+            digest(column("token_counts", "lengths")),
+        ],
         "shallow_embeddings": energy(column("shallow_embeddings", "vectors")),
         "clusters": digest(column("clusters", "labels")),
         "greedy_order": digest(np.load(settings.output.path / "order.npy")),
@@ -73,7 +76,9 @@ def test_no_stage_changes_its_output_under_the_same_code_version(tmp_path: Path)
     found = results(tmp_path)
     assert set(found) == set(golden)
     changed = [stage for stage in golden if found[stage] != golden[stage]]
-    assert not changed, f"{changed[0]} is the first stage whose output or code version differs: see this file's top"
+    assert not changed, (
+        f"{changed[0]} is the first stage whose output or code version differs: see this file's top"
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,213 @@
+"""Clustering: assignment against its twin, laws of assignment, fits of every odd sample."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from threadpoolctl import threadpool_limits
+
+from dagster_divorder.core import cluster
+from dagster_divorder.core.cluster import ClusterFit, assign, fit, needs_refit
+from dagster_divorder.core.kernels import reference_pool
+from dagster_divorder.errors import InputError
+
+ALGORITHMS = ["faiss", "minibatch"]
+
+
+def unit(rows):
+    return (rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)).astype(np.float32)
+
+
+def clusters_of(centre, centroids):
+    return ClusterFit(
+        centre=np.asarray(centre, np.float32),
+        centroids=np.asarray(centroids, np.float32),
+        sizes=np.ones(len(centroids), np.int64),
+        mean_distance=0.5,
+        iterations=1,
+        objective=0.5,
+        note="",
+    )
+
+
+def planted(n=600, dims=12, groups=5, noise=0.15, seed=0):
+    """Unit vectors around `groups` directions of falling frequency, and the direction of each."""
+    rng = np.random.default_rng(seed)
+    truth = np.minimum(rng.geometric(0.4, n) - 1, groups - 1)
+    return unit(rng.normal(size=(groups, dims))[truth] + noise * rng.normal(size=(n, dims))), truth
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 6), st.integers(1, 7), st.integers(0, 1000))
+def test_assignment_equals_the_exhaustive_search(n, dims, k, seed):
+    rng = np.random.default_rng(seed)
+    vectors, centroids = unit(rng.normal(size=(n, dims))), unit(rng.normal(size=(k, dims)))
+    centre = (0.3 * rng.normal(size=dims)).astype(np.float32)
+    labels, distances = assign(vectors, clusters_of(centre, centroids))
+    expected_labels, expected_distances = reference_pool.nearest(vectors, centre, centroids)
+    assert (labels.dtype, distances.dtype) == (np.int32, np.float32)
+    assert_array_equal(labels, expected_labels)
+    assert_allclose(distances, expected_distances, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def hard():
+    """Vectors with many close calls, in a shape where matrix products of different batches differ in their last bits."""
+    rng = np.random.default_rng(0)
+    centroids = unit(rng.normal(size=(130, 384)))
+    centroids[70:] = unit(centroids[:60] + 1e-7 * rng.normal(size=(60, 384)))
+    return unit(rng.normal(size=(1500, 384))), clusters_of(0.01 * rng.normal(size=384), centroids)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64, 999])
+def test_the_batch_does_not_change_a_label_or_distance(hard, rows):
+    vectors, clusters = hard
+    labels, distances = assign(vectors, clusters)
+    order = np.random.default_rng(rows).permutation(len(vectors))
+    parts = [assign(vectors[order[at : at + rows]], clusters) for at in range(0, len(vectors), rows)]
+    assert np.concatenate([part[0] for part in parts]).tobytes() == labels[order].tobytes()
+    assert np.concatenate([part[1] for part in parts]).tobytes() == distances[order].tobytes()
+
+
+def test_neither_threads_nor_blocks_change_the_bytes(hard, monkeypatch):
+    vectors, clusters = hard
+    with threadpool_limits(limits=1):
+        labels, distances = assign(vectors, clusters)
+    monkeypatch.setattr(cluster, "BLOCK_SCORES", 1000)
+    with threadpool_limits(limits=2):
+        again = assign(vectors, clusters)
+    assert (again[0].tobytes(), again[1].tobytes()) == (labels.tobytes(), distances.tobytes())
+
+
+def test_the_first_of_equal_centroids_is_taken():
+    same = np.float32([[0.6, 0.8]])
+    assert assign(same, clusters_of([0, 0], np.repeat(same, 3, axis=0)))[0].tolist() == [0]
+
+
+def test_a_vector_at_the_centre_or_of_zeros_has_distance_one():
+    clusters = clusters_of([0.6, 0.8], [[1, 0], [0, 1]])
+    labels, distances = assign(np.float32([[0.6, 0.8]]), clusters)
+    assert (labels.tolist(), distances.tolist()) == ([0], [1.0])
+    labels, distances = assign(np.zeros((1, 2), np.float32), clusters_of([0, 0], [[1, 0]]))
+    assert (labels.tolist(), distances.tolist()) == ([0], [1.0])
+
+
+def test_no_vectors_get_no_labels():
+    labels, distances = assign(np.zeros((0, 2), np.float32), clusters_of([0, 0], [[1, 0]]))
+    assert (len(labels), len(distances)) == (0, 0)
+
+
+def test_vectors_that_cannot_be_assigned_are_refused():
+    clusters = clusters_of([0, 0], [[1, 0]])
+    with pytest.raises(InputError, match=r"\(1, 3\) and the centroids 2 dims"):
+        assign(np.ones((1, 3), np.float32), clusters)
+    with pytest.raises(InputError, match="vector 1 holds NaN"):
+        assign(np.float32([[1, 0], [np.nan, 0]]), clusters)
+
+
+@pytest.mark.parametrize("centre", [True, False], ids=["centred", "plain"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_planted_groups_are_found_largest_first(algorithm, centre):
+    vectors, truth = planted()
+    found = fit(vectors, 5, algorithm=algorithm, centre=centre)
+    labels, distances = assign(vectors, found)
+    assert_array_equal(labels, truth)
+    assert_array_equal(found.sizes, np.bincount(truth))
+    assert (np.diff(found.sizes) <= 0).all()
+    assert_allclose(found.mean_distance, distances.mean(dtype=np.float64))
+    assert_allclose(np.linalg.norm(found.centroids, axis=1), 1, atol=1e-5)
+    assert found.centre.any() == centre
+    assert found.note == ""
+    assert found.iterations > 0
+    assert_allclose(found.objective, 1 - found.mean_distance, atol=0.02)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_same_seed_gives_the_same_bytes_whatever_the_threads(algorithm):
+    vectors, _ = planted(4000, 384, 130, noise=1.0)
+    with threadpool_limits(limits=1):
+        one = fit(vectors, 120, algorithm=algorithm, seed=3)
+    with threadpool_limits(limits=2):
+        two = fit(vectors, 120, algorithm=algorithm, seed=3)
+    for name, value in dataclasses.asdict(one).items():
+        assert np.array_equal(value, dataclasses.asdict(two)[name]), name
+    assert fit(vectors, 120, algorithm=algorithm, seed=4).centroids.tobytes() != one.centroids.tobytes()
+
+
+def test_a_larger_sample_is_thinned_by_the_seed(monkeypatch):
+    monkeypatch.setattr(cluster, "POINTS_PER_CENTROID", 20)
+    vectors, _ = planted()
+    assert fit(vectors, 5).sizes.sum() == 100
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_fewer_distinct_vectors_than_clusters_are_their_own_centroids(algorithm):
+    distinct = unit(np.random.default_rng(0).normal(size=(3, 6)))
+    found = fit(distinct[[0, 0, 0, 0, 1, 1, 2]], 5, algorithm=algorithm)
+    labels, distances = assign(distinct, found)
+    assert sorted(labels.tolist()) == [0, 1, 2]
+    assert labels[0] == 0
+    assert found.sizes.tolist() == [4, 2, 1]
+    assert found.note == "3 clusters of 5: the sample has no more distinct vectors"
+    assert distances.max() < 1e-6
+
+
+@pytest.mark.parametrize("n", [1, 50])
+def test_vectors_all_alike_make_one_cluster_at_distance_zero(n):
+    found = fit(np.tile(np.float32([0.6, 0.8]), (n, 1)), 30)
+    assert found.sizes.tolist() == [n]
+    assert found.mean_distance < 1e-6
+    assert assign(np.float32([[0.8, -0.6]]), found)[1][0] > 0.9
+
+
+def test_vectors_without_any_direction_make_one_cluster():
+    found = fit(np.zeros((10, 4), np.float32), 3)
+    assert found.sizes.tolist() == [10]
+    assert found.mean_distance == 1.0
+
+
+@pytest.mark.parametrize("centre", [True, False], ids=["centred", "plain"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_empty_documents_do_no_harm(algorithm, centre):
+    vectors, _ = planted()
+    vectors[::50] = 0.0
+    found = fit(vectors, 6, algorithm=algorithm, centre=centre)
+    labels, _ = assign(vectors, found)
+    assert np.isfinite(found.centroids).all()
+    assert len(set(labels[::50].tolist())) == 1
+
+
+def test_clusters_that_end_up_empty_are_dropped_and_counted():
+    vectors, _ = planted(60)
+    extra = clusters_of(np.zeros(12), np.vstack([vectors[:2], -vectors.mean(axis=0, keepdims=True), vectors[2:4]]))
+    found = cluster._largest_first(extra, vectors)
+    assert (len(found.centroids), found.note) == (4, "4 clusters of 5: 1 ended up empty")
+    assert (found.sizes > 0).all()
+
+
+def test_impossible_fits_are_refused():
+    vectors, _ = planted(20)
+    for bad, k, message in [(vectors[:0], 3, "at least one row"), (vectors, 0, "k is 0"), (vectors * np.nan, 3, "NaN")]:
+        with pytest.raises(InputError, match=message):
+            fit(bad, k)
+    with pytest.raises(InputError, match="'dbscan'; expected one of faiss, minibatch"):
+        fit(vectors, 3, algorithm="dbscan")
+
+
+@pytest.mark.parametrize(
+    ("documents", "new_distance", "reason"),
+    [
+        (1999, 0.5, None),
+        (1999, None, None),
+        (2000, None, "grown from 1,000 to 2,000"),
+        (1001, 0.626, "new documents lie 0.626"),
+        (1001, 0.625, None),
+        (500, 0.1, None),
+    ],
+)
+def test_the_drift_rule(documents, new_distance, reason):
+    found = needs_refit(1000, documents, 0.5, new_distance)
+    assert found is None if reason is None else reason in found

@@ -1,0 +1,108 @@
+"""PPMI-SVD token vectors against the dense textbook computation, and small corpora."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from threadpoolctl import threadpool_limits
+
+from dagster_divorder.core import ppmi
+from dagster_divorder.core.kernels import reference_pool
+from dagster_divorder.core.ppmi import token_vectors
+
+VOCABULARY = 9
+corpora = st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=7), min_size=1, max_size=7)
+
+
+def flat(documents):
+    ids = np.array([token for document in documents for token in document], np.uint16)
+    return ids, np.array([len(document) for document in documents], np.int64)
+
+
+def topical(documents=60, seed=0):
+    """Two topics of 20 tokens each and 10 tokens that both use."""
+    rng = np.random.default_rng(seed)
+    return [
+        np.concatenate([rng.integers(20 * (d % 2), 20 * (d % 2) + 20, 30), rng.integers(40, 50, 10)])
+        for d in range(documents)
+    ]
+
+
+def dense_ppmi(documents, contexts):
+    pairs = reference_pool.count_pairs([set(document) for document in documents], contexts, VOCABULARY)
+    expected = pairs.sum(axis=1, keepdims=True) * pairs.sum(axis=0) / pairs.sum()
+    ratio = np.divide(pairs, expected, out=np.zeros_like(pairs), where=expected > 0)
+    return np.log(np.maximum(ratio, 1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(corpora)
+def test_ppmi_equals_the_dense_formula(documents):
+    pairs = ppmi._pairs(*flat(documents), VOCABULARY)
+    frequency = np.array(reference_pool.count_documents(*flat(documents), VOCABULARY))
+    contexts = [token for token in np.argsort(-frequency, kind="stable").tolist() if frequency[token]]
+    if contexts:
+        rows = np.vstack([ppmi._ppmi(pairs, first, min(first + 4, VOCABULARY)) for first in range(0, VOCABULARY, 4)])
+        assert_allclose(rows, dense_ppmi(documents, contexts), atol=1e-6)
+    assert len(pairs.column_sums) == len(contexts)
+
+
+def test_vectors_are_the_left_singular_vectors():
+    documents = topical()
+    found = token_vectors(*flat(documents), 50, 8)
+    pairs = ppmi._pairs(*flat(documents), 50)
+    left, strength, _ = np.linalg.svd(ppmi._ppmi(pairs, 0, 50).astype(np.float64))
+    cosines = np.abs((found.vectors / np.linalg.norm(found.vectors, axis=0)).T @ left[:, :8])
+    assert found.rank == 8
+    assert_allclose(cosines, np.eye(8), atol=1e-3)
+    assert_allclose(found.explained, (strength[:8] ** 2).sum() / (strength**2).sum(), rtol=1e-5)
+    assert_allclose(np.sqrt((found.vectors**2).mean(axis=0)), ppmi.TABLE_SCALE, rtol=1e-4)
+
+
+def test_tokens_of_one_topic_lie_together():
+    vectors = token_vectors(*flat(topical(400)), 50, 8).vectors[:, :2]
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = unit @ unit.T
+    assert cosines[:20, :20].mean() > 0.8 > 0.3 > cosines[:20, 20:40].mean()
+
+
+def test_a_document_is_cut_into_even_pieces(monkeypatch):
+    monkeypatch.setattr(ppmi, "PIECE_TOKENS", 4)
+    pairs = ppmi._pairs(np.arange(9, dtype=np.uint16), np.array([9, 0]), 9)
+    assert pairs.pieces.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_one_long_document_has_structure():
+    ids = np.concatenate(topical(400))
+    assert token_vectors(ids, np.array([len(ids)]), 50, 4).rank == 4
+
+
+@pytest.mark.parametrize(
+    "documents", [[[1, 2, 3]], [[1, 2, 3]] * 10, [[]], [[5]]], ids=["one", "alike", "empty", "one token"]
+)
+def test_where_nothing_can_be_learnt_vectors_are_random_from_the_seed(documents):
+    found, again, other = (token_vectors(*flat(documents), VOCABULARY, 4, seed=seed) for seed in (1, 1, 2))
+    assert (found.rank, found.explained) == (0, 0.0)
+    assert np.isfinite(found.vectors).all()
+    assert np.linalg.matrix_rank(found.vectors) == 4
+    assert_array_equal(found.vectors, again.vectors)
+    assert (found.vectors != other.vectors).all()
+
+
+def test_columns_beyond_the_rank_and_tokens_never_seen_are_zero():
+    found = token_vectors(*flat([[0, 1], [2, 3], [0, 1], [2, 4]]), VOCABULARY, 30)
+    assert 0 < found.rank < 5
+    assert not found.vectors[:, found.rank :].any()
+    assert not found.vectors[5:].any()
+    assert found.vectors[:5].any(axis=1).all()
+
+
+def test_threads_do_not_change_the_bytes():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(50, 400, 300)
+    ids = (3000 * rng.random(lengths.sum()) ** 3).astype(np.uint16)
+    with threadpool_limits(limits=1):
+        one = token_vectors(ids, lengths, 3000, 40).vectors
+    with threadpool_limits(limits=2):
+        assert one.tobytes() == token_vectors(ids, lengths, 3000, 40).vectors.tobytes()
