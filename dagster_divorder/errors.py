@@ -5,7 +5,9 @@
     ├── InputError       a corpus, a model directory or an argument cannot be used as it is
     │   └── RejectLimitError   more records were refused than input.max_reject_share allows
     ├── StoreError       a stored file is damaged, from another version, or cannot be written
-    │   └── StoreBusyError     another run holds the store's lease
+    │   ├── StoreBusyError     another run holds the store's lease
+    │   ├── DamagedFileError   a file that can be made again is missing or not what was written
+    │   └── DiskFullError      the disk is full
     └── MissingStageError      a result is asked for before the stage that makes it has run
 
 A message names the value found, what was expected, and what to do about it.
@@ -34,6 +36,22 @@ class StoreError(DivOrderError):
 
 class StoreBusyError(StoreError):
     """Another run holds the store's lease."""
+
+
+class DamagedFileError(StoreError):
+    """A file of the store is missing or not what was written. A run makes it again, so it is not the end of one.
+
+    `name` is its name in the store.
+    """
+
+    # A default, since an exception that comes from another process is made with the message alone.
+    def __init__(self, message: str, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class DiskFullError(StoreError):
+    """The disk is full. What was there is whole, and a run after some space is freed goes on from there."""
 
 
 class MissingStageError(DivOrderError):

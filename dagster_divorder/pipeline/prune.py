@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import orjson
 
 from dagster_divorder.pipeline.merge import DOCUMENT_STAGES, rewrite
 from dagster_divorder.pipeline.results import embeddings_file
 from dagster_divorder.pipeline.run import STAGES
+from dagster_divorder.store.fits import read_pin
 from dagster_divorder.store.fragments import DOCUMENTS, records_folder
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
@@ -93,8 +93,8 @@ def _needed(store: LocalStore) -> set[str]:
                 names.add(file)
     for folder in store.folders("pins"):
         for name in store.list(folder):
-            pin = orjson.loads(store.read(name))
-            if f"fits/{pin['stage']}/{pin['hash']}" in fits:
+            fit = read_pin(store, name)
+            if fit and fit.folder in fits:
                 names.add(name)
     if "shallow_embeddings" in receipts:
         names.add(embeddings_file(receipts["shallow_embeddings"]))

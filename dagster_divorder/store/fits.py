@@ -7,14 +7,14 @@ own, and changing them back finds the old one again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import orjson
 import xxhash
 
-from dagster_divorder.errors import StoreError
+from dagster_divorder.errors import DamagedFileError, StoreError
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.pointers import read_pointer, write_pointer
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,24 @@ class Fit:
 
 
 def pinned(store: LocalStore, stage: str, recipe: str) -> Fit | None:
-    """The current fit of a stage under a recipe, None if there is none yet."""
-    name = _pointer(stage, recipe)
-    return Fit(**orjson.loads(store.read(name))) if store.exists(name) else None
+    """The current fit of a stage under a recipe, None if there is none yet.
+
+    Raises:
+        StoreError: the pointer is damaged. Fitting again would change later results, so it is not done unasked.
+    """
+    return read_pin(store, f"pins/{stage}/{recipe}.json")
+
+
+def read_pin(store: LocalStore, name: str) -> Fit | None:
+    """The fit that a pointer names, None if there is no such pointer; `pinned` by the pointer's name in the store."""
+    try:
+        values = read_pointer(store, name)
+    except DamagedFileError:
+        raise StoreError(
+            f"pin {store.path(name)} is damaged; restore it from a copy, or delete it to fit again (later stages are "
+            "then computed again)"
+        ) from None
+    return Fit(**values) if values else None
 
 
 def pin(store: LocalStore, stage: str, recipe: str, files: Mapping[str, bytes], reason: str) -> Fit:
@@ -41,8 +56,7 @@ def pin(store: LocalStore, stage: str, recipe: str, files: Mapping[str, bytes], 
     fit = Fit(stage, _hash(files), reason)
     for name, data in files.items():
         store.put(f"{fit.folder}/{name}", data)
-    pointer = orjson.dumps({"stage": stage, "hash": fit.hash, "reason": reason})
-    store.put(_pointer(stage, recipe), pointer, replace=True)
+    write_pointer(store, f"pins/{stage}/{recipe}.json", asdict(fit))
     return fit
 
 
@@ -67,10 +81,6 @@ def read_fit(store: LocalStore, fit: Fit) -> dict[str, bytes]:
 def fit_path(store: LocalStore, fit: Fit) -> Path:
     """Folder of a fit's files, for libraries that read folders."""
     return store.path(fit.folder)
-
-
-def _pointer(stage: str, recipe: str) -> str:
-    return f"pins/{stage}/{recipe}.json"
 
 
 def _hash(files: Mapping[str, bytes]) -> str:

@@ -1,12 +1,14 @@
 """128-bit content ids, and an index of them in sorted arrays.
 
 Ids are xxh3-128 digests. In memory an id is two uint64 words, high word first, so that word order is byte order.
-Memory: 24 bytes an id. Cost: a lookup is a binary search in each of at most log2(N / first level) sorted levels.
+Memory: 24 bytes an id, 80 for a moment while the largest levels merge. Cost: a lookup is a binary search in each of at
+most log2(N / first batch) sorted levels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import xxhash
@@ -30,6 +32,31 @@ def to_bytes(ids: np.ndarray) -> bytes:
     return ids.astype(">u8").tobytes()
 
 
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """The distinct ones of n ids: id u occurs first at `first[u]`, int64 (distinct,), rising; ids[first][inverse] == ids."""
+
+    first: np.ndarray
+    inverse: np.ndarray
+
+
+def distinct(ids: np.ndarray) -> Distinct:
+    """Which of the uint64 (n, 2) ids are distinct, in the order of their first occurrence."""
+    # A stable sort, so that of equal ids the first comes first.
+    order = np.lexsort((ids[:, 1], ids[:, 0]))
+    ordered = ids[order]
+    starts = np.ones(len(ids), dtype=bool)
+    starts[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    group = np.cumsum(starts) - 1
+    first = order[starts]
+    by_first = np.argsort(first)
+    place = np.empty_like(by_first)
+    place[by_first] = np.arange(len(first))
+    inverse = np.empty(len(ids), dtype=np.int64)
+    inverse[order] = place[group]
+    return Distinct(first[by_first], inverse)
+
+
 class IdIndex:
     """Id -> row number, for rows added in batches.
 
@@ -39,10 +66,11 @@ class IdIndex:
 
     def __init__(self) -> None:
         self.size = 0
+        # Each level: high words (sorted), low words, rows.
         self._levels: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
     def add(self, ids: np.ndarray) -> np.ndarray:
-        """Add uint64 (n, 2) ids as the next rows; return their row numbers, int64 (n,)."""
+        """Add uint64 (n, 2) ids, none of them there yet, as the next rows; return their row numbers, int64 (n,)."""
         rows = np.arange(self.size, self.size + len(ids), dtype=np.int64)
         self.size += len(ids)
         if len(ids):
@@ -54,31 +82,43 @@ class IdIndex:
         return rows
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """Row number of each uint64 (n, 2) id, int64 (n,); -1 where it is not there. Ids are added once."""
+        """Row number of each uint64 (n, 2) id, int64 (n,); -1 where it is not there."""
+        # Looked up by rising id, neighbours share cache lines: twice as fast in a large index.
+        by_id = np.argsort(ids[:, 0])
+        high, low = ids[by_id, 0], ids[by_id, 1]
         found = np.full(len(ids), -1, dtype=np.int64)
-        for high, low, rows in self._levels:
+        for level in self._levels:
             missing = np.flatnonzero(found < 0)
             if not len(missing):
                 break
-            wanted_high, wanted_low = ids[missing, 0], ids[missing, 1]
-            at = np.searchsorted(high, wanted_high)
-            # Equal high words are next to each other; distinct ids that share one are rare, so this ends after one
-            # step but for the adversarial case.
-            while len(missing):
-                inside = at < len(high)
-                missing, at, wanted_high, wanted_low = (
-                    part[inside] for part in (missing, at, wanted_high, wanted_low)
-                )
-                same_high = high[at] == wanted_high
-                hit = same_high & (low[at] == wanted_low)
-                found[missing[hit]] = rows[at[hit]]
-                more = same_high & ~hit
-                missing, at, wanted_high, wanted_low = (
-                    part[more] for part in (missing, at + 1, wanted_high, wanted_low)
-                )
-        return found
+            found[missing] = _find(level, high[missing], low[missing])
+        rows = np.empty_like(found)
+        rows[by_id] = found
+        return rows
 
 
 def _sort(high: np.ndarray, low: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    by = np.lexsort((rows, low, high))
+    # numpy's stable sort is timsort: merging two sorted runs takes linear time.
+    by = np.argsort(high, kind="stable")
     return high[by], low[by], rows[by]
+
+
+def _find(
+    level: tuple[np.ndarray, np.ndarray, np.ndarray], high: np.ndarray, low: np.ndarray
+) -> np.ndarray:
+    """Row of each id in one level, -1 where it is not there."""
+    level_high, level_low, rows = level
+    found = np.full(len(high), -1, dtype=np.int64)
+    pending = np.arange(len(high))
+    at = np.searchsorted(level_high, high)
+    # Ids that share a high word are neighbours, in no order; they are rare, so that this loop ends after one step but in
+    # the adversarial case.
+    while len(pending):
+        inside = at < len(level_high)
+        pending, at = pending[inside], at[inside]
+        inside = level_high[at] == high[pending]
+        pending, at = pending[inside], at[inside]
+        hit = level_low[at] == low[pending]
+        found[pending[hit]] = rows[at[hit]]
+        pending, at = pending[~hit], at[~hit] + 1
+    return found

@@ -28,7 +28,7 @@ from dagster_divorder.store.fragments import (
     fragment_name,
     records_folder,
 )
-from dagster_divorder.store.ids import IdIndex, hash_all, to_bytes, words
+from dagster_divorder.store.ids import IdIndex, distinct, hash_all, to_bytes, words
 from dagster_divorder.store.inputs import LineBlock, RowBlock
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.records import parse_lines, parse_rows, reject_line, row_ids
@@ -45,7 +45,7 @@ class Ingested:
 
     view: View
     version: str
-    """Hash of the record and document ids in input order: equal input, equal version, whatever the fragments."""
+    """Hash of the key and the record ids in input order: equal input, equal version, whatever the fragments."""
     rejects: str
     """File of the refused records."""
     rejected: int
@@ -68,10 +68,11 @@ class Ingest:
         self._writing: deque[Future[str]] = deque()
         self._documents = _Shelf(Fragments(store, DOCUMENTS))
         self._records = _Shelf(Fragments(store, records_folder(key)))
-        self._documents.load()
-        # A record whose document is gone is read again, as if never seen.
-        self._records.load(lambda index: bool((self._documents.ids.find(index["document"]) >= 0).all()))
-        self._document_of = [self._documents.ids.find(self._records.index_column("document"))]
+        # Of the document rows: sizes in bytes. Of the record rows: the document row of each. In parts, in row order.
+        self._document_sizes: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
+        self._document_of: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
+        self._version = xxhash.xxh3_128(key.encode())
+        self._load()
         self._old_records, self._old_documents = self._records.ids.size, self._documents.ids.size
         self._record_rows: list[np.ndarray] = []
         self._rejects: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
@@ -85,43 +86,67 @@ class Ingest:
         self._writer.shutdown()
         self._rejects.close()
 
+    def _load(self) -> None:
+        def keep_size(index: Mapping[str, np.ndarray]) -> bool:
+            self._document_sizes.append(index["size"])
+            return True
+
+        def find_documents(index: Mapping[str, np.ndarray]) -> bool:
+            rows = self._documents.ids.find(index["document"])
+            # A record whose document is gone is read again, as if never seen.
+            sound = bool((rows >= 0).all())
+            if sound:
+                self._document_of.append(rows)
+            return sound
+
+        self._documents.load(keep_size)
+        self._records.load(find_documents)
+
     def add(self, block: LineBlock | RowBlock) -> None:
         """Take in the next block of the input."""
         ids = words(hash_all(block.lines) if isinstance(block, LineBlock) else row_ids(block.rows))
-        rows = self._records.ids.find(ids)
-        new = _first_occurrences(ids, np.flatnonzero(rows < 0))
-        accepted = self._take_new(block, ids, new)
-        if len(accepted):
-            missing = np.flatnonzero(rows < 0)
-            rows[missing] = self._records.ids.find(ids[missing])
+        once = distinct(ids)
+        rows = self._records.ids.find(ids[once.first])
+        new = np.flatnonzero(rows < 0)
+        if len(new):
+            rows[new] = self._take_new(block, once.first[new], ids)
+        rows = rows[once.inverse]
         refused = np.flatnonzero(rows < 0)
         if len(refused):
             self._refuse(block, refused)
-            rows = rows[rows >= 0]
+            accepted = rows >= 0
+            rows, ids = rows[accepted], ids[accepted]
+        self._version.update(to_bytes(ids))
         self._accepted += len(rows)
         self._record_rows.append(rows)
 
-    def _take_new(self, block: LineBlock | RowBlock, ids: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """Parse the new records and shelve the sound ones with their documents; which of the block they are."""
-        texts, _ = self._parse(block, new)
-        sound = np.array(
-            [at for at, text in zip(new, texts, strict=True) if text is not None], dtype=np.int64
-        )
-        if not len(sound):
-            return sound
+    def _take_new(self, block: LineBlock | RowBlock, at: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Parse new records of a block, distinct ones, and shelve the sound ones with their documents.
+
+        Returns the record row of each, -1 where it is refused.
+        """
+        texts, _ = self._parse(block, at)
         held = [text for text in texts if text is not None]
+        rows = np.full(len(at), -1, dtype=np.int64)
+        if not held:
+            return rows
+        sound = np.flatnonzero([text is not None for text in texts])
         document_ids = words(hash_all(held))
-        unseen = _first_occurrences(document_ids, np.flatnonzero(self._documents.ids.find(document_ids) < 0))
-        fresh = [held[at] for at in unseen]
-        sizes = np.array([len(text) for text in fresh], dtype=np.int64)
-        self._documents.add({"id": document_ids[unseen], "size": sizes}, _utf8(fresh), int(sizes.sum()))
-        content, record_sizes = _content(block, sound)
-        index = {"id": ids[sound], "document": document_ids, "size": record_sizes}
-        self._records.add(index, content, int(record_sizes.sum()))
-        self._document_of.append(self._documents.ids.find(document_ids))
+        once = distinct(document_ids)
+        document_rows = self._documents.ids.find(document_ids[once.first])
+        unseen = np.flatnonzero(document_rows < 0)
+        fresh = [held[i] for i in once.first[unseen]]
+        sizes = np.fromiter(map(len, fresh), np.int64, len(fresh))
+        index = {"id": document_ids[once.first[unseen]], "size": sizes}
+        document_rows[unseen] = self._documents.add(index, _utf8(fresh), int(sizes.sum()))
+        self._document_sizes.append(sizes)
+        content, record_sizes = _content(block, at[sound])
+        index = {"id": ids[at[sound]], "document": document_ids, "size": record_sizes}
+        rows[sound] = self._records.add(index, content, int(record_sizes.sum()))
+        self._document_of.append(document_rows[once.inverse])
         if self._records.full or self._documents.full:
             self._flush()
-        return sound
+        return rows
 
     def _parse(self, block: LineBlock | RowBlock, at: np.ndarray) -> tuple[list[bytes | None], list[str]]:
         if isinstance(block, LineBlock):
@@ -176,28 +201,27 @@ class Ingest:
             raise InputError("the input holds no records; expected at least one JSONL line or Parquet row")
         self._flush()
         self._await_writes(0)
-        record_row = np.concatenate(self._record_rows)
-        document_row = np.concatenate(self._document_of)[record_row]
-        record_ids = self._records.index_column("id")
-        document_ids = self._documents.index_column("id")
-        version = xxhash.xxh3_128()
-        version.update(to_bytes(record_ids[record_row]))
-        version.update(to_bytes(document_ids[document_row]))
-        used = np.zeros(self._documents.ids.size, dtype=bool)
+        new_records = self._records.forget_ids() - self._old_records
+        new_documents = self._documents.forget_ids() - self._old_documents
+        record_row = _joined(self._record_rows)
+        document_row = _joined(self._document_of)[record_row]
+        sizes = _joined(self._document_sizes)
+        used = np.zeros(len(sizes), dtype=bool)
         used[document_row] = True
-        sizes = self._documents.index_column("size")
-        records, record_row = self._records.used(record_row)
-        documents, document_row = self._documents.used(document_row)
+        text_bytes = int(sizes[used].sum())
+        del sizes, used
+        records = self._records.used(record_row)
+        documents = self._documents.used(document_row)
         self._rejects.seek(0)
         return Ingested(
             view=View(self.kind, records, documents, record_row, document_row),
-            version=version.hexdigest(),
+            version=self._version.hexdigest(),
             rejects=self.store.seal("rejects", "rejects", self._rejects.read(), "jsonl"),
             rejected=self._rejected,
-            new_records=self._records.ids.size - self._old_records,
-            new_documents=self._documents.ids.size - self._old_documents,
+            new_records=new_records,
+            new_documents=new_documents,
             partial_lines=self._partial,
-            text_bytes=int(sizes[used].sum()),
+            text_bytes=text_bytes,
         )
 
     def abandon(self) -> None:
@@ -208,7 +232,10 @@ class Ingest:
 
 
 class _Shelf:
-    """Fragments of one folder: those there, those put by this reading, and the open one."""
+    """Fragments of one folder: those there, those put by this reading, and the open one.
+
+    The index of ids is the only holder of the ids of closed fragments.
+    """
 
     def __init__(self, fragments: Fragments) -> None:
         self.fragments = fragments
@@ -216,34 +243,35 @@ class _Shelf:
         self._names: list[str] = []
         self._rows: list[int] = []
         self._put: list[str] = []
-        self._index: list[dict[str, np.ndarray]] = []
         self._open_index: list[dict[str, np.ndarray]] = []
         self._open_content: list[pa.Array] = []
         self._open_rows = self._open_bytes = 0
 
-    def load(self, sound: Callable[[Mapping[str, np.ndarray]], bool] | None = None) -> None:
+    def load(self, take: Callable[[Mapping[str, np.ndarray]], bool]) -> None:
+        """Take the stored fragments of which `take(index)` is true, in the order of their rows."""
         content = self.fragments.files()
+        ids = []
         for name, index in self.fragments.indexes():
-            if name in content and (sound is None or sound(index)):
+            if name in content and take(index):
                 self._names.append(name)
                 self._rows.append(len(index["id"]))
-                self._index.append(index)
-                self.ids.add(index["id"])
+                ids.append(index["id"])
+        if ids:
+            self.ids.add(np.concatenate(ids))
 
-    def index_column(self, column: str) -> np.ndarray:
-        """A column of the index over all rows, in row order."""
-        parts = [index[column] for index in (*self._index, *self._open_index)]
-        empty = np.empty(
-            (0,) if column == "size" else (0, 2), dtype=np.int64 if column == "size" else np.uint64
-        )
-        return np.concatenate([empty, *parts])
-
-    def add(self, index: dict[str, np.ndarray], content: pa.Array, size: int) -> None:
-        self.ids.add(index["id"])
+    def add(self, index: dict[str, np.ndarray], content: pa.Array, size: int) -> np.ndarray:
+        """Put rows into the open fragment; return their row numbers."""
         self._open_index.append(index)
         self._open_content.append(content)
         self._open_rows += len(content)
         self._open_bytes += size
+        return self.ids.add(index["id"])
+
+    def forget_ids(self) -> int:
+        """Free the ids; how many there were."""
+        size = self.ids.size
+        self.ids = IdIndex()
+        return size
 
     @property
     def full(self) -> bool:
@@ -261,7 +289,6 @@ class _Shelf:
         self._names.append(name)
         self._rows.append(self._open_rows)
         self._put.append(name)
-        self._index.append(index)
         self._open_index, self._open_content = [], []
         self._open_rows = self._open_bytes = 0
         return [writer.submit(lambda: self.fragments.put(pa.concat_arrays(content), index))]
@@ -270,28 +297,28 @@ class _Shelf:
         for name in self._put:
             self.fragments.delete(name)
 
-    def used(self, rows: np.ndarray) -> tuple[tuple[Fragment, ...], np.ndarray]:
-        """The fragments that some of the rows lie in, by first use, and the rows counted through them."""
+    def used(self, rows: np.ndarray) -> tuple[Fragment, ...]:
+        """The fragments that some of the rows lie in, by first use. Writes `rows`: counted through these fragments."""
         starts = np.concatenate([[0], np.cumsum(self._rows, dtype=np.int64)])
         fragment = np.searchsorted(starts, rows, side="right") - 1
-        numbers, first = np.unique(fragment, return_index=True)
-        numbers = numbers[np.argsort(first)]
+        first = np.full(len(self._names), -1, dtype=np.int64)
+        # Of several values for one place the last stays, so this leaves the first use.
+        first[fragment[::-1]] = np.arange(len(rows) - 1, -1, -1)
+        numbers = np.flatnonzero(first >= 0)
+        numbers = numbers[np.argsort(first[numbers])]
         files = self.fragments.files()
         kept = tuple(Fragment(self._names[i], files[self._names[i]], self._rows[i]) for i in numbers)
         shift = np.zeros(len(self._names), dtype=np.int64)
         shift[numbers] = np.concatenate([[0], np.cumsum([f.rows for f in kept], dtype=np.int64)])[:-1]
-        return kept, rows - starts[fragment] + shift[fragment]
+        rows += (shift - starts[:-1])[fragment]
+        return kept
 
 
-def _first_occurrences(ids: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Of the rows `at`, those whose id none of the rows before them has."""
-    if not len(at):
-        return at
-    order = np.lexsort((at, ids[at, 1], ids[at, 0]))
-    ordered = ids[at[order]]
-    first = np.ones(len(at), dtype=bool)
-    first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    return np.sort(at[order[first]])
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    """Parts as one array; the parts are freed."""
+    whole = np.concatenate(parts)
+    parts.clear()
+    return whole
 
 
 def _content(block: LineBlock | RowBlock, at: np.ndarray) -> tuple[pa.Array, np.ndarray]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
@@ -35,7 +35,7 @@ class LineBlock:
 
     path: str
     lines: list[bytes]
-    numbers: list[int]
+    numbers: Sequence[int]
     unterminated: bool = False
     """The last line of this block ends the file without a terminator."""
 
@@ -148,13 +148,12 @@ def read_lines(path: Path) -> Iterator[LineBlock]:
 
 
 def _line_block(path: Path, lines: list[bytes], before: int, *, unterminated: bool = False) -> LineBlock:
-    kept: list[bytes] = []
-    numbers: list[int] = []
-    for number, line in enumerate(lines, before + 1):
-        if line.strip():
-            kept.append(line.removesuffix(b"\r"))
-            numbers.append(number)
-    return LineBlock(str(path), kept, numbers, unterminated)
+    numbers: Sequence[int] = range(before + 1, before + 1 + len(lines))
+    blank = [not line.strip() for line in lines]
+    if any(blank):
+        numbers = [number for number, skip in zip(numbers, blank, strict=True) if not skip]
+        lines = [line for line, skip in zip(lines, blank, strict=True) if not skip]
+    return LineBlock(str(path), [line.removesuffix(b"\r") for line in lines], numbers, unterminated)
 
 
 def _open_bytes(path: Path) -> IO[bytes]:

@@ -4,7 +4,8 @@ Guarantee: a name is either absent or complete. `put` writes under a temporary n
 neither a killed process nor a full disk leaves a half-written file under its name.
 
 A *sealed* name carries the xxh3-128 of its bytes, `<key>.<32 hex digits>.<ext>`: a damaged file is found when it is
-read, and whether a result is present is one listing of its folder.
+read, and whether a result is present is one listing of its folder. A damaged or missing file raises DamagedFileError,
+which `pipeline.repair` answers where the file can be made again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import errno
 import fcntl
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +23,7 @@ from typing import IO, Any
 import orjson
 import xxhash
 
-from dagster_divorder.errors import StoreBusyError, StoreError
+from dagster_divorder.errors import DamagedFileError, DiskFullError, StoreBusyError, StoreError
 
 FORMAT_VERSION = 1
 FORMAT_FILE = "format.json"
@@ -45,7 +47,7 @@ class LocalStore:
         """Make the folder if it is missing, check its format version, and return self."""
         marker = self.root / FORMAT_FILE
         if marker.exists():
-            version = orjson.loads(marker.read_bytes()).get("version")
+            version = self._format_version()
             if version != FORMAT_VERSION:
                 raise StoreError(
                     f"store {self.root} has format version {version}, this package reads version {FORMAT_VERSION}; "
@@ -54,6 +56,17 @@ class LocalStore:
             return self
         self.put(FORMAT_FILE, orjson.dumps({"version": FORMAT_VERSION}))
         return self
+
+    def _format_version(self) -> Any:
+        data = self.read(FORMAT_FILE)
+        try:
+            return orjson.loads(data)["version"]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            raise StoreError(
+                f"{self.root / FORMAT_FILE} is damaged: it holds {data[:40]!r}, expected "
+                f'{{"version":{FORMAT_VERSION}}}; delete it if this version of the package wrote the store, '
+                "or set store.path to a new folder"
+            ) from None
 
     def path(self, name: str) -> Path:
         return self.root / name
@@ -85,7 +98,10 @@ class LocalStore:
         try:
             return (self.root / name).read_bytes()
         except FileNotFoundError:
-            raise StoreError(f"{self.root / name} is missing; run the pipeline again to make it") from None
+            message = f"{self.root / name} is missing; run the pipeline again to make it"
+            raise DamagedFileError(message, name) from None
+        except OSError as error:
+            raise StoreError(f"{self.root / name} cannot be read: {error.strerror}") from error
 
     def put(
         self, name: str, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any], *, replace: bool = False
@@ -108,8 +124,12 @@ class LocalStore:
         return self.put(f"{folder}/{key}.{xxhash.xxh3_128_hexdigest(data)}.{extension}", data)
 
     def sealed(self, folder: str) -> dict[str, str]:
-        """Key -> name of the sealed files in a folder (the first by name if a key is there twice)."""
-        found: dict[str, str] = {}
+        """Key -> name of the sealed files in a folder (the first by name if a key is there twice).
+
+        Looking up a key that is not there raises DamagedFileError: who asks for a file without asking whether it is
+        there was promised one.
+        """
+        found = _Sealed(self, folder)
         for name in self.list(folder):
             found.setdefault(name.rsplit("/", 1)[1].split(".", 1)[0], name)
         return found
@@ -118,15 +138,16 @@ class LocalStore:
         """Read a sealed file.
 
         Raises:
-            StoreError: the bytes are not the ones that were written.
+            DamagedFileError: the bytes are not the ones that were written.
         """
         data = self.read(name)
         expected = name.rsplit(".", 2)[1]
         found = xxhash.xxh3_128_hexdigest(data)
         if found != expected:
-            raise StoreError(
+            raise DamagedFileError(
                 f"{self.root / name} is damaged: its content hashes to {found}, its name says {expected}; "
-                "delete the file and run again, it is then made anew"
+                "delete the file and run again, it is then made anew",
+                name,
             )
         return data
 
@@ -138,9 +159,13 @@ class LocalStore:
 
         Raises:
             StoreBusyError: another run holds it and `wait` is False.
+            StoreError: the store's folder cannot be made or written.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.root / LEASE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.root / LEASE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise explain_os_error(error, self.root) from error
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -159,11 +184,25 @@ class LocalStore:
             os.close(descriptor)
 
 
+class _Sealed(dict[str, str]):
+    """Key -> name of the sealed files in a folder."""
+
+    def __init__(self, store: LocalStore, folder: str) -> None:
+        super().__init__()
+        self._store, self._folder = store, folder
+
+    def __missing__(self, key: str) -> str:
+        name = f"{self._folder}/{key}"
+        raise DamagedFileError(
+            f"{self._store.path(name)}.* is missing; run the pipeline again to make it", name
+        )
+
+
 def write_atomically(target: Path, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any]) -> None:
     """Write bytes, chunks, or what a function writes to the open file, under a temporary name; then rename.
 
     Raises:
-        StoreError: the disk is full or the folder is not writable; the old file is still whole.
+        StoreError: the disk is full (DiskFullError) or the folder is not writable; the old file is still whole.
     """
     temporary = target.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
     try:
@@ -182,7 +221,8 @@ def write_atomically(target: Path, data: Bytes | Iterable[Bytes] | Callable[[IO[
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise explain_os_error(error, target) from error
+        size = len(data) if isinstance(data, (bytes, bytearray)) else getattr(data, "nbytes", 0)
+        raise explain_os_error(error, target, size) from error
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -198,10 +238,26 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def explain_os_error(error: OSError, target: Path) -> StoreError:
-    """What an operating system error at a path means for the user, and what to do."""
+def explain_os_error(error: OSError, target: Path, size: int = 0) -> StoreError:
+    """What an operating system error at a path means for the user, and what to do; `size` bytes were to be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreError(f"no space left for {target}; free some disk or move the folder, then run again")
+        free = shutil.disk_usage(target.parent).free
+        takes = f"it takes {megabytes(size)}, " if size else ""
+        return DiskFullError(
+            f"no space left for {target}: {takes}{megabytes(free)} are free there; free "
+            f"{f'at least {megabytes(max(size - free, 1))}' if size else 'some disk'}, "
+            "or move the folder to a larger disk, then run again: it goes on from here"
+        )
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return StoreError(
+            f"{target} cannot be written: {error.filename or target} is a file, expected a folder; "
+            "move it away, or set another path"
+        )
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         return StoreError(f"{target} cannot be written ({error.strerror}); make its folder writable")
     return StoreError(f"{target} cannot be written: {error}")
+
+
+def megabytes(size: int) -> str:
+    """A number of bytes as people read it, rounded up."""
+    return f"{-(-size // 10_000) / 100:,.2f} MB"

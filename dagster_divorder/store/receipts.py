@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import orjson
-
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.pointers import read_pointer, write_pointer
 
 FOLDER = "receipts"
 
@@ -30,11 +29,14 @@ class Receipt:
     report: dict[str, Any] = field(default_factory=dict)
 
     def save(self, store: LocalStore) -> None:
-        data = orjson.dumps(asdict(self), option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2)
-        store.put(f"{FOLDER}/{self.stage}.json", data, replace=True)
+        write_pointer(store, f"{FOLDER}/{self.stage}.json", asdict(self))
 
 
 def load_receipt(store: LocalStore, stage: str) -> Receipt | None:
-    """The receipt of a stage, None if it never ran on this store."""
-    name = f"{FOLDER}/{stage}.json"
-    return Receipt(**orjson.loads(store.read(name))) if store.exists(name) else None
+    """The receipt of a stage, None if it never ran on this store.
+
+    Raises:
+        DamagedFileError: it is not what was written.
+    """
+    values = read_pointer(store, f"{FOLDER}/{stage}.json")
+    return Receipt(**values) if values else None

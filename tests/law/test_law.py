@@ -1,0 +1,345 @@
+"""The incremental law: however a corpus and its settings came to be what they are, the output is that of one fresh run.
+
+A state machine edits input files, changes settings and changes them back, prunes, and runs in between. After every run
+the counts of new documents are compared with a model that remembers what was computed under which key; at the end a
+fresh store with a copy of the fits has to come to the same ids, labels, order and output bytes.
+
+`DIVORDER_LAW_EXAMPLES` sets the number of examples (default 25, some 30 seconds).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from dagster_divorder import load_results, run_all
+from dagster_divorder.core.order import STRATEGIES
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline import merge
+from dagster_divorder.pipeline.prune import prune
+from dagster_divorder.settings import Settings
+from dagster_divorder.store import compact, ingest, inputs
+from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.view import View
+from tests.conftest import TOPICS, topic_text
+
+EXAMPLES = int(os.environ.get("DIVORDER_LAW_EXAMPLES", "25"))
+STEPS = 12
+PER_DOCUMENT = ("token_counts", "shallow_embeddings", "clusters")
+OUTPUT = ("curated.jsonl", "order.npy", "rejects.jsonl")
+MISSING = object()
+NAMES = ("a.jsonl", "b.jsonl", "c.jsonl", "d.jsonl")
+TEXT_FIELDS = ("text", "body")
+
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "clusters.k": (3, 2, 5),
+    "clusters.refit": ("auto", "never"),
+    "embedding.pooling": ("idf", "mean"),
+    "input.text_field": TEXT_FIELDS,
+    "input.source_field": (None, "source"),
+    "order.strategy": ("balanced", *sorted(set(STRATEGIES) - {"balanced"})),
+    "order.within_cluster": ("original", "length-asc", "length-desc", "length-riffle"),
+    "order.length_bins": (5, 3),
+    "order.traits": (
+        {"cluster": 1.0, "length": 1.0},
+        {"cluster": 1.0, "score": 1.0, "source": 0.5},
+        {"length": 1.0, "source": 1.0},
+        {"score": 1.0},
+    ),
+    "seed": (0, 1),
+}
+
+
+def record(number: int, score: Any, source: int, extra: int) -> bytes:
+    """A JSONL line. Few texts, so that documents repeat, go and come back; as many records for each as fields differ."""
+    topic = tuple(TOPICS)[number % len(TOPICS)]
+    fields = {
+        "text": topic_text(topic, number, 1 + number * number % 23),
+        "body": topic_text(topic, number // 3, 2 + number % 5),
+        "source": f"site {source}",
+        "score": score,
+        "extra": extra,
+    }
+    return orjson.dumps({name: value for name, value in fields.items() if value is not MISSING})
+
+
+# A numeric field that some records lack, and that a few fill with text: then all of it is a category.
+scores = st.sampled_from([0.5, 3, 3.0, -1, 7.25, 1e9, None, MISSING]) | st.just("n/a")
+sound_lines = st.builds(record, st.integers(0, 40), scores, st.integers(0, 2), st.integers(0, 1))
+bad_lines = st.sampled_from([b'{"text": 1, "body": ""}', b"{", b"[]", b'{"text": "\\ud800"}', b"", b" \t"])
+lines = st.integers(0, 9).flatmap(lambda at: bad_lines if at == 0 else sound_lines)
+files = st.sampled_from(NAMES)
+FIRST = record(0, 0.5, 0, 0)
+"""Always there: no run fails for want of records or of a field."""
+
+
+class Law(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="divorder-law-"))
+        self.store = LocalStore(self.folder / "store")
+        self.corpus: dict[str, list[bytes]] = {}
+        self.ends: dict[str, bytes] = {}
+        self.options = {name: values[0] for name, values in CHOICES.items()}
+        self.dirty = True
+        self.receipts: dict[str, Receipt] = {}
+        # The model: what is stored, and what was computed under which key.
+        self.records: dict[str, set[bytes]] = {}
+        self.documents: set[str] = set()
+        self.computed: dict[str, dict[str, set[str]]] = {stage: {} for stage in PER_DOCUMENT}
+        self.orders: set[str] = set()
+
+    # What the user does ------------------------------------------------------------------------------------------
+
+    @initialize(first=st.lists(lines, min_size=5, max_size=30), second=st.lists(lines, max_size=10))
+    def start(self, first: list[bytes], second: list[bytes]) -> None:
+        self.corpus = {"a.jsonl": first, "c.jsonl": second}
+        self.run()
+
+    @rule(name=files, added=st.lists(lines, min_size=1, max_size=8), then_run=st.booleans())
+    def append(self, name: str, added: list[bytes], then_run: bool) -> None:
+        """Also makes files."""
+        self.corpus[name] = self.corpus.get(name, []) + added
+        self.changed(then_run)
+
+    @rule(name=files, at=st.integers(0, 30), line=lines, then_run=st.booleans())
+    def edit(self, name: str, at: int, line: bytes, then_run: bool) -> None:
+        if held := self.corpus.get(name):
+            held[at % len(held)] = line
+            self.changed(then_run)
+
+    @rule(name=files, at=st.integers(0, 30), count=st.integers(1, 12), then_run=st.booleans())
+    def delete(self, name: str, at: int, count: int, then_run: bool) -> None:
+        if held := self.corpus.get(name):
+            first = at % len(held)
+            del held[first : first + count]
+            self.changed(then_run)
+
+    @rule(name=files, order=st.randoms(use_true_random=False), then_run=st.booleans())
+    def reorder(self, name: str, order: Any, then_run: bool) -> None:
+        order.shuffle(self.corpus.get(name, []))
+        self.changed(then_run)
+
+    @rule(name=files, other=files, count=st.integers(1, 6), then_run=st.booleans())
+    def duplicate(self, name: str, other: str, count: int, then_run: bool) -> None:
+        self.corpus[other] = self.corpus.get(other, []) + self.corpus.get(name, [])[:count]
+        self.changed(then_run)
+
+    @rule(name=files, then_run=st.booleans())
+    def remove_file(self, name: str, then_run: bool) -> None:
+        self.corpus.pop(name, None)
+        self.changed(then_run)
+
+    @rule(name=files, other=files, then_run=st.booleans())
+    def rename_file(self, name: str, other: str, then_run: bool) -> None:
+        if name in self.corpus:
+            self.corpus[other] = self.corpus.pop(name)
+            self.changed(then_run)
+
+    @rule(name=files, end=st.sampled_from([b"\n", b"\r\n", b"", b'\n{"text": "unfin']), then_run=st.booleans())
+    def end_file(self, name: str, end: bytes, then_run: bool) -> None:
+        """How the file ends: newlines of one kind or another, none, or a line still being written."""
+        self.ends[name] = end
+        self.changed(then_run)
+
+    @rule(change=st.sampled_from([(name, value) for name, values in CHOICES.items() for value in values]))
+    def set_option(self, change: tuple[str, Any]) -> None:
+        self.options[change[0]] = change[1]
+        self.run()
+
+    @precondition(lambda self: not self.dirty)
+    @rule()
+    def run_again(self) -> None:
+        """Nothing new: nothing is computed and no output file is touched."""
+        output = self.settings().output.path
+        before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in output.iterdir()}
+        self.run()
+        assert {receipt.report["new_documents"] for receipt in self.receipts.values()} == {0}
+        assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in output.iterdir()} == before
+
+    @rule()
+    def prune(self) -> None:
+        """The model forgets what the last run did not use."""
+        prune(self.store)
+        used = self.used_texts()
+        self.documents &= used
+        (text_field,) = self.last_records
+        self.records = dict(self.last_records)
+        for stage, computed in self.computed.items():
+            key = self.receipts[stage].key
+            self.computed[stage] = {key: computed[key] & used}
+        self.orders &= {self.receipts["greedy_order"].key}
+
+    # One run and the model of it ---------------------------------------------------------------------------------
+
+    def changed(self, then_run: bool) -> None:
+        self.dirty = True
+        if then_run:
+            self.run()
+
+    def settings(self, **sections: Any) -> Settings:
+        base: dict[str, Any] = {
+            "input": {"paths": [str(self.folder / "in")], "max_reject_share": 1.0},
+            "store": {"path": self.store.root},
+            "output": {"path": self.folder / "out", "plot": False},
+            "model": {"vocab_size": 512, "dim": 8},
+            "sequence": {"length": 64, "batch": 2},
+        }
+        for name, value in self.options.items():
+            section, _, key = name.partition(".")
+            if key:
+                base.setdefault(section, {})[key] = value
+            else:
+                base[section] = value
+        for section, values in sections.items():
+            base[section] |= values
+        return Settings(**base)
+
+    def write(self) -> None:
+        folder = self.folder / "in"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        (folder / "0.jsonl").write_bytes(FIRST + b"\n")
+        for name, held in self.corpus.items():
+            end = self.ends.get(name, b"\n")
+            between = b"\r\n" if end == b"\r\n" else b"\n"
+            (folder / name).write_bytes(between.join(held) + end if held else b"")
+
+    def run(self) -> None:
+        self.write()
+        chosen = self.settings()
+        text_field = chosen.input.text_field
+        read = [FIRST, *(line for name in sorted(self.corpus) for line in self.corpus[name] if line.strip())]
+        texts = {line: text for line in read if (text := text_of(line, text_field))}
+        accepted = [line for line in read if line in texts]
+        records, documents = set(accepted), set(texts.values())
+        before = self.receipts
+        self.receipts = run_all(chosen, Silent())
+        self.dirty = False
+        reports = {stage: receipt.report for stage, receipt in self.receipts.items()}
+
+        raw_docs = reports["raw_docs"]
+        assert raw_docs["records"] == len(accepted)
+        assert raw_docs["documents"] == len(documents)
+        assert raw_docs["records"] + raw_docs["rejected_records"] + raw_docs["partial_lines"] == len(read) + sum(
+            self.ends.get(name, b"").startswith(b"\n{") for name, held in self.corpus.items() if held
+        )
+        assert raw_docs["new_records"] == len(records - self.records.get(text_field, set()))
+        assert raw_docs["new_documents"] == len(documents - self.documents)
+        self.last_records = {text_field: records}
+        self.records.setdefault(text_field, set()).update(records)
+        self.documents |= documents
+
+        # A fragment is computed whole: with its documents, those the input no longer holds.
+        stored = self.fragment_texts()
+        for stage in PER_DOCUMENT:
+            computed = self.computed[stage].setdefault(self.receipts[stage].key, set())
+            assert reports[stage]["documents"] == len(documents)
+            assert reports[stage]["new_documents"] == len(documents - computed), stage
+            computed |= stored
+        order_key = self.receipts["greedy_order"].key
+        expected = 0 if order_key in self.orders else len(accepted)
+        assert reports["greedy_order"]["new_documents"] == expected
+        self.orders.add(order_key)
+        # Refitted clusters: the new documents were first assigned to the old ones, to see how far off they lie.
+        if before and reports["clusters"]["fitted"].startswith(("the corpus has grown", "new documents lie")):
+            for computed in self.computed["clusters"].values():
+                computed |= stored & set()
+
+    def view(self) -> View:
+        return View.load(self.store, self.receipts["raw_docs"].files["view"])
+
+    def fragment_texts(self) -> set[str]:
+        return {text for f in self.view().documents for text in read_content(self.store, f.file).to_pylist()}
+
+    def used_texts(self) -> set[str]:
+        (text_field,) = self.last_records
+        return {text for line in self.last_records[text_field] if (text := text_of(line, text_field))}
+
+    # The law -----------------------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        try:
+            if self.receipts:
+                if self.dirty:
+                    self.run()
+                self.compare_with_a_fresh_run()
+        finally:
+            shutil.rmtree(self.folder)
+
+    def compare_with_a_fresh_run(self) -> None:
+        fresh = self.settings(
+            store={"path": self.folder / "fresh"},
+            output={"path": self.folder / "fresh_out"},
+            clusters={"refit": "never"},
+        )
+        for part in ("fits", "pins"):
+            shutil.copytree(self.store.root / part, fresh.store.path / part)
+        with pytest.MonkeyPatch.context() as patch:
+            whole_fragments(patch)
+            receipts = run_all(fresh, Silent())
+        assert receipts["base_model"].report["fitted"].startswith("no: pinned")
+        for name in OUTPUT:
+            assert (fresh.output.path / name).read_bytes() == (self.folder / "out" / name).read_bytes(), name
+        incremental, scratch = load_results(self.store.root), load_results(fresh.store.path)
+        pd.testing.assert_frame_equal(incremental.documents, scratch.documents, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(incremental.embeddings, scratch.embeddings, rtol=0, atol=1e-5)
+        assert receipts["raw_docs"].version == self.receipts["raw_docs"].version
+
+
+def text_of(line: bytes, text_field: str) -> str | None:
+    """What is accepted, said another way than the package says it."""
+    try:
+        found = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    text = found.get(text_field) if isinstance(found, dict) else None
+    return text if isinstance(text, str) and text else None
+
+
+def small_fragments(patch: pytest.MonkeyPatch) -> None:
+    """Fragments of a few rows, read block by block, that are merged as soon as three are there."""
+    patch.setattr(inputs, "BLOCK_BYTES", 512)
+    patch.setattr(ingest, "FRAGMENT_ROWS", 5)
+    patch.setattr(compact, "FRAGMENT_ROWS", 8)
+    patch.setattr(merge, "MERGE_FROM", 3)
+
+
+def whole_fragments(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(inputs, "BLOCK_BYTES", 8 << 20)
+    patch.setattr(ingest, "FRAGMENT_ROWS", 8192)
+
+
+@pytest.fixture
+def fast_and_small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    small_fragments(monkeypatch)
+    # A run syncs some forty tiny files. That costs most of its time, and shows only when the power fails.
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    yield
+
+
+def test_any_history_ends_in_the_bytes_of_one_fresh_run(fast_and_small: None) -> None:
+    run_state_machine_as_test(
+        Law,
+        settings=settings(
+            deadline=None,
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+        ),
+    )
