@@ -8,6 +8,7 @@
     │   ├── StoreBusyError     another run holds the store's lease
     │   ├── DamagedFileError   a file that can be made again is missing or not what was written
     │   └── DiskFullError      the disk is full
+    ├── WorkerError      a worker process died
     └── MissingStageError      a result is asked for before the stage that makes it has run
 
 A message names the value found, what was expected, and what to do about it.
@@ -52,6 +53,10 @@ class DamagedFileError(StoreError):
 
 class DiskFullError(StoreError):
     """The disk is full. What was there is whole, and a run after some space is freed goes on from there."""
+
+
+class WorkerError(DivOrderError):
+    """A worker process died. Finished fragments are kept."""
 
 
 class MissingStageError(DivOrderError):

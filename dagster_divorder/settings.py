@@ -38,7 +38,7 @@ DEFAULT_FILE = "divorder.toml"
 # An integer per stage, raised when the stage's output bytes change for the same input. Part of recipe() and of every
 # stage key, so that results of older code are recomputed and never mixed with new ones.
 CODE_VERSIONS = {
-    "raw_docs": 1,
+    "raw_docs": 2,
     "base_model": 1,
     "token_counts": 1,
     "shallow_embeddings": 1,
@@ -81,6 +81,8 @@ class Input(_Section):
 class Store(_Section):
     path: Path = Path("data/store")
     """Folder of fragments, stage results and fits; can be deleted at the price of computing everything again."""
+    wait: bool = True
+    """A second run on the same store waits for the first one to end; false: it fails at once."""
 
 
 class Output(_Section):
@@ -159,6 +161,12 @@ class Sequence(_Section):
     """Sequences of a batch."""
 
 
+class Engine(_Section):
+    workers: int = Field(0, ge=0)
+    """Processes that tokenise, 0 for one a core; faster as it rises up to the cores, at some 400 MB each. No result
+    depends on it."""
+
+
 class Settings(BaseSettings):
     """All settings. Build it with `load_settings`, or in Python with keyword arguments (then nothing else is read)."""
 
@@ -177,6 +185,7 @@ class Settings(BaseSettings):
     order: Order = Order()
     sequence: Sequence = Sequence()
     output: Output = Output()
+    engine: Engine = Engine()
     seed: int = Field(0, ge=0, lt=1 << 63)
 
     @classmethod
@@ -323,7 +332,7 @@ def _anchor(settings: Settings, base: Path) -> Settings:
             "input": settings.input.model_copy(
                 update={"paths": tuple(absolute(path) for path in settings.input.paths)}
             ),
-            "store": Store(path=Path(absolute(settings.store.path))),
+            "store": settings.store.model_copy(update={"path": Path(absolute(settings.store.path))}),
             "output": settings.output.model_copy(update={"path": Path(absolute(settings.output.path))}),
             "model": settings.model.model_copy(update={"base": model_base}),
         }

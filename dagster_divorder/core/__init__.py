@@ -1,1 +1,1 @@
-"""The mathematics: arrays in, frozen results out. Nothing here opens a file or imports an orchestrator or a network."""
+"""Pure functions: arrays in, frozen results out. No file is opened; no dagster, ray or torch is imported."""

@@ -31,7 +31,10 @@ RESTARTS_UP_TO = 100
 """Up to this many clusters the best of RESTARTS runs counts: they differ most, and cost least, where clusters are few."""
 
 THREADS = 4
-"""Fixed, as the last bits of centroids depend on it; on fewer cores four threads take as long as one per core."""
+THREADS_FROM = 1 << 30
+"""Threads of a faiss fit, if a pass over the sample takes at least so many multiplications, else one. Not the machine's own
+number, as the last bits of centroids depend on it: on two cores four take as long as two, and where other processes want
+the cores, two that wait for each other in short steps take thirty times as long as one."""
 
 BLOCK_SCORES = 1 << 21
 """Scores held at once: 8 MB, of the order of a core's cache."""
@@ -184,7 +187,7 @@ def _faiss(points: NDArray[np.float32], k: int, seed: int) -> tuple[NDArray[np.f
         max_points_per_centroid=len(points),
     )
     before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(THREADS)
+    faiss.omp_set_num_threads(THREADS if points.size * k >= THREADS_FROM else 1)
     try:
         kmeans.train(points)
     finally:
@@ -196,7 +199,8 @@ def _minibatch(points: NDArray[np.float32], k: int, seed: int) -> tuple[NDArray[
     from sklearn.cluster import MiniBatchKMeans
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(limits=THREADS):
+    # Its batches are too small to share: two threads mostly wait for each other.
+    with threadpool_limits(limits=1):
         kmeans = MiniBatchKMeans(k, random_state=seed, n_init=RESTARTS).fit(points)
     centroids = kmeans.cluster_centers_
     lengths = np.linalg.norm(centroids, axis=1, keepdims=True)

@@ -8,6 +8,7 @@ import dagster as dg
 
 from dagster_divorder.defs.stage import materialize, result, table
 from dagster_divorder.settings import Settings
+from dagster_divorder.store.local import LocalStore
 
 
 @dg.asset(deps=["greedy_order"], group_name="ordering", kinds={"pandas"})
@@ -15,9 +16,12 @@ def diversity_metrics(
     context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[Any]:
     """The proof: the original order, shuffling (three seeds) and the curated order, measured side by side."""
+    from dagster_divorder.pipeline.diversity_metrics import load_table
+
     receipt = materialize(context, settings)
+    measures = load_table(LocalStore(settings.store.path), receipt.files["table"])
     files = {name: settings.store.path / file for name, file in receipt.files.items()}
-    shown: dict[str, Any] = {"orders": table(receipt.report["summary"])}
+    shown: dict[str, Any] = {"orders": table(receipt.report["summary"]), "measures": table(measures)}
     shown |= {f"{name}_file": dg.MetadataValue.path(str(path)) for name, path in files.items()}
     if "picture" in files:
         shown["ordering_comparison"] = dg.MetadataValue.md(_inline(files["picture"]))

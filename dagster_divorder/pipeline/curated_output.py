@@ -82,7 +82,7 @@ def _write(run: Run, view: View, key: str, before: dict[str, Any] | None) -> dic
     with OutputFolder(run.settings.output.path) as output:
         _stage_records(run, view, order, output)
         output.stage("order.npy", lambda file: _save_npy(file, order))
-        rejects = run.store.read(run.receipt("raw_docs").files["rejects"])
+        rejects = run.store.unseal(run.receipt("raw_docs").files["rejects"])
         output.stage("rejects.jsonl", lambda file: file.write(rejects))
         if run.settings.output.sidecars:
             _stage_sidecars(run, view, output)
@@ -108,7 +108,7 @@ def _stage_records(run: Run, view: View, order: np.ndarray, output: OutputFolder
         parts = gather(run.store, view, order, sizes, settings.path, advance)
         writers: Iterator[Callable[[IO[bytes]], None]]
         if kind == "parquet":
-            schema = pa.ipc.read_schema(pa.py_buffer(run.store.read(run.receipt("raw_docs").files["schema"])))
+            schema = pa.ipc.read_schema(pa.py_buffer(run.store.unseal(run.receipt("raw_docs").files["schema"])))
             writers = write_parquet(parts, limits, schema)
         elif view.kind == "parquet":
             writers = write_json_rows(parts, limits)

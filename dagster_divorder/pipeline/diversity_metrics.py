@@ -111,12 +111,24 @@ def _picture(run: Run, traits: Traits, curated: np.ndarray, measured: dict[str, 
 
 
 def _parquet(measured: dict[str, Diversity]) -> bytes:
+    """A row a measure (trait, window, measure), a column an order."""
     import pyarrow.parquet as pq
 
-    rows = [{"order": name, **row} for name, diversity in measured.items() for row in diversity.rows()]
+    rows = [
+        {**row, "original": row["value"], "random": other["value"], "curated": curated["value"]}
+        for row, other, curated in zip(*(measured[name].rows() for name in ORDERS), strict=True)
+    ]
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows), sink)
+    pq.write_table(pa.Table.from_pylist(rows).drop_columns("value"), sink)
     return sink.getvalue().to_pybytes()
+
+
+def load_table(store: LocalStore, file: str) -> list[dict[str, Any]]:
+    """Every measure as a row: `trait`, `window`, `measure`, then its value in each order."""
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = pq.read_table(pa.BufferReader(store.unseal(file))).to_pylist()
+    return rows
 
 
 def load_metrics(store: LocalStore, file: str) -> dict[str, dict[str, Any]]:

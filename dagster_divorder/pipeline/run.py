@@ -12,7 +12,8 @@ import orjson
 import xxhash
 
 from dagster_divorder.engine.progress import Bar, Progress
-from dagster_divorder.errors import MissingStageError
+from dagster_divorder.errors import DamagedFileError, MissingStageError
+from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.settings import CODE_VERSIONS, Settings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
@@ -57,28 +58,13 @@ def content_hash(*parts: Any) -> str:
 def run_stage(stage: str, settings: Settings, progress: Progress | None = None) -> Receipt:
     """Run one stage on what the stages before it left in the store, and return its receipt.
 
-    Nothing new computes nothing. A second run on the same store waits for this one.
+    Nothing new computes nothing. A second run on the same store waits for this one, or fails, as `store.wait` says.
+    A damaged file that the stage meets is made again, if need be by the stages before it, with a note.
 
     Raises:
         DivOrderError: with what was found, what was expected and what to do.
     """
-    progress = progress or Bar()
-    module = importlib.import_module(f"dagster_divorder.pipeline.{stage}")
-    store = LocalStore(settings.store.path)
-    with store.lease(on_wait=progress.note):
-        run = Run(settings, store.open(), progress)
-        start = time.perf_counter()
-        receipt: Receipt = module.run(run)
-        seconds = time.perf_counter() - start
-        documents = receipt.report["documents"]
-        timing = {
-            "seconds": round(seconds, 3),
-            "documents_per_second": round(documents / seconds, 1) if seconds > 0 else 0.0,
-            "seconds_per_new_document": _pace(receipt, seconds, load_receipt(store, stage)),
-        }
-        receipt = replace(receipt, report={**receipt.report, **timing})
-        receipt.save(store)
-    return receipt
+    return run_all(settings, progress, [stage])[stage]
 
 
 def _pace(receipt: Receipt, seconds: float, before: Receipt | None) -> float | None:
@@ -92,5 +78,41 @@ def _pace(receipt: Receipt, seconds: float, before: Receipt | None) -> float | N
 def run_all(
     settings: Settings, progress: Progress | None = None, stages: Iterable[str] = STAGES
 ) -> dict[str, Receipt]:
-    """Run stages in order; by default all of them."""
-    return {stage: run_stage(stage, settings, progress) for stage in stages}
+    """Run stages in order, by default all of them, alone on the store from the first to the last (see `run_stage`)."""
+    progress = progress or Bar()
+    store = LocalStore(settings.store.path)
+    with store.lease(wait=settings.store.wait, on_wait=progress.note):
+        run = Run(settings, store.open(), progress)
+        return {stage: _mend_and_run(run, stage) for stage in stages}
+
+
+def _mend_and_run(run: Run, stage: str) -> Receipt:
+    """Run a stage; a damaged file it meets is discarded and made again, each file once."""
+    first = last = STAGES.index(stage)
+    mended: set[str] = set()
+    while True:
+        try:
+            return [_run_one(run, name) for name in STAGES[first : last + 1]][-1]
+        except DamagedFileError as error:
+            maker = None if error.name in mended else discard(run.store, error.name)
+            if maker is None:
+                raise
+            mended.add(error.name)
+            run.progress.note(f"{error} (done now: {maker} makes it again)")
+            first = min(first, STAGES.index(maker))
+
+
+def _run_one(run: Run, stage: str) -> Receipt:
+    module = importlib.import_module(f"dagster_divorder.pipeline.{stage}")
+    start = time.perf_counter()
+    receipt: Receipt = module.run(run)
+    seconds = time.perf_counter() - start
+    documents = receipt.report["documents"]
+    timing = {
+        "seconds": round(seconds, 3),
+        "documents_per_second": round(documents / seconds, 1) if seconds > 0 else 0.0,
+        "seconds_per_new_document": _pace(receipt, seconds, load_receipt(run.store, stage)),
+    }
+    receipt = replace(receipt, report={**receipt.report, **timing})
+    receipt.save(run.store)
+    return receipt

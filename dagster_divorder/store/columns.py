@@ -1,4 +1,8 @@
-"""Fields of records as columns: a trait or the source of every record, from the stored records."""
+"""Fields of records as columns: a trait or the source of every record, from the stored records.
+
+A column's type is settled over the records that a view uses, never fragment by fragment: otherwise one text among the
+numbers of a fragment, or of a deleted record, would make the column depend on how the corpus came to be what it is.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,16 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
+
+_JSON_VALUE = pa.struct([("number", pa.float64()), ("text", pa.large_string())])
+"""A JSON value as stored: a number, or anything else as text; neither where the field is null or missing."""
 
 
 def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
     """Columns of record content; a record that lacks a field has null there.
 
-    JSONL values become float64 where all of a chunk's are numbers, else text (other JSON as its text); Parquet
-    columns keep their type.
+    JSONL values are stored as `settle` reads them; Parquet columns keep their type.
     """
     if pa.types.is_struct(content.type):
         table = pa.Table.from_struct_array(content)
@@ -25,24 +32,33 @@ def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
 
 
 def _column(values: list[Any]) -> pa.Array:
-    if all(
-        value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)) for value in values
-    ):
-        return pa.array([None if value is None else float(value) for value in values], type=pa.float64())
-    return pa.array([_as_text(value) for value in values], type=pa.large_string())
+    is_number = [isinstance(value, (int, float)) and not isinstance(value, bool) for value in values]
+    numbers = [float(value) if number else None for value, number in zip(values, is_number, strict=True)]
+    texts = [None if number else _as_text(value) for value, number in zip(values, is_number, strict=True)]
+    parts = [pa.array(numbers, pa.float64()), pa.array(texts, pa.large_string())]
+    return pa.StructArray.from_arrays(parts, fields=list(_JSON_VALUE))
 
 
 def _as_text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    except orjson.JSONEncodeError:
+        # orjson reads 1,024 levels and writes 254. As a category, one name does for all that lies deeper.
+        return "(nested too deeply)"
+
+
+def settle(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values of some records: numbers where all are, else text, numbers among it in their shortest form."""
+    if column.type != _JSON_VALUE:
+        return column
+    number, text = pc.struct_field(column, "number"), pc.struct_field(column, "text")
+    if text.null_count == len(text):
+        return number
+    return text if number.null_count == len(number) else pc.coalesce(text, number.cast(pa.large_string()))
 
 
 def concat(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
-    """Parts of one column as one; where some are numbers and some text, all text."""
-    types = {part.type for part in parts if not pa.types.is_null(part.type)}
-    if len(types) > 1:
-        parts = [part.cast(pa.large_string()) for part in parts]
-    elif types:
-        parts = [part.cast(next(iter(types))) for part in parts]
+    """Parts of one column as one."""
     return pa.chunked_array([chunk for part in parts for chunk in part.chunks], type=parts[0].type)

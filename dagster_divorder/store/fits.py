@@ -55,7 +55,8 @@ def pin(store: LocalStore, stage: str, recipe: str, files: Mapping[str, bytes], 
     """Store the files of a fit and make it the current one. The same files are the same fit."""
     fit = Fit(stage, _hash(files), reason)
     for name, data in files.items():
-        store.put(f"{fit.folder}/{name}", data)
+        # Replaced even where it is there, so that fitting again mends a damaged fit.
+        store.put(f"{fit.folder}/{name}", data, replace=True)
     write_pointer(store, f"pins/{stage}/{recipe}.json", asdict(fit))
     return fit
 

@@ -89,6 +89,18 @@ def test_materialising_everything_reports_figures_and_stable_data_versions(
         assert versions[0] == versions[1]
         orders = made["diversity_metrics"].materialization.metadata["orders"].value
         assert [record.data["order"] for record in orders.records] == ["original", "random", "curated"]
+        measures = [
+            record.data
+            for record in made["diversity_metrics"].materialization.metadata["measures"].value.records
+        ]
+        assert {row["window"] for row in measures} >= {
+            "sequence",
+            "sequence (flush)",
+            "batch",
+            "prefix",
+            "corpus",
+        }
+        assert {row["trait"] for row in measures} >= {"cluster", "length"}
         picture = made["diversity_metrics"].materialization.metadata["ordering_comparison"].value
         assert str(picture).startswith("![orders compared](data:image/png;base64,")
 

@@ -1,1 +1,1 @@
-"""Hot loops, compiled by numba. Each states its algebra first and has a slow, obvious twin in `reference_*.py`."""
+"""Hot loops, compiled by numba; the only modules that import it when they are loaded. Slow twins: reference_*.py."""

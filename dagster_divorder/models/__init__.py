@@ -1,0 +1,1 @@
+"""Tokenizers, checkpoints and what is trained here: everything that knows about models."""

@@ -1,0 +1,41 @@
+"""What to do about a damaged file of the store: take away what can be made again, and know which stage makes it.
+
+Results of stages come again from the stages before them, fragments and the view from the input. Fits are not made again
+unasked, since a new fit changes the results of all data; damage to them is an error that names the remedy.
+"""
+
+from __future__ import annotations
+
+from dagster_divorder.settings import CODE_VERSIONS
+from dagster_divorder.store.fragments import Fragments
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import FOLDER as RECEIPTS
+
+# Folders of `stages/` that belong to no stage of their own name.
+_MADE_BY = {"traits": "greedy_order"}
+
+
+def discard(store: LocalStore, name: str) -> str | None:
+    """Remove a damaged file, and what is of no use without it; return the stage that makes it again.
+
+    None, and nothing is removed, where no stage makes it again.
+    """
+    top, *parts = name.split("/")
+    stage: str | None = None
+    if top == "stages":
+        stage = _MADE_BY.get(parts[0], parts[0])
+    elif top == RECEIPTS:
+        stage = parts[0].removesuffix(".json")
+    elif top in ("documents", "records", "views", "rejects", "schemas"):
+        stage = "raw_docs"
+    if stage not in CODE_VERSIONS:
+        return None
+    if top in ("documents", "records"):
+        # Content and index are of use only together.
+        folder = top if top == "documents" else f"{top}/{parts[0]}"
+        Fragments(store, folder).delete(parts[-1].split(".", 1)[0])
+    store.delete(name)
+    if stage == "raw_docs":
+        # Its view leads to what has just been removed.
+        store.delete(f"{RECEIPTS}/{stage}.json")
+    return stage

@@ -1,0 +1,172 @@
+"""JSONL as it comes: each bad line is refused with its place, reason and bytes, each odd but sound one comes out whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.bad_input.conftest import SOUND, Outcome, raw_bytes
+
+Divorder = Callable[..., Outcome]
+
+REFUSED = {
+    "cut off": (b'{"text": "a', "not valid JSON"),
+    "not JSON": (b"text: a", "not valid JSON"),
+    "two objects": (b'{"text": "a"} {"text": "b"}', "not valid JSON"),
+    "raw control character": (b'{"text": "a\x00b"}', "not valid JSON"),
+    "NaN": (b'{"text": "a", "score": NaN}', "not valid JSON"),
+    "beyond a double": (b'{"text": "a", "score": 1e400}', "infinity"),
+    "byte order mark inside": (b'\xef\xbb\xbf{"text": "a"}', "not valid JSON"),
+    "100,000 brackets": (b'{"text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "depth limit"),
+    "UTF-16": ('{"text": "a"}'.encode("utf-16-le"), "not valid JSON"),
+    "invalid UTF-8": (b'{"text": "caf\xe9"}', "not valid JSON"),
+    "invalid UTF-8 in another field": (b'{"text": "a", "name": "caf\xe9"}', "not valid JSON"),
+    "lone surrogate": (b'{"text": "a \\ud83d b"}', "surrogate"),
+    "lone surrogate in another field": (b'{"text": "a", "name": "\\udc00"}', "surrogate"),
+    "surrogate as bytes": (b'{"text": "a \xed\xa0\x80 b"}', "not valid JSON"),
+    "an array": (b'["text"]', "a JSON array, expected an object"),
+    "a string": (b'"text"', "a JSON string, expected an object"),
+    "a number": (b"12", "a JSON number, expected an object"),
+    "null": (b"null", "a JSON null, expected an object"),
+    "no text": (b'{"txt": "a"}', "no field 'text'"),
+    "null text": (b'{"text": null}', "'text' is a JSON null, expected a string"),
+    "numeric text": (b'{"text": 1.5}', "'text' is a JSON number, expected a string"),
+    "boolean text": (b'{"text": true}', "'text' is a JSON boolean, expected a string"),
+    "nested text": (b'{"text": {"text": "a"}}', "'text' is a JSON object, expected a string"),
+    "list of texts": (b'{"text": ["a"]}', "'text' is a JSON array, expected a string"),
+    "empty text": (b'{"text": ""}', "empty text"),
+}
+
+KEPT = {
+    "NUL": b'{"text": "a\\u0000b"}',
+    "only NUL": b'{"text": "\\u0000"}',
+    "only whitespace": b'{"text": " \\n\\t\\u00a0\\u2028 "}',
+    "carriage return inside": b'{"text":\r"a\\rb"}',
+    "huge numbers": b'{"text": "huge", "a": 123456789012345678901234567890, "b": 1e-400, "c": -0}',
+    "duplicate keys": b'{"text": 1, "text": "the last one counts"}',
+    "1,000 brackets elsewhere": b'{"text": "deep", "x": ' + b"[" * 1000 + b"]" * 1000 + b"}",
+    "noncharacters and private use": '{"text": "\uffff\ue000\U0010ffff"}'.encode(),
+    "combining, right to left, emoji": '{"text": "e\u0301 \u05d0\u05d1 \U0001f469\u200d\U0001f680"}'.encode(),
+    "byte order mark in the text": '{"text": "\ufeffa\ufeff"}'.encode(),
+    "special tokens as text": b'{"text": "<|endoftext|><|im_start|></s>[CLS]"}',
+    "escapes and spaces of its own": b' {  "te\\u0078t" : "\\u0061\\/" }  ',
+    "form feed around it": b'{"text": "a form feed is no line end"}\x0b'[:-1],
+}
+
+
+def write(folder: Path, lines: list[bytes], end: bytes = b"\n") -> Path:
+    path = folder / "in/docs.jsonl"
+    path.write_bytes(b"\n".join(lines) + end)
+    return path
+
+
+def test_each_bad_line_is_refused_with_place_reason_and_bytes(tmp_path: Path, divorder: Divorder) -> None:
+    bad = [line for line, _ in REFUSED.values()]
+    path = write(tmp_path, [*SOUND[:3], *bad, *SOUND[3:]])
+    outcome = divorder()
+    assert outcome.status == 0
+    for at, (name, reject) in enumerate(zip(REFUSED, outcome.rejects, strict=True)):
+        line, reason = REFUSED[name]
+        assert (reject["path"], reject["line"]) == (str(path), 4 + at), name
+        assert reason in reject["reason"], name
+        assert raw_bytes(reject) == line, name
+    assert Counter(outcome.records) == Counter(SOUND)
+    assert outcome.counts["records"] + outcome.counts["rejected_records"] == len(SOUND) + len(REFUSED)
+
+
+def test_odd_but_sound_lines_come_out_byte_for_byte(tmp_path: Path, divorder: Divorder) -> None:
+    write(tmp_path, [*KEPT.values(), *SOUND])
+    outcome = divorder('order.traits = { cluster = 1.0, length = 1.0, x = 1.0, a = 1.0 }')
+    assert outcome.status == 0
+    assert outcome.rejects == []
+    assert Counter((outcome.output / "curated.jsonl").read_bytes().split(b"\n")) == Counter(
+        [*KEPT.values(), *SOUND, b""]
+    )
+
+
+def test_nul_passes_the_tokenizer(tmp_path: Path, divorder: Divorder) -> None:
+    from tokenizers import Tokenizer
+
+    from dagster_divorder.store.arrays import unpack
+    from dagster_divorder.store.local import LocalStore
+
+    write(tmp_path, [KEPT["NUL"]])
+    assert divorder().status == 0
+    store = LocalStore(tmp_path / "store")
+    (folder,) = store.folders("stages/token_counts")
+    (file,) = store.sealed(folder).values()
+    (tokenizer,) = store.root.glob("fits/base_model/*/tokenizer.json")
+    assert Tokenizer.from_file(str(tokenizer)).decode(unpack(store.unseal(file))["ids"].tolist()) == "a\0b"
+
+
+def test_byte_order_mark_and_crlf_are_stripped_and_blank_lines_skipped(
+    tmp_path: Path, divorder: Divorder
+) -> None:
+    bad = b'{"text": 1}'
+    path = tmp_path / "in/docs.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join([SOUND[0], b"", b"  \t", bad, *SOUND[1:]]) + b"\r\n\r\n\n")
+    outcome = divorder()
+    assert outcome.status == 0
+    assert sorted(outcome.records) == sorted(SOUND)
+    assert b"\r" not in (outcome.output / "curated.jsonl").read_bytes()
+    assert [(reject["line"], raw_bytes(reject)) for reject in outcome.rejects] == [(4, bad)]
+    assert outcome.counts["rejected_records"] == 1
+
+
+@pytest.mark.parametrize("end", [b"", b"\r", b" "])
+def test_no_final_newline(tmp_path: Path, divorder: Divorder, end: bytes) -> None:
+    write(tmp_path, SOUND, end=end)
+    outcome = divorder()
+    assert (outcome.status, outcome.counts["records"], outcome.counts["partial_lines"]) == (0, len(SOUND), 0)
+
+
+@pytest.mark.parametrize("last", [b'{"text": ""}', b'{"txt": "a"}', b"12"])
+def test_a_last_line_without_newline_that_is_json_is_refused_like_any_other(
+    tmp_path: Path, divorder: Divorder, last: bytes
+) -> None:
+    write(tmp_path, [*SOUND, last], end=b"")
+    outcome = divorder()
+    assert [raw_bytes(reject) for reject in outcome.rejects] == [last]
+    assert outcome.counts["partial_lines"] == 0
+
+
+def test_too_many_refused_fails_before_anything_is_stored_and_lists_the_first_ten(
+    tmp_path: Path, divorder: Divorder
+) -> None:
+    path = write(tmp_path, [*SOUND, *[b'{"text": %d}' % number for number in range(12)]])
+    outcome = divorder(share=0.37)
+    assert outcome.status == 1
+    assert "12 of 32 records were refused (37.5%), more than input.max_reject_share = 0.37" in outcome.error
+    listed = [line for line in outcome.error.splitlines() if "expected a string" in line]
+    assert listed == [
+        f"  {path}:{line}: field 'text' is a JSON number, expected a string" for line in range(21, 31)
+    ]
+    assert not outcome.output.exists()
+    stored = [path.name for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    assert sorted(stored) == ["format.json", "lease"]
+    assert divorder(share=0.38).status == 0
+    before = {path.name: path.read_bytes() for path in outcome.output.iterdir()}
+    write(tmp_path, [*SOUND, *[b"{"] * 100])
+    assert divorder(share=0.38).status == 1
+    assert {path.name: path.read_bytes() for path in outcome.output.iterdir()} == before
+
+
+def test_all_refused_says_so(tmp_path: Path, divorder: Divorder) -> None:
+    path = write(tmp_path, [b'{"body": "a"}'] * 3)
+    outcome = divorder()
+    assert outcome.status == 1
+    assert f"all 3 records were refused, the first: {path}:1: no field 'text'" in outcome.error
+
+
+def test_new_refusals_alone_are_written_too(tmp_path: Path, divorder: Divorder) -> None:
+    write(tmp_path, SOUND)
+    assert divorder().rejects == []
+    write(tmp_path, [*SOUND, b"{"])
+    outcome = divorder()
+    assert [raw_bytes(reject) for reject in outcome.rejects] == [b"{"]
+    assert outcome.counts["rejected_records"] == 1
+    assert orjson.loads((outcome.output / "curated_meta.json").read_bytes())["delta"]["new_documents"] == 0
