@@ -7,7 +7,8 @@ Guarantee: the same bytes from `fit` for the same sample, k, algorithm and seed;
 depend on that vector and the fit alone, whatever the batch, its order or the number of threads.
 Cost: fit O(iterations x restarts x n K D), n at most POINTS_PER_CENTROID x K; assign O(N K D) at the speed of a matrix
 product, with BLOCK_SCORES float32 of scratch.
-Sources: Dhillon and Modha 2001 (spherical k-means); Johnson, Douze and Jegou 2017 (faiss); Sculley 2010 (mini-batch);
+Sources: Dhillon and Modha 2001 (spherical k-means); Johnson, Douze and Jegou 2017 (faiss);
+Bachem, Lucic, Hassani and Krause 2016 (AFK-MC2, its first centroids); Sculley 2010 (mini-batch);
 Arora, Liang and Ma 2017 (taking away what all documents share).
 Known weakness: k-means finds round clusters of like size, and a local optimum. Measured choices: docs/decisions/base-model.md.
 """
@@ -183,6 +184,8 @@ def _faiss(points: NDArray[np.float32], k: int, seed: int) -> tuple[NDArray[np.f
         nredo=RESTARTS if k <= RESTARTS_UP_TO else 1,
         seed=seed,
         spherical=True,
+        # First centroids far apart, drawn in a Markov chain: k-means++ without its pass over the sample for each centroid.
+        init_method=faiss.ClusteringInitMethod_AFK_MC2,
         min_points_per_centroid=1,
         max_points_per_centroid=len(points),
     )

@@ -5,10 +5,11 @@ from typing import Any
 import dagster as dg
 
 from dagster_divorder.defs.stage import materialize, result
+from dagster_divorder.pipeline.run import UPSTREAM
 from dagster_divorder.settings import Settings
 
 
-@dg.asset(deps=["raw_docs"], group_name="embedding", kinds={"huggingface"})
+@dg.asset(deps=UPSTREAM["base_model"], group_name="embedding", kinds={"huggingface"})
 def base_model(
     context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[Any]:

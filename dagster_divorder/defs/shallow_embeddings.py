@@ -5,10 +5,11 @@ from typing import Any
 import dagster as dg
 
 from dagster_divorder.defs.stage import materialize, result
+from dagster_divorder.pipeline.run import UPSTREAM
 from dagster_divorder.settings import Settings
 
 
-@dg.asset(deps=["token_counts", "base_model"], group_name="embedding", kinds={"numpy"})
+@dg.asset(deps=UPSTREAM["shallow_embeddings"], group_name="embedding", kinds={"numpy"})
 def shallow_embeddings(
     context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[Any]:

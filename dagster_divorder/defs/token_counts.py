@@ -5,10 +5,11 @@ from typing import Any
 import dagster as dg
 
 from dagster_divorder.defs.stage import materialize, result
+from dagster_divorder.pipeline.run import UPSTREAM
 from dagster_divorder.settings import Settings
 
 
-@dg.asset(deps=["raw_docs", "base_model"], group_name="corpus", kinds={"huggingface"})
+@dg.asset(deps=UPSTREAM["token_counts"], group_name="corpus", kinds={"huggingface"})
 def token_counts(
     context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[Any]:

@@ -14,11 +14,12 @@ thread each, so that the workers do not fight for the cores.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import queue
 import subprocess
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -55,31 +56,35 @@ def each(function: Callable[[Item], Result], items: Sequence[Item], workers: int
     if workers <= 1:
         yield from map(function, items)
         return
-    crew: deque[_Worker] = deque()
-    local = threading.local()
+    crew = [_Worker() for _ in range(workers)]
+    idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+    for worker in crew:
+        idle.put(worker)
 
     def compute(item: Item) -> Result:
-        # A thread of the pool and its process belong together.
-        if not hasattr(local, "worker"):
-            local.worker = _Worker()
-            crew.append(local.worker)
-        result: Result = local.worker(function, item)
+        # As many threads as workers: one is always there.
+        worker = idle.get()
+        try:
+            result: Result = worker(function, item)
+        finally:
+            idle.put(worker)
         return result
 
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="divorder-engine")
+    threads = ThreadPoolExecutor(workers, thread_name_prefix="divorder-engine")
     waiting: deque[Future[Result]] = deque()
     try:
         for item in items:
-            waiting.append(pool.submit(compute, item))
+            waiting.append(threads.submit(compute, item))
             if len(waiting) > 2 * workers:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for worker in list(crew):
-            worker.stop()
-        pool.shutdown()
+        for worker in crew:
+            worker.kill()
+        threads.shutdown(cancel_futures=True)
+        for worker in crew:
+            worker.close()
 
 
 class _Worker:
@@ -110,9 +115,12 @@ class _Worker:
             raise result
         return result
 
-    def stop(self) -> None:
+    def kill(self) -> None:
         self._process.kill()
+
+    def close(self) -> None:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            pipe.close()
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()

@@ -28,12 +28,13 @@ from dagster_divorder.store.curated import (
     OutputFolder,
     is_whole,
     read_manifest,
+    tidy,
     write_json_rows,
     write_jsonl,
     write_parquet,
 )
 from dagster_divorder.store.fragments import records_folder
-from dagster_divorder.store.gather import gather
+from dagster_divorder.store.gather import BUCKET_BYTES, gather
 from dagster_divorder.store.ids import IdIndex
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.view import View, offsets
@@ -48,12 +49,16 @@ def run(run: Run) -> Receipt:
     view = load_view(run)
     folder = settings.output.path
     uses = {name: run.receipt(name).version for name in ("raw_docs", "greedy_order", "diversity_metrics")}
-    key = content_hash(settings.recipe("curated_output"), uses)
+    # The manifest names the input, and refusals can change while the records do not.
+    raw_docs = run.receipt("raw_docs")
+    input_facts = [raw_docs.report[name] for name in ("files", "file_bytes", "partial_lines")]
+    key = content_hash(settings.recipe("curated_output"), uses, raw_docs.files["rejects"], input_facts)
     manifest = read_manifest(folder)
     written = manifest is None or manifest.get("key") != key or not is_whole(folder, manifest["files"])
     if written:
         manifest = _write(run, view, key, manifest)
     assert manifest is not None
+    tidy(folder, manifest["files"])
     delta = manifest["delta"]
     documents = int(view.used_documents().sum())
     return Receipt(
@@ -79,8 +84,12 @@ def run(run: Run) -> Receipt:
 
 def _write(run: Run, view: View, key: str, before: dict[str, Any] | None) -> dict[str, Any]:
     order = load_order(run)
-    with OutputFolder(run.settings.output.path) as output:
-        _stage_records(run, view, order, output)
+    sizes = _record_sizes(run, view)
+    records = int(sizes[view.record_row].sum())
+    # A large output also passes through the gather's bucket files.
+    expected = (2 if records > BUCKET_BYTES else 1) * records + order.nbytes
+    with OutputFolder(run.settings.output.path, expected) as output:
+        _stage_records(run, view, order, sizes, output)
         output.stage("order.npy", lambda file: _save_npy(file, order))
         rejects = run.store.unseal(run.receipt("raw_docs").files["rejects"])
         output.stage("rejects.jsonl", lambda file: file.write(rejects))
@@ -94,7 +103,9 @@ def _write(run: Run, view: View, key: str, before: dict[str, Any] | None) -> dic
     return manifest
 
 
-def _stage_records(run: Run, view: View, order: np.ndarray, output: OutputFolder) -> None:
+def _stage_records(
+    run: Run, view: View, order: np.ndarray, sizes: np.ndarray, output: OutputFolder
+) -> None:
     settings = run.settings.output
     kind = view.kind if settings.format == "auto" else settings.format
     if kind == "parquet" and view.kind == "jsonl":
@@ -102,7 +113,6 @@ def _stage_records(run: Run, view: View, order: np.ndarray, output: OutputFolder
             "output.format = 'parquet' needs Parquet input: JSONL lines have no schema; "
             "use output.format = 'auto', or convert the input to Parquet first"
         )
-    sizes = _record_sizes(run, view)
     limits = _shard_limits(sizes[view.record_row[order]], settings.shard_bytes)
     with run.progress("writing records", len(view), "records") as advance:
         parts = gather(run.store, view, order, sizes, settings.path, advance)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dagster_divorder.engine.local import each
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View, offsets
@@ -32,13 +33,15 @@ class Delta:
         }
 
 
-def fill(run: Run, files: StageFiles, view: View, compute: Compute, what: str) -> Delta:
-    """Make every document fragment of the view have its result."""
+def fill(
+    run: Run, files: StageFiles, view: View, compute: Compute, what: str, *, workers: int = 1
+) -> Delta:
+    """Make every document fragment of the view have its result; with `workers`, `compute` is pickled."""
     present = files.present()
     missing = [fragment for fragment in view.documents if fragment.name not in present]
     with run.progress(what, sum(fragment.rows for fragment in missing), "documents") as advance:
-        for fragment in missing:
-            files.put(fragment.name, compute(fragment))
+        for fragment, arrays in zip(missing, each(compute, missing, workers), strict=True):
+            files.put(fragment.name, arrays)
             advance(fragment.rows)
     new = np.zeros(view.document_rows, dtype=bool)
     start = offsets(view.documents)

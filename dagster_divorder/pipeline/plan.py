@@ -14,7 +14,7 @@ import xxhash
 
 from dagster_divorder.pipeline.prune import disk_use
 from dagster_divorder.pipeline.raw_docs import read_blocks, records_key
-from dagster_divorder.pipeline.run import STAGES
+from dagster_divorder.pipeline.run import STAGES, UPSTREAM
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.fragments import Fragments, records_folder
 from dagster_divorder.store.ids import IdIndex, hash_all, to_bytes, words
@@ -26,16 +26,6 @@ from dagster_divorder.store.view import View
 
 Scope = Literal["nothing", "new", "all"]
 
-UPSTREAM: dict[str, tuple[str, ...]] = {
-    "raw_docs": (),
-    "base_model": (),
-    "token_counts": ("raw_docs", "base_model"),
-    "shallow_embeddings": ("token_counts", "base_model"),
-    "clusters": ("shallow_embeddings",),
-    "greedy_order": ("clusters", "token_counts"),
-    "diversity_metrics": ("greedy_order",),
-    "curated_output": ("greedy_order", "diversity_metrics"),
-}
 WHOLE = ("greedy_order", "diversity_metrics", "curated_output")
 """Stages that look at all documents together, and so run as a whole."""
 
@@ -76,7 +66,7 @@ def make_plan(settings: Settings) -> Plan:
         scope, why = _own_scope(settings, stage, receipt)
         if scope == "nothing" and not same:
             scope, why = _scope_by_input(stage, new_records)
-        if scope != "all":
+        if scope != "all" and stage != "base_model":
             remade = [name for name in UPSTREAM[stage] if plans[name].scope == "all"]
             if remade:
                 scope, why = "all", f"{remade[0]} is made again"

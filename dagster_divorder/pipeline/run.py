@@ -14,11 +14,23 @@ import xxhash
 from dagster_divorder.engine.progress import Bar, Progress
 from dagster_divorder.errors import DamagedFileError, MissingStageError
 from dagster_divorder.pipeline.repair import discard
-from dagster_divorder.settings import CODE_VERSIONS, Settings
+from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
 
-STAGES = tuple(CODE_VERSIONS)
+UPSTREAM: dict[str, tuple[str, ...]] = {
+    "raw_docs": (),
+    "base_model": ("raw_docs",),
+    "token_counts": ("raw_docs", "base_model"),
+    "shallow_embeddings": ("token_counts", "base_model"),
+    "clusters": ("shallow_embeddings",),
+    "greedy_order": ("clusters", "token_counts"),
+    "diversity_metrics": ("greedy_order",),
+    "curated_output": ("greedy_order", "diversity_metrics", "raw_docs"),
+}
+"""What each stage reads directly: the asset graph."""
+
+STAGES = tuple(UPSTREAM)
 """Stage names in the order in which they run."""
 
 

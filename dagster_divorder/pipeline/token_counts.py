@@ -6,31 +6,37 @@ are added.
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from dagster_divorder.engine.local import count_workers
+from dagster_divorder.models.tokenize import load_encoder
 from dagster_divorder.pipeline.base_model import BaseModel, load_base_model
 from dagster_divorder.pipeline.fragments import fill
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.view import Fragment
+from dagster_divorder.store.view import Fragment, View
+
+if TYPE_CHECKING:
+    from dagster_divorder.models.tokenize import Encoder, Engine
+
+WORKER_BYTES = 16 << 20
+"""A worker starts in half a second, in which one process tokenises about this much (compressed) text."""
 
 
 def run(run: Run) -> Receipt:
     raw_docs, view, model = run.receipt("raw_docs"), load_view(run), load_base_model(run)
     key = _key(run, model)
     files = StageFiles(run.store, "token_counts", key)
-    encoder = None
-
-    def tokenize(fragment: Fragment) -> dict[str, np.ndarray]:
-        nonlocal encoder
-        encoder = encoder or model.encoder()
-        ids, lengths = encoder.encode(read_content(run.store, fragment.file).to_pylist())
-        return {"ids": ids, "lengths": lengths}
-
-    delta = fill(run, files, view, tokenize, "tokenising")
+    tokenize = _Tokenize(run.store, str(model.directory), model.info["engine"])
+    delta = fill(run, files, view, tokenize, "tokenising", workers=_workers(run, files, view))
     lengths = files.column(view.documents, "lengths")
     return Receipt(
         stage="token_counts",
@@ -45,6 +51,36 @@ def run(run: Run) -> Receipt:
             "engine": model.info["engine"],
         },
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokenize:
+    """Tokenises a fragment; picklable, for worker processes."""
+
+    store: LocalStore
+    directory: str
+    engine: Engine
+
+    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
+        texts = read_content(self.store, fragment.file).to_pylist()
+        ids, lengths = _encoder(self.directory, self.engine).encode(texts)
+        return {"ids": ids, "lengths": lengths}
+
+
+@functools.cache
+def _encoder(directory: str, engine: Engine) -> Encoder:
+    return load_encoder(directory, engine)
+
+
+def _workers(run: Run, files: StageFiles, view: View) -> int:
+    """Processes to tokenise in: one worker a WORKER_BYTES of stored text that is to be tokenised, up to the setting."""
+    present = files.present()
+    size = sum(
+        run.store.path(fragment.file).stat().st_size
+        for fragment in view.documents
+        if fragment.name not in present
+    )
+    return max(1, min(count_workers(run.settings.engine.workers), size // WORKER_BYTES))
 
 
 def _key(run: Run, model: BaseModel) -> str:

@@ -1,8 +1,10 @@
 """The curated output: files written whole, named by a manifest that is renamed last.
 
-`curated_meta.json` is the manifest: it lists every file with its size and sha256. Files are first written under
-temporary names, then renamed, then the manifest, then files that only the old manifest named are removed. A reader that
-checks the manifest's hashes never takes a mixture for an output.
+`curated_meta.json` is the manifest: it lists every file with its size and sha256. All files, the manifest too, are first
+written under temporary names, so that a full disk leaves the old output as it was; then they are renamed, the manifest
+last, and files that only the old manifest named are removed. A reader that checks the manifest's hashes never takes a
+mixture for an output. A commit that was broken off is named by its journal, so that the next run knows which files are
+left over from it, and touches no file that is not ours.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from dagster_divorder.errors import StoreError
 from dagster_divorder.store.local import TEMPORARY, explain_os_error, sync_folder, write_atomically
 
 MANIFEST = "curated_meta.json"
+JOURNAL = f"{TEMPORARY}journal.json"
+"""Names of the files that a commit adds or removes; there only while it runs, or when it was broken off."""
 REHASH_BYTES = 10 << 30
 """An output up to this size is read again to see that it is still whole; of a larger one sizes are compared."""
 
@@ -32,26 +36,26 @@ REHASH_BYTES = 10 << 30
 class OutputFolder:
     """Files of one output, staged under temporary names until `commit`.
 
-    Use as a context manager: what was staged and not committed is removed at its end.
+    Use as a context manager: what was staged and not committed is removed at its end. `expected_bytes` is what the
+    output takes about, for the message when the disk is full.
     """
 
     path: Path
+    expected_bytes: int = 0
     staged: dict[str, Path] = field(default_factory=dict)
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __enter__(self) -> OutputFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            _remove_temporary(self.path)
         except OSError as error:
             raise explain_os_error(error, self.path) from error
-        for leftover in self.path.glob(f"{TEMPORARY}*"):
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for temporary in self.staged.values():
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+        with contextlib.suppress(OSError):
+            _remove_temporary(self.path)
 
     def stage(self, name: str, write: Callable[[IO[bytes]], Any]) -> None:
         """Write one file through `write(file)`; its bytes are hashed on the way.
@@ -59,6 +63,9 @@ class OutputFolder:
         Raises:
             StoreError: the disk is full or the folder not writable; the old output is still whole.
         """
+        self.entries[name] = self._write(name, write)
+
+    def _write(self, name: str, write: Callable[[IO[bytes]], Any]) -> dict[str, Any]:
         temporary = self.path / f"{TEMPORARY}{secrets.token_hex(8)}"
         self.staged[name] = temporary
         try:
@@ -68,20 +75,61 @@ class OutputFolder:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise explain_os_error(error, self.path / name) from error
-        self.entries[name] = {"bytes": hashed.size, "sha256": hashed.digest.hexdigest()}
+            # First, so that the message counts their space as free.
+            _remove_temporary(self.path)
+            what = "the whole output, beside the one that is there,"
+            raise explain_os_error(error, self.path / name, self.expected_bytes, what) from error
+        return {"bytes": hashed.size, "sha256": hashed.digest.hexdigest()}
 
     def commit(self, manifest: dict[str, Any]) -> None:
-        """Rename every staged file into place, then the manifest; then remove what only the old one named."""
+        """Rename every staged file into place, then the manifest; then remove what only the old one named.
+
+        Raises:
+            StoreError: the disk is full or the folder not writable; the old output is still whole.
+        """
+        data = orjson.dumps(manifest, option=orjson.OPT_INDENT_2)
+        self._write(MANIFEST, lambda file: file.write(data))
         before = read_manifest(self.path)
-        for name, temporary in self.staged.items():
-            os.replace(temporary, self.path / name)
-        self.staged.clear()
-        sync_folder(self.path)
-        write_atomically(self.path / MANIFEST, orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
-        for name in (before or {}).get("files", {}):
-            if name not in self.entries:
-                (self.path / name).unlink(missing_ok=True)
+        touched = _read_journal(self.path) | set((before or {}).get("files", {})) | set(self.entries)
+        write_atomically(self.path / JOURNAL, orjson.dumps(sorted(touched)))
+        try:
+            for name, temporary in self.staged.items():
+                if name == MANIFEST:
+                    # Its files are safe on disk before it says so.
+                    sync_folder(self.path)
+                os.replace(temporary, self.path / name)
+            sync_folder(self.path)
+        except OSError as error:
+            raise explain_os_error(error, self.path / name) from error
+        tidy(self.path, self.entries)
+
+
+def tidy(path: Path, files: dict[str, Any]) -> None:
+    """Remove what a broken-off write or commit left in an output folder; `files` are the ones its manifest lists."""
+    try:
+        for name in _read_journal(path) - set(files):
+            (path / name).unlink(missing_ok=True)
+        _remove_temporary(path)
+        (path / JOURNAL).unlink(missing_ok=True)
+    except OSError as error:
+        raise explain_os_error(error, path) from error
+
+
+def _read_journal(path: Path) -> set[str]:
+    try:
+        return set(orjson.loads((path / JOURNAL).read_bytes()))
+    except FileNotFoundError:
+        return set()
+    except orjson.JSONDecodeError:
+        raise StoreError(f"{path / JOURNAL} is damaged; delete it and run again") from None
+
+
+def _remove_temporary(path: Path) -> None:
+    for leftover in path.glob(f"{TEMPORARY}*"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+        elif leftover.name != JOURNAL:
+            leftover.unlink(missing_ok=True)
 
 
 class _HashedFile:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import xxhash
 
@@ -31,7 +30,14 @@ from dagster_divorder.store.fragments import (
 from dagster_divorder.store.ids import IdIndex, distinct, hash_all, to_bytes, words
 from dagster_divorder.store.inputs import LineBlock, RowBlock
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.records import parse_lines, parse_rows, reject_line, row_ids
+from dagster_divorder.store.records import (
+    NOT_JSON,
+    parse_lines,
+    parse_rows,
+    reject_line,
+    row_as_json,
+    row_ids,
+)
 from dagster_divorder.store.view import Fragment, View
 
 _SHOWN_REJECTS = 10
@@ -157,16 +163,16 @@ class Ingest:
             raise InputError(f"{block.path}: {error}") from None
 
     def _refuse(self, block: LineBlock | RowBlock, refused: np.ndarray) -> None:
-        if isinstance(block, LineBlock) and block.unterminated and refused[-1] == len(block.lines) - 1:
-            self._partial += 1
-            refused = refused[:-1]
         _, reasons = self._parse(block, refused)
         for at, reason in zip(refused, reasons, strict=True):
             if isinstance(block, LineBlock):
+                last = block.unterminated and at == len(block.lines) - 1
+                if last and reason.startswith(NOT_JSON):
+                    self._partial += 1
+                    break
                 place, raw = {"line": block.numbers[at]}, block.lines[at]
             else:
-                row = block.rows.slice(at, 1).to_pylist()[0]
-                place, raw = {"row": block.first + int(at)}, orjson.dumps(row, default=repr)
+                place, raw = {"row": block.first + int(at)}, row_as_json(block.rows.slice(at, 1))
             self._rejects.write(reject_line(block.path, place, reason, raw))
             self._rejected += 1
             if len(self._first_rejects) < _SHOWN_REJECTS:
@@ -198,6 +204,11 @@ class Ingest:
                 "Correct the input (or input.text_field), or raise input.max_reject_share"
             )
         if not self._accepted:
+            if self._rejected:
+                raise InputError(
+                    f"all {read:,} records were refused, the first: {self._first_rejects[0]}; correct the input "
+                    "(or input.text_field)"
+                )
             raise InputError("the input holds no records; expected at least one JSONL line or Parquet row")
         self._flush()
         self._await_writes(0)

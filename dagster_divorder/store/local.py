@@ -238,11 +238,14 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def explain_os_error(error: OSError, target: Path, size: int = 0) -> StoreError:
-    """What an operating system error at a path means for the user, and what to do; `size` bytes were to be written."""
+def explain_os_error(error: OSError, target: Path, size: int = 0, what: str = "it") -> StoreError:
+    """What an operating system error at a path means for the user, and what to do.
+
+    `size` is about how many bytes `what` takes, 0 if that is unknown.
+    """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = shutil.disk_usage(target.parent).free
-        takes = f"it takes {megabytes(size)}, " if size else ""
+        takes = f"{what} takes about {megabytes(size)}, " if size else ""
         return DiskFullError(
             f"no space left for {target}: {takes}{megabytes(free)} are free there; free "
             f"{f'at least {megabytes(max(size - free, 1))}' if size else 'some disk'}, "

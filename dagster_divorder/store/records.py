@@ -13,6 +13,9 @@ import xxhash
 
 from dagster_divorder.errors import InputError
 
+NOT_JSON = "not valid JSON"
+"""How the reason of a line that no parser reads begins: at the end of a growing file, such a line is still being written."""
+
 
 def parse_lines(lines: Sequence[bytes], text_field: str) -> tuple[list[bytes | None], list[str]]:
     """Texts of JSONL lines as UTF-8, None where a line is refused; and the reasons of the refusals, in order.
@@ -26,7 +29,7 @@ def parse_lines(lines: Sequence[bytes], text_field: str) -> tuple[list[bytes | N
         try:
             record = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            reason = f"not valid JSON: {error}"
+            reason = f"{NOT_JSON}: {error}"
         else:
             if not isinstance(record, dict):
                 reason = f"a JSON {_json_type(record)}, expected an object"
@@ -50,32 +53,51 @@ def parse_rows(rows: pa.RecordBatch, text_field: str) -> tuple[list[bytes | None
     Raises:
         InputError: the text column is missing or does not hold strings; then no row of the file can be read.
     """
-    if text_field not in rows.schema.names:
+    if rows.schema.names.count(text_field) != 1:
+        found = "several columns" if text_field in rows.schema.names else "no column"
         raise InputError(
-            f"input.text_field: no column {text_field!r}; the columns are {', '.join(rows.schema.names)}"
+            f"input.text_field: {found} {text_field!r}; the columns are {', '.join(rows.schema.names)}"
         )
     column = rows.column(text_field)
     value_type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not (
-        pa.types.is_string(value_type)
-        or pa.types.is_large_string(value_type)
-        or pa.types.is_string_view(value_type)
-    ):
+    if not is_text(value_type):
         raise InputError(f"input.text_field: column {text_field!r} has type {column.type}, expected strings")
+    unreadable = _invalid_text(rows)
     texts: list[bytes | None] = []
     reasons: list[str] = []
-    # Cast to binary: Parquet does not promise valid UTF-8, and decoding has to fail for one row, not for all.
-    for value in column.cast(value_type).cast(pa.large_binary()).to_pylist():
+    for at, value in enumerate(column.cast(value_type).cast(pa.large_binary()).to_pylist()):
         reason = "null text" if value is None else "" if value else "empty text"
-        if value:
-            try:
-                value.decode()
-            except UnicodeDecodeError as error:
-                reason = f"text is not valid UTF-8: {error}"
+        if at in unreadable:
+            reason = f"column {unreadable[at]!r} is not valid UTF-8"
         if reason:
             reasons.append(reason)
         texts.append(None if reason else value)
     return texts, reasons
+
+
+def is_text(of: pa.DataType) -> bool:
+    """Whether a type is one of Arrow's string types."""
+    return pa.types.is_string(of) or pa.types.is_large_string(of) or pa.types.is_string_view(of)
+
+
+def _invalid_text(rows: pa.RecordBatch) -> dict[int, str]:
+    """Row -> the first column in which it holds bytes that are no UTF-8 (Parquet does not promise that)."""
+    found: dict[int, str] = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if not _is_valid(column):
+            plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+            # Taken, not sliced: a slice of a nested column is checked with all of its values.
+            bad = [at for at in range(len(plain)) if not _is_valid(plain.take(pa.array([at])))]
+            found = dict.fromkeys(bad, name) | found
+    return found
+
+
+def _is_valid(column: pa.Array) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _text_fault(text: Any, text_field: str) -> str:
@@ -117,15 +139,35 @@ def _column_bytes(column: pa.Array) -> np.ndarray:
         values = column.fill_null(pa.scalar(0).cast(value_type)).to_numpy(zero_copy_only=False)
         raw = np.ascontiguousarray(values).view(np.uint8).reshape(len(column), -1)
         return np.concatenate([valid, raw], axis=1)
-    if pa.types.is_string(value_type) or pa.types.is_large_string(value_type):
+    if is_text(value_type):
         column = column.cast(pa.large_binary())
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         encoded = [value or b"" for value in column.to_pylist()]
     else:
-        encoded = [repr(value).encode() for value in column.to_pylist()]
+        encoded = [_spelled(value) for value in column]
     digests = b"".join([xxhash.xxh3_128_digest(value) for value in encoded])
     raw = np.frombuffer(digests, dtype=np.uint8).reshape(len(column), 16)
     return np.concatenate([valid, raw], axis=1)
+
+
+def _spelled(value: pa.Scalar) -> bytes:
+    try:
+        return repr(value.as_py()).encode()
+    except UnicodeDecodeError:
+        return b"not valid UTF-8"  # refused by parse_rows, so that it need not tell two rows apart
+
+
+def row_as_json(row: pa.RecordBatch) -> bytes:
+    """One Parquet row as JSON for people to read: bytes that are no text are escaped, other types than JSON's spelled out."""
+    values = {}
+    for name, column in zip(row.schema.names, row.columns, strict=True):
+        try:
+            values[name] = column.to_pylist()[0]
+        except UnicodeDecodeError:
+            plain = is_text(column.type)
+            value = column.cast(pa.large_binary()).to_pylist()[0] if plain else b"(holds text that is not valid UTF-8)"
+            values[name] = value.decode(errors="backslashreplace")
+    return orjson.dumps(values, default=repr, option=orjson.OPT_NON_STR_KEYS)
 
 
 def reject_line(path: str, place: dict[str, int], reason: str, raw: bytes) -> bytes:
