@@ -42,7 +42,7 @@ CODE_VERSIONS = {
     "base_model": 1,
     "token_counts": 1,
     "shallow_embeddings": 1,
-    "clusters": 1,
+    "clusters": 2,
     "greedy_order": 1,
     "diversity_metrics": 1,
     "curated_output": 1,

@@ -1,16 +1,17 @@
 """Spherical k-means on a sample of vectors, and the nearest centroid of every vector.
 
 Letters: N vectors, n vectors in the sample, D dims, K clusters.
-A vector's place is (x - centre) / |x - centre|; its distance to a centroid is one minus their cosine, in [0, 2].
+A vector's place is (x - centre) / |x - centre|; its distance to a centroid is one minus their cosine, 0 to 2.
 
-Guarantee: the same bytes from `fit` for the same sample, k, algorithm and seed; from `assign`, a label and a distance that
-depend on that vector and the fit alone, whatever the batch, its order or the number of threads.
-Cost: fit O(iterations x restarts x n K D), n at most POINTS_PER_CENTROID x K; assign O(N K D) at the speed of a matrix
-product, with BLOCK_SCORES float32 of scratch.
-Sources: Dhillon and Modha 2001 (spherical k-means); Johnson, Douze and Jegou 2017 (faiss);
-Bachem, Lucic, Hassani and Krause 2016 (AFK-MC2, its first centroids); Sculley 2010 (mini-batch);
-Arora, Liang and Ma 2017 (taking away what all documents share).
-Known weakness: k-means finds round clusters of like size, and a local optimum. Measured choices: docs/decisions/base-model.md.
+Guarantee: the same bytes from `fit` for the same sample, k, algorithm and seed; from `assign`, a label and a
+distance that depend on that vector and the fit alone, whatever the batch, its order or the number of threads.
+Cost: fit O(iterations x restarts x n K D), n at most POINTS_PER_CENTROID x K; assign O(N K D) at the speed of a
+matrix product, with BLOCK_SCORES float32 of scratch.
+Sources: Dhillon and Modha 2001 (spherical k-means); Johnson, Douze and Jegou 2017 (faiss); Bachem, Lucic,
+Hassani and Krause 2016 (AFK-MC2, its first centroids); Sculley 2010 (mini-batch); Arora, Liang and Ma 2017
+(taking away what all documents share).
+Known weakness: k-means finds round clusters of like size, and a local optimum. Measured choices:
+docs/decisions/base-model.md.
 """
 
 from dataclasses import dataclass, replace
@@ -29,13 +30,14 @@ POINTS_PER_CENTROID = 256
 ITERATIONS = 25
 RESTARTS = 5
 RESTARTS_UP_TO = 100
-"""Up to this many clusters the best of RESTARTS runs counts: they differ most, and cost least, where clusters are few."""
+"""Up to this many clusters the best of RESTARTS runs counts: there runs differ most, and cost least."""
 
 THREADS = 4
 THREADS_FROM = 1 << 30
-"""Threads of a faiss fit, if a pass over the sample takes at least so many multiplications, else one. Not the machine's own
-number, as the last bits of centroids depend on it: on two cores four take as long as two, and where other processes want
-the cores, two that wait for each other in short steps take thirty times as long as one."""
+"""Threads of a faiss fit whose pass over the sample takes at least so many multiplications; others take one.
+
+Not the machine's own number, as the last bits of centroids depend on it. On two cores four threads take as long
+as two; in a small fit, threads that wait for each other take thirty times as long as one when cores are busy."""
 
 BLOCK_SCORES = 1 << 21
 """Scores held at once: 8 MB, of the order of a core's cache."""
@@ -48,9 +50,10 @@ DRIFT = 1.25
 class ClusterFit:
     """A clustering, largest cluster first.
 
-    centre float32 (D,), zero when not centred; centroids float32 (K, D), of length 1; sizes int64 (K,) and mean_distance of
-    the sample; the iterations of the run that counted, and the mean cosine of a sampled vector and its centroid as that run
-    saw it (minibatch: at its end); note: why there are fewer clusters than asked for, or "".
+    centre float32 (D,), zero when not centred; centroids float32 (K, D), of length 1; sizes int64 (K,) and
+    mean_distance of the sample; the iterations of the run that counted, and the mean cosine of a sampled vector
+    and its centroid as that run saw it (minibatch: at its end); note: why there are fewer clusters than asked
+    for, or "".
     """
 
     centre: NDArray[np.float32]
@@ -76,9 +79,13 @@ def fit(
     if algorithm not in get_args(Algorithm):
         raise InputError(f"algorithm is {algorithm!r}; expected one of {', '.join(get_args(Algorithm))}")
     if sample.ndim != 2 or not len(sample) or k < 1:
-        raise InputError(f"the sample has the shape {sample.shape} and k is {k}; expected at least one row and one cluster")
+        raise InputError(
+            f"the sample has the shape {sample.shape} and k is {k}; expected at least one row and one cluster"
+        )
     if not np.isfinite(sample).all():
-        raise InputError("the sample holds NaN or infinity; expected finite numbers: embed those documents again")
+        raise InputError(
+            "the sample holds NaN or infinity; expected finite numbers: embed those documents again"
+        )
     sample = _thinned(sample, POINTS_PER_CENTROID * k, seed)
     middle = sample.mean(axis=0, dtype=np.float64).astype(np.float32) if centre else np.zeros_like(sample[0])
     points = _directions(sample, middle)
@@ -90,7 +97,11 @@ def fit(
     distinct = _distinct(points, k + 1)
     if len(distinct) <= k:
         centroids, iterations, objective = distinct, 0, 1.0
-        note = f"{len(centroids)} clusters of {k}: the sample has no more distinct vectors" if len(distinct) < k else ""
+        note = (
+            f"{len(centroids)} clusters of {k}: the sample has no more distinct vectors"
+            if len(distinct) < k
+            else ""
+        )
     else:
         run = _faiss if algorithm == "faiss" else _minibatch
         centroids, iterations, objective = run(points, k, seed)
@@ -116,7 +127,9 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
 
     clusters, dims = fit.centroids.shape
     if vectors.ndim != 2 or vectors.shape[1] != dims:
-        raise InputError(f"vectors have the shape {vectors.shape} and the centroids {dims} dims; fit the clusters again")
+        raise InputError(
+            f"vectors have the shape {vectors.shape} and the centroids {dims} dims; fit the clusters again"
+        )
     vectors = np.ascontiguousarray(vectors, np.float32)
     labels = np.empty(len(vectors), np.int32)
     distances = np.empty(len(vectors), np.float32)
@@ -126,7 +139,9 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
         scores = vectors[rows] @ fit.centroids.T
         bad = nearest(vectors[rows], scores, fit.centre, fit.centroids, labels[rows], distances[rows])
         if bad >= 0:
-            raise InputError(f"vector {first + bad} holds NaN or infinity; expected finite numbers: embed it again")
+            raise InputError(
+                f"vector {first + bad} holds NaN or infinity; expected finite numbers: embed it again"
+            )
     return labels, distances
 
 
@@ -158,10 +173,13 @@ def _directions(sample: NDArray[np.float32], centre: NDArray[np.float32]) -> NDA
     """Unit vectors float32 (m, D) from the centre, of the vectors that have a direction."""
     from dagster_divorder.core.kernels.pool import NO_DIRECTION
 
-    centred = sample - centre
-    lengths = np.linalg.norm(centred, axis=1, keepdims=True)
+    points = sample - centre
+    lengths = np.linalg.norm(points, axis=1, keepdims=True)
     directed = lengths[:, 0] > NO_DIRECTION * np.linalg.norm(centre)
-    return centred[directed] / lengths[directed]
+    if not directed.all():
+        points, lengths = points[directed], lengths[directed]
+    points /= lengths
+    return points
 
 
 def _distinct(points: NDArray[np.float32], limit: int) -> NDArray[np.float32]:
@@ -184,7 +202,7 @@ def _faiss(points: NDArray[np.float32], k: int, seed: int) -> tuple[NDArray[np.f
         nredo=RESTARTS if k <= RESTARTS_UP_TO else 1,
         seed=seed,
         spherical=True,
-        # First centroids far apart, drawn in a Markov chain: k-means++ without its pass over the sample for each centroid.
+        # First centroids far apart, drawn by Markov chains: k-means++ without a pass for each centroid.
         init_method=faiss.ClusteringInitMethod_AFK_MC2,
         min_points_per_centroid=1,
         max_points_per_centroid=len(points),
@@ -195,7 +213,8 @@ def _faiss(points: NDArray[np.float32], k: int, seed: int) -> tuple[NDArray[np.f
         kmeans.train(points)
     finally:
         faiss.omp_set_num_threads(before)
-    return kmeans.centroids, len(kmeans.obj), float(kmeans.obj[-1]) / len(points)
+    cosines = np.asarray(kmeans.obj, np.float64)
+    return np.asarray(kmeans.centroids, np.float32), len(cosines), float(cosines[-1]) / len(points)
 
 
 def _minibatch(points: NDArray[np.float32], k: int, seed: int) -> tuple[NDArray[np.float32], int, float]:
@@ -207,7 +226,9 @@ def _minibatch(points: NDArray[np.float32], k: int, seed: int) -> tuple[NDArray[
         kmeans = MiniBatchKMeans(k, random_state=seed, n_init=RESTARTS).fit(points)
     centroids = kmeans.cluster_centers_
     lengths = np.linalg.norm(centroids, axis=1, keepdims=True)
-    centroids = np.divide(centroids, lengths, out=np.zeros_like(centroids), where=lengths > 0).astype(np.float32)
+    centroids = np.divide(centroids, lengths, out=np.zeros_like(centroids), where=lengths > 0).astype(
+        np.float32
+    )
     # For unit points, inertia is the sum of |x - m|^2 = 2 - 2 cos where m has length 1.
     return centroids, int(kmeans.n_iter_), 1.0 - float(kmeans.inertia_) / (2 * len(points))
 

@@ -1,11 +1,12 @@
 """Document vectors from token ids: distinct tokens x count x weight x table row, L2-normalised.
 
 Letters: N documents, D dims, V vocabulary, T tokens.
-Guarantee: a document's vector depends on its own tokens alone; the same bytes for any number of threads and any division
-into calls. Cost: O(T + distinct tokens per document x D), no copy of the table; 12 V bytes of scratch a thread.
-Sources: the first seed's mean of token embeddings; Arora, Liang and Ma 2017 (weighting, then removing what all share);
-idf after Sparck Jones 1972. Known weakness: a bag of tokens knows no word order.
-Measured choice of the default: docs/decisions/base-model.md.
+Guarantee: a document's vector depends on its own tokens alone; the same bytes for any number of threads and any
+division into calls. Cost: O(T + distinct tokens per document x D), no copy of the table; 12 V bytes of scratch
+a thread.
+Sources: the first seed's mean of token embeddings; Arora, Liang and Ma 2017 (weighting, then removing what all
+share); idf after Sparck Jones 1972. Known weakness: a bag of tokens knows no word order. Measured choice of the
+default: docs/decisions/base-model.md.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -22,24 +23,30 @@ RANGES_PER_THREAD = 4
 """Several ranges a thread even out unequal documents; each costs one scratch of V."""
 
 
-def token_weights(document_frequency: NDArray[np.int64], documents: int, pooling: Pooling) -> NDArray[np.float32]:
+def token_weights(
+    document_frequency: NDArray[np.int64], documents: int, pooling: Pooling
+) -> NDArray[np.float32]:
     """float32 (V,): `mean` gives ones, `idf` gives log((documents + 1) / (df + 1/2)).
 
     The halves keep every weight positive, so that a corpus of one document has vectors too; a token in every
-    document of many weighs next to nothing. InputError for another pooling, or a token in more documents than there are.
+    document of many weighs next to nothing. InputError for another pooling, or a token in more documents than
+    there are.
     """
     if pooling not in get_args(Pooling):
         raise InputError(f"pooling is {pooling!r}; expected one of {', '.join(get_args(Pooling))}")
     if len(document_frequency) and document_frequency.max() > documents:
         raise InputError(
-            f"a token occurs in {document_frequency.max()} documents of {documents}; pass the number of documents counted"
+            f"a token occurs in {document_frequency.max()} documents of {documents}; "
+            "pass the number of documents that were counted"
         )
     if pooling == "mean":
         return np.ones(len(document_frequency), np.float32)
     return np.log((documents + 1) / (document_frequency + 0.5)).astype(np.float32)
 
 
-def document_frequency(ids: NDArray[np.integer], lengths: NDArray[np.int64], vocabulary: int) -> NDArray[np.int64]:
+def document_frequency(
+    ids: NDArray[np.integer], lengths: NDArray[np.int64], vocabulary: int
+) -> NDArray[np.int64]:
     """int64 (V,): in how many documents each token occurs. ids (T,) flat, lengths (N,). InputError as in `pool`."""
     from dagster_divorder.core.kernels.pool import count_documents
 
@@ -57,26 +64,32 @@ def pool(
     *,
     threads: int = 1,
 ) -> NDArray[np.float32]:
-    """Unit vectors, float32 (N, D): the weighted sum of each document's rows of the table; zero where that sum is zero.
+    """Unit vectors, float32 (N, D): the weighted sum of each document's rows of the table; zero where that sum
+    is zero.
 
-    ids (T,) flat, lengths (N,), table float32 (V, D), weights float32 (V,).
+    ids (T,) flat, lengths (N,), table float32 (V, D), weights float32, one for each of the tokenizer's ids: V
+    or fewer, as tables are often padded with rows that no id uses.
 
     Raises:
-        InputError: lengths do not add up to T, an id is outside the table, or weights are not one per row.
+        InputError: lengths do not add up to T, more weights than rows, or an id without weight.
     """
     from dagster_divorder.core.kernels.pool import pool_rows
 
     table = np.ascontiguousarray(table, np.float32)
     weights = np.ascontiguousarray(weights, np.float32)
-    if weights.shape != table.shape[:1]:
-        raise InputError(f"weights have the shape {weights.shape}; expected one for each of {len(table)} table rows")
-    tokens, starts = _flat(ids, lengths, len(table))
+    if len(weights) > len(table):
+        raise InputError(
+            f"{len(weights)} weights for a table of {len(table)} rows; expected no more weights than rows"
+        )
+    tokens, starts = _flat(ids, lengths, len(weights))
     pooled = np.empty((len(lengths), table.shape[1]), np.float32)
 
     def fill(first: int, last: int) -> None:
         pool_rows(tokens, starts, first, last, table, weights, pooled)
 
-    cuts = np.searchsorted(starts, np.linspace(0, len(tokens), 1 + (RANGES_PER_THREAD * threads if threads > 1 else 1)))
+    cuts = np.searchsorted(
+        starts, np.linspace(0, len(tokens), 1 + (RANGES_PER_THREAD * threads if threads > 1 else 1))
+    )
     cuts[0], cuts[-1] = 0, len(lengths)
     if threads == 1:
         fill(0, len(lengths))
@@ -93,10 +106,12 @@ def _flat(
     starts = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     if starts[-1] != len(ids) or (len(lengths) and lengths.min() < 0):
-        raise InputError(f"lengths add up to {starts[-1]} tokens and there are {len(ids)} ids; expected the same number")
+        raise InputError(
+            f"lengths add up to {starts[-1]} tokens and there are {len(ids)} ids; expected the same number"
+        )
     if len(ids) and (ids.max() >= vocabulary or ids.min() < 0):
         raise InputError(
-            f"token id {ids.max() if ids.max() >= vocabulary else ids.min()} is outside a table of {vocabulary} rows; "
+            f"token id {ids.max() if ids.max() >= vocabulary else ids.min()} is outside a vocabulary of {vocabulary}; "
             "tokenise with the tokenizer of the same model"
         )
     return np.ascontiguousarray(ids, np.uint32), starts

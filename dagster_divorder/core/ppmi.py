@@ -2,17 +2,21 @@
 
 Letters: V vocabulary, D dims, T tokens, P pieces of text, C context tokens.
 
-A document is cut evenly into pieces of at most PIECE_TOKENS tokens. n_tc counts the pieces that hold both token t and
-context c (the C tokens in most pieces); with row sums r, column sums k and total n, PPMI = max(0, log(n_tc n / (r_t k_c))).
-Of PPMI = U S V', the vectors are the first D columns of U, all equally strong: clustering by U beats U sqrt(S) and U S.
+A document is cut evenly into pieces of at most PIECE_TOKENS tokens. n_tc counts the pieces that hold both token
+t and context c (contexts are the C tokens in most pieces); with row sums r, column sums k and total n,
 
-Guarantee: no randomness while the co-occurrence carries anything; the same bytes for the same input, whatever the number
-of threads (BLAS runs on one). V comes from the eigenvectors of the C x C Gram matrix, so PPMI is never held whole.
-Cost: O(T log T) sorting, counting O(sum of a piece's distinct tokens x its contexts) twice, V C^2 for the Gram matrix;
-memory 24 bytes for each distinct token of a piece + 3 BLOCK_ROWS x C float32 + C^2 float64.
+    PPMI_tc = max(0, log(n_tc n / (r_t k_c))) = U S V'
+
+and the vectors are the first D columns of U, all equally strong: U clusters better than U sqrt(S) and U S.
+
+Guarantee: no randomness while the co-occurrence carries anything; the same bytes for the same input, whatever
+the number of threads (BLAS runs on one). V comes from the eigenvectors of the C x C Gram matrix, so PPMI is
+never held whole.
+Cost: O(T log T) sorting, counting O(sum of a piece's distinct tokens x its contexts) twice, V C^2 for the Gram
+matrix; memory 24 bytes for each distinct token of a piece + 3 BLOCK_ROWS x C float32 + C^2 float64.
 Sources: Church and Hanks 1990 (PMI); Levy, Goldberg and Dagan 2015 (PPMI-SVD, U alone better than U S).
-Known weakness: a token seen in few pieces has large, noisy PMI; a larger sample is the cure.
-Measured choices: docs/decisions/base-model.md.
+Known weakness: a token seen in few pieces has large, noisy PMI; a larger sample is the cure. Measured choices:
+docs/decisions/base-model.md.
 """
 
 from dataclasses import dataclass
@@ -29,13 +33,15 @@ TABLE_SCALE = 0.02
 """Root mean square of the vectors' entries: the spread with which transformers models begin their own tables."""
 
 RANK_TOLERANCE = 1e-6
-"""Singular values below this share of the first are rounding noise: of float32 products under the square root of a sum."""
+"""Squared singular values below this share of the first are rounding noise of float32 products."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenVectors:
-    """vectors float32 (V, D), zero for tokens never seen and in columns beyond `rank`; `explained` is the share of the
-    squared PPMI that the first D components carry."""
+    """vectors float32 (V, D), zero for tokens never seen and in columns beyond `rank` (rank 0: random).
+
+    `explained` is the share of the squared PPMI that the first D components carry.
+    """
 
     vectors: NDArray[np.float32]
     rank: int
@@ -99,7 +105,10 @@ def _pairs(ids: NDArray[np.integer], lengths: NDArray[np.int64], vocabulary: int
     pieces_of = -(-lengths // PIECE_TOKENS)
     first_piece = np.cumsum(pieces_of) - pieces_of
     document = np.repeat(np.arange(len(lengths)), lengths)
-    piece = first_piece[document] + (np.arange(len(ids)) - starts[document]) * pieces_of[document] // lengths[document]
+    piece = (
+        first_piece[document]
+        + (np.arange(len(ids)) - starts[document]) * pieces_of[document] // lengths[document]
+    )
     n_pieces = int(pieces_of.sum())
 
     held = _distinct(ids.astype(np.int64) * n_pieces + piece)
@@ -119,8 +128,8 @@ def _pairs(ids: NDArray[np.integer], lengths: NDArray[np.int64], vocabulary: int
         piece_starts=_starts(in_pieces),
         contexts=context,
         context_starts=_starts(contexts_in),
-        row_sums=np.bincount(token, contexts_in[piece], vocabulary),
-        column_sums=np.bincount(context, tokens_in[context_piece], len(chosen)),
+        row_sums=np.bincount(token, contexts_in[piece], vocabulary).astype(np.float64),
+        column_sums=np.bincount(context, tokens_in[context_piece], len(chosen)).astype(np.float64),
     )
 
 

@@ -1,12 +1,14 @@
-"""A base model made from the corpus itself, with no download: a byte-level BPE tokenizer and a PPMI-SVD token table.
+"""A base model made from the corpus itself, with no download: a byte-level BPE tokenizer and a PPMI-SVD table.
 
-Guarantee: an ordinary Hugging Face checkpoint (config.json, tokenizer.json, tokenizer_config.json, model.safetensors) whose
-bytes depend on texts, settings and seed alone, not on the number of threads. It is a Llama of no layers: every weight it
-names is in the file, so nothing is silently drawn at random when transformers loads it.
-Cost (2-core EPYC, 16 MB of newsgroups, vocabulary 32,768, 128 dims): some 8 s, of which BPE 3 s; see core/ppmi.py for memory.
+Guarantee: an ordinary Hugging Face checkpoint (config.json, tokenizer.json, tokenizer_config.json,
+model.safetensors) whose bytes depend on texts, settings and seed alone, not on the number of threads. It is a
+Llama of no layers: every weight it names is in the file, so nothing is silently drawn at random when
+transformers loads it.
+Cost (2-core EPYC, 16 MB of newsgroups, vocabulary 32,768, 128 dims): some 8 s, of which BPE 3 s; see
+core/ppmi.py for memory.
 Sources: Sennrich, Haddow and Birch 2016 (BPE); Levy, Goldberg and Dagan 2015 (PPMI-SVD).
-Known weakness: a language that the sample lacks falls apart into bytes without vectors of use.
-Measured choices: docs/decisions/base-model.md.
+Known weakness: a language that the sample lacks falls apart into bytes without vectors of use. Measured
+choices: docs/decisions/base-model.md.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ SAMPLE_BYTES = 16 << 20
 """Text to train on: half of it costs 0.02 of NMI on newsgroups, twice as much gains as much for twice the time."""
 
 TOKENIZER_BYTES = 8 << 20
-"""Of it, for the tokenizer: half as much saves 1 s and makes 1 to 2 % more tokens of the same text; NMI does not notice."""
+"""Of it, for the tokenizer: half as much saves 1 s and makes 1 to 2 % more tokens; NMI does not notice."""
 
 END = "<|endoftext|>"
 CONTEXT = 8192
@@ -54,7 +56,8 @@ def train(
     """
     if not texts or vocab_size < 257 or dim < 1:
         raise InputError(
-            f"{len(texts)} texts, vocab_size {vocab_size} and dim {dim}; expected at least one text, 257 tokens and one column"
+            f"{len(texts)} texts, vocab_size {vocab_size} and dim {dim}; "
+            "expected at least one text, 257 tokens and one column"
         )
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,9 @@
 """A Hugging Face checkpoint as this project needs it: where it is, its input token table, its fingerprints.
 
-Guarantee: only tokenizer.json, JSON files and safetensors are read; nothing is unpickled and no code of a model runs. Of a
-sharded checkpoint on the Hub only the file with the input embedding is downloaded.
-Cost: one read of the table; neither torch nor transformers is imported. A float16 or bfloat16 table doubles in memory.
+Guarantee: only tokenizer.json, JSON files and safetensors are read; nothing is unpickled and no code of a model
+runs. Of a sharded checkpoint on the Hub only the file with the input embedding is downloaded.
+Cost: one read of the table; neither torch nor transformers is imported. A float16 or bfloat16 table doubles in
+memory.
 Source: the safetensors format (8 bytes of header length, a JSON header, raw little-endian tensors).
 Known weakness: the embedding is found by its name, so a new architecture may need one more name in TABLE_NAMES.
 """
@@ -27,7 +28,7 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 OPTIONAL = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
 
-# Names of the module that maps token ids to vectors, most telling first: of several keys that match, the first name counts.
+# Names of the module that maps token ids to vectors. Of several keys that match, the first name counts.
 TABLE_NAMES = (
     "shared",  # T5, BART: encoder and decoder tables are copies of it
     "embed_tokens",  # Llama, Mistral, Qwen, Gemma, OPT, Phi
@@ -66,7 +67,8 @@ class _Tensor:
 
 
 def locate(base: str) -> Path:
-    """The directory of a checkpoint: `base` itself where it is one, else the Hugging Face id downloaded or from the cache.
+    """The directory of a checkpoint: `base` itself where it is one, else the Hugging Face id downloaded or from
+    the cache.
 
     Raises:
         InputError: neither a directory nor an id that can be reached; no tokenizer.json; no safetensors.
@@ -79,15 +81,19 @@ def locate(base: str) -> Path:
             raise _no_weights(base, (path.name for path in directory.iterdir()))
         return directory
     if not HUB_ID.fullmatch(base):
-        raise InputError(f"model.base is {base!r}: there is no such directory, and it is not a Hugging Face id")
+        raise InputError(
+            f"model.base is {base!r}: there is no such directory, and it is not a Hugging Face id"
+        )
     return _download(base)
 
 
 def embedding_table(directory: Path | str, *, vocabulary: int = 0) -> EmbeddingTable:
-    """The input embedding of a checkpoint; `vocabulary` is one more than the largest token id it must have a row for.
+    """The input embedding of a checkpoint; `vocabulary` is one more than the largest token id it must have a
+    row for.
 
     Raises:
-        InputError: a damaged file, an embedding that is absent, ambiguous, not finite or not of 16, 32 or 64 bit floats,
+        InputError: a damaged file, an embedding that is absent, ambiguous, not finite or not of 16, 32 or 64
+        bit floats,
             or fewer rows than `vocabulary`.
     """
     directory = Path(directory)
@@ -95,12 +101,14 @@ def embedding_table(directory: Path | str, *, vocabulary: int = 0) -> EmbeddingT
     weights = _read(key, tensor)
     if vocabulary > len(weights):
         raise InputError(
-            f"the tokenizer of {directory} has ids up to {vocabulary - 1:,} and its embedding {key} only {len(weights):,} "
-            "rows; use the tokenizer and the weights of one model"
+            f"the tokenizer of {directory} has ids up to {vocabulary - 1:,} and its embedding {key} only "
+            f"{len(weights):,} rows; use the tokenizer and the weights of one model"
         )
     unusable = np.count_nonzero(~np.isfinite(weights).all(axis=1))
     if unusable:
-        raise InputError(f"{unusable:,} rows of {key} in {tensor.file} hold NaN or infinity; expected finite numbers")
+        raise InputError(
+            f"{unusable:,} rows of {key} in {tensor.file} hold NaN or infinity; expected finite numbers"
+        )
     return EmbeddingTable(key, weights)
 
 
@@ -109,7 +117,7 @@ def table_fingerprint(table: EmbeddingTable) -> str:
     from xxhash import xxh3_128
 
     state = xxh3_128(f"{table.weights.dtype} {table.weights.shape} ".encode())
-    state.update(np.ascontiguousarray(table.weights))
+    state.update(np.ascontiguousarray(table.weights).data)
     return state.hexdigest()
 
 
@@ -138,10 +146,14 @@ def _find(directory: Path) -> tuple[str, _Tensor]:
         files = _weight_map(index)
         key = _choose(files, directory)
         if not (directory / files[key]).is_file():
-            raise InputError(f"{index} places {key} in {files[key]}, which is not there; fetch or save the model again")
+            raise InputError(
+                f"{index} places {key} in {files[key]}, which is not there; fetch or save the model again"
+            )
         tensors = _header(directory / files[key])
         if key not in tensors:
-            raise InputError(f"{index} places {key} in {files[key]}, which does not hold it; fetch or save the model again")
+            raise InputError(
+                f"{index} places {key} in {files[key]}, which does not hold it; fetch or save the model again"
+            )
         return key, tensors[key]
     paths = sorted(directory.glob("*.safetensors"))
     if not paths:
@@ -176,15 +188,20 @@ def _choose(keys: Iterable[str], directory: Path) -> str:
     more = f" and {len(shown) - KEYS_SHOWN:,} more" if len(shown) > KEYS_SHOWN else ""
     raise InputError(
         f"no input embedding found in {directory}: expected a key that ends in one of "
-        f"{', '.join(f'{name}.weight' for name in TABLE_NAMES)}; there are {', '.join(shown[:KEYS_SHOWN]) or 'no keys'}{more}"
+        f"{', '.join(f'{name}.weight' for name in TABLE_NAMES)}; "
+        f"there are {', '.join(shown[:KEYS_SHOWN]) or 'no keys'}{more}"
     )
 
 
 def _weight_map(index: Path) -> Mapping[str, str]:
     content = read_json(index)
     files = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(files, dict) or not all(isinstance(name, str) and Path(name).name == name for name in files.values()):
-        raise InputError(f"{index} has no usable weight_map (key -> file beside it); fetch or save the model again")
+    if not isinstance(files, dict) or not all(
+        isinstance(name, str) and Path(name).name == name for name in files.values()
+    ):
+        raise InputError(
+            f"{index} has no usable weight_map (key -> file beside it); fetch or save the model again"
+        )
     return files
 
 
@@ -199,7 +216,9 @@ def _header(path: Path) -> dict[str, _Tensor]:
             header = json.loads(file.read(length))
             header.pop("__metadata__", None)
             tensors = {
-                key: _Tensor(path, 8 + length + entry["data_offsets"][0], entry["dtype"], tuple(entry["shape"]))
+                key: _Tensor(
+                    path, 8 + length + entry["data_offsets"][0], entry["dtype"], tuple(entry["shape"])
+                )
                 for key, entry in header.items()
             }
             end = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
@@ -214,8 +233,8 @@ def _read(key: str, tensor: _Tensor) -> NDArray[np.float32]:
     stored = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}.get(tensor.dtype)
     if stored is None or len(tensor.shape) != 2:
         raise InputError(
-            f"{key} in {tensor.file} is {tensor.dtype} of shape {list(tensor.shape)}; expected a matrix of F32, F16, BF16 or "
-            "F64: save the embedding unquantised"
+            f"{key} in {tensor.file} is {tensor.dtype} of shape {list(tensor.shape)}; "
+            "expected a matrix of F32, F16, BF16 or F64: save the embedding unquantised"
         )
     raw = np.fromfile(tensor.file, stored, math.prod(tensor.shape), offset=tensor.offset)
     if raw.size != math.prod(tensor.shape):
@@ -245,15 +264,15 @@ def _download(base: str) -> Path:
         except Exception as error:
             raise InputError(
                 f"model.base is {base!r}: no such directory, and the Hugging Face Hub does not give its {name} "
-                f"({type(error).__name__}: {str(error).partition(chr(10))[0]}); check the id and the network, for a gated "
-                "model log in, or name a directory"
+                f"({type(error).__name__}: {str(error).partition(chr(10))[0]}); check the id and the network, "
+                "for a gated model log in, or name a directory"
             ) from error
 
     config = fetch("config.json")
     if config is None:
         raise InputError(
-            f"model.base is {base!r}: no such directory, and neither the Hugging Face Hub nor the local cache gives its "
-            "config.json; check the id and the network (HF_HUB_OFFLINE forbids it), or name a directory"
+            f"model.base is {base!r}: no such directory, and neither the Hugging Face Hub nor the local cache gives "
+            "its config.json; check the id and the network (HF_HUB_OFFLINE forbids it), or name a directory"
         )
     # Every further file comes from the same commit, even if the repository changes meanwhile.
     revision = config.parent.name
@@ -264,13 +283,19 @@ def _download(base: str) -> Path:
     index = fetch(INDEX)
     if index is None:
         if fetch(WEIGHTS) is None:
-            pickled = [name for name in ("pytorch_model.bin.index.json", "pytorch_model.bin") if _exists(base, name, revision)]
+            pickled = [
+                name
+                for name in ("pytorch_model.bin.index.json", "pytorch_model.bin")
+                if _exists(base, name, revision)
+            ]
             raise _no_weights(base, pickled)
     else:
         files = _weight_map(index)
         key = _choose(files, index.parent)
         if fetch(files[key]) is None:
-            raise InputError(f"{base}: its index places {key} in {files[key]}, which cannot be fetched; check the network")
+            raise InputError(
+                f"{base}: its index places {key} in {files[key]}, which cannot be fetched; check the network"
+            )
     return config.parent
 
 
@@ -288,8 +313,8 @@ def _exists(base: str, name: str, revision: str) -> bool:
 def _no_tokenizer(where: str) -> InputError:
     return InputError(
         f"{where} has no {TOKENIZER}; expected a fast tokenizer. Convert a slow one with "
-        f"transformers.AutoTokenizer.from_pretrained({where!r}).save_pretrained(folder), and use a folder that holds the "
-        "result and the weights"
+        f"transformers.AutoTokenizer.from_pretrained({where!r}).save_pretrained(folder), and use a folder that "
+        "holds the result and the weights"
     )
 
 

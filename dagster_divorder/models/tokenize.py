@@ -1,14 +1,16 @@
 """Texts to token ids, with the fastest engine that is proved to give the reference's ids.
 
 Letters: n texts, T tokens.
-Guarantee: the ids of Hugging Face `tokenizers` without special tokens, truncation or padding; special tokens spelled out in a
-text are text. The same ids for any number of threads, processes and any division into calls.
-Cost (2-core EPYC, 28 MB of mixture.jsonl): gigatoken some 140 MB/s for text not seen before, `tokenizers` 2.6 MB/s on two
-threads. Memory: 4 bytes a token beside the result, and up to BATCH_CHARACTERS of text in `tokenizers`' own objects.
-Sources: gigatoken (Roed 2026); tokenizers (Hugging Face). Known weakness: gigatoken has no WordPiece or Unigram.
+Guarantee: the ids of Hugging Face `tokenizers` without special tokens, truncation or padding; special tokens
+spelled out in a text are text. The same ids for any number of threads, processes and any division into calls.
+Cost (2-core EPYC, 28 MB of mixture.jsonl): gigatoken some 140 MB/s for text not seen before, `tokenizers` 2.6
+MB/s on two threads. Memory: 4 bytes a token beside the result, and up to BATCH_CHARACTERS of text in
+`tokenizers`' own objects.
+Sources: gigatoken (Roed 2026); tokenizers (Hugging Face). Known weakness: gigatoken has no WordPiece or
+Unigram.
 
-gigatoken runs in the calling thread: many processes, not threads, are how fragments are spread. `tokenizers` uses its own
-threads, which TOKENIZERS_PARALLELISM=false or RAYON_NUM_THREADS limit.
+gigatoken runs in the calling thread: many processes, not threads, are how fragments are spread. `tokenizers`
+uses its own threads, which TOKENIZERS_PARALLELISM=false or RAYON_NUM_THREADS limit.
 """
 
 from __future__ import annotations
@@ -41,11 +43,13 @@ BATCH_CHARACTERS = 1 << 20
 class Encoder:
     """A tokenizer and the engine that runs it.
 
-    `engine`, and `reason` why it is that one; `vocab_size`, one more than the largest id; `id_dtype`, uint16 where every id
-    fits, else uint32; `eos_id`, the id that ends a document, or None.
+    `engine`, and `reason` why it is that one; `vocab_size`, one more than the largest id; `id_dtype`, uint16
+    where every id fits, else uint32; `eos_id`, the id that ends a document, or None.
     """
 
-    def __init__(self, encode: Encode, *, engine: Engine, reason: str, vocab_size: int, eos_id: int | None) -> None:
+    def __init__(
+        self, encode: Encode, *, engine: Engine, reason: str, vocab_size: int, eos_id: int | None
+    ) -> None:
         self._encode = encode
         self.engine = engine
         self.reason = reason
@@ -63,8 +67,8 @@ class Encoder:
         except UnicodeEncodeError as error:
             at = next(at for at, text in enumerate(texts) if not _is_unicode(text))
             raise InputError(
-                f"text {at} of {len(texts)} holds a lone surrogate ({error.reason}); expected valid Unicode: replace it with "
-                "text.encode('utf-8', 'replace').decode()"
+                f"text {at} of {len(texts)} holds a lone surrogate ({error.reason}); expected valid Unicode: "
+                "replace it with text.encode('utf-8', 'replace').decode()"
             ) from error
         lengths = np.fromiter(map(len, each), np.int64, len(each))
         ids = np.empty(int(lengths.sum()), self.id_dtype)
@@ -73,12 +77,16 @@ class Encoder:
 
 
 def load_encoder(
-    directory: Path | str, engine: Literal["auto", "gigatoken", "tokenizers"] = "auto", *, sample: Iterable[str] = ()
+    directory: Path | str,
+    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto",
+    *,
+    sample: Iterable[str] = (),
 ) -> Encoder:
     """The tokenizer of a checkpoint directory.
 
-    `auto` takes gigatoken if it loads this tokenizer and gives the reference's ids on the conformance texts and on the first
-    SAMPLE_BYTES of `sample`, else tokenizers. A named engine is taken as it is: workers name the one that `auto` found.
+    `auto` takes gigatoken if it loads this tokenizer and gives the reference's ids on the conformance texts and
+    on the first SAMPLE_BYTES of `sample`, else tokenizers. A named engine is taken as it is: workers name the
+    one that `auto` found.
 
     Raises:
         InputError: no usable tokenizer.json, unknown engine, or gigatoken asked for by name and unable.
@@ -101,11 +109,16 @@ def load_encoder(
         fast = _gigatoken_encode(content)
         if engine == "gigatoken":
             return encoder(fast, engine, "asked for")
-        texts = [*conformance_texts(token["content"] for token in content.get("added_tokens") or []), *_first(sample)]
+        texts = [
+            *conformance_texts(token["content"] for token in content.get("added_tokens") or []),
+            *_first(sample),
+        ]
         reason = _difference(fast, slow, texts)
     except Exception as error:
         if engine == "gigatoken":
-            raise InputError(f"gigatoken cannot run the tokenizer of {directory} ({error}); use tokenizers") from error
+            raise InputError(
+                f"gigatoken cannot run the tokenizer of {directory} ({error}); use tokenizers"
+            ) from error
         reason = f"gigatoken cannot run it: {str(error).partition(chr(10))[0]}"
     if reason:
         return encoder(slow, "tokenizers", reason)
@@ -120,8 +133,8 @@ def _load_reference(directory: Path) -> Tokenizer:
         reference = Tokenizer.from_file(str(directory / TOKENIZER))
     except Exception as error:
         raise InputError(
-            f"{directory / TOKENIZER} is not a tokenizer that tokenizers can load ({error}); save it again with a recent "
-            "transformers, or update tokenizers"
+            f"{directory / TOKENIZER} is not a tokenizer that tokenizers can load ({error}); "
+            "save it again with a recent transformers, or update tokenizers"
         ) from error
     reference.no_truncation()
     reference.no_padding()

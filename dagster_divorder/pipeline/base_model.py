@@ -116,13 +116,14 @@ def _reason_to_fit(run: Run, fit: Fit | None) -> str | None:
         return "asked for by model.refit"
     if run.settings.model.base != BOOTSTRAP:
         pinned_info = orjson.loads(read_fit(run.store, fit)[INFO])
-        found = _checkpoint_info(run.settings.model.base)
+        found, _ = _checkpoint_info(run.settings.model.base)
         if any(pinned_info.get(name) != value for name, value in found.items()):
             return "the checkpoint has changed"
     return None
 
 
-def _checkpoint_info(base: str) -> dict[str, Any]:
+def _checkpoint_info(base: str) -> tuple[dict[str, Any], int]:
+    """What names a checkpoint, and the rows of its table: often more than the tokenizer has ids."""
     from dagster_divorder.models.checkpoint import (
         embedding_table,
         locate,
@@ -132,7 +133,7 @@ def _checkpoint_info(base: str) -> dict[str, Any]:
 
     directory = locate(base)
     table = embedding_table(directory)
-    return {
+    info = {
         "base": base,
         "directory": str(directory),
         "table_key": table.key,
@@ -140,11 +141,13 @@ def _checkpoint_info(base: str) -> dict[str, Any]:
         "tokenizer": tokenizer_fingerprint(directory),
         "dim": int(table.weights.shape[1]),
     }
+    return info, len(table.weights)
 
 
 def _fit(run: Run, texts: list[str], folder: Path) -> tuple[dict[str, bytes], dict[str, float]]:
     from dagster_divorder.core.pool import document_frequency
     from dagster_divorder.models.bootstrap import train
+    from dagster_divorder.models.checkpoint import embedding_table
     from dagster_divorder.models.tokenize import load_encoder
 
     model = run.settings.model
@@ -158,14 +161,17 @@ def _fit(run: Run, texts: list[str], folder: Path) -> tuple[dict[str, bytes], di
         training = {name: value for name, value in report.items() if name not in timing}
         files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
         # The checkpoint lies in the fit itself, wherever the store is: its place is not part of its content.
-        info = {**_checkpoint_info(str(folder)), "base": BOOTSTRAP, "directory": "."}
+        info, rows = _checkpoint_info(str(folder))
+        info |= {"base": BOOTSTRAP, "directory": "."}
         directory = folder
     else:
-        info = _checkpoint_info(model.base)
+        info, rows = _checkpoint_info(model.base)
         directory = Path(info["directory"])
     encoder = load_encoder(directory, sample=texts)
+    if encoder.vocab_size > rows:
+        embedding_table(directory, vocabulary=encoder.vocab_size)  # raises, and says what to do
     ids, lengths = encoder.encode(texts)
-    frequency = document_frequency(ids, lengths, encoder.vocab_size)
+    frequency = document_frequency(ids, lengths, rows)
     info |= {
         "engine": encoder.engine,
         "engine_reason": encoder.reason,

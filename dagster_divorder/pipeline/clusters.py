@@ -1,8 +1,10 @@
 """clusters: a topic for every document. Centroids are a pinned fit; new documents are assigned to them.
 
-Per document fragment: `labels` int32 (rows,) and `distances` float32 (rows,), the cosine distance to the centroid. The
-fit is made again on request, or (`clusters.refit = "auto"`) when the corpus has doubled since or new documents lie too
-far from the centroids; then every document is assigned again.
+Per document fragment: `labels` int32 (rows,), `distances` float32 (rows,), the cosine distance to the centroid, and
+`since` uint64 (rows,), the corpus that the row was new in. The fit is made again on request, or (`clusters.refit =
+"auto"`) when the corpus has doubled since or new documents lie too far from the centroids; then every document is
+assigned again. Which documents are new is read from `since`, not from what this run has computed: a run that was killed
+half-way and one that was not come to the same decision.
 """
 
 from __future__ import annotations
@@ -35,17 +37,19 @@ INFO = "clusters.json"
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """A pinned clustering: centroids, and how many documents the corpus had when they were fitted."""
+    """A pinned clustering: centroids, and the corpus they were fitted to, its version and number of documents."""
 
     fit: Fit
     clusters: ClusterFit
     documents: int
+    corpus: str
 
 
 def run(run: Run) -> Receipt:
     raw_docs, view, vectors = run.receipt("raw_docs"), load_view(run), vector_files(run)
     recipe = f"{run.settings.recipe('clusters')}-{vectors.key}"
-    documents = int(view.used_documents().sum())
+    used = view.used_documents()
+    documents = int(used.sum())
     refit = run.settings.clusters.refit
     current = _load(run, pinned(run.store, "clusters", recipe))
     reason = "first run with these settings and vectors" if current is None else None
@@ -53,18 +57,18 @@ def run(run: Run) -> Receipt:
         reason = "asked for by clusters.refit"
     if current is not None and reason is None:
         files, delta = _assign(run, view, vectors, current)
-        if refit == "auto":
+        if refit == "auto" and current.corpus != raw_docs.version:
             reason = needs_refit(
                 current.documents,
                 documents,
                 current.clusters.mean_distance,
-                _mean_distance(files, view, delta.new),
+                _mean_distance_of_new(files, view, raw_docs.version),
             )
     if reason:
         current = _pin(run, view, vectors, recipe, documents, reason)
         files, delta = _assign(run, view, vectors, current)
     assert current is not None
-    labels = files.column(view.documents, "labels")[view.used_documents()]
+    labels, distances = (column[used] for column in files.columns(view.documents, "labels", "distances"))
     sizes = np.bincount(labels, minlength=len(current.clusters.centroids))
     return Receipt(
         stage="clusters",
@@ -82,7 +86,7 @@ def run(run: Run) -> Receipt:
             "fitted": reason or f"no: pinned ({current.fit.reason})",
             "fit_documents": current.documents,
             "fit_mean_distance": current.clusters.mean_distance,
-            "mean_distance": _mean_distance(files, view, view.used_documents()),
+            "mean_distance": float(distances.mean(dtype=np.float64)),
             "note": current.clusters.note,
             "cluster_sizes": sizes.tolist(),
         },
@@ -93,20 +97,27 @@ def _assign(run: Run, view: View, vectors: StageFiles, current: Pinned) -> tuple
     key = content_hash(run.settings.recipe("clusters"), vectors.key, current.fit.hash)
     files = StageFiles(run.store, "clusters", key)
     vector_file = vectors.present()
+    corpus = _corpus_number(run.receipt("raw_docs").version)
 
     def compute(fragment: Fragment) -> dict[str, np.ndarray]:
         stored = unpack(run.store.unseal(vector_file[fragment.name]))["vectors"]
         labels, distances = assign(stored, current.clusters)
-        return {"labels": labels, "distances": distances}
+        since = np.full(len(labels), corpus, dtype=np.uint64)
+        return {"labels": labels, "distances": distances, "since": since}
 
     return files, fill(run, files, view, compute, "assigning to clusters")
 
 
-def _mean_distance(files: StageFiles, view: View, rows: np.ndarray) -> float | None:
-    """Mean cosine distance over some document rows; None where there are none."""
-    return (
-        float(files.column(view.documents, "distances")[rows].mean(dtype=np.float64)) if rows.any() else None
-    )
+def _mean_distance_of_new(files: StageFiles, view: View, corpus: str) -> float | None:
+    """Mean cosine distance over the documents that are new in this corpus; None where there are none."""
+    distances, since = files.columns(view.documents, "distances", "since")
+    new = view.used_documents() & (since == _corpus_number(corpus))
+    return float(distances[new].mean(dtype=np.float64)) if new.any() else None
+
+
+def _corpus_number(version: str) -> np.uint64:
+    """The first 64 bits of a version of raw_docs."""
+    return np.uint64(int(version[:16], 16))
 
 
 def _pin(run: Run, view: View, vectors: StageFiles, recipe: str, documents: int, reason: str) -> Pinned:
@@ -125,6 +136,7 @@ def _pin(run: Run, view: View, vectors: StageFiles, recipe: str, documents: int,
     )
     info: dict[str, Any] = {
         "documents": documents,
+        "corpus": run.receipt("raw_docs").version,
         "mean_distance": clusters.mean_distance,
         "iterations": clusters.iterations,
         "objective": clusters.objective,
@@ -132,7 +144,7 @@ def _pin(run: Run, view: View, vectors: StageFiles, recipe: str, documents: int,
     }
     arrays = {"centre": clusters.centre, "centroids": clusters.centroids, "sizes": clusters.sizes}
     pinned_fit = pin(run.store, "clusters", recipe, {ARRAYS: pack(arrays), INFO: orjson.dumps(info)}, reason)
-    return Pinned(pinned_fit, clusters, documents)
+    return Pinned(pinned_fit, clusters, documents, info["corpus"])
 
 
 def _load(run: Run, found: Fit | None) -> Pinned | None:
@@ -140,8 +152,8 @@ def _load(run: Run, found: Fit | None) -> Pinned | None:
         return None
     files = read_fit(run.store, found)
     info = orjson.loads(files[INFO])
-    documents = info.pop("documents")
-    return Pinned(found, ClusterFit(**unpack(files[ARRAYS]), **info), documents)
+    documents, corpus = info.pop("documents"), info.pop("corpus")
+    return Pinned(found, ClusterFit(**unpack(files[ARRAYS]), **info), documents, corpus)
 
 
 def _gather(vectors: StageFiles, view: View, rows: np.ndarray) -> np.ndarray:

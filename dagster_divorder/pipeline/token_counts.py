@@ -27,15 +27,18 @@ from dagster_divorder.store.view import Fragment, View
 if TYPE_CHECKING:
     from dagster_divorder.models.tokenize import Encoder, Engine
 
-WORKER_BYTES = 16 << 20
-"""A worker starts in half a second, in which one process tokenises about this much (compressed) text."""
+WORKER_BYTES = 128 << 20
+"""One worker for this much stored (compressed) text. A worker starts in a second and gets up to speed in another, since
+gigatoken learns the corpus's words, and tokenises some 40 MB of stored text a second then."""
+SLICE_ROWS = 1024
+"""Rows that are Python objects at a time."""
 
 
 def run(run: Run) -> Receipt:
     raw_docs, view, model = run.receipt("raw_docs"), load_view(run), load_base_model(run)
     key = _key(run, model)
     files = StageFiles(run.store, "token_counts", key)
-    tokenize = _Tokenize(run.store, str(model.directory), model.info["engine"])
+    tokenize = _Tokenize(run.store, str(model.directory), model.info["tokenizer"], model.info["engine"])
     delta = fill(run, files, view, tokenize, "tokenising", workers=_workers(run, files, view))
     lengths = files.column(view.documents, "lengths")
     return Receipt(
@@ -59,16 +62,23 @@ class _Tokenize:
 
     store: LocalStore
     directory: str
+    tokenizer: str
     engine: Engine
 
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        texts = read_content(self.store, fragment.file).to_pylist()
-        ids, lengths = _encoder(self.directory, self.engine).encode(texts)
-        return {"ids": ids, "lengths": lengths}
+        encoder = _encoder(self.directory, self.tokenizer, self.engine)
+        content = read_content(self.store, fragment.file)
+        parts = [
+            encoder.encode(content.slice(first, SLICE_ROWS).to_pylist())
+            for first in range(0, len(content), SLICE_ROWS)
+        ]
+        ids, lengths = zip(*parts, strict=True)
+        return {"ids": np.concatenate(ids), "lengths": np.concatenate(lengths)}
 
 
-@functools.cache
-def _encoder(directory: str, engine: Engine) -> Encoder:
+@functools.lru_cache(maxsize=1)
+def _encoder(directory: str, tokenizer: str, engine: Engine) -> Encoder:
+    """The encoder of a directory while it holds this tokenizer (its fingerprint)."""
     return load_encoder(directory, engine)
 
 

@@ -1,10 +1,10 @@
 """The curated output: files written whole, named by a manifest that is renamed last.
 
-`curated_meta.json` is the manifest: it lists every file with its size and sha256. All files, the manifest too, are first
-written under temporary names, so that a full disk leaves the old output as it was; then they are renamed, the manifest
-last, and files that only the old manifest named are removed. A reader that checks the manifest's hashes never takes a
-mixture for an output. A commit that was broken off is named by its journal, so that the next run knows which files are
-left over from it, and touches no file that is not ours.
+`curated_meta.json` is the manifest: it lists every file with its size and sha256. All files, the manifest too, are
+first written under temporary names, so that a full disk leaves the old output as it was; then they are renamed, the
+manifest last, and files that only the old manifest named are removed. A reader that checks the manifest's hashes never
+takes a mixture for an output. A commit that is broken off leaves its journal, so that the next run knows which files
+are left over from it, and touches none that is not ours.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
 from dagster_divorder.errors import StoreError
+from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.local import TEMPORARY, explain_os_error, sync_folder, write_atomically
 
 MANIFEST = "curated_meta.json"
@@ -204,10 +206,18 @@ def write_jsonl(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Callab
 
         def write(file: IO[bytes], limit: int = limit) -> None:
             for lines in cut.until(limit):
-                file.write(b"\n".join(lines.to_pylist()))
+                file.write(_joined(lines))
                 file.write(b"\n")
 
         yield write
+
+
+def _joined(lines: pa.Array) -> pa.Buffer:
+    """Lines with line feeds between them, joined by Arrow: no Python object a line."""
+    import pyarrow.compute as pc
+
+    one_list = pa.LargeListArray.from_arrays(row_array(np.array([0, len(lines)])), lines)
+    return pc.binary_join(one_list, pa.scalar(b"\n", pa.large_binary()))[0].as_buffer()
 
 
 def write_json_rows(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Callable[[IO[bytes]], None]]:

@@ -2,24 +2,27 @@
 
 Records are scattered from fragment order to output order. What fits in `BUCKET_BYTES` is ordered in memory; a larger
 output goes through at most `MAX_BUCKETS` files of consecutive output positions, each ordered in memory in turn. Memory:
-some four times the larger of BUCKET_BYTES and output / MAX_BUCKETS, plus 24 bytes a record.
+twice the larger of BUCKET_BYTES and output / MAX_BUCKETS, plus 32 bytes a record.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.engine.progress import Advance
+from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.view import View, offsets
 
-BUCKET_BYTES = 128 << 20
+BUCKET_BYTES = 256 << 20
+SLICE_BYTES = 16 << 20
 MAX_BUCKETS = 512
 
 
@@ -35,52 +38,74 @@ def gather(
         advance: told of the records read.
     """
     rows = view.record_row[order]
+    if sizes.sum() <= BUCKET_BYTES:
+        yield from _in_order(_whole(store, view, rows, advance), rows)
+        return
     ends = np.cumsum(sizes[rows])
     buckets = int(min(MAX_BUCKETS, max(1, -(-int(ends[-1]) // BUCKET_BYTES)))) if len(ends) else 1
     # Bucket b holds the output positions [cuts[b], cuts[b + 1]).
     cuts = np.searchsorted(ends, np.arange(1, buckets) * (ends[-1] / buckets)) if len(ends) else []
     cuts = np.concatenate([[0], cuts, [len(rows)]]).astype(np.int64)
-    by_row = np.argsort(rows, kind="stable")
-    if buckets == 1:
-        yield _ordered(_scattered(store, view, rows, by_row, advance))
-        return
+    del ends
     with tempfile.TemporaryDirectory(prefix=".tmp-gather-", dir=scratch) as folder:
         files = [Path(folder) / str(bucket) for bucket in range(buckets)]
         writers: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
-        for positions, content in _scattered(store, view, rows, by_row, advance):
+        for positions, at, content in _scattered(store, view, rows, advance):
             bucket = np.searchsorted(cuts, positions, side="right") - 1
             by_bucket = np.argsort(bucket, kind="stable")
+            batch = pa.record_batch(
+                {"position": row_array(positions[by_bucket]), "content": content.take(row_array(at[by_bucket]))}
+            )
             numbers, first = np.unique(bucket[by_bucket], return_index=True)
-            for number, at in zip(numbers.tolist(), np.split(by_bucket, first[1:]), strict=True):
-                batch = pa.record_batch({"position": positions[at], "content": content.take(pa.array(at))})
+            for number, (low, high) in zip(numbers.tolist(), pairwise([*first.tolist(), len(at)]), strict=True):
                 if number not in writers:
                     writers[number] = pa.ipc.new_stream(str(files[number]), batch.schema)
-                writers[number].write_batch(batch)
+                writers[number].write_batch(batch.slice(low, high - low))
         for writer in writers.values():
             writer.close()
         for file in files:
             if file.exists():
-                with pa.memory_map(str(file)) as source:
-                    batches = pa.ipc.open_stream(source).read_all().to_batches()
-                    yield _ordered((batch["position"].to_numpy(), batch["content"]) for batch in batches)
+                yield from _in_order(*_read_bucket(file))
                 file.unlink()
 
 
+def _whole(store: LocalStore, view: View, rows: np.ndarray, advance: Advance) -> pa.Array:
+    """Content of all record rows of the view."""
+    wanted, _ = np.histogram(rows, offsets(view.records))
+    chunks = []
+    for fragment, count in zip(view.records, wanted.tolist(), strict=True):
+        chunks += read_content(store, fragment.file).chunks
+        advance(count)
+    return pa.concat_arrays(chunks)
+
+
 def _scattered(
-    store: LocalStore, view: View, rows: np.ndarray, by_row: np.ndarray, advance: Advance
-) -> Iterator[tuple[np.ndarray, pa.Array]]:
-    """Fragment by fragment: output positions and the content that belongs there."""
+    store: LocalStore, view: View, rows: np.ndarray, advance: Advance
+) -> Iterator[tuple[np.ndarray, np.ndarray, pa.Array]]:
+    """Fragment by fragment: output positions, rising; where in the fragment's content they find theirs; the content."""
     start = offsets(view.records)
-    ordered = rows[by_row]
+    # Positions by row, in runs of one fragment.
+    by_row = np.argsort(rows, kind="stable")
+    ends = np.searchsorted(rows, start, sorter=by_row)
     for at, fragment in enumerate(view.records):
-        low, high = np.searchsorted(ordered, start[at : at + 2])
-        if low < high:
+        positions = np.sort(by_row[ends[at] : ends[at + 1]])
+        if len(positions):
             content = read_content(store, fragment.file)
             content = content.chunk(0) if content.num_chunks == 1 else content.combine_chunks()
-            yield by_row[low:high], content.take(pa.array(ordered[low:high] - start[at]))
-        advance(int(high - low))
+            yield positions, rows[positions] - start[at], content
+        advance(len(positions))
 
 
-def _ordered(parts: Iterator[tuple[np.ndarray, pa.Array]]) -> pa.Array:
-    positions, contents = zip(*parts, strict=True)
-    return pa.concat_arrays(contents).take(pa.array(np.argsort(np.concatenate(positions), kind="stable")))
+def _read_bucket(file: Path) -> tuple[pa.Array, np.ndarray]:
+    """Content of a bucket file, and its rows by rising position."""
+    with pa.memory_map(str(file)) as source:
+        table = pa.ipc.open_stream(source).read_all()
+        content = table.column("content").combine_chunks()
+    return content, np.argsort(table.column("position").to_numpy(), kind="stable")
+
+
+def _in_order(content: pa.Array, rows: np.ndarray) -> Iterator[pa.Array]:
+    """`content[rows]` in slices of some SLICE_BYTES, so that it is not in memory twice."""
+    step = max(1, SLICE_BYTES * len(content) // max(1, content.nbytes))
+    for first in range(0, len(rows), step):
+        yield content.take(row_array(rows[first : first + step]))

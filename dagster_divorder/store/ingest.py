@@ -19,6 +19,7 @@ import pyarrow as pa
 import xxhash
 
 from dagster_divorder.errors import InputError, RejectLimitError
+from dagster_divorder.store.arrays import binary_array, row_array
 from dagster_divorder.store.fragments import (
     DOCUMENTS,
     FRAGMENT_BYTES,
@@ -110,6 +111,9 @@ class Ingest:
 
     def add(self, block: LineBlock | RowBlock) -> None:
         """Take in the next block of the input."""
+        if isinstance(block, RowBlock) and not block.rows.num_rows:
+            self._parse(block, np.empty(0, dtype=np.int64))  # refuses a file without rows whose columns are wrong
+            return
         ids = words(hash_all(block.lines) if isinstance(block, LineBlock) else row_ids(block.rows))
         once = distinct(ids)
         rows = self._records.ids.find(ids[once.first])
@@ -158,7 +162,7 @@ class Ingest:
         if isinstance(block, LineBlock):
             return parse_lines([block.lines[i] for i in at], self.text_field)
         try:
-            return parse_rows(block.rows.take(pa.array(at)), self.text_field)
+            return parse_rows(block.rows.take(row_array(at)), self.text_field)
         except InputError as error:
             raise InputError(f"{block.path}: {error}") from None
 
@@ -206,8 +210,8 @@ class Ingest:
         if not self._accepted:
             if self._rejected:
                 raise InputError(
-                    f"all {read:,} records were refused, the first: {self._first_rejects[0]}; correct the input "
-                    "(or input.text_field)"
+                    f"the input holds no records to use: all {read:,} were refused, the first: "
+                    f"{self._first_rejects[0]}; correct the input (or input.text_field)"
                 )
             raise InputError("the input holds no records; expected at least one JSONL line or Parquet row")
         self._flush()
@@ -336,13 +340,11 @@ def _content(block: LineBlock | RowBlock, at: np.ndarray) -> tuple[pa.Array, np.
     """Content of some records of a block and their sizes in bytes (of Parquet rows their mean), int64 (n,)."""
     if isinstance(block, LineBlock):
         lines = [block.lines[i] for i in at]
-        return pa.array(lines, type=pa.large_binary()), np.array(
-            [len(line) for line in lines], dtype=np.int64
-        )
-    rows = block.rows.take(pa.array(at))
+        return binary_array(lines), np.fromiter(map(len, lines), np.int64, len(lines))
+    rows = block.rows.take(row_array(at))
     content = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
     return content, np.full(len(at), -(-content.nbytes // len(at)), dtype=np.int64)
 
 
 def _utf8(texts: list[bytes]) -> pa.Array:
-    return pa.array(texts, type=pa.large_binary()).view(pa.large_string())
+    return binary_array(texts).view(pa.large_string())

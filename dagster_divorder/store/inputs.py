@@ -64,6 +64,7 @@ def find_files(patterns: Iterable[str]) -> tuple[Kind, list[Path]]:
                 f"{' or '.join(COMPRESSION_SUFFIXES)}) or Parquet file, a folder of them, or a glob"
             )
         for path in matches:
+            _check_name(path)
             files.setdefault(os.path.realpath(path), path)
     kinds = {kind_of(path): path for path in files.values()}
     if len(kinds) > 1:
@@ -72,6 +73,16 @@ def find_files(patterns: Iterable[str]) -> tuple[Kind, list[Path]]:
             "the output has its input's kind, so convert one of them or run them apart"
         )
     return next(iter(kinds)), list(files.values())
+
+
+def _check_name(path: Path) -> None:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"input.paths: the name {os.fsencode(path)!r} is not valid UTF-8; rename it, as every report and reject "
+            "has to name it"
+        ) from None
 
 
 def _match(pattern: str) -> list[Path]:
@@ -162,6 +173,8 @@ def _open_bytes(path: Path) -> IO[bytes]:
         return open(path, "rb", buffering=0)
     import pyarrow as pa
 
+    if not path.stat().st_size:
+        raise OSError("it has no bytes, and compressed data has at least a header")
     # Arrow's codecs raise on a stream cut short and read concatenated members; zstandard's own reader takes a frame
     # cut short for the end of the data.
     return pa.CompressedInputStream(pa.OSFile(str(path)), codec)
@@ -178,21 +191,35 @@ def read_rows(path: Path, schema: pa.Schema | None) -> Iterator[RowBlock]:
 
     try:
         file = pq.ParquetFile(path)
-    except (pa.ArrowInvalid, OSError) as error:
+        found = _without_views(file.schema_arrow)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as Parquet: {error}") from error
     with file:
-        if schema is not None and not file.schema_arrow.equals(schema):
+        if schema is not None and not found.equals(schema):
             raise InputError(
-                f"{path} has other columns than the files before it: {_describe(file.schema_arrow)}; "
+                f"{path} has other columns than the files before it: {_describe(found)}; "
                 f"expected {_describe(schema)}; rewrite it with that schema or run it apart"
             )
         first = 1
         try:
             for rows in file.iter_batches(batch_size=BLOCK_ROWS):
-                yield RowBlock(str(path), rows, first)
+                yield RowBlock(str(path), rows if rows.schema.equals(found) else rows.cast(found), first)
                 first += rows.num_rows
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             raise InputError(f"{path} is damaged after row {first - 1}: {error}") from error
+        if first == 1:
+            # Even without rows its columns count: as the first file's, and as ones that may be wrong.
+            empty = [pa.array([], field.type) for field in found]
+            yield RowBlock(str(path), pa.RecordBatch.from_arrays(empty, schema=found), first)
+
+
+def _without_views(schema: pa.Schema) -> pa.Schema:
+    """String views, of which Arrow takes no rows, as strings: a Parquet file holds the same for either."""
+    import pyarrow as pa
+
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    fields = [field.with_type(plain.get(field.type, field.type)) for field in schema]
+    return pa.schema(fields, metadata=schema.metadata)
 
 
 def _describe(schema: pa.Schema) -> str:

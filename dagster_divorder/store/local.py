@@ -31,6 +31,7 @@ LEASE_FILE = "lease"
 TEMPORARY = ".tmp-"
 
 Bytes = bytes | bytearray | memoryview
+Names = list[str]
 
 
 class LocalStore:
@@ -86,7 +87,7 @@ class LocalStore:
         except FileNotFoundError:
             return []
 
-    def folders(self, folder: str) -> list[str]:
+    def folders(self, folder: str) -> Names:
         """Names of the folders directly in a folder, sorted; none if it is missing."""
         try:
             with os.scandir(self.root / folder) as entries:

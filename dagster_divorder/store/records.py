@@ -14,7 +14,7 @@ import xxhash
 from dagster_divorder.errors import InputError
 
 NOT_JSON = "not valid JSON"
-"""How the reason of a line that no parser reads begins: at the end of a growing file, such a line is still being written."""
+"""How the reason begins where no parser reads a line: the last one of a growing file may still be being written."""
 
 
 def parse_lines(lines: Sequence[bytes], text_field: str) -> tuple[list[bytes | None], list[str]]:
@@ -68,7 +68,8 @@ def parse_rows(rows: pa.RecordBatch, text_field: str) -> tuple[list[bytes | None
     for at, value in enumerate(column.cast(value_type).cast(pa.large_binary()).to_pylist()):
         reason = "null text" if value is None else "" if value else "empty text"
         if at in unreadable:
-            reason = f"column {unreadable[at]!r} is not valid UTF-8"
+            what = "text" if unreadable[at] == text_field else f"column {unreadable[at]!r}"
+            reason = f"{what} is not valid UTF-8"
         if reason:
             reasons.append(reason)
         texts.append(None if reason else value)
@@ -158,15 +159,15 @@ def _spelled(value: pa.Scalar) -> bytes:
 
 
 def row_as_json(row: pa.RecordBatch) -> bytes:
-    """One Parquet row as JSON for people to read: bytes that are no text are escaped, other types than JSON's spelled out."""
+    """One Parquet row as JSON for people to read: bytes that are no text escaped, types that JSON lacks spelled out."""
     values = {}
     for name, column in zip(row.schema.names, row.columns, strict=True):
-        try:
+        if _is_valid(column):
             values[name] = column.to_pylist()[0]
-        except UnicodeDecodeError:
-            plain = is_text(column.type)
-            value = column.cast(pa.large_binary()).to_pylist()[0] if plain else b"(holds text that is not valid UTF-8)"
-            values[name] = value.decode(errors="backslashreplace")
+        elif is_text(column.type):
+            values[name] = column.cast(pa.large_binary()).to_pylist()[0].decode(errors="backslashreplace")
+        else:
+            values[name] = "(holds text that is not valid UTF-8)"
     return orjson.dumps(values, default=repr, option=orjson.OPT_NON_STR_KEYS)
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dagster_divorder.errors import MissingStageError
-from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.errors import DamagedFileError, MissingStageError
+from dagster_divorder.store.arrays import pack, unpack, unpack_some
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.view import Fragment
 
@@ -39,14 +39,31 @@ class StageFiles:
         Raises:
             MissingStageError: a fragment has no result.
         """
+        for fragment, file in self._files(fragments):
+            yield fragment, unpack(self.store.unseal(file))
+
+    def _files(self, fragments: Sequence[Fragment]) -> Iterator[tuple[Fragment, str]]:
         present = self.present()
         for fragment in fragments:
             if fragment.name not in present:
                 raise MissingStageError(
                     f"{self.stage} has no result for fragment {fragment.name}; materialise {self.stage} first"
                 )
-            yield fragment, unpack(self.store.unseal(present[fragment.name]))
+            yield fragment, present[fragment.name]
 
     def column(self, fragments: Sequence[Fragment], name: str) -> np.ndarray:
         """One array over all fragments laid end to end."""
-        return np.concatenate([arrays[name] for _, arrays in self.each(fragments)])
+        return self.columns(fragments, name)[0]
+
+    def columns(self, fragments: Sequence[Fragment], *names: str) -> list[np.ndarray]:
+        """Several of them in one pass, in which nothing else of the files is read."""
+        parts = [self._read(file, names) for _, file in self._files(fragments)]
+        return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+    def _read(self, name: str, columns: Sequence[str]) -> list[np.ndarray]:
+        path = self.store.path(name)
+        try:
+            with open(path, "rb") as file:
+                return unpack_some(file, columns)
+        except (OSError, ValueError) as error:
+            raise DamagedFileError(f"{path} is damaged: {error}; delete it and run again", name) from error

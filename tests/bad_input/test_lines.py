@@ -1,4 +1,4 @@
-"""JSONL as it comes: each bad line is refused with its place, reason and bytes, each odd but sound one comes out whole."""
+"""JSONL as it comes: bad lines are refused with place, reason and bytes, odd but sound ones come out whole."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_each_bad_line_is_refused_with_place_reason_and_bytes(tmp_path: Path, di
 
 def test_odd_but_sound_lines_come_out_byte_for_byte(tmp_path: Path, divorder: Divorder) -> None:
     write(tmp_path, [*KEPT.values(), *SOUND])
-    outcome = divorder('order.traits = { cluster = 1.0, length = 1.0, x = 1.0, a = 1.0 }')
+    outcome = divorder("order.traits = { cluster = 1.0, length = 1.0, x = 1.0, a = 1.0 }")
     assert outcome.status == 0
     assert outcome.rejects == []
     assert Counter((outcome.output / "curated.jsonl").read_bytes().split(b"\n")) == Counter(
@@ -108,7 +108,9 @@ def test_byte_order_mark_and_crlf_are_stripped_and_blank_lines_skipped(
 ) -> None:
     bad = b'{"text": 1}'
     path = tmp_path / "in/docs.jsonl"
-    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join([SOUND[0], b"", b"  \t", bad, *SOUND[1:]]) + b"\r\n\r\n\n")
+    path.write_bytes(
+        b"\xef\xbb\xbf" + b"\r\n".join([SOUND[0], b"", b"  \t", bad, *SOUND[1:]]) + b"\r\n\r\n\n"
+    )
     outcome = divorder()
     assert outcome.status == 0
     assert sorted(outcome.records) == sorted(SOUND)
@@ -159,7 +161,7 @@ def test_all_refused_says_so(tmp_path: Path, divorder: Divorder) -> None:
     path = write(tmp_path, [b'{"body": "a"}'] * 3)
     outcome = divorder()
     assert outcome.status == 1
-    assert f"all 3 records were refused, the first: {path}:1: no field 'text'" in outcome.error
+    assert f"all 3 were refused, the first: {path}:1: no field 'text'" in outcome.error
 
 
 def test_new_refusals_alone_are_written_too(tmp_path: Path, divorder: Divorder) -> None:

@@ -56,7 +56,8 @@ def test_assignment_equals_the_exhaustive_search(n, dims, k, seed):
 
 @pytest.fixture(scope="module")
 def hard():
-    """Vectors with many close calls, in a shape where matrix products of different batches differ in their last bits."""
+    """Vectors with many close calls, in a shape where matrix products of different batches differ in their last
+    bits."""
     rng = np.random.default_rng(0)
     centroids = unit(rng.normal(size=(130, 384)))
     centroids[70:] = unit(centroids[:60] + 1e-7 * rng.normal(size=(60, 384)))
@@ -190,7 +191,11 @@ def test_clusters_that_end_up_empty_are_dropped_and_counted():
 
 def test_impossible_fits_are_refused():
     vectors, _ = planted(20)
-    for bad, k, message in [(vectors[:0], 3, "at least one row"), (vectors, 0, "k is 0"), (vectors * np.nan, 3, "NaN")]:
+    for bad, k, message in [
+        (vectors[:0], 3, "at least one row"),
+        (vectors, 0, "k is 0"),
+        (vectors * np.nan, 3, "NaN"),
+    ]:
         with pytest.raises(InputError, match=message):
             fit(bad, k)
     with pytest.raises(InputError, match="'dbscan'; expected one of faiss, minibatch"):

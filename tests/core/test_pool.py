@@ -74,7 +74,9 @@ def test_a_vector_depends_on_its_own_document_alone(corpus):
 def test_the_id_dtype_does_not_matter(corpus):
     ids, lengths = corpus
     table, weights = model(vocabulary=3000)
-    assert_array_equal(pool(ids, lengths, table, weights), pool(ids.astype(np.uint32), lengths, table, weights))
+    assert_array_equal(
+        pool(ids, lengths, table, weights), pool(ids.astype(np.uint32), lengths, table, weights)
+    )
 
 
 def test_vectors_have_length_one_except_of_documents_without_weight():
@@ -85,7 +87,7 @@ def test_vectors_have_length_one_except_of_documents_without_weight():
 
 
 def test_a_token_outside_the_table_is_refused_not_clamped():
-    with pytest.raises(InputError, match="token id 11 is outside a table of 11 rows"):
+    with pytest.raises(InputError, match="token id 11 is outside a vocabulary of 11"):
         pool(*flat([[11]]), *model())
     with pytest.raises(InputError, match="token id 11 is outside"):
         document_frequency(*flat([[2, 11]]), VOCABULARY)
@@ -96,9 +98,17 @@ def test_a_token_outside_the_table_is_refused_not_clamped():
 def test_lengths_and_weights_must_fit():
     ids, lengths = flat([[1, 2], [3]])
     with pytest.raises(InputError, match="add up to 4 tokens and there are 3"):
-        pool(ids, lengths + [1, 0], *model())
-    with pytest.raises(InputError, match="one for each of 11 table rows"):
-        pool(ids, lengths, model()[0], np.ones(4, np.float32))
+        pool(ids, lengths + np.array([1, 0]), *model())
+    with pytest.raises(InputError, match="12 weights for a table of 11 rows"):
+        pool(ids, lengths, model()[0], np.ones(12, np.float32))
+
+
+def test_rows_that_no_token_id_uses_need_no_weight():
+    table, weights = model()
+    ids, lengths = flat([[1, 2], [3]])
+    assert_array_equal(pool(ids, lengths, table, weights[:4]), pool(ids, lengths, table, weights))
+    with pytest.raises(InputError, match="token id 3 is outside a vocabulary of 3"):
+        pool(ids, lengths, table, weights[:3])
 
 
 def test_idf_falls_with_document_frequency_and_stays_positive():

@@ -43,7 +43,9 @@ def test_ppmi_equals_the_dense_formula(documents):
     frequency = np.array(reference_pool.count_documents(*flat(documents), VOCABULARY))
     contexts = [token for token in np.argsort(-frequency, kind="stable").tolist() if frequency[token]]
     if contexts:
-        rows = np.vstack([ppmi._ppmi(pairs, first, min(first + 4, VOCABULARY)) for first in range(0, VOCABULARY, 4)])
+        rows = np.vstack(
+            [ppmi._ppmi(pairs, first, min(first + 4, VOCABULARY)) for first in range(0, VOCABULARY, 4)]
+        )
         assert_allclose(rows, dense_ppmi(documents, contexts), atol=1e-6)
     assert len(pairs.column_sums) == len(contexts)
 

@@ -2,9 +2,11 @@
 
 Letters: N documents, D dims, K clusters, V vocabulary, T tokens, P pieces of text, C context tokens.
 
-Guarantee: an output row is computed by one thread, in an order that depends on that row's input alone, so its bytes are the
-same however rows are divided among calls and threads. The callers hand out row ranges; the GIL is released.
-Twins: reference_pool.py. Known weakness: the scratch of `pool_rows` is dense in V, so a range should hold many documents.
+Guarantee: an output row is computed by one thread, in an order that depends on that row's input alone, so its
+bytes are the same however rows are divided among calls and threads. The callers hand out row ranges; the GIL is
+released.
+Twins: reference_pool.py. Known weakness: the scratch of `pool_rows` is dense in V, so a range should hold many
+documents.
 """
 
 import numpy as np
@@ -18,17 +20,18 @@ Singles = NDArray[np.float32]
 
 EPS = 2.0**-23
 NO_DIRECTION = 1e-6
-"""A vector nearer to the centre than this share of the centre's length has only rounding noise for a direction."""
+"""A vector nearer to the centre than this share of the centre's length has rounding noise for a direction."""
 
 
 @njit(cache=True, nogil=True)
 def pool_rows(
     ids: Tokens, starts: Counts, first: int, last: int, table: Singles, weights: Singles, pooled: Singles
 ) -> None:
-    """pooled[d] = s / |s|, s = sum over the distinct tokens t of document d of n_dt w_t table[t], for d in [first, last).
+    """pooled[d] = s / |s| with s = sum over the distinct tokens t of document d of n_dt w_t table[t].
 
-    Reads ids (T,), starts (N + 1,), table (V, D), weights (V,); writes pooled (N, D) in that range. Tokens are summed in
-    the order in which the document first uses them, in float64; a sum of zero stays zero. O(tokens + distinct tokens x D).
+    Reads ids (T,), starts (N + 1,), table (V, D), weights (V or fewer,); writes rows [first, last) of pooled (N, D).
+    Tokens are summed in the order in which the document first uses them, in float64; a sum of zero stays zero.
+    O(tokens + distinct tokens x D).
     """
     dims = table.shape[1]
     seen = np.zeros(table.shape[0], np.int32)
@@ -59,7 +62,8 @@ def pool_rows(
 
 @njit(cache=True, nogil=True)
 def count_documents(ids: Tokens, starts: Counts, frequency: Counts) -> None:
-    """frequency[t] += the number of documents with t. Reads ids (T,), starts (N + 1,); writes frequency (V,). O(T + V)."""
+    """frequency[t] += the number of documents with t. Reads ids (T,), starts (N + 1,); writes frequency (V,).
+    O(T + V)."""
     latest = np.full(frequency.shape[0], -1, np.int64)
     for d in range(starts.shape[0] - 1):
         for k in range(starts[d], starts[d + 1]):
@@ -71,13 +75,19 @@ def count_documents(ids: Tokens, starts: Counts, frequency: Counts) -> None:
 
 @njit(cache=True, nogil=True)
 def count_pairs(
-    pieces: Counts, piece_starts: Counts, contexts: Counts, context_starts: Counts, first: int, last: int, pairs: Singles
+    pieces: Counts,
+    piece_starts: Counts,
+    contexts: Counts,
+    context_starts: Counts,
+    first: int,
+    last: int,
+    pairs: Singles,
 ) -> None:
     """pairs[t - first, c] = the number of pieces that hold both token t and context c, for t in [first, last).
 
     Reads, for token t, its pieces[piece_starts[t]:piece_starts[t + 1]] and, for piece p, its
-    contexts[context_starts[p]:context_starts[p + 1]], neither with repeats; writes pairs (last - first, C). Whole numbers
-    below 2^24, so float32 is exact. O(sum over pieces of its tokens in the range x its contexts).
+    contexts[context_starts[p]:context_starts[p + 1]], neither with repeats; writes pairs (last - first, C).
+    Whole numbers below 2^24, so float32 is exact. O(sum over pieces of its tokens in the range x its contexts).
     """
     pairs[:] = 0.0
     for t in range(first, last):
@@ -93,12 +103,13 @@ def nearest(
 ) -> int:
     """labels[i] = argmax_k <x_i - c, m_k>, lowest k among equals; distances[i] = 1 - that / (|x_i - c| |m_k|).
 
-    `scores` (N, K) is <x_i, m_k> from a matrix product, whose last bits depend on the shape of the batch, so it only
-    proposes: every k near enough to the best proposal is decided by a float64 sum in the order of the dims. Near enough is
-    twice the bound D eps |x| |m| on the difference of two such errors (Higham, Accuracy and Stability, 2002, section 3.1).
-    Reads vectors (N, D), centre (D,), centroids (K, D), none longer than 1; writes labels and distances (N,). Where x_i is
-    at the centre the label is 0, and without any direction the distance is 1. Returns the first row that is not finite,
-    else -1. O(K + D) a row, and O(D) more for each close call.
+    `scores` (N, K) is <x_i, m_k> from a matrix product, whose last bits depend on the shape of the batch, so it
+    only proposes: every k near enough to the best proposal is decided by a float64 sum in the order of the
+    dims. Near enough is twice the bound D eps |x| |m| on the difference of two such errors (Higham, Accuracy
+    and Stability, 2002, section 3.1). Reads vectors (N, D), centre (D,), centroids (K, D), none longer than 1;
+    writes labels and distances (N,). Where x_i is at the centre the label is 0, and without any direction the
+    distance is 1. Returns the first row that is not finite, else -1. O(K + D) a row, and O(D) more for each
+    close call.
     """
     dims = vectors.shape[1]
     clusters = centroids.shape[0]

@@ -33,14 +33,18 @@ def count_documents(ids: Tokens, lengths: Counts, vocabulary: int) -> list[int]:
 
 def count_pairs(pieces: list[set[int]], contexts: list[int], vocabulary: int) -> Doubles:
     """(V, C): in how many pieces, each a set of tokens, token t and context c occur together."""
-    pairs = [[sum(t in piece and c in piece for piece in pieces) for c in contexts] for t in range(vocabulary)]
+    pairs = [
+        [sum(t in piece and c in piece for piece in pieces) for c in contexts] for t in range(vocabulary)
+    ]
     return np.array(pairs, np.float64).reshape(vocabulary, len(contexts))
 
 
 def nearest(vectors: Singles, centre: Singles, centroids: Singles) -> tuple[NDArray[np.int64], Doubles]:
     """Label and cosine distance of each centred vector, every centroid tried in float64."""
     centred = vectors.astype(np.float64) - centre
-    dots = np.array([[sum(x * m for x, m in zip(row, mean, strict=True)) for mean in centroids] for row in centred])
+    dots = np.array(
+        [[sum(x * m for x, m in zip(row, mean, strict=True)) for mean in centroids] for row in centred]
+    )
     labels = dots.argmax(axis=1)
     scale = np.linalg.norm(centred, axis=1) * np.linalg.norm(centroids.astype(np.float64), axis=1)[labels]
     best = dots[np.arange(len(dots)), labels]

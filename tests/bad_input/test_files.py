@@ -1,0 +1,164 @@
+"""Files as they come: empty, cut short, of another kind, or not there."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dagster_divorder.core.order import STRATEGIES
+from tests.bad_input.conftest import SOUND, Outcome
+
+Divorder = Callable[..., Outcome]
+DATA = b"".join(line + b"\n" for line in SOUND)
+
+
+def compressed(path: Path, data: bytes) -> bytes:
+    with pa.CompressedOutputStream(str(path), {".gz": "gzip", ".zst": "zstd"}[path.suffix]) as stream:
+        stream.write(data)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("fault", ["cut", "cut in the header", "no byte", "not compressed", "altered"])
+def test_a_damaged_compressed_file_is_an_error(
+    tmp_path: Path, divorder: Divorder, suffix: str, fault: str
+) -> None:
+    path = tmp_path / f"in/docs.jsonl{suffix}"
+    whole = compressed(path, DATA)
+    damaged = {
+        "cut": whole[:-5],
+        "cut in the header": whole[:3],
+        "no byte": b"",
+        "not compressed": DATA,
+        # Of gzip a byte of the checksum; Arrow's zstd writes none, so there a byte of the first block's header.
+        "altered": whole[:-6] + b"?" + whole[-5:] if suffix == ".gz" else whole[:6] + b"\xff" * 3 + whole[9:],
+    }
+    path.write_bytes(damaged[fault])
+    outcome = divorder()
+    assert outcome.status == 1
+    assert f"{path} cannot be read after line" in outcome.error
+    assert "must be copied or compressed again" in outcome.error
+    assert not outcome.output.exists()
+
+
+def test_the_last_line_of_a_compressed_file_is_not_one_still_being_written(
+    tmp_path: Path, divorder: Divorder
+) -> None:
+    (tmp_path / "in/docs.jsonl.gz").write_bytes(gzip.compress(DATA + b'{"text": "cut'))
+    outcome = divorder()
+    assert (outcome.counts["rejected_records"], outcome.counts["partial_lines"]) == (1, 0)
+
+
+def test_empty_files_beside_full_ones_are_no_matter(tmp_path: Path, divorder: Divorder) -> None:
+    for name, data in {
+        "a.jsonl": b"",
+        "b.jsonl": DATA,
+        "c.jsonl.gz": gzip.compress(b""),
+        "d.json": b"\n \n",
+    }.items():
+        (tmp_path / "in" / name).write_bytes(data)
+    assert divorder().counts["records"] == len(SOUND)
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\r\n  \n", b"\xef\xbb\xbf", b'{"text": "unfin'])
+def test_files_without_a_record_are_an_error(tmp_path: Path, divorder: Divorder, data: bytes) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / "in" / name).write_bytes(data)
+    outcome = divorder()
+    assert outcome.status == 1
+    assert "the input holds no records; expected at least one JSONL line" in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("files", "paths", "message"),
+    [
+        ([], "in", "input.paths: no file matches"),
+        ([], "in/*.jsonl", "input.paths: no file matches"),
+        ([], "nowhere/docs.jsonl", "input.paths: no file matches"),
+        (["notes.txt", ".hidden.jsonl", "_SUCCESS.json"], "in", "input.paths: no file matches"),
+        (["docs.csv"], "in/docs.csv", "docs.csv is neither JSONL nor Parquet by its name"),
+        (["a.jsonl", "b.parquet"], "in", "input.paths mixes JSONL"),
+    ],
+)
+def test_wrong_or_missing_files_are_an_error(
+    tmp_path: Path, divorder: Divorder, files: list[str], paths: str, message: str
+) -> None:
+    for name in files:
+        (tmp_path / "in" / name).write_bytes(DATA)
+    outcome = divorder(paths=paths)
+    assert outcome.status == 1
+    assert message in outcome.error
+    assert "expected" in outcome.error or "convert" in outcome.error
+
+
+def test_a_dangling_link_or_a_name_that_is_no_text_is_an_error(tmp_path: Path, divorder: Divorder) -> None:
+    (tmp_path / "in/docs.jsonl").symlink_to(tmp_path / "gone.jsonl")
+    assert "no file matches" in divorder().error
+    (tmp_path / "in/docs.jsonl").unlink()
+    with open(os.fsencode(tmp_path / "in") + b"/caf\xe9.jsonl", "wb") as file:
+        file.write(DATA)
+    outcome = divorder()
+    assert outcome.status == 1
+    assert "is not valid UTF-8; rename it" in outcome.error
+
+
+def test_a_traceback_is_never_what_a_shell_sees(tmp_path: Path) -> None:
+    """Once through a real process: the other tests call the same entry point."""
+    settings = f'[input]\npaths = ["{tmp_path}/nothing"]\n[store]\npath = "{tmp_path}/store"\n'
+    (tmp_path / "divorder.toml").write_text(settings)
+    command = [
+        sys.executable,
+        "-m",
+        "dagster_divorder.cli",
+        "--config",
+        str(tmp_path / "divorder.toml"),
+        "run",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("divorder: input.paths: no file matches")
+    assert "Traceback" not in done.stderr
+
+
+# Shapes of corpora that are sound, and rare --------------------------------------------------------------------------
+
+
+def test_one_document_of_50_megabytes(tmp_path: Path, divorder: Divorder) -> None:
+    words = b" ".join(b"%d tides, %d boats" % (n, n % 97) for n in range(50_000))
+    line = b'{"text": "%s"}' % b" ".join([words] * (50_000_000 // len(words) + 1))
+    assert len(line) > 50_000_000
+    (tmp_path / "in/docs.jsonl").write_bytes(DATA + line + b"\n")
+    outcome = divorder()
+    assert outcome.status == 0
+    assert sorted(outcome.records) == sorted([*SOUND, line])
+
+
+def test_10_000_copies_of_one_document(tmp_path: Path, divorder: Divorder) -> None:
+    (tmp_path / "in/docs.jsonl").write_bytes((SOUND[0] + b"\n") * 10_000)
+    outcome = divorder()
+    assert (outcome.counts["records"], outcome.counts["documents"]) == (10_000, 1)
+    assert outcome.records == [SOUND[0]] * 10_000
+
+
+@pytest.mark.parametrize("lines", [SOUND[:1], SOUND[:1] * 30, SOUND[:4]], ids=["one", "identical", "k above"])
+def test_every_strategy_orders_one_document_identical_ones_and_fewer_than_k(
+    tmp_path: Path, divorder: Divorder, lines: list[bytes]
+) -> None:
+    (tmp_path / "in/docs.jsonl").write_bytes(b"\n".join(lines))
+    for strategy in STRATEGIES:
+        outcome = divorder("clusters.k = 50", f'order.strategy = "{strategy}"')
+        assert outcome.status == 0, strategy
+        assert sorted(outcome.records) == sorted(lines), strategy
+
+
+def test_both_clusterings_with_k_above_the_number_of_documents(tmp_path: Path, divorder: Divorder) -> None:
+    (tmp_path / "in/docs.jsonl").write_bytes(DATA)
+    for algorithm in ("faiss", "minibatch"):
+        assert divorder("clusters.k = 5000", f'clusters.algorithm = "{algorithm}"').status == 0

@@ -1,0 +1,191 @@
+"""Parquet as it comes: other schemas, no rows, rows without text, bytes that are no text, damaged files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.bad_input.conftest import Outcome, raw_bytes
+from tests.conftest import topic_records
+
+Divorder = Callable[..., Outcome]
+TABLE = pa.Table.from_pylist(topic_records(5))
+
+
+def write(folder: Path, name: str, table: pa.Table | dict[str, Any]) -> Path:
+    path = folder / "in" / name
+    pq.write_table(table if isinstance(table, pa.Table) else pa.table(table), path)
+    return path
+
+
+def not_utf8(values: list[bytes | None]) -> pa.Array:
+    return pa.array(values, pa.binary()).view(pa.string())
+
+
+def output(outcome: Outcome) -> pa.Table:
+    return pq.ParquetFile(outcome.output / "curated.parquet").read()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        TABLE.append_column("more", pa.array(range(20))),
+        TABLE.drop_columns(["score"]),
+        TABLE.set_column(2, "score", pa.array(range(20))),
+        TABLE.select(["source", "text", "score", "checked"]),
+        TABLE.append_column("more", pa.array(range(20))).slice(0, 0),
+    ],
+    ids=["one more column", "one less", "another type", "another order", "without rows"],
+)
+def test_a_file_with_another_schema_is_an_error(tmp_path: Path, divorder: Divorder, other: pa.Table) -> None:
+    write(tmp_path, "a.parquet", TABLE)
+    path = write(tmp_path, "b.parquet", other)
+    outcome = divorder()
+    assert outcome.status == 1
+    assert f"{path} has other columns than the files before it" in outcome.error
+    assert "rewrite it with that schema or run it apart" in outcome.error
+
+
+def test_a_file_without_rows_sets_the_schema_too(tmp_path: Path, divorder: Divorder) -> None:
+    write(tmp_path, "a.parquet", TABLE.slice(0, 0))
+    write(tmp_path, "b.parquet", TABLE)
+    assert divorder().counts["records"] == 20
+    path = write(tmp_path, "c.parquet", TABLE.drop_columns(["score"]))
+    assert f"{path} has other columns" in divorder().error
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"body": ["a"]}, "no column 'text'; the columns are body"),
+        ({"body": pa.array([], pa.string())}, "no column 'text'; the columns are body"),
+        ({"text": [1, 2]}, "column 'text' has type int64, expected strings"),
+        ({"text": [{"text": "a"}]}, "column 'text' has type struct<text: string>, expected strings"),
+        ({"text": [b"a"]}, "column 'text' has type binary, expected strings"),
+        ({"text": pa.nulls(3)}, "column 'text' has type null, expected strings"),
+        ({"text": pa.array([], pa.string())}, "the input holds no records"),
+        ({"text": pa.array([None, ""], pa.string())}, "all 2 were refused, the first: "),
+        (
+            pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"]),
+            "several columns 'text'",
+        ),
+        (pa.table({}), "no column 'text'"),
+    ],
+    ids=[
+        "no text",
+        "no text, no rows",
+        "numbers",
+        "nested",
+        "binary",
+        "nulls",
+        "no rows",
+        "refused",
+        "twice",
+        "nothing",
+    ],
+)
+def test_a_table_without_usable_text_is_an_error(
+    tmp_path: Path, divorder: Divorder, table: Any, message: str
+) -> None:
+    path = write(tmp_path, "docs.parquet", table)
+    outcome = divorder()
+    assert outcome.status == 1
+    assert message in outcome.error
+    assert str(path) in outcome.error or "no records" in message
+    assert not outcome.output.exists()
+
+
+def test_rows_without_text_or_with_bytes_that_are_no_text_are_refused(
+    tmp_path: Path, divorder: Divorder
+) -> None:
+    names = not_utf8([b"n%d" % number for number in range(5)] + [b"\xff\xfe"])
+    nested = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3, 4, 5, 6]), not_utf8([b"x"] * 4 + [b"\xe9", b"x"]))
+    table = pa.table(
+        {"text": not_utf8([b"good", None, b"", b"caf\xe9", b"b", b"c"]), "name": names, "tags": nested}
+    )
+    path = write(tmp_path, "docs.parquet", table)
+    outcome = divorder()
+    assert outcome.status == 0
+    assert [(reject["row"], reject["reason"]) for reject in outcome.rejects] == [
+        (2, "null text"),
+        (3, "empty text"),
+        (4, "text is not valid UTF-8"),
+        (5, "column 'tags' is not valid UTF-8"),
+        (6, "column 'name' is not valid UTF-8"),
+    ]
+    assert {reject["path"] for reject in outcome.rejects} == {str(path)}
+    raw = [orjson.loads(raw_bytes(reject)) for reject in outcome.rejects]
+    assert raw[1] == {"text": "", "name": "n2", "tags": ["x"]}
+    assert raw[2]["text"] == r"caf\xe9"
+    assert output(outcome).to_pylist() == [{"text": "good", "name": "n0", "tags": ["x"]}]
+
+
+@pytest.mark.parametrize(
+    "of", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())], ids=str
+)
+def test_every_kind_of_string_column_is_text_and_comes_out_as_it_was(
+    tmp_path: Path, divorder: Divorder, of: pa.DataType
+) -> None:
+    table = pa.table({"text": TABLE["text"].cast(of), "source": TABLE["source"].cast(of)})
+    path = write(tmp_path, "docs.parquet", table)
+    outcome = divorder("order.traits = { cluster = 1.0, source = 1.0 }", 'input.source_field = "source"')
+    assert outcome.status == 0
+    order = np.load(outcome.output / "order.npy")
+    expected = pa.Table.from_pylist(pq.read_table(path).to_pylist(), output(outcome).schema)
+    assert output(outcome).equals(expected.take(pa.array(order)))
+
+
+def test_columns_of_every_type_come_out_as_they_were(tmp_path: Path, divorder: Divorder) -> None:
+    rows = 4
+    table = pa.table(
+        {
+            "text": ["a", "b", "a", "a"],
+            "big": pa.array([2**64 - 1, None, 0, 2**64 - 1], pa.uint64()),
+            "nan": [float("nan"), float("inf"), -0.0, float("nan")],
+            "half": np.arange(rows, dtype=np.float16),
+            "money": pa.array([1, 2, None, 1]).cast(pa.decimal128(30, 3)),
+            "when": pa.array([0, 1, 2, 0], pa.timestamp("ns", "Europe/Zurich")),
+            "raw": [b"\xff\x00", b"", None, b"\xff\x00"],
+            "map": pa.array([[("k", 1)], [], None, [("k", 1)]], pa.map_(pa.string(), pa.int64())),
+            "deep": [{"x": [{"y": None}]}, None, {"x": []}, {"x": [{"y": None}]}],
+            "nothing": pa.nulls(rows),
+        }
+    )
+    table = table.append_column("same name", pa.array(range(rows))).append_column(
+        "same name", pa.array("wxyz")
+    )
+    path = write(tmp_path, "docs.parquet", table)
+    outcome = divorder()
+    assert outcome.status == 0
+    found = pq.ParquetFile(path).read()
+    order = pa.array(np.load(outcome.output / "order.npy"))
+    assert output(outcome).schema.equals(found.schema, check_metadata=True)
+    # NaN is not equal to itself, so that column is compared as bits.
+    bits = [table["nan"].combine_chunks().view(pa.int64()) for table in (output(outcome), found.take(order))]
+    assert bits[0].equals(bits[1])
+    assert output(outcome).drop_columns(["nan"]).equals(found.drop_columns(["nan"]).take(order))
+
+
+@pytest.mark.parametrize("fault", ["cut", "no byte", "text", "flipped"])
+def test_a_damaged_parquet_file_is_an_error(tmp_path: Path, divorder: Divorder, fault: str) -> None:
+    path = tmp_path / "in/docs.parquet"
+    pq.write_table(TABLE, path, compression="zstd", write_page_checksum=True)
+    whole = path.read_bytes()
+    damaged = {
+        "cut": whole[:-20],
+        "no byte": b"",
+        "text": b'{"text": "a"}\n' * 9,
+        "flipped": whole[:60] + b"?" * 9,
+    }
+    path.write_bytes(damaged[fault] if fault != "flipped" else damaged[fault] + whole[69:])
+    outcome = divorder()
+    assert outcome.status == 1
+    assert str(path) in outcome.error
+    assert "cannot be read as Parquet" in outcome.error or "is damaged after row 0" in outcome.error

@@ -1,0 +1,90 @@
+"""Corpora of several small fragments, each with its settings file, store and output in one folder; small disks."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.conftest import topic_records, write_jsonl
+from tests.faults.runner import Runner
+
+CONFIG = """
+[input]
+paths = ["in"]
+[store]
+path = "store"
+[engine]
+workers = 1
+[model]
+vocab_size = 512
+dim = 16
+[clusters]
+k = 4
+[order]
+length_bins = 5
+traits = { cluster = 1, length = 1, source = 1 }
+[sequence]
+length = 128
+batch = 4
+[output]
+path = "curated"
+plot = false
+"""
+
+
+def make_corpus(folder: Path, files: int = 6) -> Path:
+    """A folder with an input of `files` files of 40 records; the settings file in it."""
+    for number in range(files):
+        write_jsonl(folder / f"in/{number}.jsonl", topic_records(10, start=10 * number))
+    config = folder / "divorder.toml"
+    config.write_text(CONFIG)
+    return config
+
+
+def output_of(config: Path) -> dict[str, Any]:
+    """Every file of the output, the manifest without what depends on when and where it was made."""
+    folder = config.parent / "curated"
+    found: dict[str, Any] = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    meta = orjson.loads(found["curated_meta.json"])
+    # The key hashes the output's path; the view is a file of the store, whose fragments may be cut otherwise.
+    for name in ("seconds", "delta", "key", "view"):
+        del meta[name]
+    meta["input"]["files"] = [Path(path).name for path in meta["input"]["files"]]
+    return {**found, "curated_meta.json": meta}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return make_corpus(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def runner() -> Iterator[Runner]:
+    made = Runner()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Mounts a tmpfs of some bytes at a new folder, read-only if asked (after `fill(folder)`)."""
+    mounted: list[Path] = []
+
+    def make(name: str, size: int) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.strip()}")
+        mounted.append(folder)
+        return folder
+
+    yield make
+    for folder in mounted:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)

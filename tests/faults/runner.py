@@ -1,0 +1,167 @@
+"""`divorder run` in child processes that are killed at chosen points. Started as a script; speaks JSON lines.
+
+The script imports everything once, starts no thread, and forks a child a run, so that a run costs a fork instead of two
+seconds of imports. A child is an ordinary process in all that matters here: its own memory, its own locks, and SIGKILL
+ends it without any clean-up. Points are counted in the calls that reach the disk (fsync of a file, rename, unlink), by
+wrapping `os`, so that the package itself has no hook for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+import select
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numba
+
+CONSTANTS = {"FRAGMENT_ROWS": 40, "MERGE_FROM": 6}
+"""Small enough that a corpus of some hundred documents has several fragments, and merges them."""
+
+
+class Runner:
+    """A runner process, and what it is told. `run` may be called from one thread at a time."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "tests.faults.runner"]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+
+    def run(self, config: Path, log: Path, **job: Any) -> int:
+        """Run to the end, or to the kill that `job` orders; the exit status, -9 if killed.
+
+        `stop` (event number from 0, "half" | "before" | "after"), or `after` (seconds): where to kill. The events
+        and the names put into the store go to `log`, a line each.
+        """
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"config": str(config), "log": str(log), **job}) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+        self._process.stdout.close()
+
+
+def serve() -> None:
+    for name in ("cli", "pipeline", "core", "models"):
+        package = importlib.import_module(f"dagster_divorder.{name}")
+        for module in pkgutil.walk_packages(getattr(package, "__path__", []), f"{package.__name__}."):
+            importlib.import_module(module.name)
+    # What they import inside functions.
+    for name in ("awkward", "faiss", "gigatoken", "pandas", "scipy.sparse.linalg", "tokenizers"):
+        importlib.import_module(name)
+    numba.core.entrypoints.init_all()
+
+    assert threading.active_count() == 1, "a process with threads must not fork"
+    for line in sys.stdin:
+        job = json.loads(line)
+        child = os.fork()
+        if not child:
+            _child(job)
+        print(_wait(child, job.get("after")), flush=True)
+
+
+def _wait(child: int, seconds: float | None) -> int:
+    """Exit status of a child, which is killed after some seconds if it still runs."""
+    if seconds is not None:
+        descriptor = os.pidfd_open(child)
+        ended = select.select([descriptor], [], [], seconds)[0]
+        os.close(descriptor)
+        if not ended:
+            os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _child(job: dict[str, Any]) -> None:
+    try:
+        log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+        os.dup2(os.open(f"{job['log']}.out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+        os.dup2(1, 2)
+        for module in list(sys.modules.values()):
+            for name, value in CONSTANTS.items():
+                if module.__name__.startswith("dagster_divorder") and hasattr(module, name):
+                    setattr(module, name, value)
+        _watch(log, os.path.dirname(job["config"]), job.get("stop"))
+        from dagster_divorder.cli import main
+
+        status = main(["--config", job["config"], "run"])
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        status = 70
+    os._exit(status)
+
+
+def _watch(log: int, folder: str, stop: tuple[int, str] | None) -> None:
+    """Wrap the calls that reach files in a folder: an event each in the log, and death at the one to stop at."""
+    count = 0
+    lock = threading.Lock()
+    fsync, replace, unlink = os.fsync, os.replace, os.unlink
+
+    def event(kind: str, path: str) -> str:
+        """Where to die at this event, or nothing."""
+        nonlocal count
+        if not path.startswith(folder):
+            return ""
+        with lock:
+            number, count = count, count + 1
+        os.write(log, f"{kind} {path}\n".encode())
+        return stop[1] if stop and stop[0] == number else ""
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def watched_fsync(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and event("fsync", os.readlink(f"/proc/self/fd/{descriptor}")):
+            os.ftruncate(descriptor, status.st_size // 2)
+            die()
+        fsync(descriptor)
+
+    def watched_replace(source: Any, target: Any) -> None:
+        when = event("replace", os.fspath(target))
+        if when == "before":
+            die()
+        replace(source, target)
+        if when:
+            die()
+
+    def watched_unlink(path: Any, **options: Any) -> None:
+        when = event("unlink", os.fspath(path))
+        try:
+            unlink(path, **options)
+        finally:
+            if when:
+                die()
+
+    os.fsync, os.replace, os.unlink = watched_fsync, watched_replace, watched_unlink  # type: ignore[assignment]
+
+    from dagster_divorder.store.local import LocalStore
+
+    put = LocalStore.put
+
+    def watched_put(self: LocalStore, name: str, *arguments: Any, **options: Any) -> str:
+        # Merging copies rows into new fragments: nothing is computed.
+        copied = any(frame.f_globals["__name__"].endswith(".compact") for frame, _ in traceback.walk_stack(None))
+        os.write(log, f"{'copy' if copied else 'put'} {name}\n".encode())
+        return put(self, name, *arguments, **options)
+
+    LocalStore.put = watched_put  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,226 @@
+"""kill -9 at any moment: one more run gives the bytes of a run that was never killed, and computes nothing twice."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import orjson
+import pytest
+
+from dagster_divorder.pipeline.run import STAGES
+from tests.conftest import TOPICS, topic_records, write_jsonl
+from tests.faults.conftest import make_corpus, output_of
+from tests.faults.runner import Runner
+
+SCENARIOS = ("first", "append")
+PER_STAGE = 3
+AT_RANDOM = 3
+PER_FRAGMENT = ("documents", "records", *(f"stages/{name}" for name in (
+    "token_counts", "shallow_embeddings", "clusters", "traits"
+)))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where a run is killed: at event `number` ("half" a file written, "before" or "after" a rename)."""
+
+    number: int
+    when: str
+    what: str
+
+
+@dataclass
+class Scenario:
+    """A corpus folder before the run that is killed, and what that run does when it is not."""
+
+    start: Path
+    runners: SimpleQueue[Runner]
+    output: dict[str, Any] = field(default_factory=dict)
+    points: dict[tuple[str, int], Point] = field(default_factory=dict)
+    """By stage and number."""
+    seconds: float = 0.0
+
+    def copy(self, to: Path) -> Path:
+        shutil.copytree(self.start, to)
+        return to / "divorder.toml"
+
+    def run(self, config: Path, **job: Any) -> tuple[int, list[str]]:
+        """Exit status, and lines of the log."""
+        runner = self.runners.get()
+        try:
+            status = runner.run(config, config.parent / "log", **job)
+        finally:
+            self.runners.put(runner)
+        return status, (config.parent / "log").read_text().splitlines()
+
+    def observe(self, folder: Path) -> None:
+        """Run once to the end: the output to expect, and the points where a run can be killed."""
+        config = self.copy(folder)
+        start = time.monotonic()
+        status, lines = self.run(config)
+        self.seconds = time.monotonic() - start
+        assert status == 0, (folder / "log.out").read_text()
+        self.output = output_of(config)
+        events = [line for line in lines if not line.startswith(("put", "copy"))]
+        for stage, numbers in by_stage(events).items():
+            # And always where one rename decides what all later runs see, and all of the output's commit.
+            wanted = set(spread(numbers, PER_STAGE))
+            wanted |= {number for number in numbers if "/views/" in events[number] or "/pins/" in events[number]}
+            wanted |= {n for n in numbers if "/curated/" in events[n] and not events[n].startswith("fsync")}
+            for at, number in enumerate(sorted(wanted)):
+                kind, _, path = events[number].partition(" ")
+                when = {"fsync": "half", "replace": ("before", "after")[at % 2], "unlink": "after"}[kind]
+                what = path.removeprefix(f"{folder}/")
+                self.points[stage, at] = Point(number, when, what)
+
+
+def by_stage(events: list[str]) -> dict[str, list[int]]:
+    """Numbers of the events of each stage: those up to the rename of its receipt."""
+    found: dict[str, list[int]] = {stage: [] for stage in STAGES}
+    stages = iter(STAGES)
+    stage = next(stages)
+    for number, event in enumerate(events):
+        found[stage].append(number)
+        if event.startswith("replace") and event.endswith(f"receipts/{stage}.json"):
+            stage = next(stages, stage)
+    return found
+
+
+def spread(numbers: list[int], count: int) -> list[int]:
+    """Some of the numbers, the first and the last among them."""
+    return [numbers[at * (len(numbers) - 1) // (count - 1)] for at in range(count)]
+
+
+def finished_fragments(store: Path) -> set[str]:
+    """Names of the per-fragment files in a store, of fragments only those that are complete."""
+    names = {path.relative_to(store).as_posix() for path in store.rglob("*") if path.is_file()}
+    fragments = {name for name in names if name.startswith(PER_FRAGMENT) and "/.tmp-" not in name}
+    indexed = {Path(name).name.split(".")[0] for name in fragments if "/index/" in name}
+    return {
+        name for name in fragments if name.startswith("stages/") or Path(name).name.split(".")[0] in indexed
+    }
+
+
+@pytest.fixture(scope="module")
+def scenarios(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scenario]]:
+    """`first` starts from nothing. `append` starts from a whole first run: it merges fragments, finds edited, deleted
+    and new records (a few of them far from every cluster), and writes other files than the ones that are there."""
+    runners: SimpleQueue[Runner] = SimpleQueue()
+    made = [Runner(), Runner()]
+    for runner in made:
+        runners.put(runner)
+    folder = tmp_path_factory.mktemp("kill")
+    first, append = (Scenario(folder / name / "start", runners) for name in SCENARIOS)
+    make_corpus(first.start)
+    first.observe(folder / "first/whole")
+
+    shutil.copytree(folder / "first/start", append.start)
+    config = append.start / "divorder.toml"
+    for number in range(4):
+        assert append.run(config)[0] == 0
+        write_jsonl(append.start / f"in/small-{number}.jsonl", topic_records(2, start=100 + 2 * number))
+    edited = topic_records(10)
+    edited[7]["text"] += " edited"
+    write_jsonl(append.start / "in/0.jsonl", edited)
+    write_jsonl(append.start / "in/1.jsonl", topic_records(10, start=10)[:20])
+    for number in (6, 7):
+        write_jsonl(append.start / f"in/{number}.jsonl", topic_records(10, start=10 * number))
+    far = [{"text": f"{number}! " * 40, "source": "far"} for number in range(900_000, 900_012)]
+    write_jsonl(append.start / "in/8.jsonl", far)
+    config.write_text(config.read_text() + "shard_bytes = 30000\n")
+    append.observe(folder / "append/whole")
+    yield {"first": first, "append": append}
+    for runner in made:
+        runner.close()
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    scenarios: dict[str, Scenario], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[tuple[str, str, int], Future[str]]]:
+    """What is wrong after each kill and resume (nothing: ""), two at a time, by scenario, stage and number."""
+    folder = tmp_path_factory.mktemp("killed")
+    moments = random.Random(0)
+    with ThreadPoolExecutor(2) as pool:
+        started = {}
+        for name, scenario in scenarios.items():
+            jobs: dict[tuple[str, int], dict[str, Any]] = {
+                key: {"stop": (point.number, point.when)} for key, point in scenario.points.items()
+            }
+            jobs |= {
+                ("random", at): {"after": scenario.seconds * moments.uniform(0.02, 0.9)} for at in range(AT_RANDOM)
+            }
+            for (stage, at), job in jobs.items():
+                place = folder / f"{name}-{stage}-{at}"
+                started[name, stage, at] = pool.submit(kill_and_resume, scenario, place, job)
+        yield started
+
+
+def kill_and_resume(scenario: Scenario, folder: Path, job: dict[str, Any]) -> str:
+    config = scenario.copy(folder)
+    killed, _ = scenario.run(config, **job)
+    if killed != -9 and not ("after" in job and killed == 0):
+        return f"the run ended with {killed}, expected to be killed\n{(folder / 'log.out').read_text()}"
+    finished = finished_fragments(folder / "store")
+    status, lines = scenario.run(config)
+    if status:
+        return f"the run after the kill ended with {status}\n{(folder / 'log.out').read_text()}"
+    again = finished & {line.removeprefix("put ") for line in lines if line.startswith("put")}
+    if again:
+        return f"computed again: {sorted(again)}"
+    found = output_of(config)
+    differing = [name for name in {*found, *scenario.output} if found.get(name) != scenario.output.get(name)]
+    if differing:
+        return f"differs from the output of a run that was never killed: {sorted(differing)}"
+    shutil.rmtree(folder)
+    return ""
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_kill_in_any_stage_changes_nothing(
+    scenario: str, stage: str, scenarios: dict[str, Scenario], outcomes: dict[tuple[str, str, int], Future[str]]
+) -> None:
+    points = {at: point for (of, at), point in scenarios[scenario].points.items() if of == stage}
+    assert len(points) >= PER_STAGE
+    wrong = {f"{point}": outcomes[scenario, stage, at].result() for at, point in points.items()}
+    assert {point: what for point, what in wrong.items() if what} == {}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_kill_at_a_random_moment_changes_nothing(
+    scenario: str, outcomes: dict[tuple[str, str, int], Future[str]]
+) -> None:
+    wrong = [outcomes[scenario, "random", at].result() for at in range(AT_RANDOM)]
+    assert [what for what in wrong if what] == []
+
+
+def test_the_points_are_many_and_in_every_kind_of_write(scenarios: dict[str, Scenario]) -> None:
+    points = [*itertools.chain.from_iterable(scenario.points.values() for scenario in scenarios.values())]
+    assert len(points) + len(SCENARIOS) * AT_RANDOM >= 40
+    assert {point.when for point in points} == {"half", "before", "after"}
+    touched = {point.what for point in points}
+    for part in ("store/documents/", "store/records/", "store/views/", "store/stages/", "store/receipts/", "store/fits/"):
+        assert any(what.startswith(part) for what in touched), part
+    assert {"curated/curated_meta.json", "curated/curated.jsonl", "curated/curated-00000.jsonl"} <= touched
+
+
+def test_the_append_is_a_hard_one(scenarios: dict[str, Scenario]) -> None:
+    start, whole = scenarios["append"].start, scenarios["append"].start.parent / "whole"
+    copied = [line for line in (whole / "log").read_text().splitlines() if line.startswith("copy")]
+    assert copied, "expected merged fragments"
+    assert len(list((whole / "curated").glob("curated-*.jsonl"))) > 2
+    assert not (whole / "curated/curated.jsonl").exists()
+    clusters = orjson.loads((whole / "store/receipts/clusters.json").read_bytes())["report"]
+    assert clusters["fitted"].startswith("no: pinned")
+    assert clusters["new_documents"] > 80
+    assert len(TOPICS) == 4 and (start / "curated/curated.jsonl").exists()

@@ -1,0 +1,184 @@
+"""The bootstrap checkpoint: what transformers makes of it, its bytes, small corpora, and clusters made with it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dagster_divorder.core.cluster import assign, fit
+from dagster_divorder.core.pool import document_frequency, pool, token_weights
+from dagster_divorder.errors import InputError
+from dagster_divorder.models import bootstrap
+from dagster_divorder.models.bootstrap import train
+from dagster_divorder.models.checkpoint import embedding_table, locate
+from dagster_divorder.models.tokenize import load_encoder
+
+NEWSGROUPS = Path(__file__).parents[3] / "shared" / "data" / "newsgroups.jsonl.gz"
+TEXTS = [
+    f"{animal} number {n} eats {food} and sleeps in the {place}. "
+    for n in range(40)
+    for animal, food, place in [("The cat", "fish", "basket"), ("A horse", "fresh hay", "stable")]
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("bootstrap")
+    return directory, train(TEXTS, directory, vocab_size=400, dim=24)
+
+
+def test_the_report_tells_what_was_learnt(trained):
+    _, report = trained
+    assert report.keys() == {
+        *("tokens_seen", "vocabulary", "dim", "rank", "explained_variance", "pieces", "contexts"),
+        *("tokenizer_seconds", "encode_seconds", "vectors_seconds"),
+    }
+    assert 257 < report["vocabulary"] <= 400
+    assert 0 < report["rank"] <= report["dim"] == 24
+    assert 0 < report["explained_variance"] <= 1
+    assert report["pieces"] == len(TEXTS)
+    json.dumps(report)
+
+
+def test_it_is_loaded_like_any_other_checkpoint(trained):
+    directory, report = trained
+    assert locate(str(directory)) == directory
+    encoder = load_encoder(directory, sample=TEXTS)
+    table = embedding_table(directory, vocabulary=encoder.vocab_size)
+    assert (encoder.engine, encoder.vocab_size) == ("gigatoken", report["vocabulary"])
+    assert (table.key, table.weights.shape) == ("model.embed_tokens.weight", (report["vocabulary"], 24))
+    ids, _ = encoder.encode([TEXTS[0]])
+    assert ids.max() < len(table.weights)
+    assert encoder.eos_id == 0
+    assert encoder.eos_id not in ids
+
+
+def test_transformers_loads_all_of_it(trained):
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    directory, report = trained
+    config = AutoConfig.from_pretrained(directory)
+    assert (config.model_type, config.hidden_size, config.vocab_size) == ("llama", 24, report["vocabulary"])
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    text = "The cat, 漢字 and\r\n 12 horses"
+    assert tokenizer(text)["input_ids"] == load_encoder(directory).encode([text])[0].tolist()
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|endoftext|>", 0)
+    model, loading = AutoModelForCausalLM.from_pretrained(directory, output_loading_info=True)
+    assert not any(loading[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    np.testing.assert_array_equal(
+        model.get_input_embeddings().weight.detach().numpy(), embedding_table(directory).weights
+    )
+
+
+@pytest.mark.parametrize("dim", [2, 3, 100, 128, 192, 320])
+def test_any_width_makes_a_valid_configuration(tmp_path, dim):
+    from transformers import AutoConfig
+
+    train(TEXTS[:4], tmp_path, vocab_size=300, dim=dim)
+    assert AutoConfig.from_pretrained(tmp_path).hidden_size == dim
+
+
+def test_the_same_texts_settings_and_seed_give_the_same_bytes_whatever_the_threads(tmp_path):
+    script = (
+        "import sys\nfrom dagster_divorder.models.bootstrap import train\n"
+        "texts = [f'{n * n} words on {n % 7} ' * (1 + n % 90) + 'word%d ' % (n % 31) * 9 for n in range(400)]\n"
+        "train(texts, sys.argv[1], vocab_size=700, dim=40, seed=int(sys.argv[2]))"
+    )
+    one = {
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "RAYON_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    two = {
+        "OPENBLAS_NUM_THREADS": "2",
+        "OMP_NUM_THREADS": "2",
+        "RAYON_NUM_THREADS": "3",
+        "PYTHONHASHSEED": "5",
+    }
+    for name, variables in (("one", one), ("two", two)):
+        command = [sys.executable, "-c", script, str(tmp_path / name), "0"]
+        subprocess.run(command, env={**os.environ, **variables}, check=True)
+    files = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert files == ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    for name in files:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [["One short document."], TEXTS[:10], ["All alike."] * 20, [""], ["", "x"], ["漢字" * 300]],
+    ids=["one", "ten", "alike", "empty", "a letter", "one word"],
+)
+def test_small_corpora_give_a_usable_model(tmp_path, texts):
+    report = train(texts, tmp_path, vocab_size=5000, dim=64)
+    encoder = load_encoder(tmp_path)
+    table = embedding_table(tmp_path, vocabulary=encoder.vocab_size).weights
+    assert 257 <= report["vocabulary"] < 5000
+    assert table.shape == (report["vocabulary"], 64)
+    ids, lengths = encoder.encode(texts)
+    weights = token_weights(document_frequency(ids, lengths, len(table)), len(texts), "idf")
+    vectors = pool(ids, lengths, table, weights)
+    assert np.array_equal(vectors.any(axis=1), lengths > 0)
+    clusters = fit(vectors, 30)
+    assert 1 <= len(clusters.centroids) <= len(set(texts))
+
+
+def test_different_short_documents_differ_though_nothing_can_be_learnt(tmp_path):
+    report = train(["One short document."], tmp_path, vocab_size=400, dim=32)
+    assert report["rank"] == 0
+    encoder, table = load_encoder(tmp_path), embedding_table(tmp_path).weights
+    vectors = pool(
+        *encoder.encode(["One short", "One short", "Other text"]), table, np.ones(len(table), np.float32)
+    )
+    assert vectors[0].tobytes() == vectors[1].tobytes() != vectors[2].tobytes()
+
+
+def test_the_tokenizer_sees_a_capped_share_of_the_texts(monkeypatch):
+    monkeypatch.setattr(bootstrap, "TOKENIZER_BYTES", 10)
+    texts = ["abcdef", "ghijkl", "mnopqr"]
+    shares = [list(bootstrap._share(texts, seed)) for seed in (0, 0, 1)]
+    assert shares[0] == shares[1] != shares[2]
+    assert [len(text) for text in shares[0]] == [6, 4]
+
+
+@pytest.mark.parametrize(
+    ("texts", "settings", "message"),
+    [
+        ([], {}, "0 texts"),
+        (["x"], {"vocab_size": 256}, "vocab_size 256"),
+        (["x"], {"dim": 0}, "dim 0"),
+        (["\ud800"], {}, "lone surrogate"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_refused(tmp_path, texts, settings, message):
+    with pytest.raises(InputError, match=message):
+        train(texts, tmp_path, **settings)
+
+
+@pytest.mark.skipif(not NEWSGROUPS.is_file(), reason=f"needs {NEWSGROUPS}, local benchmark data")
+def test_default_clusters_of_newsgroups_share_half_the_information_of_the_labels(tmp_path):
+    from sklearn.metrics import normalized_mutual_info_score
+
+    with gzip.open(NEWSGROUPS) as lines:
+        records = [json.loads(line) for line in lines]
+    texts = [records[at]["text"] for at in np.random.default_rng(0).permutation(len(records))]
+    labels = [records[at]["label"] for at in np.random.default_rng(0).permutation(len(records))]
+    sizes = np.cumsum([len(text.encode()) for text in texts])
+    sample = texts[: np.searchsorted(sizes, bootstrap.SAMPLE_BYTES // 2)]
+    train(sample, tmp_path)
+    encoder = load_encoder(tmp_path, "gigatoken")
+    weights = token_weights(
+        document_frequency(*encoder.encode(sample), encoder.vocab_size), len(sample), "idf"
+    )
+    vectors = pool(*encoder.encode(texts), embedding_table(tmp_path).weights, weights)
+    found, _ = assign(vectors, fit(vectors, 20))
+    assert normalized_mutual_info_score(labels, found) >= 0.5

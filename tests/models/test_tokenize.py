@@ -1,0 +1,238 @@
+"""Both engines against the bare `tokenizers` library, and the choice between them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.models import tokenize
+from dagster_divorder.models.conformance import SPELLED, conformance_texts
+from dagster_divorder.models.tokenize import load_encoder
+
+FAST = ["gpt2", "cl100k", "added text tokens", "truncating and padding", "sentencepiece"]
+SLOW = ["wordpiece", "unknown splitting"]
+
+
+def expected_ids(directory, texts):
+    """One text at a time through the plain library."""
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True
+    return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_gigatoken_is_chosen_where_it_gives_the_reference_ids(make_tokenizer, name):
+    directory = make_tokenizer(name)
+    encoder = load_encoder(directory, sample=["some text", "more text"])
+    assert encoder.engine == "gigatoken"
+    assert encoder.reason.startswith("gave the reference's ids on ")
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_tokenizers_runs_what_gigatoken_cannot(make_tokenizer, name):
+    directory = make_tokenizer(name)
+    encoder = load_encoder(directory)
+    assert encoder.engine == "tokenizers"
+    assert encoder.reason.startswith("gigatoken cannot run it: ")
+    with pytest.raises(InputError, match="gigatoken cannot run the tokenizer of"):
+        load_encoder(directory, engine="gigatoken")
+
+
+@pytest.mark.parametrize("engine", ["auto", "tokenizers"])
+@pytest.mark.parametrize("name", FAST + SLOW)
+def test_ids_are_those_of_the_library_on_the_conformance_texts(make_tokenizer, name, engine):
+    directory = make_tokenizer(name)
+    texts = conformance_texts(["<|endoftext|>", "<tool>"])
+    ids, lengths = load_encoder(directory, engine=engine).encode(texts)
+    expected = expected_ids(directory, texts)
+    assert lengths.tolist() == [len(each) for each in expected]
+    assert ids.tolist() == [token for each in expected for token in each]
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory, save_tokenizer):
+    directory = tmp_path_factory.mktemp("engines")
+    save_tokenizer("added text tokens", directory)
+    return load_encoder(directory, engine="gigatoken"), load_encoder(directory, engine="tokenizers")
+
+
+awkward = st.sampled_from(
+    [" ", "\r\n", "'s", "<|endoftext|>", "<tool>", " mask", "\u0301", "\u200d", "漢", "12", "\x00"]
+)
+anything = st.lists(awkward | st.text(max_size=3), max_size=12).map("".join)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(anything, max_size=5))
+def test_engines_agree_on_any_unicode(engines, texts):
+    fast, slow = (encoder.encode(texts) for encoder in engines)
+    assert (fast[0].tolist(), fast[1].tolist()) == (slow[0].tolist(), slow[1].tolist())
+
+
+def test_special_tokens_spelled_out_are_text_and_added_text_tokens_are_not(engines):
+    for encoder in engines:
+        ids, lengths = encoder.encode(["<|endoftext|>", "<|im_start|>user", "<tool>"])
+        assert lengths[0] > 1
+        assert not {0, 1} & set(ids.tolist())
+        assert lengths[2] == 1
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["gigatoken", "tokenizers"])
+class TestEitherEngine:
+    def test_shapes_and_types(self, engines, which):
+        ids, lengths = engines[which].encode(["one two", "", "three"])
+        assert (ids.dtype, lengths.dtype) == (np.uint16, np.int64)
+        assert (len(lengths), lengths[1], lengths.sum()) == (3, 0, len(ids))
+
+    def test_no_texts(self, engines, which):
+        ids, lengths = engines[which].encode([])
+        assert (len(ids), len(lengths), ids.dtype) == (0, 0, np.uint16)
+
+    def test_ten_thousand_empty_texts(self, engines, which):
+        ids, lengths = engines[which].encode([""] * 10_000)
+        assert (len(ids), len(lengths), lengths.any()) == (0, 10_000, False)
+
+    def test_the_division_into_calls_does_not_matter(self, engines, which, monkeypatch):
+        texts = [f"text {n} " * n for n in range(40)]
+        together = engines[which].encode(texts)[0]
+        monkeypatch.setattr(tokenize, "BATCH_CHARACTERS", 100)
+        assert together.tobytes() == engines[which].encode(texts)[0].tobytes()
+        assert together.tobytes() == b"".join(engines[which].encode([text])[0].tobytes() for text in texts)
+
+    def test_a_lone_surrogate_is_refused_with_its_place(self, engines, which):
+        with pytest.raises(InputError, match=r"text 1 of 2 holds a lone surrogate"):
+            engines[which].encode(["fine", "\ud800"])
+
+
+def test_a_document_of_fifty_megabytes(engines):
+    text = "The quick brown fox didn't jump over 13 lazy dogs.\n" * 1_000_000
+    one = engines[0].encode([text[:51]])[0]
+    ids, lengths = engines[0].encode([text])
+    assert lengths.tolist() == [len(one) * 1_000_000]
+    assert np.array_equal(ids.reshape(-1, len(one)), np.broadcast_to(one, (1_000_000, len(one))))
+
+
+def test_threads_do_not_change_the_ids(make_tokenizer):
+    directory = make_tokenizer("gpt2")
+    script = (
+        "import sys\nfrom dagster_divorder.models.tokenize import load_encoder\n"
+        "texts = [f'word {n} ' * (n % 50) for n in range(500)]\n"
+        "for engine in ('gigatoken', 'tokenizers'):\n"
+        "    sys.stdout.buffer.write(load_encoder(sys.argv[1], engine).encode(texts)[0].tobytes())"
+    )
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", script, str(directory)],
+            env={**os.environ, **variables},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for variables in ({"RAYON_NUM_THREADS": "3"}, {"TOKENIZERS_PARALLELISM": "false"})
+    ]
+    assert outputs[0] == outputs[1] != b""
+
+
+def test_tokenising_imports_neither_torch_nor_transformers_nor_awkward(make_tokenizer):
+    script = (
+        "import sys\nfrom dagster_divorder.models.tokenize import load_encoder\n"
+        "load_encoder(sys.argv[1]).encode(['text'])\nprint(*sys.modules)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(make_tokenizer("gpt2"))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(run.stdout.split())
+    assert loaded.isdisjoint({"torch", "transformers", "awkward", "numba", "scipy"})
+    assert {"tokenizers", "gigatoken"} <= loaded
+
+
+def test_a_difference_anywhere_switches_the_engine(make_tokenizer, monkeypatch):
+    directory = make_tokenizer("gpt2")
+    honest = tokenize._gigatoken_encode
+
+    def wrong_on_one_word(content):
+        encode = honest(content)
+        return lambda texts: [
+            ids[:-1] if "zebra" in text else ids for text, ids in zip(texts, encode(texts), strict=True)
+        ]
+
+    monkeypatch.setattr(tokenize, "_gigatoken_encode", wrong_on_one_word)
+    assert load_encoder(directory, sample=["no such animal"]).engine == "gigatoken"
+    found = load_encoder(directory, sample=["fine", "a zebra"])
+    assert (found.engine, found.reason) == ("tokenizers", "gigatoken differs from tokenizers on 'a zebra'")
+    monkeypatch.setattr(tokenize, "SAMPLE_BYTES", 4)
+    assert load_encoder(directory, sample=["fine", "a zebra"]).engine == "gigatoken"
+
+
+def test_a_panic_of_gigatoken_is_not_the_end(make_tokenizer, monkeypatch):
+    class PanicException(BaseException):
+        """What Rust raises; no Exception."""
+
+    import gigatoken
+
+    def panic(*_):
+        raise PanicException("index out of bounds")
+
+    monkeypatch.setattr(gigatoken.Tokenizer, "from_json", panic)
+    found = load_encoder(make_tokenizer("gpt2"))
+    assert (found.engine, found.reason) == (
+        "tokenizers",
+        "gigatoken cannot run it: panic: index out of bounds",
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        ({"tokenizer_config.json": '{"eos_token": "<|endoftext|>"}'}, 0),
+        ({"tokenizer_config.json": '{"eos_token": {"content": "<|im_start|>"}}'}, 1),
+        ({"tokenizer_config.json": '{"eos_token": null}', "config.json": '{"eos_token_id": 5}'}, 5),
+        ({"config.json": '{"eos_token_id": [7, 8]}'}, 7),
+        ({"config.json": '{"eos_token_id": null}'}, None),
+    ],
+)
+def test_the_end_of_sequence_id(make_tokenizer, files, expected):
+    directory = make_tokenizer("gpt2")
+    for name, content in files.items():
+        (directory / name).write_text(content)
+    assert load_encoder(directory, "tokenizers").eos_id == expected
+
+
+def test_the_id_type_follows_the_largest_id(make_tokenizer):
+    directory = make_tokenizer("gpt2")
+    path = directory / "tokenizer.json"
+    for largest, dtype in ((65_535, np.uint16), (65_536, np.uint32)):
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.add_tokens([f"<{largest} {n}>" for n in range(largest + 1 - tokenizer.get_vocab_size())])
+        tokenizer.save(str(path))
+        encoder = load_encoder(directory, "tokenizers")
+        assert (encoder.vocab_size, encoder.id_dtype) == (largest + 1, dtype)
+        assert encoder.encode(["text"])[0].dtype == dtype
+
+
+def test_files_that_cannot_be_loaded_are_named(make_tokenizer, tmp_path):
+    with pytest.raises(InputError, match=r"tokenizer.json is not readable JSON"):
+        load_encoder(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"model": 1}')
+    with pytest.raises(InputError, match=r"tokenizer.json is not a tokenizer that tokenizers can load"):
+        load_encoder(tmp_path)
+    with pytest.raises(InputError, match="engine is 'sentencepiece'; expected auto, gigatoken, tokenizers"):
+        load_encoder(make_tokenizer("gpt2"), "sentencepiece")
+
+
+def test_many_added_tokens_are_sampled():
+    few, many = (len(conformance_texts([f"<{n}>" for n in range(count)])) for count in (0, 10_000))
+    assert 6 * SPELLED / 2 < many - few <= 6 * SPELLED
