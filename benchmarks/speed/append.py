@@ -18,7 +18,9 @@ PER_DOCUMENT = ("token_counts", "shallow_embeddings", "clusters")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("input", type=Path)
     parser.add_argument("--model", default="bootstrap")
     parser.add_argument("--scratch", type=Path)
@@ -42,11 +44,9 @@ def main() -> None:
         again = run_pipeline(environ)
     print(f"{len(lines):,} records, {held_back:,} of them appended")
     print(f"{'stage':20}{'first, s':>10}{'append, s':>10}{'share':>8}{'new':>8}{'nothing new, s':>16}")
-    rows = [
-        *((stage, first["stages"][stage], appended["stages"][stage], again["stages"][stage]) for stage in first["stages"]),
-        ("compute", first["compute"], appended["compute"], again["compute"]),
-        ("wall", first["wall"], appended["wall"], again["wall"]),
-    ]
+    runs = (first, appended, again)
+    rows = [(stage, *(run["stages"][stage] for run in runs)) for stage in first["stages"]]
+    rows += [(name, *(run[name] for run in runs)) for name in ("compute", "wall")]
     for name, one, two, three in rows:
         new = appended["new"].get(name, "")
         mark = "*" if name in PER_DOCUMENT else ""

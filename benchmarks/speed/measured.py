@@ -1,4 +1,4 @@
-"""One run of the pipeline in a fresh process, measured: seconds a stage, compute, wall time with process start, peak memory.
+"""One run of the pipeline in a fresh process, measured: seconds a stage, wall time with process start, peak memory.
 
 Settings come from the environment (DIVORDER_*). Peak memory is the largest sum of resident memory over this process and
 its workers, sampled ten times a second from /proc, or this process's own maximum if that is larger.
@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 def run_pipeline(environ: Mapping[str, str], stages: str = "") -> dict[str, Any]:
     """Run all stages, or those named (comma between), in a fresh process.
 
-    Returns `stages` (seconds each), `cpu` (processor seconds each, workers included), `new` (documents computed in each), `compute` (their sum), `wall`, `peak` bytes,
-    `peaks` (bytes after each stage), `records`.
+    Returns `stages` (seconds each), `cpu` (processor seconds each, without workers), `new` (documents computed in
+    each), `compute` (sum of the seconds), `wall`, `peak` bytes, `peaks` (bytes after each stage), `records`.
     """
     start = time.perf_counter()
     process = subprocess.run(
@@ -59,7 +59,10 @@ def _main() -> None:
         new[stage] = receipt.report["new_documents"]
         records = receipt.report.get("records", records)
         peaks[stage] = watched.peak()
-        print(f"  {stage:20}{seconds[stage]:9.2f} s{cpu[stage]:9.2f} s CPU{peaks[stage] / 1e6:9.0f} MB", file=sys.stderr)
+        print(
+            f"  {stage:20}{seconds[stage]:9.2f} s{cpu[stage]:9.2f} s CPU{peaks[stage] / 1e6:9.0f} MB",
+            file=sys.stderr,
+        )
     answer = {
         "stages": seconds,
         "cpu": cpu,

@@ -45,4 +45,6 @@ def table(rows: list[dict[str, Any]]) -> dg.TableMetadataValue:
 
 
 def _readable(value: Any) -> Any:
+    if value is None:
+        return "-"
     return float(f"{value:.4g}") if isinstance(value, float) else value

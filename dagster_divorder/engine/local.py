@@ -1,15 +1,16 @@
 """One function over many fragments, in worker processes of this machine.
 
-Guarantee: results come in the order of the items and are those of a plain loop, whatever the number of workers, as long as
-the function depends on its item alone. Workers only compute: the process that holds the store's lease writes. An error in
-a worker is raised here; a worker that dies is an error that says so; workers end with the process that started them, even
-if that is killed.
-Cost: a worker takes half a second to start and memory of its own; arguments and results pass through pipes at some GB/s.
+Guarantee: results come in the order of the items and are those of a plain loop, whatever the number of workers, as
+long as the function depends on its item alone. Workers only compute: the process that holds the store's lease writes.
+An error in a worker is raised here; a worker that dies is an error that says so; workers end with the process that
+started them, even if that one is killed.
+Cost: a worker takes half a second to start and memory of its own; arguments and results pass through pipes, at some
+GB/s.
 Known weakness: no worker is replaced; a run that failed goes on where it stopped when it is started again.
 
 A worker is a fresh interpreter (`engine/worker.py`), neither a fork, which would inherit locks and the lease, nor a
-`multiprocessing` child, which runs the caller's script again and outlives a parent that is killed. Its libraries use one
-thread each, so that the workers do not fight for the cores.
+`multiprocessing` child, which runs the caller's script again and outlives a parent that is killed. Its libraries use
+one thread each, so that workers do not fight for the cores. Measured: docs/decisions/speed.md.
 """
 
 from __future__ import annotations
@@ -95,7 +96,11 @@ class _Worker:
             [sys.executable, "-m", "dagster_divorder.engine.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **dict.fromkeys(ONE_THREAD, "1"), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={
+                **os.environ,
+                **dict.fromkeys(ONE_THREAD, "1"),
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            },
         )
 
     def __call__(self, function: Callable[[Any], Any], item: Any) -> Any:
@@ -108,8 +113,8 @@ class _Worker:
             status = self._process.wait()
             how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
             raise WorkerError(
-                f"worker process {self._process.pid} {how} (often memory ran out); run again, the fragments that are done are "
-                "kept; lower engine.workers for less memory"
+                f"worker process {self._process.pid} {how} (often memory ran out); run again: the fragments that are "
+                "done are kept; lower engine.workers for less memory"
             ) from None
         if failed:
             raise result

@@ -1,4 +1,4 @@
-"""A worker process of `engine.local`: reads pickled (function, item) pairs, writes pickled (failed, result or error)."""
+"""A worker process of `engine.local`: reads pickled (function, item), writes pickled (failed, result or error)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pickle
 import signal
 import sys
 import traceback
+from typing import Any
 
 
 def main() -> None:
@@ -22,14 +23,17 @@ def main() -> None:
         except EOFError:
             return
         except Exception as error:
-            answer = (True, RuntimeError(f"a worker cannot read its task: {error}"))
+            answer: tuple[bool, Any] = (True, RuntimeError(f"a worker cannot read its task: {error}"))
         else:
             try:
                 answer = (False, function(item))
             except Exception as error:
                 answer = (True, _portable(error))
-        pickle.dump(answer, sink, protocol=5)
-        sink.flush()
+        try:
+            pickle.dump(answer, sink, protocol=5)
+            sink.flush()
+        except BrokenPipeError:  # the parent is gone
+            os._exit(1)
 
 
 def _portable(error: Exception) -> Exception:

@@ -23,7 +23,7 @@ from dagster_divorder.pipeline.run import STAGES, Run, content_hash
 from dagster_divorder.pipeline.sample import document_index, rows_by_id
 from dagster_divorder.pipeline.shallow_embeddings import vector_files
 from dagster_divorder.pipeline.token_counts import token_files
-from dagster_divorder.store.arrays import unpack
+from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.curated import (
     OutputFolder,
     is_whole,
@@ -67,7 +67,7 @@ def run(run: Run) -> Receipt:
         key=key,
         version=content_hash({name: entry["sha256"] for name, entry in manifest["files"].items()}),
         uses=uses,
-        files={},
+        files={"ids": manifest["ids"]},
         report={
             "documents": documents,
             "new_documents": delta["new_documents"] if written else 0,
@@ -98,8 +98,12 @@ def _write(run: Run, view: View, key: str, before: dict[str, Any] | None) -> dic
         if run.settings.output.plot:
             picture = run.store.unseal(run.receipt("diversity_metrics").files["picture"])
             output.stage("ordering_comparison.png", lambda file: file.write(picture))
-        manifest = _manifest(run, view, key, before, output.entries)
+        ids = document_index(run.store, view)[0][view.used_documents()]
+        file = run.store.seal("stages/curated_output", key, pack({"ids": ids}), "safetensors")
+        manifest = _manifest(run, view, key, output.entries) | {"ids": file, "delta": _delta(run, ids, before)}
         output.commit(manifest)
+    if before and before.get("ids", file) != file:
+        run.store.delete(before["ids"])
     return manifest
 
 
@@ -156,9 +160,7 @@ def _save_npy(file: IO[bytes], array: np.ndarray) -> None:
     np.lib.format.write_array(file, array, allow_pickle=False)
 
 
-def _manifest(
-    run: Run, view: View, key: str, before: dict[str, Any] | None, files: dict[str, Any]
-) -> dict[str, Any]:
+def _manifest(run: Run, view: View, key: str, files: dict[str, Any]) -> dict[str, Any]:
     settings = run.settings
     reports = {stage: receipt.report for stage in STAGES if (receipt := load_receipt(run.store, stage))}
     raw_docs, clusters, model = reports["raw_docs"], reports["clusters"], reports["base_model"]
@@ -166,7 +168,6 @@ def _manifest(
     return {
         "meta_version": META_VERSION,
         "key": key,
-        "view": run.receipt("raw_docs").files["view"],
         "input": {"files": raw_docs["files"], "bytes": raw_docs["file_bytes"], "kind": raw_docs["kind"]},
         "counts": {
             "records": len(view),
@@ -186,7 +187,6 @@ def _manifest(
         "diversity": {name: _without_curve(figures) for name, figures in metrics.items()},
         "cluster_sizes": clusters["cluster_sizes"],
         "cosine_similarity": _similarity(run, view),
-        "delta": _delta(run, view, before),
         "seconds": {
             stage: reports[stage]["seconds"]
             for stage in STAGES
@@ -219,13 +219,15 @@ def _similarity(run: Run, view: View) -> dict[str, Any]:
     return dict(cosine_statistics(np.concatenate(parts)))
 
 
-def _delta(run: Run, view: View, before: dict[str, Any] | None) -> dict[str, int]:
-    """Distinct documents compared with the output that this one replaces."""
-    now = document_index(run.store, view)[0][view.used_documents()]
+def _delta(run: Run, now: np.ndarray, before: dict[str, Any] | None) -> dict[str, int]:
+    """Distinct documents, by their ids, compared with the output that this one replaces.
+
+    Its ids are kept apart from its view, whose fragments merging and pruning take away.
+    """
     old = np.empty((0, 2), dtype=np.uint64)
-    if before and run.store.exists(before["view"]):
-        old_view = View.load(run.store, before["view"])
-        old = document_index(run.store, old_view)[0][old_view.used_documents()]
+    name = (before or {}).get("ids")
+    if name and run.store.exists(name):
+        old = unpack(run.store.unseal(name))["ids"]
     index = IdIndex()
     index.add(old)
     reused = int((index.find(now) >= 0).sum())

@@ -138,18 +138,20 @@ def load_metrics(store: LocalStore, file: str) -> dict[str, dict[str, Any]]:
 
 
 def summary_rows(metrics: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The table people read first: a row an order, the figures that differ most."""
+    """The table people read first: a row an order, the figures that differ most; None where nothing can be told."""
     rows = []
     for name in ORDERS:
         figures = metrics[name]
-        batch = figures["batch_shares"]
+        batch = figures["batch_shares"]["cluster"]
+        # A corpus smaller than a batch is one window, which deviates from itself by nothing.
+        told = batch["windows"] > 0 and not batch["partial"]
         rows.append(
             {
                 "order": name,
                 "distinct clusters a sequence": figures["split"]["mean"],
                 "fewest": figures["split"]["min"],
-                "batch TV, clusters": batch["cluster"]["mean_tv"],
-                "worst batch TV, clusters": batch["cluster"]["max_tv"],
+                "batch TV, clusters": batch["mean_tv"] if told else None,
+                "worst batch TV, clusters": batch["max_tv"] if told else None,
                 "mean prefix deviation, tokens": figures["prefix"]["mean"],
                 "every cluster seen after": figures["coverage"],
             }

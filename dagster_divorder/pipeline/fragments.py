@@ -33,9 +33,7 @@ class Delta:
         }
 
 
-def fill(
-    run: Run, files: StageFiles, view: View, compute: Compute, what: str, *, workers: int = 1
-) -> Delta:
+def fill(run: Run, files: StageFiles, view: View, compute: Compute, what: str, *, workers: int = 1) -> Delta:
     """Make every document fragment of the view have its result; with `workers`, `compute` is pickled."""
     present = files.present()
     missing = [fragment for fragment in view.documents if fragment.name not in present]

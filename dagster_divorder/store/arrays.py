@@ -15,7 +15,16 @@ import pyarrow as pa
 import xxhash
 from safetensors.numpy import load, save
 
-_DTYPES = {"F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
+_DTYPES = {
+    "F32": "<f4",
+    "F64": "<f8",
+    "I32": "<i4",
+    "I64": "<i8",
+    "U8": "u1",
+    "U16": "<u2",
+    "U32": "<u4",
+    "U64": "<u8",
+}
 _HEADER_LIMIT = 1 << 20
 
 
@@ -23,7 +32,7 @@ def pack(arrays: Mapping[str, np.ndarray]) -> bytes:
     """Arrays to bytes; the same arrays give the same bytes."""
     stored = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     # One entry: safetensors writes several in no fixed order.
-    hashes = {name: xxhash.xxh3_128_hexdigest(array) for name, array in sorted(stored.items())}
+    hashes = {name: xxhash.xxh3_128_hexdigest(array.data) for name, array in sorted(stored.items())}
     return save(stored, metadata={"xxh3_128": orjson.dumps(hashes).decode()})
 
 
@@ -66,7 +75,9 @@ def binary_array(values: Sequence[bytes]) -> pa.Array:
 
 def row_array(rows: np.ndarray) -> pa.Array:
     """int64 (n,) as an Arrow array over the same memory; `pa.array` imports pandas for it."""
-    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows, np.int64))])
+    return pa.Array.from_buffers(
+        pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows, np.int64))]
+    )
 
 
 def pack_table(table: pa.Table) -> bytes:

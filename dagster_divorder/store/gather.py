@@ -54,10 +54,15 @@ def gather(
             bucket = np.searchsorted(cuts, positions, side="right") - 1
             by_bucket = np.argsort(bucket, kind="stable")
             batch = pa.record_batch(
-                {"position": row_array(positions[by_bucket]), "content": content.take(row_array(at[by_bucket]))}
+                {
+                    "position": row_array(positions[by_bucket]),
+                    "content": content.take(row_array(at[by_bucket])),
+                }
             )
             numbers, first = np.unique(bucket[by_bucket], return_index=True)
-            for number, (low, high) in zip(numbers.tolist(), pairwise([*first.tolist(), len(at)]), strict=True):
+            for number, (low, high) in zip(
+                numbers.tolist(), pairwise([*first.tolist(), len(at)]), strict=True
+            ):
                 if number not in writers:
                     writers[number] = pa.ipc.new_stream(str(files[number]), batch.schema)
                 writers[number].write_batch(batch.slice(low, high - low))

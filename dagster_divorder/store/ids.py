@@ -34,7 +34,10 @@ def to_bytes(ids: np.ndarray) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """The distinct ones of n ids: id u occurs first at `first[u]`, int64 (distinct,), rising; ids[first][inverse] == ids."""
+    """The distinct ones of n ids.
+
+    Id u occurs first at `first[u]`, int64 (distinct,), rising; ids[first][inverse] == ids, `inverse` int64 (n,).
+    """
 
     first: np.ndarray
     inverse: np.ndarray
@@ -103,16 +106,14 @@ def _sort(high: np.ndarray, low: np.ndarray, rows: np.ndarray) -> tuple[np.ndarr
     return high[by], low[by], rows[by]
 
 
-def _find(
-    level: tuple[np.ndarray, np.ndarray, np.ndarray], high: np.ndarray, low: np.ndarray
-) -> np.ndarray:
+def _find(level: tuple[np.ndarray, np.ndarray, np.ndarray], high: np.ndarray, low: np.ndarray) -> np.ndarray:
     """Row of each id in one level, -1 where it is not there."""
     level_high, level_low, rows = level
     found = np.full(len(high), -1, dtype=np.int64)
     pending = np.arange(len(high))
     at = np.searchsorted(level_high, high)
-    # Ids that share a high word are neighbours, in no order; they are rare, so that this loop ends after one step but in
-    # the adversarial case.
+    # Ids that share a high word are neighbours, in no order; they are rare, so that this loop ends after one step but
+    # in the adversarial case.
     while len(pending):
         inside = at < len(level_high)
         pending, at = pending[inside], at[inside]

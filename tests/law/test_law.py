@@ -111,6 +111,7 @@ class Law(RuleBasedStateMachine):
         self.orders: set[str] = set()
         self.used_records: dict[str, set[bytes]] = {}
         self.used_documents: set[str] = set()
+        self.put_out: set[str] = set()
 
     # What the user does ------------------------------------------------------------------------------------------
 
@@ -267,6 +268,15 @@ class Law(RuleBasedStateMachine):
             expected = 0 if made["greedy_order"].key in self.orders else len(accepted)
             assert made["greedy_order"].report["new_documents"] == expected
             self.orders.add(made["greedy_order"].key)
+
+        if "curated_output" in made and made["curated_output"].report["written"]:
+            delta = orjson.loads((chosen.output.path / "curated_meta.json").read_bytes())["delta"]
+            assert delta == {
+                "new_documents": len(self.used_documents - self.put_out),
+                "reused_documents": len(self.used_documents & self.put_out),
+                "dropped_documents": len(self.put_out - self.used_documents),
+            }
+            self.put_out = self.used_documents
 
     def view(self) -> View:
         return View.load(self.store, self.receipts["raw_docs"].files["view"])

@@ -329,3 +329,9 @@ def test_a_checkpoint_directory_as_base_model(tmp_path: Path, corpus: Path, make
     tokenizer = checkpoint / "tokenizer.json"
     tokenizer.write_bytes(tokenizer.read_bytes() + b"\n")
     assert run(other)["base_model"]["fitted"] == "the checkpoint has changed"
+
+
+def test_a_corpus_smaller_than_a_batch_says_nothing_about_batches(corpus: Path, make_settings: Make) -> None:
+    summary = run(make_settings(sequence={"length": 1 << 20}))["diversity_metrics"]["summary"]
+    assert [row["batch TV, clusters"] for row in summary] == [None, None, None]
+    assert all(row["distinct clusters a sequence"] > 0 for row in summary)

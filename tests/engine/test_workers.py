@@ -18,7 +18,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, WorkerError
 from dagster_divorder.pipeline import run_stage, token_counts
 from dagster_divorder.settings import Settings
-from dagster_divorder.store import ingest
+from dagster_divorder.store import ingest, inputs
 from tests.conftest import topic_records, write_jsonl
 
 
@@ -87,7 +87,7 @@ def test_results_that_nobody_takes_end_the_workers() -> None:
 def test_workers_end_when_their_parent_is_killed() -> None:
     code = (
         "from dagster_divorder.engine.local import each\n"
-        "from tests.engine.test_local import process_and_threads\n"
+        "from tests.engine.test_workers import process_and_threads\n"
         "results = each(process_and_threads, range(50), 2)\n"
         "print(next(results)[0], flush=True)\n"
         "input()\n"
@@ -123,6 +123,7 @@ def test_tokens_do_not_depend_on_the_number_of_workers(
     tmp_path: Path, make_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records())
+    monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 50)
     monkeypatch.setattr(token_counts, "WORKER_BYTES", 1)
     asked: list[int] = []

@@ -1,0 +1,206 @@
+"""Files of the store altered, cut short, emptied or deleted: found by their hash, named, and made again or refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_divorder import load_results
+from dagster_divorder.errors import DamagedFileError
+from dagster_divorder.pipeline.run import STAGES
+from tests.conftest import topic_records, write_jsonl
+from tests.faults.conftest import make_corpus, output_of
+from tests.faults.runner import Runner
+
+Damage = Callable[[Path], object]
+
+
+def alter(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+# What happens after the damage, so that the file is read: the output is lost, or records are appended.
+def lose_output(folder: Path) -> None:
+    shutil.rmtree(folder / "curated")
+
+
+def append(folder: Path) -> None:
+    write_jsonl(folder / "in/9.jsonl", topic_records(3, start=700))
+
+
+def tokenise_again(folder: Path) -> None:
+    shutil.rmtree(folder / "store/stages/token_counts")
+
+
+EVENTS = (lose_output, append, tokenise_again)
+
+MADE_AGAIN = [
+    ("documents/*.arrow", tokenise_again),
+    ("documents/index/*", append),
+    ("records/*/*.arrow", lose_output),
+    ("records/*/index/*", append),
+    ("views/*", lose_output),
+    ("rejects/*", lose_output),
+    ("stages/token_counts/*/*", append),
+    ("stages/shallow_embeddings/*/*", lose_output),
+    ("stages/clusters/*/*", append),
+    ("stages/traits/*/*", append),
+    ("stages/greedy_order/*/order.*", lose_output),
+    ("stages/diversity_metrics/*/metrics.*", lose_output),
+    *((f"receipts/{stage}.json", lose_output) for stage in STAGES),
+]
+WORST = ("documents/index/*", "records/*/*.arrow", "views/*", "stages/token_counts/*/*", "receipts/raw_docs.json")
+CASES = [
+    *((alter, *case) for case in MADE_AGAIN),
+    *((cut, *case) for case in MADE_AGAIN),
+    *((damage, *case) for damage in (empty, Path.unlink) for case in MADE_AGAIN if case[0] in WORST),
+]
+
+
+@pytest.fixture(scope="module")
+def restore(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> Callable[[], Path]:
+    """Gives the folder of a pipeline that has run to its end, always at the same path, since rejects name paths."""
+    folder = tmp_path_factory.mktemp("whole") / "corpus"
+    config = make_corpus(folder, files=3)
+    # A refused record, so that the rejects are not empty.
+    (folder / "in/2.jsonl").write_bytes((folder / "in/2.jsonl").read_bytes() + b'{"no": "text"}\n')
+    assert runner.run(config, folder / "log") == 0, (folder / "log.out").read_text()
+    kept = shutil.copytree(folder, folder.with_name("kept"))
+
+    def restored() -> Path:
+        shutil.rmtree(folder)
+        return Path(shutil.copytree(kept, folder))
+
+    return restored
+
+
+@pytest.fixture(scope="module")
+def expected(restore: Callable[[], Path], runner: Runner) -> dict[str, Any]:
+    """The output after each event, with nothing damaged."""
+    found = {}
+    for event in EVENTS:
+        folder = restore()
+        event(folder)
+        assert runner.run(folder / "divorder.toml", folder / "log") == 0
+        found[event.__name__] = output_of(folder / "divorder.toml")
+    return found
+
+
+@pytest.fixture
+def folder(restore: Callable[[], Path], expected: dict[str, Any]) -> Path:
+    # After `expected`, which uses the same path.
+    return restore()
+
+
+@pytest.mark.parametrize(
+    ("damage", "pattern", "event"), CASES, ids=[f"{damage.__name__}-{pattern}" for damage, pattern, _ in CASES]
+)
+def test_what_can_be_made_again_is(
+    damage: Damage,
+    pattern: str,
+    event: Callable[[Path], None],
+    folder: Path,
+    runner: Runner,
+    expected: dict[str, Any],
+) -> None:
+    path = min((folder / "store").glob(pattern))
+    damage(path)
+    event(folder)
+    status = runner.run(folder / "divorder.toml", folder / "log")
+    said = (folder / "log.out").read_text()
+    assert status == 0, said
+    assert "Traceback" not in said
+    if damage is not Path.unlink:
+        assert f"{path} is damaged" in said
+        assert "makes it again" in said
+    assert output_of(folder / "divorder.toml") == expected[event.__name__]
+    # And it is over: the next run finds nothing to mend and nothing to do.
+    assert runner.run(folder / "divorder.toml", folder / "log") == 0
+    assert "makes it again" not in (folder / "log.out").read_text()
+    assert "(unchanged, " in (folder / "log.out").read_text()
+
+
+def test_several_damaged_files_are_mended_in_one_run(
+    folder: Path, runner: Runner, expected: dict[str, Any]
+) -> None:
+    for pattern, _ in MADE_AGAIN:
+        for path in (folder / "store").glob(pattern):
+            alter(path)
+    lose_output(folder)
+    status = runner.run(folder / "divorder.toml", folder / "log")
+    assert status == 0, (folder / "log.out").read_text()
+    assert output_of(folder / "divorder.toml") == expected["lose_output"]
+
+
+REFUSED = [f"{kind}/{stage}/*" for kind in ("fits", "pins") for stage in ("base_model", "clusters", "traits")]
+
+
+@pytest.mark.parametrize("damage", [alter, cut, empty], ids=["alter", "cut", "empty"])
+@pytest.mark.parametrize("pattern", REFUSED)
+def test_fits_are_refused_with_the_remedy_and_the_remedy_works(
+    damage: Damage, pattern: str, folder: Path, runner: Runner, expected: dict[str, Any]
+) -> None:
+    kind, stage, _ = pattern.split("/")
+    found = min((folder / "store").glob(pattern))
+    path = found if found.is_file() else max(found.iterdir())
+    damage(path)
+    lose_output(folder)
+    assert runner.run(folder / "divorder.toml", folder / "log") == 1
+    said = (folder / "log.out").read_text()
+    assert f"{'fit' if kind == 'fits' else 'pin'} {found} is damaged" in said
+    assert "Traceback" not in said
+    for part in ("fits", "pins") if kind == "fits" else ("pins",):
+        named = folder / "store" / part / stage
+        assert str(named) in said
+        shutil.rmtree(named)
+    assert runner.run(folder / "divorder.toml", folder / "log") == 0
+    assert output_of(folder / "divorder.toml") == expected["lose_output"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"{}"])
+def test_a_damaged_format_file_is_refused(content: bytes, folder: Path, runner: Runner) -> None:
+    (folder / "store/format.json").write_bytes(content)
+    assert runner.run(folder / "divorder.toml", folder / "log") == 1
+    assert f"{folder}/store/format.json is damaged" in (folder / "log.out").read_text()
+
+
+def test_damage_where_nothing_runs_is_an_error_that_names_the_file(folder: Path) -> None:
+    path = min((folder / "store").glob("stages/clusters/*/*"))
+    alter(path)
+    with pytest.raises(DamagedFileError, match=r"stages/clusters/.* is damaged.*delete the file and run again"):
+        _ = load_results(folder / "store").documents
+
+
+def test_a_mended_file_that_is_damaged_at_once_again_ends_the_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dagster_divorder import run_all
+    from dagster_divorder.engine.progress import Silent
+    from dagster_divorder.settings import load_settings
+    from dagster_divorder.store.stages import StageFiles
+
+    put = StageFiles.put
+
+    def put_badly(self: StageFiles, *arguments: Any) -> None:
+        put(self, *arguments)
+        for file in self.present().values():
+            alter(self.store.path(file))
+
+    monkeypatch.setattr(StageFiles, "put", put_badly)
+    shutil.rmtree(folder / "store/stages/token_counts")
+    with pytest.raises(DamagedFileError, match="stages/token_counts"):
+        run_all(load_settings(folder / "divorder.toml"), Silent())
