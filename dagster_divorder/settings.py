@@ -101,7 +101,7 @@ class Output(_Section):
 class Model(_Section):
     base: str = Field("bootstrap", min_length=1)
     """Hugging Face id or directory of the model to be trained, or `bootstrap` (trained here, no download)."""
-    vocab_size: int = Field(16_384, ge=512, le=1 << 20)
+    vocab_size: int = Field(32_768, ge=512, le=1 << 20)
     """Tokens of the bootstrap tokenizer; finer statistics and a larger table as it rises."""
     dim: int = Field(128, ge=2, le=8192)
     """Width of the bootstrap table."""

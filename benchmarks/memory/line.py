@@ -50,10 +50,8 @@ def main() -> None:
             )
         allowed = FIXED + PER_DOCUMENT * result["records"]
         points.append((result["records"], result["peak"]))
-        print(
-            f"{gigabytes:10.2f}{result['records']:12,}{result['compute']:12.1f}{result['peak'] / 1e6:10.0f}{allowed / 1e6:13.0f}",
-            flush=True,
-        )
+        shown = f"{result['compute']:12.1f}{result['peak'] / 1e6:10.0f}{allowed / 1e6:13.0f}"
+        print(f"{gigabytes:10.2f}{result['records']:12,}{shown}", flush=True)
     if len(points) > 1:
         documents, peaks = np.array(points, dtype=float).T
         slope, fixed = np.polyfit(documents, peaks, 1)

@@ -64,8 +64,7 @@ def pool(
     *,
     threads: int = 1,
 ) -> NDArray[np.float32]:
-    """Unit vectors, float32 (N, D): the weighted sum of each document's rows of the table; zero where that sum
-    is zero.
+    """Unit vectors, float32 (N, D): each document's weighted sum of table rows; zero where that sum is zero.
 
     ids (T,) flat, lengths (N,), table float32 (V, D), weights float32, one for each of the tokenizer's ids: V
     or fewer, as tables are often padded with rows that no id uses.
@@ -87,15 +86,14 @@ def pool(
     def fill(first: int, last: int) -> None:
         pool_rows(tokens, starts, first, last, table, weights, pooled)
 
-    cuts = np.searchsorted(
-        starts, np.linspace(0, len(tokens), 1 + (RANGES_PER_THREAD * threads if threads > 1 else 1))
-    )
-    cuts[0], cuts[-1] = 0, len(lengths)
     if threads == 1:
         fill(0, len(lengths))
         return pooled
+    # Ranges of about as many tokens each.
+    inner = np.linspace(0, len(tokens), RANGES_PER_THREAD * threads + 1)[1:-1]
+    cuts = [0, *np.searchsorted(starts[:-1], inner).tolist(), len(lengths)]
     with ThreadPoolExecutor(threads) as workers:
-        list(workers.map(fill, cuts[:-1].tolist(), cuts[1:].tolist()))
+        list(workers.map(fill, cuts[:-1], cuts[1:]))
     return pooled
 
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dagster_divorder.engine.local import each
+from dagster_divorder.errors import DiskFullError
 from dagster_divorder.pipeline.run import Run
+from dagster_divorder.store.local import megabytes
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View, offsets
 
@@ -38,8 +40,15 @@ def fill(run: Run, files: StageFiles, view: View, compute: Compute, what: str, *
     present = files.present()
     missing = [fragment for fragment in view.documents if fragment.name not in present]
     with run.progress(what, sum(fragment.rows for fragment in missing), "documents") as advance:
+        left = sum(fragment.rows for fragment in missing)
         for fragment, arrays in zip(missing, each(compute, missing, workers), strict=True):
-            files.put(fragment.name, arrays)
+            try:
+                files.put(fragment.name, arrays)
+            except DiskFullError as error:
+                rest = sum(array.nbytes for array in arrays.values()) * left // fragment.rows
+                message = f"{error}; {files.stage} takes about {megabytes(rest)} more in all"
+                raise DiskFullError(message) from error
+            left -= fragment.rows
             advance(fragment.rows)
     new = np.zeros(view.document_rows, dtype=bool)
     start = offsets(view.documents)

@@ -59,7 +59,7 @@ def unpack_some(file: IO[bytes], names: Sequence[str]) -> list[np.ndarray]:
             if xxhash.xxh3_128_hexdigest(data) != hashes[name]:
                 raise ValueError(f"the content of {name} does not hash to what its header says")
             arrays.append(np.frombuffer(data, _DTYPES[header[name]["dtype"]]).reshape(header[name]["shape"]))
-    except (KeyError, TypeError, OSError, OverflowError) as error:
+    except (orjson.JSONDecodeError, KeyError, TypeError, OSError, OverflowError) as error:
         raise ValueError(f"its header is unreadable: {error!r}") from error
     return arrays
 

@@ -178,7 +178,7 @@ class Ingest:
                     break
                 place, raw = {"line": block.numbers[at]}, block.lines[at]
             else:
-                place, raw = {"row": block.first + int(at)}, row_as_json(block.rows.slice(at, 1))
+                place, raw = {"row": block.first + int(at)}, row_as_json(block.rows.take(pa.array([at])))
             self._rejects.write(reject_line(block.path, place, reason, raw))
             self._rejected += 1
             if len(self._first_rejects) < _SHOWN_REJECTS:

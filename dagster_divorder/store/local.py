@@ -178,8 +178,10 @@ class LocalStore:
                 if on_wait:
                     on_wait(f"{message}; waiting for it to end")
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            # Who holds it is only said to others; a full disk is for the run itself to explain.
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, str(os.getpid()).encode(), 0)
             yield
         finally:
             os.close(descriptor)

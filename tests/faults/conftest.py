@@ -51,11 +51,21 @@ def output_of(config: Path) -> dict[str, Any]:
     folder = config.parent / "curated"
     found: dict[str, Any] = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
     meta = orjson.loads(found["curated_meta.json"])
-    # The key hashes the output's path; the view is a file of the store, whose fragments may be cut otherwise.
-    for name in ("seconds", "delta", "key", "view"):
+    # The key, which is part of the name of the ids, hashes the output's path.
+    for name in ("seconds", "delta", "key", "ids"):
         del meta[name]
     meta["input"]["files"] = [Path(path).name for path in meta["input"]["files"]]
     return {**found, "curated_meta.json": meta}
+
+
+def differing(config: Path, expected: dict[str, Any]) -> list[str]:
+    """What of the output is not as expected: files, and keys of the manifest."""
+    found = output_of(config)
+    files = [name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)]
+    if files != ["curated_meta.json"]:
+        return files
+    one, other = found["curated_meta.json"], expected["curated_meta.json"]
+    return [f"{name}: {one.get(name)} and {other.get(name)}" for name in one if one.get(name) != other.get(name)]
 
 
 @pytest.fixture

@@ -39,8 +39,9 @@ class Runner:
     def run(self, config: Path, log: Path, **job: Any) -> int:
         """Run to the end, or to the kill that `job` orders; the exit status, -9 if killed.
 
-        `stop` (event number from 0, "half" | "before" | "after"), or `after` (seconds): where to kill. The events
-        and the names put into the store go to `log`, a line each.
+        `stop` (event number from 0, "half" | "before" | "after"), or `after` (seconds): where to kill; `constants`:
+        more of them to set. The events and the names put into the store go to `log`, a line each, what the run prints
+        to `log`.out.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps({"config": str(config), "log": str(log), **job}) + "\n")
@@ -90,7 +91,7 @@ def _child(job: dict[str, Any]) -> None:
         os.dup2(os.open(f"{job['log']}.out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
         os.dup2(1, 2)
         for module in list(sys.modules.values()):
-            for name, value in CONSTANTS.items():
+            for name, value in (CONSTANTS | job.get("constants", {})).items():
                 if module.__name__.startswith("dagster_divorder") and hasattr(module, name):
                     setattr(module, name, value)
         _watch(log, os.path.dirname(job["config"]), job.get("stop"))

@@ -18,7 +18,7 @@ import pytest
 
 from dagster_divorder.pipeline.run import STAGES
 from tests.conftest import TOPICS, topic_records, write_jsonl
-from tests.faults.conftest import make_corpus, output_of
+from tests.faults.conftest import differing, make_corpus, output_of
 from tests.faults.runner import Runner
 
 SCENARIOS = ("first", "append")
@@ -177,10 +177,9 @@ def kill_and_resume(scenario: Scenario, folder: Path, job: dict[str, Any]) -> st
     again = finished & {line.removeprefix("put ") for line in lines if line.startswith("put")}
     if again:
         return f"computed again: {sorted(again)}"
-    found = output_of(config)
-    differing = [name for name in {*found, *scenario.output} if found.get(name) != scenario.output.get(name)]
-    if differing:
-        return f"differs from the output of a run that was never killed: {sorted(differing)}"
+    wrong = differing(config, scenario.output)
+    if wrong:
+        return f"differs from the output of a run that was never killed: {wrong}"
     shutil.rmtree(folder)
     return ""
 

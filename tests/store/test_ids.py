@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.store.ids import IdIndex, hash_all, to_bytes, words
+from dagster_divorder.store.ids import IdIndex, distinct, hash_all, to_bytes, words
 
 # Few distinct words, so that ids collide in one word or both.
 ids = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=12)
@@ -40,3 +40,12 @@ def test_words_keep_byte_order_and_round_trip() -> None:
     by_words = np.lexsort((pairs[:, 1], pairs[:, 0])).tolist()
     by_bytes = sorted(range(4), key=lambda at: digests[16 * at : 16 * at + 16])
     assert by_words == by_bytes
+
+
+@settings(deadline=None)
+@given(pairs=ids)
+def test_distinct_ids_come_in_the_order_of_their_first_occurrence(pairs: list[tuple[int, int]]) -> None:
+    found = distinct(as_array(pairs))
+    assert [pairs[at] for at in found.first] == list(dict.fromkeys(pairs))
+    assert found.first.tolist() == sorted(found.first.tolist())
+    assert [pairs[found.first[at]] for at in found.inverse] == pairs

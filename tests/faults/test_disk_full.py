@@ -1,0 +1,128 @@
+"""A full disk, as a small tmpfs: the message says what is needed, the old output is whole, one more run goes on."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_divorder.store.curated import is_whole
+from tests.conftest import topic_records, write_jsonl
+from tests.faults.conftest import differing, make_corpus, output_of
+from tests.faults.runner import Runner
+
+DISK = 4 << 20
+BUCKETS = {"BUCKET_BYTES": 10_000}
+"""The output goes through several bucket files."""
+
+
+def disk_use(folder: Path) -> int:
+    """Bytes that a folder takes on a tmpfs: pages of its files."""
+    return sum(-(-path.stat().st_size // 4096) * 4096 for path in folder.rglob("*") if path.is_file())
+
+
+def fill_but(disk: Path, left: int) -> Path:
+    """Fill a disk up to some bytes; the file that does it."""
+    ballast = disk / "ballast"
+    ballast.write_bytes(b"\0" * max(0, shutil.disk_usage(disk).free - left))
+    return ballast
+
+
+def append(folder: Path) -> None:
+    write_jsonl(folder / "in/9.jsonl", topic_records(20, start=700))
+
+
+def make_parquet(folder: Path) -> None:
+    for path in (folder / "in").glob("*.jsonl"):
+        rows = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+        pq.write_table(pa.Table.from_pylist(rows), path.with_suffix(".parquet"))
+        path.unlink()
+
+
+def check_refusal(said: str, disk: Path) -> None:
+    """The message of a full disk: the file, what it takes, what is free."""
+    assert "Traceback" not in said
+    found = re.search(rf"divorder: no space left for ({disk}/\S+): (.*) takes about ([\d.]+) MB, ([\d.]+) MB are free", said)
+    assert found, said
+    assert float(found[3]) > 0
+    assert re.search(r"free at least [\d.]+ MB", said)
+    leftovers = [path for path in disk.rglob(".tmp-*")]
+    assert leftovers == []
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.8])
+@pytest.mark.parametrize("what", ["first", "append"])
+def test_the_store(
+    what: str, share: float, tmp_path: Path, mount: Callable[..., Path], runner: Runner, measured: dict[str, Any]
+) -> None:
+    disk = mount("disk", DISK)
+    config = make_corpus(tmp_path, files=3)
+    config.write_text(config.read_text().replace('path = "store"', f'path = "{disk}/store"'))
+    before = None
+    if what == "append":
+        assert runner.run(config, tmp_path / "log") == 0
+        before = output_of(config)
+        append(tmp_path)
+    ballast = fill_but(disk, int(share * measured[f"{what} store"]))
+    assert runner.run(config, tmp_path / "log") == 1
+    check_refusal((tmp_path / "log.out").read_text(), disk)
+    if before:
+        assert differing(config, before) == []
+    ballast.unlink()
+    assert runner.run(config, tmp_path / "log") == 0, (tmp_path / "log.out").read_text()
+    assert differing(config, measured[what]) == []
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.95])
+@pytest.mark.parametrize("kind", ["jsonl", "buckets", "parquet"])
+def test_the_output(
+    kind: str, share: float, tmp_path: Path, mount: Callable[..., Path], runner: Runner
+) -> None:
+    disk = mount("disk", DISK)
+    constants = BUCKETS if kind == "buckets" else {}
+    config = make_corpus(tmp_path, files=3)
+    config.write_text(config.read_text().replace('path = "curated"', f'path = "{disk}/curated"'))
+    (tmp_path / "curated").symlink_to(disk / "curated")
+    if kind == "parquet":
+        make_parquet(tmp_path)
+    assert runner.run(config, tmp_path / "log", constants=constants) == 0, (tmp_path / "log.out").read_text()
+    before = output_of(config)
+    append(tmp_path)
+    if kind == "parquet":
+        make_parquet(tmp_path)
+    ballast = fill_but(disk, int(share * disk_use(disk / "curated")))
+    assert runner.run(config, tmp_path / "log", constants=constants) == 1
+    check_refusal((tmp_path / "log.out").read_text(), disk)
+    assert differing(config, before) == []
+    assert is_whole(disk / "curated", orjson.loads((disk / "curated/curated_meta.json").read_bytes())["files"])
+    ballast.unlink()
+    assert runner.run(config, tmp_path / "log", constants=constants) == 0, (tmp_path / "log.out").read_text()
+    after = output_of(config)
+    assert after["curated_meta.json"]["counts"]["records"] == 200
+    # The same bytes as on a disk that was never full.
+    shutil.rmtree(disk / "curated")
+    assert runner.run(config, tmp_path / "log", constants=constants) == 0
+    assert differing(config, after) == []
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> dict[str, Any]:
+    """What the first run and the append make and take on a disk that is large enough."""
+    folder = tmp_path_factory.mktemp("measured")
+    config = make_corpus(folder, files=3)
+    found: dict[str, Any] = {}
+    used = 0
+    for what in ("first", "append"):
+        if what == "append":
+            append(folder)
+        assert runner.run(config, folder / "log") == 0
+        found |= {what: output_of(config), f"{what} store": disk_use(folder / "store") - used}
+        used = disk_use(folder / "store")
+    return found

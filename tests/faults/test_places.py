@@ -1,0 +1,96 @@
+"""Folders that cannot be used: read-only, a file in the way, a store of another version. Through the command line."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import topic_records, write_jsonl
+from tests.faults.conftest import output_of
+from tests.faults.runner import Runner
+
+
+def fails(config: Path, runner: Runner) -> str:
+    """What a run says that fails as it should, on one line."""
+    status = runner.run(config, config.parent / "log")
+    said = (config.parent / "log.out").read_text()
+    assert status == 1, said
+    assert "Traceback" not in said
+    return said.splitlines()[-1]
+
+
+def place(config: Path, key: str, path: Path) -> None:
+    """Set store.path or output.path."""
+    name = {"store": "store", "output": "curated"}[key]
+    config.write_text(config.read_text().replace(f'path = "{name}"', f'path = "{path}"'))
+
+
+@pytest.mark.parametrize("key", ["store", "output"])
+def test_a_read_only_disk(
+    key: str, config: Path, tmp_path: Path, mount: Callable[..., Path], runner: Runner
+) -> None:
+    disk = mount("disk", 4 << 20)
+    place(config, key, disk / key)
+    (tmp_path / "curated").symlink_to(disk / key) if key == "output" else None
+    assert runner.run(config, tmp_path / "log") == 0
+    before = output_of(config)
+    write_jsonl(tmp_path / "in/9.jsonl", topic_records(5, start=700))
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    said = fails(config, runner)
+    assert said.startswith(f"divorder: {disk}/{key}")
+    assert "cannot be written (Read-only file system); make its folder writable" in said
+    assert output_of(config) == before
+    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    assert runner.run(config, tmp_path / "log") == 0
+    assert output_of(config)["curated_meta.json"]["counts"]["records"] == 260
+
+
+def test_a_read_only_output_that_is_up_to_date_is_no_error(
+    config: Path, tmp_path: Path, mount: Callable[..., Path], runner: Runner
+) -> None:
+    disk = mount("disk", 4 << 20)
+    place(config, "output", disk / "output")
+    assert runner.run(config, tmp_path / "log") == 0
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    assert runner.run(config, tmp_path / "log") == 0
+    assert "(unchanged, " in (tmp_path / "log.out").read_text()
+
+
+@pytest.mark.parametrize("below", ["", "/below"], ids=["the folder itself", "a folder above it"])
+@pytest.mark.parametrize("key", ["store", "output"])
+def test_a_file_where_a_folder_should_be(
+    key: str, below: str, config: Path, tmp_path: Path, runner: Runner
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    place(config, key, Path(f"{file}{below}"))
+    said = fails(config, runner)
+    assert f"{file}{below} cannot be written" in said
+    assert "is a file, expected a folder; move it away, or set another path" in said
+    assert file.read_text() == "mine"
+
+
+def test_a_folder_where_an_output_file_should_be(config: Path, tmp_path: Path, runner: Runner) -> None:
+    (tmp_path / "curated/order.npy").mkdir(parents=True)
+    assert "curated/order.npy cannot be written" in fails(config, runner)
+    (tmp_path / "curated/order.npy").rmdir()
+    assert runner.run(config, tmp_path / "log") == 0
+
+
+def test_a_store_of_a_newer_version(config: Path, tmp_path: Path, runner: Runner) -> None:
+    assert runner.run(config, tmp_path / "log") == 0
+    before = output_of(config)
+    (tmp_path / "store/format.json").write_text('{"version": 999}')
+    said = fails(config, runner)
+    assert "format version 999, this package reads version 1; install the version that wrote it" in said
+    assert output_of(config) == before
+
+
+def test_an_output_manifest_that_is_none_is_not_overwritten(config: Path, tmp_path: Path, runner: Runner) -> None:
+    (tmp_path / "curated").mkdir()
+    (tmp_path / "curated/curated_meta.json").write_text("my own notes")
+    assert "curated/curated_meta.json is not a manifest; move it away and run again" in fails(config, runner)
+    assert (tmp_path / "curated/curated_meta.json").read_text() == "my own notes"

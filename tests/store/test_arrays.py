@@ -1,0 +1,65 @@
+"""Packed arrays come back whole or one by one, and a damaged one is noticed."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from dagster_divorder.store.arrays import binary_array, pack, row_array, unpack, unpack_some
+
+dtypes = st.sampled_from([np.int32, np.int64, np.uint16, np.uint32, np.uint64, np.float32])
+shapes = arrays.array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=5)
+some = st.dictionaries(
+    st.sampled_from(["ids", "lengths", "vectors"]), arrays.arrays(dtypes, shapes), min_size=1
+)
+
+
+@settings(deadline=None)
+@given(some)
+def test_arrays_come_back_whole_and_one_by_one(packed: dict[str, np.ndarray]) -> None:
+    data = pack(packed)
+    whole = unpack(data)
+    for name, array in packed.items():
+        (alone,) = unpack_some(io.BytesIO(data), [name])
+        for found in (whole[name], alone):
+            assert found.dtype == array.dtype
+            np.testing.assert_array_equal(found, array)
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_an_array_with_any_byte_altered_is_refused(data: st.DataObject) -> None:
+    lengths = np.arange(5)
+    packed = bytearray(pack({"lengths": lengths}))
+    at = data.draw(st.integers(0, len(packed) - 1))
+    packed[at] ^= data.draw(st.integers(1, 255))
+    try:
+        (found,) = unpack_some(io.BytesIO(packed), ["lengths"])
+    except ValueError:
+        return
+    # What does not matter for the array, such as a space of the header, may differ.
+    np.testing.assert_array_equal(found, lengths)
+
+
+def test_an_array_that_is_cut_short_or_not_there_is_refused() -> None:
+    packed = pack({"lengths": np.arange(5)})
+    for damaged, name in (
+        (packed[:-1], "lengths"),
+        (packed[:9], "lengths"),
+        (b"", "lengths"),
+        (packed, "ids"),
+    ):
+        with pytest.raises(ValueError, match="header"):
+            unpack_some(io.BytesIO(damaged), [name])
+
+
+@given(st.lists(st.binary(max_size=4), max_size=6))
+def test_byte_strings_and_rows_as_arrow_arrays(values: list[bytes]) -> None:
+    assert binary_array(values).to_pylist() == values
+    rows = np.arange(len(values))[::-2]
+    assert binary_array(values).take(row_array(rows)).to_pylist() == [values[row] for row in rows]
