@@ -138,7 +138,8 @@ def run(folder: Path, lines: int, seed: int, log: Callable[[str], None] = lambda
     log(f"made {path.stat().st_size / 1e6:,.0f} MB")
     start = time.perf_counter()
     receipts = run_all(settings(folder), Silent())
-    log(f"ran in {time.perf_counter() - start:,.1f} s")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    log(f"ran in {time.perf_counter() - start:,.1f} s, peak memory of this process {peak:.2f} GB")
     log(" ".join(f"{stage} {receipt.report['seconds']:.1f}" for stage, receipt in receipts.items()))
     return check(path.read_bytes(), folder / "out", receipts["raw_docs"])
 
@@ -154,9 +155,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         counts = run(Path(folder), options.lines, options.seed, print)
     print(" ".join(f"{name} {count:,}" for name, count in counts.items()))
-    print(
-        f"peak memory of the run and its check {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB"
-    )
 
 
 if __name__ == "__main__":

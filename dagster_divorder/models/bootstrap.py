@@ -103,7 +103,7 @@ def _train_tokenizer(texts: Sequence[str], directory: Path, vocab_size: int, see
         tokenizer.train_from_iterator(_share(texts, seed), trainer)
     except UnicodeEncodeError as error:
         raise InputError("a text holds a lone surrogate; expected valid Unicode") from error
-    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     _write_json(
         directory / "tokenizer_config.json",
         {
@@ -128,7 +128,7 @@ def _share(texts: Sequence[str], seed: int) -> Iterator[str]:
 
 
 def _save(directory: Path, vectors: NDArray[np.float32], eos_id: int | None) -> None:
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     vocabulary, dim = vectors.shape
     _write_json(
@@ -151,7 +151,8 @@ def _save(directory: Path, vectors: NDArray[np.float32], eos_id: int | None) -> 
         },
     )
     weights = {"model.embed_tokens.weight": vectors, "model.norm.weight": np.ones(dim, np.float32)}
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    # Written here, not by the library, whose error on a full disk is no OSError.
+    (directory / "model.safetensors").write_bytes(save(weights, metadata={"format": "pt"}))
 
 
 def _heads(dim: int) -> int:

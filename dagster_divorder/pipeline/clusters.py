@@ -142,7 +142,11 @@ def _pin(run: Run, view: View, vectors: StageFiles, recipe: str, documents: int,
         "objective": clusters.objective,
         "note": clusters.note,
     }
-    arrays = {"centre": clusters.centre, "centroids": clusters.centroids, "sizes": clusters.sizes}
+    arrays: dict[str, np.ndarray] = {
+        "centre": clusters.centre,
+        "centroids": clusters.centroids,
+        "sizes": clusters.sizes,
+    }
     pinned_fit = pin(run.store, "clusters", recipe, {ARRAYS: pack(arrays), INFO: orjson.dumps(info)}, reason)
     return Pinned(pinned_fit, clusters, documents, info["corpus"])
 
@@ -153,7 +157,8 @@ def _load(run: Run, found: Fit | None) -> Pinned | None:
     files = read_fit(run.store, found)
     info = orjson.loads(files[INFO])
     documents, corpus = info.pop("documents"), info.pop("corpus")
-    return Pinned(found, ClusterFit(**unpack(files[ARRAYS]), **info), documents, corpus)
+    values: dict[str, Any] = {**unpack(files[ARRAYS]), **info}
+    return Pinned(found, ClusterFit(**values), documents, corpus)
 
 
 def _gather(vectors: StageFiles, view: View, rows: np.ndarray) -> np.ndarray:

@@ -100,16 +100,17 @@ def _write(run: Run, view: View, key: str, before: dict[str, Any] | None) -> dic
             output.stage("ordering_comparison.png", lambda file: file.write(picture))
         ids = document_index(run.store, view)[0][view.used_documents()]
         file = run.store.seal("stages/curated_output", key, pack({"ids": ids}), "safetensors")
-        manifest = _manifest(run, view, key, output.entries) | {"ids": file, "delta": _delta(run, ids, before)}
+        manifest = _manifest(run, view, key, output.entries) | {
+            "ids": file,
+            "delta": _delta(run, ids, before),
+        }
         output.commit(manifest)
     if before and before.get("ids", file) != file:
         run.store.delete(before["ids"])
     return manifest
 
 
-def _stage_records(
-    run: Run, view: View, order: np.ndarray, sizes: np.ndarray, output: OutputFolder
-) -> None:
+def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, output: OutputFolder) -> None:
     settings = run.settings.output
     kind = view.kind if settings.format == "auto" else settings.format
     if kind == "parquet" and view.kind == "jsonl":
@@ -122,7 +123,9 @@ def _stage_records(
         parts = gather(run.store, view, order, sizes, settings.path, advance)
         writers: Iterator[Callable[[IO[bytes]], None]]
         if kind == "parquet":
-            schema = pa.ipc.read_schema(pa.py_buffer(run.store.unseal(run.receipt("raw_docs").files["schema"])))
+            schema = pa.ipc.read_schema(
+                pa.py_buffer(run.store.unseal(run.receipt("raw_docs").files["schema"]))
+            )
             writers = write_parquet(parts, limits, schema)
         elif view.kind == "parquet":
             writers = write_json_rows(parts, limits)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from dagster_divorder.store.arrays import unpack
-from dagster_divorder.store.compact import Compacted, compact
+from dagster_divorder.store.compact import Compacted, compact, is_small
 from dagster_divorder.store.fragments import DOCUMENTS, Fragments, records_folder
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
@@ -20,7 +20,7 @@ from dagster_divorder.store.view import Fragment, View
 DOCUMENT_STAGES = ("token_counts", "shallow_embeddings", "clusters")
 RECORD_STAGES = ("traits",)
 MERGE_FROM = 16
-"""Fragments that gather before small ones are merged: fewer files as it falls, more rewriting."""
+"""Small fragments that gather before they are merged: fewer files as it falls, more rewriting."""
 
 
 def merge_small(store: LocalStore) -> int:
@@ -29,7 +29,7 @@ def merge_small(store: LocalStore) -> int:
     if receipt is None:
         return 0
     view = View.load(store, receipt.files["view"])
-    if max(len(view.documents), len(view.records)) < MERGE_FROM:
+    if all(sum(map(is_small, of)) < MERGE_FROM for of in (view.documents, view.records)):
         return 0
     return len(rewrite(store, receipt, view, drop_unused=False))
 

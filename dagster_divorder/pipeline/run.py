@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,7 +17,7 @@ from dagster_divorder.engine.progress import Bar, Progress
 from dagster_divorder.errors import DamagedFileError, MissingStageError
 from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.local import DISK_FULL, LocalStore, explain_os_error
 from dagster_divorder.store.receipts import Receipt, load_receipt
 
 UPSTREAM: dict[str, tuple[str, ...]] = {
@@ -112,6 +114,11 @@ def _mend_and_run(run: Run, stage: str) -> Receipt:
             mended.add(error.name)
             run.progress.note(f"{error} (done now: {maker} makes it again)")
             first = min(first, STAGES.index(maker))
+        except OSError as error:
+            # Store and output explain theirs; what remains are files of a moment, such as a model in training.
+            if error.errno not in DISK_FULL:
+                raise
+            raise explain_os_error(error, Path(error.filename or tempfile.gettempdir())) from error
 
 
 def _run_one(run: Run, stage: str) -> Receipt:

@@ -13,6 +13,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_divorder.errors import InputError
+
 _JSON_VALUE = pa.struct([("number", pa.float64()), ("text", pa.large_string())])
 """A JSON value as stored: a number, or anything else as text; neither where the field is null or missing."""
 
@@ -21,9 +23,15 @@ def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
     """Columns of record content; a record that lacks a field has null there.
 
     JSONL values are stored as `settle` reads them; Parquet columns keep their type.
+
+    Raises:
+        InputError: several Parquet columns have one of the names.
     """
     if pa.types.is_struct(content.type):
         table = pa.Table.from_struct_array(content)
+        for field in fields:
+            if table.column_names.count(field) > 1:
+                raise InputError(f"several columns are called {field!r}; rename all but the one that is meant")
         missing = pa.nulls(table.num_rows)
         columns = [table.column(f) if f in table.column_names else missing for f in fields]
         return pa.table(dict(zip(fields, columns, strict=True)))

@@ -89,6 +89,11 @@ def compact(
     return Compacted(tuple(kept), row, tuple(name for name in dropped if name not in names))
 
 
+def is_small(fragment: Fragment) -> bool:
+    """Whether a fragment may be merged, by its rows alone: one with few and large rows may be full all the same."""
+    return 2 * fragment.rows < FRAGMENT_ROWS
+
+
 def _groups(
     fragments: Sequence[Fragment], live: Sequence[tuple[int, int]], computed: Sequence[frozenset[str]]
 ) -> Iterator[list[int]]:

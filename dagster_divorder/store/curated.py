@@ -112,7 +112,9 @@ def tidy(path: Path, files: dict[str, Any]) -> None:
         for name in _read_journal(path) - set(files):
             (path / name).unlink(missing_ok=True)
         _remove_temporary(path)
-        (path / JOURNAL).unlink(missing_ok=True)
+        # Nothing is done where nothing is left, so that an output that is up to date may be read-only.
+        if (path / JOURNAL).exists():
+            (path / JOURNAL).unlink()
     except OSError as error:
         raise explain_os_error(error, path) from error
 

@@ -33,6 +33,9 @@ TEMPORARY = ".tmp-"
 Bytes = bytes | bytearray | memoryview
 Names = list[str]
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a full disk or quota."""
+
 
 class LocalStore:
     """A store in a local folder, made on first use.
@@ -246,8 +249,8 @@ def explain_os_error(error: OSError, target: Path, size: int = 0, what: str = "i
 
     `size` is about how many bytes `what` takes, 0 if that is unknown.
     """
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free = shutil.disk_usage(target.parent).free
+    if error.errno in DISK_FULL:
+        free = shutil.disk_usage(next(path for path in (target, *target.parents) if path.is_dir())).free
         takes = f"{what} takes about {megabytes(size)}, " if size else ""
         return DiskFullError(
             f"no space left for {target}: {takes}{megabytes(free)} are free there; free "

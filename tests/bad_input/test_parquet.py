@@ -142,7 +142,7 @@ def test_every_kind_of_string_column_is_text_and_comes_out_as_it_was(
     assert output(outcome).equals(expected.take(pa.array(order)))
 
 
-def test_columns_of_every_type_come_out_as_they_were(tmp_path: Path, divorder: Divorder) -> None:
+def every_type() -> pa.Table:
     rows = 4
     table = pa.table(
         {
@@ -158,11 +158,12 @@ def test_columns_of_every_type_come_out_as_they_were(tmp_path: Path, divorder: D
             "nothing": pa.nulls(rows),
         }
     )
-    table = table.append_column("same name", pa.array(range(rows))).append_column(
-        "same name", pa.array("wxyz")
-    )
-    path = write(tmp_path, "docs.parquet", table)
-    outcome = divorder()
+    return table.append_column("same", pa.array(range(rows))).append_column("same", pa.array("wxyz"))
+
+
+def test_columns_of_every_type_come_out_as_they_were(tmp_path: Path, divorder: Divorder) -> None:
+    path = write(tmp_path, "docs.parquet", every_type())
+    outcome = divorder("order.traits = { cluster = 1.0, big = 1.0, nan = 1.0, half = 1.0, money = 1.0 }")
     assert outcome.status == 0
     found = pq.ParquetFile(path).read()
     order = pa.array(np.load(outcome.output / "order.npy"))
@@ -171,6 +172,38 @@ def test_columns_of_every_type_come_out_as_they_were(tmp_path: Path, divorder: D
     bits = [table["nan"].combine_chunks().view(pa.int64()) for table in (output(outcome), found.take(order))]
     assert bits[0].equals(bits[1])
     assert output(outcome).drop_columns(["nan"]).equals(found.drop_columns(["nan"]).take(order))
+
+
+def test_columns_of_every_type_come_out_as_json(tmp_path: Path, divorder: Divorder) -> None:
+    table = every_type().select(range(11))
+    write(tmp_path, "docs.parquet", table)
+    outcome = divorder('output.format = "jsonl"')
+    order = np.load(outcome.output / "order.npy").tolist()
+    for line, at in zip(outcome.records, order, strict=True):
+        row = orjson.loads(line)
+        assert row["text"] == table["text"][at].as_py()
+        assert row["big"] == table["big"][at].as_py()
+        assert row["money"] == (None if at == 2 else str(table["money"][at].as_py()))
+        assert row["deep"] == table["deep"][at].as_py()
+
+
+@pytest.mark.parametrize(
+    ("trait", "message"),
+    [
+        ("deep", "field 'deep' holds struct"),
+        ("when", "field 'when' holds timestamp"),
+        ("raw", "field 'raw' holds binary"),
+        ("nothing", "no record has the field 'nothing'"),
+        ("same", "several columns are called 'same'"),
+    ],
+)
+def test_a_column_that_can_be_no_trait_is_an_error(
+    tmp_path: Path, divorder: Divorder, trait: str, message: str
+) -> None:
+    write(tmp_path, "docs.parquet", every_type())
+    outcome = divorder(f"order.traits = {{ cluster = 1.0, {trait} = 1.0 }}")
+    assert outcome.status == 1
+    assert message in outcome.error
 
 
 @pytest.mark.parametrize("fault", ["cut", "no byte", "text", "flipped"])

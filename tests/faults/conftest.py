@@ -65,7 +65,9 @@ def differing(config: Path, expected: dict[str, Any]) -> list[str]:
     if files != ["curated_meta.json"]:
         return files
     one, other = found["curated_meta.json"], expected["curated_meta.json"]
-    return [f"{name}: {one.get(name)} and {other.get(name)}" for name in one if one.get(name) != other.get(name)]
+    return [
+        f"{name}: {one.get(name)} and {other.get(name)}" for name in one if one.get(name) != other.get(name)
+    ]
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ wrapping `os`, so that the package itself has no hook for it.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -66,6 +67,8 @@ def serve() -> None:
     numba.core.entrypoints.init_all()
 
     assert threading.active_count() == 1, "a process with threads must not fork"
+    # The collector touches every object, and each touched page is copied in the child.
+    gc.freeze()
     for line in sys.stdin:
         job = json.loads(line)
         child = os.fork()
@@ -157,7 +160,9 @@ def _watch(log: int, folder: str, stop: tuple[int, str] | None) -> None:
 
     def watched_put(self: LocalStore, name: str, *arguments: Any, **options: Any) -> str:
         # Merging copies rows into new fragments: nothing is computed.
-        copied = any(frame.f_globals["__name__"].endswith(".compact") for frame, _ in traceback.walk_stack(None))
+        copied = any(
+            frame.f_globals["__name__"].endswith(".compact") for frame, _ in traceback.walk_stack(None)
+        )
         os.write(log, f"{'copy' if copied else 'put'} {name}\n".encode())
         return put(self, name, *arguments, **options)
 

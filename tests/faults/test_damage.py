@@ -68,10 +68,16 @@ MADE_AGAIN = [
     ("stages/diversity_metrics/*/metrics.*", lose_output),
     *((f"receipts/{stage}.json", lose_output) for stage in STAGES),
 ]
-WORST = ("documents/index/*", "records/*/*.arrow", "views/*", "stages/token_counts/*/*", "receipts/raw_docs.json")
+WORST = (
+    "documents/index/*",
+    "records/*/*.arrow",
+    "views/*",
+    "stages/token_counts/*/*",
+    "receipts/raw_docs.json",
+)
 CASES = [
     *((alter, *case) for case in MADE_AGAIN),
-    *((cut, *case) for case in MADE_AGAIN),
+    *((cut, *case) for case in MADE_AGAIN if not case[0].startswith("receipts")),
     *((damage, *case) for damage in (empty, Path.unlink) for case in MADE_AGAIN if case[0] in WORST),
 ]
 
@@ -112,7 +118,9 @@ def folder(restore: Callable[[], Path], expected: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("damage", "pattern", "event"), CASES, ids=[f"{damage.__name__}-{pattern}" for damage, pattern, _ in CASES]
+    ("damage", "pattern", "event"),
+    CASES,
+    ids=[f"{damage.__name__}-{pattern}" for damage, pattern, _ in CASES],
 )
 def test_what_can_be_made_again_is(
     damage: Damage,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,18 +51,25 @@ def make_parquet(folder: Path) -> None:
 def check_refusal(said: str, disk: Path) -> None:
     """The message of a full disk: the file, what it takes, what is free."""
     assert "Traceback" not in said
-    found = re.search(rf"divorder: no space left for ({disk}/\S+): (.*) takes about ([\d.]+) MB, ([\d.]+) MB are free", said)
+    found = re.search(
+        rf"divorder: no space left for ({disk}/\S+): (.*) takes about ([\d.]+) MB, ([\d.]+) MB are free", said
+    )
     assert found, said
     assert float(found[3]) > 0
     assert re.search(r"free at least [\d.]+ MB", said)
-    leftovers = [path for path in disk.rglob(".tmp-*")]
-    assert leftovers == []
+    assert list(disk.rglob(".tmp-*")) == []
 
 
-@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.8])
-@pytest.mark.parametrize("what", ["first", "append"])
+@pytest.mark.parametrize(
+    ("what", "share"), [("first", 0.0), ("first", 0.2), ("first", 0.5), ("first", 0.8), ("append", 0.0), ("append", 0.5)]
+)
 def test_the_store(
-    what: str, share: float, tmp_path: Path, mount: Callable[..., Path], runner: Runner, measured: dict[str, Any]
+    what: str,
+    share: float,
+    tmp_path: Path,
+    mount: Callable[..., Path],
+    runner: Runner,
+    measured: dict[str, Any],
 ) -> None:
     disk = mount("disk", DISK)
     config = make_corpus(tmp_path, files=3)
@@ -80,8 +89,10 @@ def test_the_store(
     assert differing(config, measured[what]) == []
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.95])
-@pytest.mark.parametrize("kind", ["jsonl", "buckets", "parquet"])
+@pytest.mark.parametrize(
+    ("kind", "share"),
+    [("jsonl", 0.0), ("jsonl", 0.3), ("jsonl", 0.95), ("buckets", 0.3), ("buckets", 0.9), ("parquet", 0.3), ("parquet", 0.95)],
+)
 def test_the_output(
     kind: str, share: float, tmp_path: Path, mount: Callable[..., Path], runner: Runner
 ) -> None:
@@ -101,7 +112,9 @@ def test_the_output(
     assert runner.run(config, tmp_path / "log", constants=constants) == 1
     check_refusal((tmp_path / "log.out").read_text(), disk)
     assert differing(config, before) == []
-    assert is_whole(disk / "curated", orjson.loads((disk / "curated/curated_meta.json").read_bytes())["files"])
+    assert is_whole(
+        disk / "curated", orjson.loads((disk / "curated/curated_meta.json").read_bytes())["files"]
+    )
     ballast.unlink()
     assert runner.run(config, tmp_path / "log", constants=constants) == 0, (tmp_path / "log.out").read_text()
     after = output_of(config)
@@ -126,3 +139,23 @@ def measured(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> dict[s
         found |= {what: output_of(config), f"{what} store": disk_use(folder / "store") - used}
         used = disk_use(folder / "store")
     return found
+
+
+@pytest.mark.parametrize("left", [0, 24_000])
+def test_the_folder_for_temporary_files(
+    left: int, tmp_path: Path, mount: Callable[..., Path], measured: dict[str, Any]
+) -> None:
+    disk = mount("disk", DISK)
+    config = make_corpus(tmp_path, files=3)
+    fill_but(disk, left)
+    command = [sys.executable, "-c", TRAIN_IN.format(str(disk)), "--config", str(config), "run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert re.search(rf"no space left for {disk}\S*: [\d.]+ MB are free there", done.stderr), done.stderr
+
+
+# tempfile itself turns to another folder where the first one is full from the start.
+TRAIN_IN = (
+    "import sys, tempfile; tempfile.tempdir = {!r}; from dagster_divorder.cli import main; sys.exit(main())"
+)

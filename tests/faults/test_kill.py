@@ -74,7 +74,9 @@ class Scenario:
         for stage, numbers in by_stage(events).items():
             # And always where one rename decides what all later runs see, and all of the output's commit.
             wanted = set(spread(numbers, PER_STAGE))
-            wanted |= {number for number in numbers if "/views/" in events[number] or "/pins/" in events[number]}
+            wanted |= {
+                number for number in numbers if "/views/" in events[number] or "/pins/" in events[number]
+            }
             wanted |= {n for n in numbers if "/curated/" in events[n] and not events[n].startswith("fsync")}
             for at, number in enumerate(sorted(wanted)):
                 kind, _, path = events[number].partition(" ")
@@ -157,7 +159,8 @@ def outcomes(
                 key: {"stop": (point.number, point.when)} for key, point in scenario.points.items()
             }
             jobs |= {
-                ("random", at): {"after": scenario.seconds * moments.uniform(0.02, 0.9)} for at in range(AT_RANDOM)
+                ("random", at): {"after": scenario.seconds * moments.uniform(0.02, 0.9)}
+                for at in range(AT_RANDOM)
             }
             for (stage, at), job in jobs.items():
                 place = folder / f"{name}-{stage}-{at}"
@@ -187,7 +190,10 @@ def kill_and_resume(scenario: Scenario, folder: Path, job: dict[str, Any]) -> st
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_kill_in_any_stage_changes_nothing(
-    scenario: str, stage: str, scenarios: dict[str, Scenario], outcomes: dict[tuple[str, str, int], Future[str]]
+    scenario: str,
+    stage: str,
+    scenarios: dict[str, Scenario],
+    outcomes: dict[tuple[str, str, int], Future[str]],
 ) -> None:
     points = {at: point for (of, at), point in scenarios[scenario].points.items() if of == stage}
     assert len(points) >= PER_STAGE
@@ -208,7 +214,14 @@ def test_the_points_are_many_and_in_every_kind_of_write(scenarios: dict[str, Sce
     assert len(points) + len(SCENARIOS) * AT_RANDOM >= 40
     assert {point.when for point in points} == {"half", "before", "after"}
     touched = {point.what for point in points}
-    for part in ("store/documents/", "store/records/", "store/views/", "store/stages/", "store/receipts/", "store/fits/"):
+    for part in (
+        "store/documents/",
+        "store/records/",
+        "store/views/",
+        "store/stages/",
+        "store/receipts/",
+        "store/fits/",
+    ):
         assert any(what.startswith(part) for what in touched), part
     assert {"curated/curated_meta.json", "curated/curated.jsonl", "curated/curated-00000.jsonl"} <= touched
 

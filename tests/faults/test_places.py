@@ -89,7 +89,9 @@ def test_a_store_of_a_newer_version(config: Path, tmp_path: Path, runner: Runner
     assert output_of(config) == before
 
 
-def test_an_output_manifest_that_is_none_is_not_overwritten(config: Path, tmp_path: Path, runner: Runner) -> None:
+def test_an_output_manifest_that_is_none_is_not_overwritten(
+    config: Path, tmp_path: Path, runner: Runner
+) -> None:
     (tmp_path / "curated").mkdir()
     (tmp_path / "curated/curated_meta.json").write_text("my own notes")
     assert "curated/curated_meta.json is not a manifest; move it away and run again" in fails(config, runner)

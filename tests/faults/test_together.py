@@ -7,19 +7,21 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dagster_divorder.errors import StoreBusyError
 from dagster_divorder.store.local import LocalStore
-from tests.faults.conftest import output_of
+from tests.faults.conftest import differing, output_of
 from tests.faults.runner import Runner
 
 DEADLINE = 60.0
+RUN = ("-m", "dagster_divorder.cli", "run")
+MATERIALIZE = ("-m", "dagster", "asset", "materialize", "--select", "*", "-m", "dagster_divorder.definitions")
 
 
 @contextmanager
@@ -61,20 +63,70 @@ def is_free(store: Path) -> bool:
         return False
 
 
-def test_of_two_runs_the_second_waits_says_so_and_both_end_well(config: Path, runner: Runner) -> None:
-    store = config.parent / "store"
+@pytest.fixture
+def alone(config: Path, runner: Runner) -> dict[str, Any]:
+    """The output of an undisturbed run, which leaves nothing behind."""
     assert runner.run(config, config.parent / "log") == 0
-    alone = output_of(config)
-    shutil.rmtree(store)
+    made = output_of(config)
+    shutil.rmtree(config.parent / "store")
     shutil.rmtree(config.parent / "curated")
-    command = ("-m", "dagster_divorder.cli", "run")
-    with LocalStore(store).lease(), started(*command, config=config) as one, started(*command, config=config) as two:
+    return made
+
+
+def test_two_runs_wait_for_each_other_and_both_end_well(config: Path, alone: dict[str, Any]) -> None:
+    store = config.parent / "store"
+    held = ExitStack()
+    held.enter_context(LocalStore(store).lease())
+    with held, started(*RUN, config=config) as one, started(*RUN, config=config) as two:
         for process in (one, two):
             said = until_line(process, "waiting")
-            assert f"store {store} is in use by another run (process {os.getpid()}); waiting for it to end" in said
-        assert one.poll() is None and two.poll() is None
-        # The rest is after the lease is given back.
-        release = time.monotonic()
-        with_lease = LocalStore(store)
-        del with_lease, release
-    assert alone
+            assert f"store {store} is in use by another run (process {os.getpid()}); waiting for it" in said
+        held.close()
+        written = [process.communicate(timeout=DEADLINE)[0] for process in (one, two)]
+    assert (one.returncode, two.returncode) == (0, 0)
+    # One of them did the work, and the other one found it done.
+    assert sorted("(written, " in said for said in written) == [False, True]
+    assert differing(config, alone) == []
+
+
+def test_a_second_run_fails_at_once_where_it_is_not_to_wait(config: Path, alone: dict[str, Any]) -> None:
+    store = config.parent / "store"
+    with LocalStore(store).lease(), started(*RUN, config=config, DIVORDER_STORE__WAIT="false") as process:
+        said = process.communicate(timeout=DEADLINE)[0]
+    assert process.returncode == 1
+    assert said == (
+        f"divorder: store {store} is in use by another run (process {os.getpid()}); "
+        "wait for it to end, or stop it\n"
+    )
+    assert os.listdir(store) == ["lease"]
+
+
+def test_a_run_that_is_terminated_frees_the_store_at_once(
+    config: Path, runner: Runner, alone: dict[str, Any]
+) -> None:
+    config.write_text(config.read_text().replace("workers = 1", "workers = 2"))
+    store = config.parent / "store"
+    with started(*RUN, config=config) as process:
+        until_line(process, "training the bootstrap model")
+        assert not is_free(store)
+        process.terminate()
+        assert process.wait(timeout=DEADLINE) == -signal.SIGTERM
+        assert is_free(store)
+    assert runner.run(config, config.parent / "log") == 0
+    assert differing(config, alone) == []
+
+
+def test_dagster_interrupted_by_ctrl_c_leaves_a_sound_store(
+    config: Path, runner: Runner, alone: dict[str, Any]
+) -> None:
+    store = config.parent / "store"
+    with started(*MATERIALIZE, config=config) as process:
+        until_line(process, "training the bootstrap model")
+        assert not is_free(store)
+        # As a terminal does it: to all processes of the group.
+        os.killpg(process.pid, signal.SIGINT)
+        process.communicate(timeout=DEADLINE)
+    assert process.returncode != 0
+    assert is_free(store)
+    assert runner.run(config, config.parent / "log") == 0
+    assert differing(config, alone) == []
