@@ -44,6 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
     except DivOrderError as error:
         print(f"divorder: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("divorder: stopped; the next run goes on where this one was", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -1,6 +1,6 @@
 """Agreement of the clusters with the 20 true labels of 20 Newsgroups (NMI), through the pipeline itself.
 
-    python benchmarks/clustering/newsgroups.py ../shared/data/newsgroups.jsonl.gz --seeds 0 1 2
+python benchmarks/clustering/newsgroups.py ../shared/data/newsgroups.jsonl.gz --seeds 0 1 2
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def clustering(corpus: Path, folder: Path, seed: int, pooling: str) -> tuple[flo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args()

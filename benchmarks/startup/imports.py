@@ -1,6 +1,6 @@
 """How long the code location takes to load, beside a bare `import dagster`: pairs in turn, each in a fresh interpreter.
 
-    python benchmarks/startup/imports.py --pairs 7
+python benchmarks/startup/imports.py --pairs 7
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ def seconds(statement: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=7)
     options = parser.parse_args()
     ours, bare = [], []
@@ -28,7 +30,9 @@ def main() -> None:
         ours.append(seconds("import dagster_divorder.definitions"))
         bare.append(seconds("import dagster"))
     ratios = [one / other for one, other in zip(ours, bare, strict=True)]
-    print(f"dagster_divorder.definitions {statistics.median(ours):.2f} s, dagster {statistics.median(bare):.2f} s")
+    print(
+        f"dagster_divorder.definitions {statistics.median(ours):.2f} s, dagster {statistics.median(bare):.2f} s"
+    )
     print(f"ratio: median {statistics.median(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}")
 
 

@@ -4,8 +4,8 @@ Guarantee: an ordinary Hugging Face checkpoint (config.json, tokenizer.json, tok
 model.safetensors) whose bytes depend on texts, settings and seed alone, not on the number of threads. It is a
 Llama of no layers: every weight it names is in the file, so nothing is silently drawn at random when
 transformers loads it.
-Cost (2-core EPYC, 16 MB of newsgroups, vocabulary 32,768, 128 dims): 12 to 22 s beside other work, of which BPE 3 s; see
-core/ppmi.py for memory.
+Cost (2-core EPYC, 16 MB of newsgroups, vocabulary 32,768, 128 dims): 12 to 22 s beside other work, of which BPE
+3 s; see core/ppmi.py for memory.
 Sources: Sennrich, Haddow and Birch 2016 (BPE); Levy, Goldberg and Dagan 2015 (PPMI-SVD).
 Known weakness: a language that the sample lacks falls apart into bytes without vectors of use. Measured
 choices: docs/decisions/base-model.md.

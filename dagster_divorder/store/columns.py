@@ -31,7 +31,9 @@ def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
         table = pa.Table.from_struct_array(content)
         for field in fields:
             if table.column_names.count(field) > 1:
-                raise InputError(f"several columns are called {field!r}; rename all but the one that is meant")
+                raise InputError(
+                    f"several columns are called {field!r}; rename all but the one that is meant"
+                )
         missing = pa.nulls(table.num_rows)
         columns = [table.column(f) if f in table.column_names else missing for f in fields]
         return pa.table(dict(zip(fields, columns, strict=True)))

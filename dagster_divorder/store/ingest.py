@@ -112,9 +112,8 @@ class Ingest:
     def add(self, block: LineBlock | RowBlock) -> None:
         """Take in the next block of the input."""
         if isinstance(block, RowBlock) and not block.rows.num_rows:
-            self._parse(
-                block, np.empty(0, dtype=np.int64)
-            )  # refuses a file without rows whose columns are wrong
+            # A file without rows is refused too if its columns are wrong.
+            self._parse(block, np.empty(0, dtype=np.int64))
             return
         ids = words(hash_all(block.lines) if isinstance(block, LineBlock) else row_ids(block.rows))
         once = distinct(ids)

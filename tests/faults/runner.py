@@ -25,7 +25,7 @@ from typing import Any
 
 import numba
 
-CONSTANTS = {"FRAGMENT_ROWS": 40, "MERGE_FROM": 6}
+CONSTANTS = {"FRAGMENT_ROWS": 40, "MERGE_FROM": 3}
 """Small enough that a corpus of some hundred documents has several fragments, and merges them."""
 
 

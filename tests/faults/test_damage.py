@@ -160,11 +160,19 @@ def test_several_damaged_files_are_mended_in_one_run(
     assert differing(folder / "divorder.toml", expected["lose_output"]) == []
 
 
-REFUSED = [f"{kind}/{stage}/*" for kind in ("fits", "pins") for stage in ("base_model", "clusters", "traits")]
+REFUSED = [
+    *(
+        (alter, f"{kind}/{stage}/*")
+        for kind in ("fits", "pins")
+        for stage in ("base_model", "clusters", "traits")
+    ),
+    *((damage, pattern) for damage in (cut, empty) for pattern in ("fits/base_model/*", "pins/clusters/*")),
+]
 
 
-@pytest.mark.parametrize("damage", [alter, cut, empty], ids=["alter", "cut", "empty"])
-@pytest.mark.parametrize("pattern", REFUSED)
+@pytest.mark.parametrize(
+    ("damage", "pattern"), REFUSED, ids=[f"{damage.__name__}-{pattern}" for damage, pattern in REFUSED]
+)
 def test_fits_are_refused_with_the_remedy_and_the_remedy_works(
     damage: Damage, pattern: str, folder: Path, runner: Runner, expected: dict[str, Any]
 ) -> None:

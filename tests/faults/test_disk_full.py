@@ -61,7 +61,8 @@ def check_refusal(said: str, disk: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "share"), [("first", 0.0), ("first", 0.2), ("first", 0.5), ("first", 0.8), ("append", 0.0), ("append", 0.5)]
+    ("what", "share"),
+    [("first", 0.0), ("first", 0.2), ("first", 0.5), ("first", 0.8), ("append", 0.0), ("append", 0.5)],
 )
 def test_the_store(
     what: str,
@@ -91,7 +92,15 @@ def test_the_store(
 
 @pytest.mark.parametrize(
     ("kind", "share"),
-    [("jsonl", 0.0), ("jsonl", 0.3), ("jsonl", 0.95), ("buckets", 0.3), ("buckets", 0.9), ("parquet", 0.3), ("parquet", 0.95)],
+    [
+        ("jsonl", 0.0),
+        ("jsonl", 0.3),
+        ("jsonl", 0.95),
+        ("buckets", 0.3),
+        ("buckets", 0.9),
+        ("parquet", 0.3),
+        ("parquet", 0.95),
+    ],
 )
 def test_the_output(
     kind: str, share: float, tmp_path: Path, mount: Callable[..., Path], runner: Runner

@@ -21,8 +21,8 @@ from tests.conftest import TOPICS, topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of
 from tests.faults.runner import Runner
 
-SCENARIOS = ("first", "append")
-PER_STAGE = 3
+SCENARIOS = {"first": 3, "append": 2}
+"""And how many points of each stage to try, beside those where much hangs on one."""
 AT_RANDOM = 3
 PER_FRAGMENT = ("documents", "records", *(f"stages/{name}" for name in (
     "token_counts", "shallow_embeddings", "clusters", "traits"
@@ -48,6 +48,7 @@ class Scenario:
     points: dict[tuple[str, int], Point] = field(default_factory=dict)
     """By stage and number."""
     seconds: float = 0.0
+    per_stage: int = 3
 
     def copy(self, to: Path) -> Path:
         shutil.copytree(self.start, to)
@@ -73,7 +74,7 @@ class Scenario:
         events = [line for line in lines if not line.startswith(("put", "copy"))]
         for stage, numbers in by_stage(events).items():
             # And always where one rename decides what all later runs see, and all of the output's commit.
-            wanted = set(spread(numbers, PER_STAGE))
+            wanted = set(spread(numbers, self.per_stage))
             wanted |= {
                 number for number in numbers if "/views/" in events[number] or "/pins/" in events[number]
             }
@@ -98,8 +99,8 @@ def by_stage(events: list[str]) -> dict[str, list[int]]:
 
 
 def spread(numbers: list[int], count: int) -> list[int]:
-    """Some of the numbers, the first and the last among them."""
-    return [numbers[at * (len(numbers) - 1) // (count - 1)] for at in range(count)]
+    """Some of the numbers: the last one, and as many before it at equal distances."""
+    return [numbers[(at + 1) * len(numbers) // count - 1] for at in range(count)]
 
 
 def finished_fragments(store: Path) -> set[str]:
@@ -121,7 +122,9 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Sc
     for runner in made:
         runners.put(runner)
     folder = tmp_path_factory.mktemp("kill")
-    first, append = (Scenario(folder / name / "start", runners) for name in SCENARIOS)
+    first, append = (
+        Scenario(folder / name / "start", runners, per_stage=count) for name, count in SCENARIOS.items()
+    )
     make_corpus(first.start)
     first.observe(folder / "first/whole")
 
@@ -196,7 +199,7 @@ def test_a_kill_in_any_stage_changes_nothing(
     outcomes: dict[tuple[str, str, int], Future[str]],
 ) -> None:
     points = {at: point for (of, at), point in scenarios[scenario].points.items() if of == stage}
-    assert len(points) >= PER_STAGE
+    assert len(points) >= SCENARIOS[scenario]
     wrong = {f"{point}": outcomes[scenario, stage, at].result() for at, point in points.items()}
     assert {point: what for point, what in wrong.items() if what} == {}
 

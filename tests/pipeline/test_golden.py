@@ -2,7 +2,7 @@
 
 A test that fails here says: the stage's output has changed. Raise its integer in `settings.CODE_VERSIONS`, so that no
 store mixes old results with new, then run `python -m tests.pipeline.test_golden` to renew golden.json. Floating-point
-results differ in their last digits between processors, so of those what is coarse is compared: a rounded sum of squares.
+results differ in their last digits between processors; of those something coarse is compared, a rounded mean square.
 """
 
 from __future__ import annotations

@@ -1,0 +1,61 @@
+"""Columns of fields: their type is that of the records asked for, whatever fragments these came in."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.store.columns import concat, extract, settle
+
+values = (
+    st.none()
+    | st.integers(-3, 3)
+    | st.floats(-2, 2)
+    | st.sampled_from(["a", "1", True, [1], {"b": 2, "a": 1}])
+)
+
+
+def column(values: list[Any]) -> pa.ChunkedArray:
+    lines = [orjson.dumps({"x": value}) for value in values]
+    return extract(pa.chunked_array([lines], type=pa.large_binary()), ["x"]).column("x")
+
+
+@pytest.mark.parametrize(
+    ("held", "settled"),
+    [
+        ([1, 2.5, None], [1.0, 2.5, None]),
+        (["a", None, "1"], ["a", None, "1"]),
+        ([1, 1.0, "1", 0.1], ["1", "1", "1", "0.1"]),
+        ([True, {"b": 2, "a": [1]}, []], ["true", '{"a":[1],"b":2}', "[]"]),
+        ([None, None], [None, None]),
+    ],
+)
+def test_numbers_stay_numbers_until_one_value_is_none(held: list[Any], settled: list[Any]) -> None:
+    assert settle(column(held)).to_pylist() == settled
+
+
+@settings(deadline=None, max_examples=60)
+@given(held=st.lists(values, min_size=1, max_size=12), cuts=st.sets(st.integers(1, 11)), data=st.data())
+def test_fragments_and_records_left_out_do_not_matter(
+    held: list[Any], cuts: set[int], data: st.DataObject
+) -> None:
+    used = data.draw(st.lists(st.integers(0, len(held) - 1), min_size=1))
+    bounds = sorted({0, len(held), *(cut for cut in cuts if cut < len(held))})
+    parts = concat([column(held[low:high]) for low, high in pairwise(bounds)])
+    expected = settle(column([held[at] for at in used]))
+    found = settle(parts.take(pa.array(used)))
+    assert found.type == expected.type
+    assert found.to_pylist() == expected.to_pylist()
+
+
+def test_two_parquet_columns_of_one_name_are_told() -> None:
+    rows = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"])
+    with pytest.raises(InputError, match="several columns are called 'x'"):
+        extract(pa.chunked_array([rows]), ["x"])
