@@ -17,7 +17,7 @@ from dagster_divorder.pipeline.clusters import cluster_files
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.token_counts import token_files
-from dagster_divorder.store.arrays import pack, pack_table, unpack, unpack_table
+from dagster_divorder.store.arrays import pack, pack_table, row_array, unpack, unpack_table
 from dagster_divorder.store.columns import concat, extract, settle
 from dagster_divorder.store.fits import Fit, pin, pinned, read_fit
 from dagster_divorder.store.fragments import read_content
@@ -113,7 +113,7 @@ def load_columns(store: LocalStore, view: View, folder: str, fields: tuple[str, 
         return pa.table({})
     present = store.sealed(folder)
     parts = [unpack_table(store.unseal(present[f.name])) for f in view.records]
-    rows = pa.array(view.record_row)
+    rows = row_array(view.record_row)
     columns = {field: settle(concat([part.column(field) for part in parts]).take(rows)) for field in fields}
     for field, column in columns.items():
         if column.null_count == len(column):

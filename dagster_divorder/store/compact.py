@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.store.arrays import pack, pack_table, unpack, unpack_table
+from dagster_divorder.store.arrays import pack, pack_table, row_array, unpack, unpack_table
 from dagster_divorder.store.fragments import (
     FRAGMENT_BYTES,
     FRAGMENT_ROWS,
@@ -134,7 +134,7 @@ def _merge(
     }
     content = pa.concat_arrays(
         [
-            read_content(store, member.file).combine_chunks().take(pa.array(pick))
+            read_content(store, member.file).combine_chunks().take(row_array(pick))
             for member, pick in zip(members, picks, strict=True)
         ]
     )
@@ -156,7 +156,7 @@ def _merge_results(
     files = [present[member.name] for member in members]
     if files[0].endswith(".arrow"):
         tables = [unpack_table(store.unseal(file)) for file in files]
-        taken = [table.take(pa.array(pick)) for table, pick in zip(tables, picks, strict=True)]
+        taken = [table.take(row_array(pick)) for table, pick in zip(tables, picks, strict=True)]
         store.seal(folder, name, pack_table(pa.concat_tables(taken, promote_options="permissive")), "arrow")
         return
     parts = [take_rows(unpack(store.unseal(file)), pick) for file, pick in zip(files, picks, strict=True)]
