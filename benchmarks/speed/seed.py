@@ -1,10 +1,10 @@
 """The whole pipeline against the script it grew from, in turn on this machine, on a given model directory.
 
-    git clone https://github.com/eous/diversity-ordered-training
-    sed -i 's/f"cuda:{args.gpu}"/"cpu"/' diversity-ordered-training/curate_dataset.py
-    .venv/bin/python benchmarks/speed/seed.py FILE.jsonl --model DIRECTORY \\
-        --seed-script diversity-ordered-training/curate_dataset.py [--scratch FOLDER] [--repeat 3]
+    .venv/bin/python benchmarks/speed/seed.py FILE.jsonl --model DIRECTORY --seed-script curate_dataset.py
+        [--scratch FOLDER] [--repeat 3]
 
+curate_dataset.py is the script of eous/diversity-ordered-training, with its device set to the CPU; it is not part of
+this repository.
 Both read FILE.jsonl, make 30 clusters, measure sequences of 8192 tokens, write the reordered file and draw nothing.
 Wall time is with process start; compute is the seed's from its first line of log to its last, and here the stages'
 sum. Processor time is less disturbed by other work on the machine.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from dagster_divorder.core.cluster import ClusterFit, assign, fit, needs_refit
+from dagster_divorder.core.cluster import POINTS_PER_CENTROID, ClusterFit, assign, fit, needs_refit
 from dagster_divorder.pipeline.fragments import Delta, fill
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
@@ -27,8 +27,6 @@ from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View, offsets
 
-POINTS_PER_CENTROID = 256
-"""faiss's own cap: more points a centroid cost time and move the centroids little."""
 SAMPLE_BYTES = 1 << 30
 
 ARRAYS = "centroids.safetensors"
