@@ -148,7 +148,7 @@ class Order(_Section):
 
     @field_validator("traits")
     @classmethod
-    def _has_cluster(cls, traits: dict[str, float]) -> dict[str, float]:
+    def _some_trait(cls, traits: dict[str, float]) -> dict[str, float]:
         if not traits:
             raise ValueError("at least one trait is needed, such as { cluster = 1.0 }")
         return traits
