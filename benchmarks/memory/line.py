@@ -8,7 +8,6 @@ Memory is resident memory of the run and its workers together.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -18,36 +17,24 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
 
 from measured import run_pipeline
+from shared import TEXT, environment, marked, parser
 
 FIXED = 1.5e9
 PER_DOCUMENT = 160
-TEXT = b'"text": "'
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("gigabytes", type=float, nargs="+")
-    parser.add_argument("--texts", type=Path, nargs="+", required=True)
-    parser.add_argument("--model", default="bootstrap")
-    parser.add_argument("--scratch", type=Path)
-    options = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("gigabytes", type=float, nargs="+")
+    made.add_argument("--texts", type=Path, nargs="+", required=True)
+    options = made.parse_args()
     points = []
     print(f"{'input, GB':>10}{'documents':>12}{'compute, s':>12}{'peak, MB':>10}{'allowed, MB':>13}")
     for gigabytes in options.gigabytes:
         with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
             corpus = Path(folder) / "corpus.jsonl"
             write_copies(options.texts, corpus, int(gigabytes * 1e9))
-            result = run_pipeline(
-                {
-                    "DIVORDER_INPUT__PATHS": str(corpus),
-                    "DIVORDER_STORE__PATH": f"{folder}/store",
-                    "DIVORDER_OUTPUT__PATH": f"{folder}/out",
-                    "DIVORDER_OUTPUT__PLOT": "false",
-                    "DIVORDER_MODEL__BASE": options.model,
-                }
-            )
+            result = run_pipeline(environment(corpus, folder, options.model))
         allowed = FIXED + PER_DOCUMENT * result["records"]
         points.append((result["records"], result["peak"]))
         shown = f"{result['compute']:12.1f}{result['peak'] / 1e6:10.0f}{allowed / 1e6:13.0f}"
@@ -65,8 +52,7 @@ def write_copies(files: list[Path], target: Path, size: int) -> None:
     with target.open("wb", buffering=1 << 22) as out:
         while written < size:
             for line in lines:
-                before, mark, after = line.partition(TEXT)
-                written += out.write(b"%b%b%d %b" % (before, mark, copy, after))
+                written += out.write(marked(line, copy))
                 if written >= size:
                     break
             copy += 1

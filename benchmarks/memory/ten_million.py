@@ -7,7 +7,6 @@ The records are synthetic, 10,000,000 by default, all different, some 90 bytes e
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
 
 from measured import run_pipeline
+from shared import environment, parser
 
 WORDS = [f"word{number}" for number in range(36)]
 FIXED = 1.5e9
@@ -23,26 +23,14 @@ PER_DOCUMENT = 160
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("records", type=int, nargs="?", default=10_000_000)
-    parser.add_argument("--model", default="bootstrap")
-    parser.add_argument("--scratch", type=Path)
-    options = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("records", type=int, nargs="?", default=10_000_000)
+    options = made.parse_args()
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
         corpus = Path(folder) / "corpus.jsonl"
         write_records(options.records, corpus)
         size = corpus.stat().st_size
-        result = run_pipeline(
-            {
-                "DIVORDER_INPUT__PATHS": str(corpus),
-                "DIVORDER_STORE__PATH": f"{folder}/store",
-                "DIVORDER_OUTPUT__PATH": f"{folder}/out",
-                "DIVORDER_OUTPUT__PLOT": "false",
-                "DIVORDER_MODEL__BASE": options.model,
-            }
-        )
+        result = run_pipeline(environment(corpus, folder, options.model))
     print(f"{options.records:,} records, {size / 1e6:,.0f} MB")
     print(f"{'stage':20}{'s':>8}{'records/s':>12}{'peak so far, MB':>17}")
     for stage, seconds in result["stages"].items():

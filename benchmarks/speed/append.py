@@ -1,56 +1,69 @@
 """What appending one percent costs, and what running again with nothing new costs, beside the first run.
 
-    .venv/bin/python benchmarks/speed/append.py FILE.jsonl [--model DIRECTORY] [--scratch FOLDER]
+    .venv/bin/python benchmarks/speed/append.py FILE.jsonl [--copies 1] [--model DIRECTORY] [--scratch FOLDER]
 
-The last hundredth of the lines is held back, the rest is run, then it is appended and the run repeated, each in a fresh
-process on the same store.
+Every hundredth line is held back, the rest is run, then it is appended and the run repeated, each in a fresh process on
+the same store. A percent of the lines is then a percent of the bytes too, which the last lines of a corpus in blocks
+are not. With --copies the file is taken several times, each copy's texts beginning with its number.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from measured import run_pipeline
+from shared import environment, marked, parser
 
 PER_DOCUMENT = ("token_counts", "shallow_embeddings", "clusters")
+PERCENT = 100
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("input", type=Path)
-    parser.add_argument("--model", default="bootstrap")
-    parser.add_argument("--scratch", type=Path)
-    options = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("input", type=Path)
+    made.add_argument("--copies", type=int, default=1)
+    options = made.parse_args()
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
-        corpus = Path(folder) / "corpus.jsonl"
-        lines = options.input.read_bytes().splitlines(keepends=True)
-        held_back = max(1, len(lines) // 100)
-        corpus.write_bytes(b"".join(lines[:-held_back]))
-        environ = {
-            "DIVORDER_INPUT__PATHS": str(corpus),
-            "DIVORDER_STORE__PATH": f"{folder}/store",
-            "DIVORDER_OUTPUT__PATH": f"{folder}/out",
-            "DIVORDER_OUTPUT__PLOT": "false",
-            "DIVORDER_MODEL__BASE": options.model,
-        }
+        corpus, held_back = Path(folder) / "corpus.jsonl", Path(folder) / "held_back"
+        count = 0
+        with corpus.open("wb") as out, held_back.open("wb") as rest:
+            for count, line in enumerate(lines(options.input, options.copies), 1):
+                (out if count % PERCENT else rest).write(line)
+        size, appended_size = corpus.stat().st_size, held_back.stat().st_size
+        environ = environment(corpus, folder, options.model)
         first = run_pipeline(environ)
         with corpus.open("ab") as file:
-            file.writelines(lines[-held_back:])
+            file.write(held_back.read_bytes())
         appended = run_pipeline(environ)
         again = run_pipeline(environ)
-    print(f"{len(lines):,} records, {held_back:,} of them appended")
-    print(f"{'stage':20}{'first, s':>10}{'append, s':>10}{'share':>8}{'new':>8}{'nothing new, s':>16}")
-    runs = (first, appended, again)
-    rows = [(stage, *(run["stages"][stage] for run in runs)) for stage in first["stages"]]
-    rows += [(name, *(run[name] for run in runs)) for name in ("compute", "wall")]
-    for name, one, two, three in rows:
-        new = appended["new"].get(name, "")
-        mark = "*" if name in PER_DOCUMENT else ""
-        print(f"{name + mark:20}{one:10.2f}{two:10.2f}{two / one:8.1%}{new:>8}{three:16.3f}")
+    print(
+        f"{count:,} records, {size / 1e6:,.0f} MB; appended {count // PERCENT:,}, {appended_size / 1e6:,.1f} MB"
+    )
+    print(f"{'':20}{'seconds':>28}{'processor seconds':>28}{'documents':>11}{'nothing new':>13}")
+    print(
+        f"{'stage':20}{'first':>10}{'append':>10}{'share':>8}{'first':>10}{'append':>10}{'share':>8}{'new':>11}{'s':>13}"
+    )
+    for stage in first["stages"]:
+        mark = "*" if stage in PER_DOCUMENT else ""
+        seconds, processor = ([run[of][stage] for run in (first, appended)] for of in ("stages", "cpu"))
+        shown = f"{shares(*seconds)}{shares(*processor)}{appended['new'][stage]:11,}"
+        print(f"{stage + mark:20}{shown}{again['stages'][stage]:13.3f}")
+    processor = [sum(run["cpu"].values()) for run in (first, appended)]
+    shown = f"{shares(first['compute'], appended['compute'])}{shares(*processor)}"
+    print(f"{'compute':20}{shown}{'':11}{again['compute']:13.3f}")
+    print(f"{'wall':20}{shares(first['wall'], appended['wall'])}{'':39}{again['wall']:13.3f}")
+
+
+def shares(first: float, appended: float) -> str:
+    return f"{first:10.2f}{appended:10.2f}{appended / first:8.1%}"
+
+
+def lines(path: Path, copies: int) -> Iterator[bytes]:
+    for copy in range(copies):
+        with path.open("rb") as file:
+            yield from (marked(line, copy) for line in file) if copies > 1 else file
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ the file, sha256, fsync. greedy_order and diversity_metrics: no bare form; their
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import tempfile
@@ -25,26 +24,15 @@ import orjson
 import pyarrow as pa
 import xxhash
 from measured import run_pipeline
+from shared import environment, parser
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("input", type=Path)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--scratch", type=Path)
-    options = parser.parse_args()
+    made = parser(__doc__, bootstrap=False)
+    made.add_argument("input", type=Path)
+    options = made.parse_args()
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
-        measured = run_pipeline(
-            {
-                "DIVORDER_INPUT__PATHS": str(options.input),
-                "DIVORDER_STORE__PATH": f"{folder}/store",
-                "DIVORDER_OUTPUT__PATH": f"{folder}/out",
-                "DIVORDER_OUTPUT__PLOT": "false",
-                "DIVORDER_MODEL__BASE": options.model,
-            }
-        )
+        measured = run_pipeline(environment(options.input, folder, options.model))
         limits = bare(options.input, options.model, Path(folder))
     size = options.input.stat().st_size
     print(f"{'stage':20}{'s':>8}{'MB/s':>8}{'limit, s':>10}{'of limit':>10}  what the limit is")

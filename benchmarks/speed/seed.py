@@ -24,20 +24,17 @@ import time
 from pathlib import Path
 
 import orjson
+from shared import environment, parser
 
 STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", re.MULTILINE)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("input", type=Path)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--seed-script", type=Path, required=True)
-    parser.add_argument("--scratch", type=Path)
-    parser.add_argument("--repeat", type=int, default=1)
-    options = parser.parse_args()
+    made = parser(__doc__, bootstrap=False)
+    made.add_argument("input", type=Path)
+    made.add_argument("--seed-script", type=Path, required=True)
+    made.add_argument("--repeat", type=int, default=1)
+    options = made.parse_args()
     best: dict[str, tuple[float, ...]] = {}
     for _ in range(options.repeat):
         with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
@@ -74,11 +71,7 @@ def run_seed(options: argparse.Namespace, corpus: Path, folder: Path) -> tuple[f
 def run_divorder(options: argparse.Namespace, corpus: Path, folder: Path) -> tuple[float, float, float]:
     """Seconds: wall, compute, processor."""
     environ = {
-        "DIVORDER_INPUT__PATHS": str(corpus),
-        "DIVORDER_STORE__PATH": f"{folder}/store",
-        "DIVORDER_OUTPUT__PATH": f"{folder}/out",
-        "DIVORDER_OUTPUT__PLOT": "false",
-        "DIVORDER_MODEL__BASE": options.model,
+        **environment(corpus, folder, options.model),
         "DIVORDER_CLUSTERS__K": "30",
         "DIVORDER_SEQUENCE__LENGTH": "8192",
     }

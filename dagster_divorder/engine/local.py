@@ -67,7 +67,7 @@ def each(function: Callable[[Item], Result], items: Sequence[Item], workers: int
     if workers <= 1:
         yield from map(function, items)
         return
-    _give_back_memory()
+    give_back_memory()
     crew = [_Worker() for _ in range(workers)]
     idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
     for worker in crew:
@@ -99,7 +99,7 @@ def each(function: Callable[[Item], Result], items: Sequence[Item], workers: int
             worker.close()
 
 
-def _give_back_memory() -> None:
+def give_back_memory() -> None:
     """Return freed memory to the system, which this process may hold several hundred MB of, for the workers."""
     import pyarrow as pa
 

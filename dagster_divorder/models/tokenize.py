@@ -16,7 +16,7 @@ uses its own threads, which TOKENIZERS_PARALLELISM=false or RAYON_NUM_THREADS li
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -95,34 +95,48 @@ def load_encoder(
         raise InputError(f"engine is {engine!r}; expected auto, {', '.join(get_args(Engine))}")
     directory = Path(directory)
     content = read_json(directory / TOKENIZER)
+    if engine == "gigatoken":
+        try:
+            fast = _gigatoken_encode(content)
+            # Loading the reference for its vocabulary takes as long as tokenising a megabyte.
+            tokens = _tokens(content)
+        except Exception as error:
+            raise InputError(
+                f"gigatoken cannot run the tokenizer of {directory} ({error}); use tokenizers"
+            ) from error
+        return _encoder(directory, tokens, fast, engine, "asked for")
     reference = _load_reference(directory)
-    vocab_size = 1 + max(reference.get_vocab(with_added_tokens=True).values(), default=-1)
-    eos_id = _eos_id(directory, reference)
-
-    def encoder(encode: Encode, name: Engine, reason: str) -> Encoder:
-        return Encoder(encode, engine=name, reason=reason, vocab_size=vocab_size, eos_id=eos_id)
-
+    tokens = reference.get_vocab(with_added_tokens=True)
     slow = _reference_encode(reference)
     if engine == "tokenizers":
-        return encoder(slow, engine, "asked for")
+        return _encoder(directory, tokens, slow, engine, "asked for")
     try:
         fast = _gigatoken_encode(content)
-        if engine == "gigatoken":
-            return encoder(fast, engine, "asked for")
         texts = [
             *conformance_texts(token["content"] for token in content.get("added_tokens") or []),
             *_first(sample),
         ]
         reason = _difference(fast, slow, texts)
     except Exception as error:
-        if engine == "gigatoken":
-            raise InputError(
-                f"gigatoken cannot run the tokenizer of {directory} ({error}); use tokenizers"
-            ) from error
         reason = f"gigatoken cannot run it: {str(error).partition(chr(10))[0]}"
     if reason:
-        return encoder(slow, "tokenizers", reason)
-    return encoder(fast, "gigatoken", f"gave the reference's ids on {len(texts):,} texts")
+        return _encoder(directory, tokens, slow, "tokenizers", reason)
+    return _encoder(directory, tokens, fast, "gigatoken", f"gave the reference's ids on {len(texts):,} texts")
+
+
+def _encoder(
+    directory: Path, tokens: Mapping[str, int], encode: Encode, engine: Engine, reason: str
+) -> Encoder:
+    vocab_size = 1 + max(tokens.values(), default=-1)
+    return Encoder(
+        encode, engine=engine, reason=reason, vocab_size=vocab_size, eos_id=_eos_id(directory, tokens)
+    )
+
+
+def _tokens(content: dict[str, Any]) -> dict[str, int]:
+    """Token -> id of a tokenizer that gigatoken runs, added tokens among them."""
+    added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
+    return {**added, **content["model"]["vocab"]}
 
 
 def _load_reference(directory: Path) -> Tokenizer:
@@ -218,13 +232,13 @@ def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _eos_id(directory: Path, reference: Tokenizer) -> int | None:
+def _eos_id(directory: Path, tokens: Mapping[str, int]) -> int | None:
     """The end-of-sequence id: of the token that tokenizer_config.json names, else the first that config.json gives."""
     path = directory / "tokenizer_config.json"
     token = read_json(path).get("eos_token") if path.is_file() else None
     if isinstance(token, dict):
         token = token.get("content")
-    found = reference.token_to_id(token) if isinstance(token, str) else None
+    found = tokens.get(token) if isinstance(token, str) else None
     path = directory / "config.json"
     if found is None and path.is_file():
         found = read_json(path).get("eos_token_id")

@@ -61,7 +61,7 @@ def run(run: Run) -> Receipt:
     recipe = run.settings.recipe("base_model")
     raw_docs = run.receipt("raw_docs")
     fit = pinned(run.store, "base_model", recipe)
-    reason = _reason_to_fit(run, fit)
+    reason = reason_to_fit(run, fit)
     timing: dict[str, float] = {}
     if reason:
         texts = sample_texts(run.store, load_view(run), SAMPLE_BYTES)
@@ -69,7 +69,7 @@ def run(run: Run) -> Receipt:
             files, timing = _fit(run, texts, Path(folder))
         fit = pin(run.store, "base_model", recipe, files, reason)
     assert fit is not None
-    model = _load(run, fit)
+    model = load_pinned(run, fit)
     return Receipt(
         stage="base_model",
         recipe=recipe,
@@ -98,10 +98,11 @@ def load_base_model(run: Run) -> BaseModel:
         MissingStageError: base_model has not run with these settings.
     """
     receipt = run.receipt("base_model")
-    return _load(run, Fit("base_model", receipt.version, ""))
+    return load_pinned(run, Fit("base_model", receipt.version, ""))
 
 
-def _load(run: Run, fit: Fit) -> BaseModel:
+def load_pinned(run: Run, fit: Fit) -> BaseModel:
+    """The base model of a fit."""
     files = read_fit(run.store, fit)
     info = orjson.loads(files[INFO])
     statistics = unpack(files[STATISTICS])
@@ -109,7 +110,8 @@ def _load(run: Run, fit: Fit) -> BaseModel:
     return BaseModel(fit, directory, info, statistics["document_frequency"], int(statistics["documents"][0]))
 
 
-def _reason_to_fit(run: Run, fit: Fit | None) -> str | None:
+def reason_to_fit(run: Run, fit: Fit | None) -> str | None:
+    """Why the pinned base model has to be made (again), None where it has not."""
     if fit is None:
         return "first run with these settings"
     if run.settings.model.refit == "now":

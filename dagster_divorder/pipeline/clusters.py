@@ -21,6 +21,7 @@ from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.sample import document_index, rows_by_id
 from dagster_divorder.pipeline.shallow_embeddings import vector_files
+from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.fits import Fit, pin, pinned, read_fit
 from dagster_divorder.store.receipts import Receipt
@@ -45,11 +46,11 @@ class Pinned:
 
 def run(run: Run) -> Receipt:
     raw_docs, view, vectors = run.receipt("raw_docs"), load_view(run), vector_files(run)
-    recipe = f"{run.settings.recipe('clusters')}-{vectors.key}"
+    recipe = _fit_recipe(run.settings, vectors.key)
     used = view.used_documents()
     documents = int(used.sum())
     refit = run.settings.clusters.refit
-    current = _load(run, pinned(run.store, "clusters", recipe))
+    current = load_pinned(run, vectors.key)
     reason = "first run with these settings and vectors" if current is None else None
     if current is not None and refit == "now":
         reason = "asked for by clusters.refit"
@@ -92,7 +93,7 @@ def run(run: Run) -> Receipt:
 
 
 def _assign(run: Run, view: View, vectors: StageFiles, current: Pinned) -> tuple[StageFiles, Delta]:
-    key = content_hash(run.settings.recipe("clusters"), vectors.key, current.fit.hash)
+    key = clusters_key(run.settings, vectors.key, current)
     files = StageFiles(run.store, "clusters", key)
     vector_file = vectors.present()
     corpus = _corpus_number(run.receipt("raw_docs").version)
@@ -149,7 +150,18 @@ def _pin(run: Run, view: View, vectors: StageFiles, recipe: str, documents: int,
     return Pinned(pinned_fit, clusters, documents, info["corpus"])
 
 
-def _load(run: Run, found: Fit | None) -> Pinned | None:
+def clusters_key(settings: Settings, vectors_key: str, current: Pinned) -> str:
+    """Stage key of clusters."""
+    return content_hash(settings.recipe("clusters"), vectors_key, current.fit.hash)
+
+
+def _fit_recipe(settings: Settings, vectors_key: str) -> str:
+    return f"{settings.recipe('clusters')}-{vectors_key}"
+
+
+def load_pinned(run: Run, vectors_key: str) -> Pinned | None:
+    """The pinned clustering of the vectors under a key, None if there is none yet."""
+    found = pinned(run.store, "clusters", _fit_recipe(run.settings, vectors_key))
     if found is None:
         return None
     files = read_fit(run.store, found)

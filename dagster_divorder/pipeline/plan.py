@@ -1,33 +1,37 @@
 """What a run would do, before it does it: which stages compute how much, why, for how long, and the disk in use.
 
-Reads and hashes the input, as a run does, and stores nothing. Times are the last measured seconds a new document.
-Known weakness: results kept from earlier settings are not looked up, so a switch back is announced as a recomputation.
+Reads the input as a run does, parsing what was never seen, and stores nothing. A per-document stage is looked up under
+the key that it would have, so results kept from other settings count as there; a stage that looks at all documents
+together, in the history of its results. Times are the last measured seconds a new document.
+Known weakness: that new documents lie too far from the centroids (`clusters.refit = "auto"`) shows only in a run.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-import numpy as np
-import xxhash
-
+from dagster_divorder.core.cluster import needs_refit
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.base_model import BaseModel, reason_to_fit
+from dagster_divorder.pipeline.base_model import load_pinned as load_base_model
+from dagster_divorder.pipeline.clusters import clusters_key
+from dagster_divorder.pipeline.clusters import load_pinned as load_clusters
+from dagster_divorder.pipeline.curated_output import USES, output_key
 from dagster_divorder.pipeline.prune import disk_use
-from dagster_divorder.pipeline.raw_docs import read_blocks, records_key
-from dagster_divorder.pipeline.run import STAGES, UPSTREAM
+from dagster_divorder.pipeline.raw_docs import survey_input
+from dagster_divorder.pipeline.run import STAGES, UPSTREAM, Run, content_hash
+from dagster_divorder.pipeline.shallow_embeddings import vectors_key
+from dagster_divorder.pipeline.token_counts import tokens_key
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.fragments import Fragments, records_folder
-from dagster_divorder.store.ids import IdIndex, hash_all, to_bytes, words
-from dagster_divorder.store.inputs import LineBlock, find_files
+from dagster_divorder.store.curated import has_files, read_manifest
+from dagster_divorder.store.fits import pinned
+from dagster_divorder.store.ingest import Survey
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt, load_receipt
-from dagster_divorder.store.records import row_ids
-from dagster_divorder.store.view import View
+from dagster_divorder.store.receipts import Receipt, load_history, load_receipt
+from dagster_divorder.store.stages import StageFiles
 
 Scope = Literal["nothing", "new", "all"]
-
-WHOLE = ("greedy_order", "diversity_metrics", "curated_output")
-"""Stages that look at all documents together, and so run as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,71 +59,146 @@ def make_plan(settings: Settings) -> Plan:
     """Plan a run with these settings on the store as it is.
 
     Raises:
-        InputError: the input cannot be read.
+        InputError: the input cannot be read, or too much of it would be refused.
     """
     store = LocalStore(settings.store.path).open()
-    receipts = {stage: load_receipt(store, stage) for stage in STAGES}
-    records, new_records, same = _scan(settings, store, receipts["raw_docs"])
-    plans: dict[str, StagePlan] = {}
-    for stage in STAGES:
-        receipt = receipts[stage]
-        scope, why = _own_scope(settings, stage, receipt)
-        if scope == "nothing" and not same:
-            scope, why = _scope_by_input(stage, new_records)
-        if scope != "all" and stage != "base_model":
-            remade = [name for name in UPSTREAM[stage] if plans[name].scope == "all"]
-            if remade:
-                scope, why = "all", f"{remade[0]} is made again"
-        documents = {"nothing": 0, "new": new_records, "all": records}[scope]
+    survey, facts = survey_input(settings, store)
+    planner = _Planner(Run(settings, store, Silent()), survey, facts)
+    plans = tuple(planner.plan(stage) for stage in STAGES)
+    return Plan(survey.records, survey.new_records, plans, disk_use(store))
+
+
+@dataclass(slots=True)
+class _Planner:
+    """Plans stage after stage. `versions` are those that the results will have, where that can be told."""
+
+    run: Run
+    survey: Survey
+    facts: dict[str, Any]
+    """What the report of raw_docs says of the input's files."""
+    versions: dict[str, str] = field(default_factory=dict)
+    remade: set[str] = field(default_factory=set)
+    """Stages that are made again from the first document to the last."""
+    model: BaseModel | None = None
+    key: str = ""
+    """Of the per-document stage before."""
+
+    def plan(self, stage: str) -> StagePlan:
+        own = {
+            "raw_docs": self._raw_docs,
+            "base_model": self._base_model,
+            "token_counts": self._token_counts,
+            "shallow_embeddings": self._shallow_embeddings,
+            "clusters": self._clusters,
+            "curated_output": self._curated_output,
+        }
+        work = own[stage]() if stage in own else self._whole(stage)
+        receipt = load_receipt(self.run.store, stage)
+        if work.documents and work.documents == work.of:
+            scope: Scope = "all"
+            why = self._why_all(stage, receipt, work.why)
+            self.remade.add(stage)
+        else:
+            scope = "new" if work.documents else "nothing"
+            why = work.why or self._why_some(stage, receipt, work.documents)
         pace = receipt.report.get("seconds_per_new_document") if receipt else None
-        seconds = 0.0 if not documents else None if pace is None else documents * pace
-        plans[stage] = StagePlan(stage, scope, why, documents, seconds)
-    return Plan(records, new_records, tuple(plans.values()), disk_use(store))
+        seconds = 0.0 if not work.documents else None if pace is None else work.documents * pace
+        return StagePlan(stage, scope, why, work.documents, seconds)
+
+    def _why_all(self, stage: str, receipt: Receipt | None, why: str) -> str:
+        if receipt is None:
+            return "never ran on this store"
+        if why:
+            return why
+        if receipt.recipe != self.run.settings.recipe(stage):
+            return "its settings or its code changed"
+        remade = [name for name in UPSTREAM[stage] if name in self.remade - {"raw_docs"}]
+        return f"{remade[0]} is made again" if remade else "the records changed"
+
+    def _why_some(self, stage: str, receipt: Receipt | None, documents: int) -> str:
+        if documents:
+            return "new records"
+        if receipt and receipt.version == self.versions[stage]:
+            return "up to date"
+        raw_docs = load_receipt(self.run.store, "raw_docs")
+        same_input = raw_docs and raw_docs.version == self.survey.version
+        return "kept from other settings" if same_input else "no record is new"
+
+    def _raw_docs(self) -> _Work:
+        self.versions["raw_docs"] = self.survey.version
+        return _Work(self.survey.new_documents, self.survey.documents)
+
+    def _base_model(self) -> _Work:
+        fit = pinned(self.run.store, "base_model", self.run.settings.recipe("base_model"))
+        reason = reason_to_fit(self.run, fit)
+        if fit is None or reason:
+            return self._all(reason if fit else "")
+        self.model = load_base_model(self.run, fit)
+        self.versions["base_model"] = fit.hash
+        receipt = load_receipt(self.run.store, "base_model")
+        return _Work(0, 0, "pinned" if receipt and receipt.version == fit.hash else "")
+
+    def _token_counts(self) -> _Work:
+        if self.model is None:
+            return self._all()
+        return self._per_document("token_counts", tokens_key(self.run.settings, self.model))
+
+    def _shallow_embeddings(self) -> _Work:
+        if self.model is None:
+            return self._all()
+        return self._per_document("shallow_embeddings", vectors_key(self.run.settings, self.model, self.key))
+
+    def _clusters(self) -> _Work:
+        current = load_clusters(self.run, self.key) if self.model else None
+        if current is None:
+            return self._all()
+        refit = self.run.settings.clusters.refit
+        if refit == "now":
+            return self._all("a refit is asked for")
+        if refit == "auto" and current.corpus != self.survey.version:
+            mean = current.clusters.mean_distance
+            if grown := needs_refit(current.documents, self.survey.documents, mean, None):
+                return self._all(grown)
+        return self._per_document("clusters", clusters_key(self.run.settings, self.key, current))
+
+    def _per_document(self, stage: str, key: str) -> _Work:
+        """The documents that have no result under a key."""
+        self.key = key
+        self.versions[stage] = content_hash(key, self.survey.version)
+        present = StageFiles(self.run.store, stage, key).present()
+        there = sum(count for name, count in self.survey.stored.items() if name in present)
+        return _Work(self.survey.documents - there, self.survey.documents)
+
+    def _whole(self, stage: str) -> _Work:
+        recipe = self.run.settings.recipe(stage)
+        for made in reversed(load_history(self.run.store, stage)):
+            fits = all(self.versions.get(name) == version for name, version in made.uses.items())
+            if made.recipe == recipe and fits and all(map(self.run.store.exists, made.files.values())):
+                self.versions[stage] = made.version
+                return _Work(0, 0)
+        return self._all()
+
+    def _curated_output(self) -> _Work:
+        """The folder holds one output, that of the last run into it."""
+        uses = {name: self.versions.get(name, "") for name in USES}
+        folder = self.run.settings.output.path
+        manifest = read_manifest(folder)
+        if manifest is None:
+            return self._all("output.path holds none")
+        if manifest["key"] == output_key(self.run.settings, uses, self.facts):
+            whole = has_files(folder, manifest["files"])
+            return _Work(0, 0, "up to date") if whole else self._all("files of it are gone")
+        kept = all(uses.values()) and not self.remade
+        return self._all("output.path holds that of other settings or files" if kept else "")
+
+    def _all(self, why: str | None = "") -> _Work:
+        return _Work(self.survey.documents, self.survey.documents, why or "")
 
 
-def _own_scope(settings: Settings, stage: str, receipt: Receipt | None) -> tuple[Scope, str]:
-    if receipt is None:
-        return "all", "never ran on this store"
-    if receipt.recipe != settings.recipe(stage):
-        return "all", "its settings or its code changed"
-    refit = {"base_model": settings.model.refit, "clusters": settings.clusters.refit}.get(stage)
-    return ("all", "a refit is asked for") if refit == "now" else ("nothing", "up to date")
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Documents to compute, of how many; why, where that is special."""
 
-
-def _scope_by_input(stage: str, new_records: int) -> tuple[Scope, str]:
-    """How much a stage computes because records came, moved or went."""
-    if stage == "base_model":
-        return "nothing", "pinned"
-    if stage in WHOLE:
-        return "all", "the records changed"
-    return ("new", "new records") if new_records else ("nothing", "records moved or went, none is new")
-
-
-def _scan(settings: Settings, store: LocalStore, receipt: Receipt | None) -> tuple[int, int, bool]:
-    """Records of the input, how many of them are new, and whether they are the current view's, in its order.
-
-    Lines that a run would refuse count as new records: only parsing tells them apart.
-    """
-    kind, files = find_files(settings.input.paths)
-    key = records_key(settings, kind)
-    known = IdIndex()
-    ids_of: dict[str, np.ndarray] = {}
-    for name, index in Fragments(store, records_folder(key)).indexes():
-        ids_of[name] = index["id"]
-        known.add(index["id"])
-    seen = IdIndex()
-    records = new_records = 0
-    order = xxhash.xxh3_128()
-    for block in read_blocks(kind, files):
-        ids = words(hash_all(block.lines) if isinstance(block, LineBlock) else row_ids(block.rows))
-        missing = np.unique(ids[known.find(ids) < 0], axis=0)
-        missing = missing[seen.find(missing) < 0]
-        seen.add(missing)
-        records += len(ids)
-        new_records += len(missing)
-        order.update(to_bytes(ids))
-    if receipt is None or receipt.key != key or receipt.report["rejected_records"]:
-        return records, new_records, False
-    view = View.load(store, receipt.files["view"])
-    before = np.concatenate([ids_of[fragment.name] for fragment in view.records])[view.record_row]
-    return records, new_records, order.digest() == xxhash.xxh3_128(to_bytes(before)).digest()
+    documents: int
+    of: int
+    why: str = ""

@@ -1,19 +1,26 @@
 """raw_docs: the input's records and documents, in fragments, and the view of them.
 
-Reads the input files whole and hashes them; parses and stores only records never seen under this text field.
+Of a plain file that has grown only what was added is read (store/readings.py); all else is read and hashed. Parsed and
+stored are only records never seen under this text field.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+
+from dagster_divorder.engine.progress import Advance
 from dagster_divorder.pipeline.merge import merge_small
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.settings import CODE_VERSIONS, Settings
-from dagster_divorder.store.ingest import Ingest
-from dagster_divorder.store.inputs import LineBlock, RowBlock, find_files, read_lines, read_rows
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.corpus import Begin, Corpus, End
+from dagster_divorder.store.ingest import Before, Ingest, Survey
+from dagster_divorder.store.inputs import LineBlock, find_files
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.readings import load_readings, save_readings
+from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.view import View
 
 
@@ -22,43 +29,40 @@ def run(run: Run) -> Receipt:
     merge_small(run.store)
     kind, files = find_files(settings.paths)
     key = records_key(run.settings, kind)
-    schema = None
-    size = sum(path.stat().st_size for path in files)
     with (
-        Ingest(run.store, kind, key, settings.text_field) as ingest,
+        Ingest(run.store, kind, key, settings.text_field, _before(run.store, key)) as ingest,
         run.progress("reading records", None, "records") as advance,
     ):
-        for block in read_blocks(kind, files):
-            ingest.add(block)
-            if isinstance(block, LineBlock):
-                advance(len(block.lines))
-            else:
-                schema = schema or block.rows.schema
-                advance(block.rows.num_rows)
+        corpus = Corpus(kind, files, ingest.known)
+        schema = read_into(ingest, corpus, advance)
         result = ingest.finish(settings.max_reject_share)
-    documents = int(result.view.used_documents().sum())
-    outcome = {"view": result.view.save(run.store, result.version), "rejects": result.rejects}
+    survey = result.survey
+    outcome = {
+        "view": result.view.save(run.store, survey.version),
+        "rejects": result.rejects,
+        "readings": save_readings(run.store, "readings", result.readings),
+    }
     if schema is not None:
         outcome["schema"] = run.store.seal("schemas", "schema", schema.serialize().to_pybytes(), "arrow")
     return Receipt(
         stage="raw_docs",
         recipe=run.settings.recipe("raw_docs"),
         key=key,
-        version=result.version,
+        version=survey.version,
         uses={},
         files=outcome,
         report={
-            "documents": documents,
-            "new_documents": result.new_documents,
-            "reused_documents": documents - result.new_documents,
-            "records": len(result.view),
-            "new_records": result.new_records,
-            "rejected_records": result.rejected,
-            "partial_lines": result.partial_lines,
-            "files": [str(path) for path in files],
-            "file_bytes": size,
+            "documents": survey.documents,
+            "new_documents": survey.new_documents,
+            "reused_documents": survey.documents - survey.new_documents,
+            "records": survey.records,
+            "new_records": survey.new_records,
+            "rejected_records": survey.rejected,
+            **input_facts(files, corpus, survey.partial_lines),
             "text_bytes": result.text_bytes,
             "kind": kind,
+            "recognised_by": corpus.way,
+            "recognised_bytes": corpus.kept_bytes,
         },
     )
 
@@ -68,16 +72,54 @@ def records_key(settings: Settings, kind: str) -> str:
     return content_hash("raw_docs", CODE_VERSIONS["raw_docs"], kind, settings.input.text_field)
 
 
-def read_blocks(kind: str, files: list[Path]) -> Iterator[LineBlock | RowBlock]:
-    """The input, block by block."""
+def survey_input(settings: Settings, store: LocalStore) -> tuple[Survey, dict[str, Any]]:
+    """What a run would find, and what its report would say of the input's files; stores nothing.
+
+    Raises:
+        InputError: the input cannot be read, or too much of it would be refused.
+    """
+    kind, files = find_files(settings.input.paths)
+    key = records_key(settings, kind)
+    with Ingest(store, kind, key, settings.input.text_field, _before(store, key), dry=True) as ingest:
+        corpus = Corpus(kind, files, ingest.known)
+        read_into(ingest, corpus, lambda records: None)
+        survey = ingest.survey(settings.input.max_reject_share)
+    return survey, input_facts(files, corpus, survey.partial_lines)
+
+
+def input_facts(files: list[Path], corpus: Corpus, partial_lines: int) -> dict[str, Any]:
+    """What the output's manifest says of the input, and can change while no record does."""
+    return {
+        "files": [str(path) for path in files],
+        "file_bytes": corpus.bytes,
+        "partial_lines": partial_lines,
+    }
+
+
+def read_into(ingest: Ingest, corpus: Corpus, advance: Advance) -> pa.Schema | None:
+    """Take in the input; the columns of its first file if it is Parquet."""
     schema = None
-    for path in files:
-        if kind == "jsonl":
-            yield from read_lines(path)
+    for item in corpus:
+        if isinstance(item, Begin):
+            schema = schema or item.schema
+            ingest.begin(item)
+            if item.kept:
+                advance(item.kept.last - item.kept.first)
+        elif isinstance(item, End):
+            ingest.end(item)
         else:
-            for block in read_rows(path, schema):
-                schema = block.rows.schema
-                yield block
+            ingest.add(item)
+            advance(len(item.lines) if isinstance(item, LineBlock) else item.rows.num_rows)
+    return schema
+
+
+def _before(store: LocalStore, key: str) -> Before | None:
+    """What the last run came to, if it was one under this key that left its readings."""
+    receipt = load_receipt(store, "raw_docs")
+    if receipt is None or receipt.key != key or "readings" not in receipt.files:
+        return None
+    readings = load_readings(store, receipt.files["readings"])
+    return Before(View.load(store, receipt.files["view"]), receipt.files["rejects"], readings)
 
 
 def load_view(run: Run) -> View:

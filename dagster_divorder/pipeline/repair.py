@@ -26,7 +26,7 @@ def discard(store: LocalStore, name: str) -> str | None:
         stage = _MADE_BY.get(parts[0], parts[0])
     elif top == RECEIPTS:
         stage = parts[0].removesuffix(".json")
-    elif top in ("documents", "records", "views", "rejects", "schemas"):
+    elif top in ("documents", "records", "views", "readings", "rejects", "schemas"):
         stage = "raw_docs"
     if stage not in CODE_VERSIONS:
         return None

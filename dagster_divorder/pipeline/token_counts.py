@@ -18,6 +18,7 @@ from dagster_divorder.pipeline.base_model import BaseModel, load_base_model
 from dagster_divorder.pipeline.fragments import fill
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
+from dagster_divorder.settings import Settings
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
@@ -36,7 +37,7 @@ SLICE_ROWS = 1024
 
 def run(run: Run) -> Receipt:
     raw_docs, view, model = run.receipt("raw_docs"), load_view(run), load_base_model(run)
-    key = _key(run, model)
+    key = tokens_key(run.settings, model)
     files = StageFiles(run.store, "token_counts", key)
     tokenize = _Tokenize(run.store, str(model.directory), model.info["tokenizer"], model.info["engine"])
     delta = fill(run, files, view, tokenize, "tokenising", workers=_workers(run, files, view))
@@ -93,8 +94,9 @@ def _workers(run: Run, files: StageFiles, view: View) -> int:
     return max(1, min(count_workers(run.settings.engine.workers), size // WORKER_BYTES))
 
 
-def _key(run: Run, model: BaseModel) -> str:
-    return content_hash(run.settings.recipe("token_counts"), model.info["tokenizer"], model.info["engine"])
+def tokens_key(settings: Settings, model: BaseModel) -> str:
+    """Stage key of token_counts."""
+    return content_hash(settings.recipe("token_counts"), model.info["tokenizer"], model.info["engine"])
 
 
 def token_files(run: Run) -> StageFiles:

@@ -14,7 +14,7 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -32,6 +32,9 @@ JOURNAL = f"{TEMPORARY}journal.json"
 """Names of the files that a commit adds or removes; there only while it runs, or when it was broken off."""
 REHASH_BYTES = 10 << 30
 """An output up to this size is read again to see that it is still whole; of a larger one sizes are compared."""
+
+ROW_GROUP = 1 << 20
+"""Rows that a reader of a Parquet file of numbers takes at once."""
 
 
 @dataclass(slots=True)
@@ -131,7 +134,8 @@ def _read_journal(path: Path) -> set[str]:
 def _remove_temporary(path: Path) -> None:
     for leftover in path.glob(f"{TEMPORARY}*"):
         if leftover.is_dir():
-            shutil.rmtree(leftover)
+            # Of a gather, whose thread may be removing files itself.
+            shutil.rmtree(leftover, ignore_errors=True)
         elif leftover.name != JOURNAL:
             leftover.unlink(missing_ok=True)
 
@@ -187,17 +191,24 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
     return manifest
 
 
+def has_files(path: Path, files: dict[str, dict[str, Any]]) -> bool:
+    """Whether every file of a manifest is there with its size."""
+    return all(
+        (path / name).is_file() and (path / name).stat().st_size == entry["bytes"]
+        for name, entry in files.items()
+    )
+
+
 def is_whole(path: Path, files: dict[str, dict[str, Any]]) -> bool:
     """Whether every file of a manifest is there with its size and (up to REHASH_BYTES in all) its hash."""
-    rehash = sum(entry["bytes"] for entry in files.values()) <= REHASH_BYTES
+    if not has_files(path, files):
+        return False
+    if sum(entry["bytes"] for entry in files.values()) > REHASH_BYTES:
+        return True
     for name, entry in files.items():
-        file = path / name
-        if not file.is_file() or file.stat().st_size != entry["bytes"]:
-            return False
-        if rehash:
-            with open(file, "rb") as opened:
-                if hashlib.file_digest(opened, "sha256").hexdigest() != entry["sha256"]:
-                    return False
+        with open(path / name, "rb") as opened:
+            if hashlib.file_digest(opened, "sha256").hexdigest() != entry["sha256"]:
+                return False
     return True
 
 
@@ -253,6 +264,14 @@ def write_parquet(
                     )
 
         yield write
+
+
+def write_columns(file: IO[bytes], columns: Mapping[str, np.ndarray]) -> None:
+    """int64 (n,) columns as one Parquet file, in row groups of ROW_GROUP rows."""
+    import pyarrow.parquet as pq
+
+    table = pa.table({name: row_array(column) for name, column in columns.items()})
+    pq.write_table(table, pa.PythonFile(file, "w"), row_group_size=ROW_GROUP)
 
 
 class _Cutter:

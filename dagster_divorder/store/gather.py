@@ -1,20 +1,22 @@
 """The final gather: stored records in output order, in one pass over the fragments.
 
 Records are scattered from fragment order to output order. What fits in `BUCKET_BYTES` is ordered in memory; a larger
-output goes through at most `MAX_BUCKETS` files of consecutive output positions, each ordered in memory in turn. Memory:
-twice the larger of BUCKET_BYTES and output / MAX_BUCKETS, plus 32 bytes a record.
+output goes through at most `MAX_BUCKETS` files of consecutive output positions, each ordered in memory in turn. One
+thread decompresses the next fragment, another is a slice ahead of the caller. Memory: twice the larger of BUCKET_BYTES
+and output / MAX_BUCKETS, a fragment, and 32 bytes a record.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.fragments import read_content
@@ -22,13 +24,15 @@ from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.view import View, offsets
 
 BUCKET_BYTES = 256 << 20
-SLICE_BYTES = 16 << 20
+SLICE_BYTES = 1 << 20
+"""Small, so that the allocator has the memory of the last slice for the next one: pages that the system has to clear
+first cost more than copying into them."""
 MAX_BUCKETS = 512
 
 
 def gather(
     store: LocalStore, view: View, order: np.ndarray, sizes: np.ndarray, scratch: Path, advance: Advance
-) -> Iterator[pa.Array]:
+) -> Generator[pa.Array, None, None]:
     """Record content in output order, in consecutive arrays.
 
     Args:
@@ -37,7 +41,12 @@ def gather(
         scratch: folder for the bucket files, which are removed again.
         advance: told of the records read.
     """
-    rows = view.record_row[order]
+    return ahead(_gather(store, view, view.record_row[order], sizes, scratch, advance))
+
+
+def _gather(
+    store: LocalStore, view: View, rows: np.ndarray, sizes: np.ndarray, scratch: Path, advance: Advance
+) -> Generator[pa.Array, None, None]:
     if sizes.sum() <= BUCKET_BYTES:
         yield from _in_order(_whole(store, view, rows, advance), rows)
         return
@@ -52,20 +61,20 @@ def gather(
         writers: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
         for positions, at, content in _scattered(store, view, rows, advance):
             bucket = np.searchsorted(cuts, positions, side="right") - 1
-            by_bucket = np.argsort(bucket, kind="stable")
-            batch = pa.record_batch(
-                {
-                    "position": row_array(positions[by_bucket]),
-                    "content": content.take(row_array(at[by_bucket])),
-                }
-            )
-            numbers, first = np.unique(bucket[by_bucket], return_index=True)
+            # Positions rise, so a bucket's are neighbours.
+            numbers, first = np.unique(bucket, return_index=True)
             for number, (low, high) in zip(
                 numbers.tolist(), pairwise([*first.tolist(), len(at)]), strict=True
             ):
+                batch = pa.record_batch(
+                    {
+                        "position": row_array(positions[low:high]),
+                        "content": content.take(row_array(at[low:high])),
+                    }
+                )
                 if number not in writers:
                     writers[number] = pa.ipc.new_stream(str(files[number]), batch.schema)
-                writers[number].write_batch(batch.slice(low, high - low))
+                writers[number].write_batch(batch)
         for writer in writers.values():
             writer.close()
         for file in files:
@@ -74,12 +83,24 @@ def gather(
                 file.unlink()
 
 
+def _contents(store: LocalStore, files: list[str]) -> Iterator[pa.Array]:
+    """Content of fragments."""
+
+    def each() -> Generator[pa.Array, None, None]:
+        for file in files:
+            content = read_content(store, file)
+            yield content.chunk(0) if content.num_chunks == 1 else content.combine_chunks()
+
+    return ahead(each())
+
+
 def _whole(store: LocalStore, view: View, rows: np.ndarray, advance: Advance) -> pa.Array:
     """Content of all record rows of the view."""
     wanted, _ = np.histogram(rows, offsets(view.records))
+    contents = _contents(store, [fragment.file for fragment in view.records])
     chunks = []
-    for fragment, count in zip(view.records, wanted.tolist(), strict=True):
-        chunks += read_content(store, fragment.file).chunks
+    for content, count in zip(contents, wanted.tolist(), strict=True):
+        chunks.append(content)
         advance(count)
     return pa.concat_arrays(chunks)
 
@@ -92,11 +113,10 @@ def _scattered(
     # Positions by row, in runs of one fragment.
     by_row = np.argsort(rows, kind="stable")
     ends = np.searchsorted(rows, start, sorter=by_row)
-    for at, fragment in enumerate(view.records):
+    contents = _contents(store, [fragment.file for fragment in view.records])
+    for at, content in enumerate(contents):
         positions = np.sort(by_row[ends[at] : ends[at + 1]])
         if len(positions):
-            content = read_content(store, fragment.file)
-            content = content.chunk(0) if content.num_chunks == 1 else content.combine_chunks()
             yield positions, rows[positions] - start[at], content
         advance(len(positions))
 

@@ -2,24 +2,28 @@
 
 A record is known by its id (the hash of its raw bytes), a document by the hash of its text. New ones gather into a pair
 of fragments, documents first, so that a stored record's document is always there; a killed run loses at most the open
-pair. Nothing refers to a fragment before the view does.
+pair. Nothing refers to a fragment before the view does. Of a file's prefix that an earlier run read, rows and rejects
+are taken over from the view and the rejects of that run.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import IO
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import xxhash
 
 from dagster_divorder.errors import InputError, RejectLimitError
 from dagster_divorder.store.arrays import binary_array, row_array
+from dagster_divorder.store.corpus import Begin, End
 from dagster_divorder.store.fragments import (
     DOCUMENTS,
     FRAGMENT_BYTES,
@@ -31,6 +35,7 @@ from dagster_divorder.store.fragments import (
 from dagster_divorder.store.ids import IdIndex, distinct, hash_all, to_bytes, words
 from dagster_divorder.store.inputs import LineBlock, RowBlock
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.readings import Reading
 from dagster_divorder.store.records import (
     NOT_JSON,
     parse_lines,
@@ -39,52 +44,109 @@ from dagster_divorder.store.records import (
     row_as_json,
     row_ids,
 )
-from dagster_divorder.store.view import Fragment, View
+from dagster_divorder.store.view import Fragment, View, offsets
 
 _SHOWN_REJECTS = 10
 _WAITING_WRITES = 2
 """Fragments that may wait to be written, so that reading goes on meanwhile and memory stays bounded."""
+_KEPT_ROWS = 1 << 16
+"""Rows of an earlier view that are taken over at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ingested:
-    """What one reading of the input came to."""
+class Before:
+    """What an earlier run under the same key came to: its view, the file of its rejects, and its readings."""
 
     view: View
-    version: str
-    """Hash of the key and the record ids in input order: equal input, equal version, whatever the fragments."""
     rejects: str
-    """File of the refused records."""
+    readings: Sequence[Reading]
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What one reading of the input found."""
+
+    version: str
+    """Hash of the key, of the record ids in input order, and of the rejects where there are some: equal input, equal
+    version, whatever the fragments."""
+    records: int
+    documents: int
     rejected: int
     new_records: int
     new_documents: int
     partial_lines: int
     """Unfinished last lines, left for the next run."""
+    stored: dict[str, int]
+    """Of the documents, how many each fragment holds that was there before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What one reading of the input found and stored."""
+
+    survey: Survey
+    view: View
+    rejects: str
+    """File of the refused records."""
+    readings: tuple[Reading, ...]
+    """Of each file whose prefix the next run can know again."""
     text_bytes: int
 
 
-class Ingest:
-    """One reading of the input into the store; a context manager, so that its writer and temporary file are closed."""
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """How far a reading of the input is: records accepted, records refused, bytes of rejects."""
 
-    def __init__(self, store: LocalStore, kind: str, key: str, text_field: str) -> None:
+    accepted: int
+    refused: int
+    reject_bytes: int
+
+
+class Ingest:
+    """One reading of the input into the store; a context manager, so that its writer and temporary file are closed.
+
+    A `dry` one stores nothing, and can only be asked for its `survey`.
+    """
+
+    def __init__(
+        self,
+        store: LocalStore,
+        kind: str,
+        key: str,
+        text_field: str,
+        before: Before | None = None,
+        *,
+        dry: bool = False,
+    ) -> None:
         self.store = store
         self.kind = kind
         self.text_field = text_field
         # One thread compresses and writes, in the order of the flushes, while the next blocks are parsed.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="divorder-ingest")
         self._writing: deque[Future[str]] = deque()
-        self._documents = _Shelf(Fragments(store, DOCUMENTS))
-        self._records = _Shelf(Fragments(store, records_folder(key)))
+        self._documents = _Shelf(Fragments(store, DOCUMENTS), dry=dry)
+        self._records = _Shelf(Fragments(store, records_folder(key)), dry=dry)
         # Of the document rows: sizes in bytes. Of the record rows: the document row of each. In parts, in row order.
         self._document_sizes: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
         self._document_of: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
         self._version = xxhash.xxh3_128(key.encode())
-        self._load()
+        self._load(keep_ids=before is not None)
         self._old_records, self._old_documents = self._records.ids.size, self._documents.ids.size
         self._record_rows: list[np.ndarray] = []
         self._rejects: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
         self._first_rejects: list[str] = []
         self._rejected = self._accepted = self._partial = 0
+        self._begun = self._whole = _Place(0, 0, 0)
+        self._readings: list[Reading] = []
+        # Not the earlier view itself, which takes 16 bytes a record.
+        self._kept_rows = self._records.rows_of(before.view) if before else None
+        self._kept_rejects = b""
+        self.known: Sequence[Reading] = ()
+        """The readings of the earlier run; none if a fragment of its view is gone."""
+        if before and self._kept_rows is not None:
+            self.known = before.readings
+            if any(reading.refused for reading in self.known):
+                self._kept_rejects = store.unseal(before.rejects)
 
     def __enter__(self) -> Ingest:
         return self
@@ -93,7 +155,7 @@ class Ingest:
         self._writer.shutdown()
         self._rejects.close()
 
-    def _load(self) -> None:
+    def _load(self, *, keep_ids: bool) -> None:
         def keep_size(index: Mapping[str, np.ndarray]) -> bool:
             self._document_sizes.append(index["size"])
             return True
@@ -107,10 +169,53 @@ class Ingest:
             return sound
 
         self._documents.load(keep_size)
-        self._records.load(find_documents)
+        self._records.load(find_documents, keep_ids=keep_ids)
+
+    def begin(self, file: Begin) -> None:
+        """Begin with the next file of the input, and take over what is known of it."""
+        self._begun = self._place()
+        if file.kept:
+            self._keep(file.path, file.kept)
+        self._whole = self._place()
+
+    def end(self, file: End) -> None:
+        """End with that file."""
+        if file.read:
+            self._readings.append(
+                replace(
+                    file.read,
+                    first=self._begun.accepted,
+                    last=self._whole.accepted,
+                    first_reject=self._begun.reject_bytes,
+                    last_reject=self._whole.reject_bytes,
+                    refused=self._whole.refused - self._begun.refused,
+                )
+            )
+
+    def _place(self) -> _Place:
+        return _Place(self._accepted, self._rejected, self._rejects.tell())
+
+    def _keep(self, path: str, kept: Reading) -> None:
+        assert self._kept_rows is not None
+        for first in range(kept.first, kept.last, _KEPT_ROWS):
+            rows = self._kept_rows[first : min(first + _KEPT_ROWS, kept.last)]
+            self._version.update(to_bytes(self._records.stored_ids[rows]))
+            self._record_rows.append(rows)
+        self._accepted += kept.last - kept.first
+        for line in self._kept_rejects[kept.first_reject : kept.last_reject].splitlines():
+            reject = orjson.loads(line) | {"path": path}
+            self._reject(
+                path, orjson.dumps(reject) + b"\n", reject.get("line", reject.get("row")), reject["reason"]
+            )
 
     def add(self, block: LineBlock | RowBlock) -> None:
-        """Take in the next block of the input."""
+        """Take in the next block of the file that has begun."""
+        self._add(block)
+        # An unfinished last line, even one that is a record, is no part of what the next run goes on from.
+        if not (isinstance(block, LineBlock) and block.unterminated):
+            self._whole = self._place()
+
+    def _add(self, block: LineBlock | RowBlock) -> None:
         if isinstance(block, RowBlock) and not block.rows.num_rows:
             # A file without rows is refused too if its columns are wrong.
             self._parse(block, np.empty(0, dtype=np.int64))
@@ -178,10 +283,14 @@ class Ingest:
                 place, raw = {"line": block.numbers[at]}, block.lines[at]
             else:
                 place, raw = {"row": block.first + int(at)}, row_as_json(block.rows.take(pa.array([at])))
-            self._rejects.write(reject_line(block.path, place, reason, raw))
-            self._rejected += 1
-            if len(self._first_rejects) < _SHOWN_REJECTS:
-                self._first_rejects.append(f"{block.path}:{next(iter(place.values()))}: {reason}")
+            line = reject_line(block.path, place, reason, raw)
+            self._reject(block.path, line, next(iter(place.values())), reason)
+
+    def _reject(self, path: str, line: bytes, number: int, reason: str) -> None:
+        self._rejects.write(line)
+        self._rejected += 1
+        if len(self._first_rejects) < _SHOWN_REJECTS:
+            self._first_rejects.append(f"{path}:{number}: {reason}")
 
     def _flush(self) -> None:
         for shelf in (self._documents, self._records):
@@ -192,13 +301,33 @@ class Ingest:
         while len(self._writing) > waiting:
             self._writing.popleft().result()
 
-    def finish(self, max_reject_share: float) -> Ingested:
-        """Store what is open and return the view of the whole input.
+    def survey(self, max_reject_share: float) -> Survey:
+        """What was found, at the end of the input.
 
         Raises:
             RejectLimitError: too many records were refused; what this reading stored is removed again.
             InputError: no record was accepted.
         """
+        self._check(max_reject_share)
+        self._document_of = [document_row := np.concatenate(self._document_of)]
+        used = np.zeros(self._documents.ids.size, dtype=bool)
+        for rows in self._record_rows:
+            used[document_row[rows]] = True
+        version = self._version.copy()
+        if self._rejected:
+            version.update(xxhash.xxh3_128_digest(self._reject_lines()))
+        return Survey(
+            version=version.hexdigest(),
+            records=self._accepted,
+            documents=int(used.sum()),
+            rejected=self._rejected,
+            new_records=self._records.ids.size - self._old_records,
+            new_documents=self._documents.ids.size - self._old_documents,
+            partial_lines=self._partial,
+            stored=self._documents.count_stored(used),
+        )
+
+    def _check(self, max_reject_share: float) -> None:
         read = self._accepted + self._rejected
         if self._rejected > max_reject_share * read:
             self.abandon()
@@ -215,10 +344,23 @@ class Ingest:
                     f"{self._first_rejects[0]}; correct the input (or input.text_field)"
                 )
             raise InputError("the input holds no records; expected at least one JSONL line or Parquet row")
+
+    def _reject_lines(self) -> bytes:
+        self._rejects.seek(0)
+        return self._rejects.read()
+
+    def finish(self, max_reject_share: float) -> Ingested:
+        """Store what is open and return the view of the whole input.
+
+        Raises:
+            RejectLimitError, InputError: as `survey` does.
+        """
+        survey = self.survey(max_reject_share)
         self._flush()
         self._await_writes(0)
-        new_records = self._records.forget_ids() - self._old_records
-        new_documents = self._documents.forget_ids() - self._old_documents
+        self._records.forget_ids()
+        self._documents.forget_ids()
+        self._kept_rows = None
         record_row = _joined(self._record_rows)
         document_row = _joined(self._document_of)[record_row]
         sizes = _joined(self._document_sizes)
@@ -228,15 +370,11 @@ class Ingest:
         del sizes, used
         records = self._records.used(record_row)
         documents = self._documents.used(document_row)
-        self._rejects.seek(0)
         return Ingested(
+            survey=survey,
             view=View(self.kind, records, documents, record_row, document_row),
-            version=self._version.hexdigest(),
-            rejects=self.store.seal("rejects", "rejects", self._rejects.read(), "jsonl"),
-            rejected=self._rejected,
-            new_records=new_records,
-            new_documents=new_documents,
-            partial_lines=self._partial,
+            rejects=self.store.seal("rejects", "rejects", self._reject_lines(), "jsonl"),
+            readings=tuple(self._readings),
             text_bytes=text_bytes,
         )
 
@@ -253,9 +391,12 @@ class _Shelf:
     The index of ids is the only holder of the ids of closed fragments.
     """
 
-    def __init__(self, fragments: Fragments) -> None:
+    def __init__(self, fragments: Fragments, *, dry: bool) -> None:
         self.fragments = fragments
         self.ids = IdIndex()
+        self.stored_ids = np.empty((0, 2), dtype=np.uint64)
+        """Of the stored rows, where they are asked for."""
+        self._dry = dry
         self._names: list[str] = []
         self._rows: list[int] = []
         self._put: list[str] = []
@@ -263,7 +404,7 @@ class _Shelf:
         self._open_content: list[pa.Array] = []
         self._open_rows = self._open_bytes = 0
 
-    def load(self, take: Callable[[Mapping[str, np.ndarray]], bool]) -> None:
+    def load(self, take: Callable[[Mapping[str, np.ndarray]], bool], *, keep_ids: bool = False) -> None:
         """Take the stored fragments of which `take(index)` is true, in the order of their rows."""
         content = self.fragments.files()
         ids = []
@@ -273,21 +414,44 @@ class _Shelf:
                 self._rows.append(len(index["id"]))
                 ids.append(index["id"])
         if ids:
-            self.ids.add(np.concatenate(ids))
+            stored = np.concatenate(ids)
+            self.ids.add(stored)
+            if keep_ids:
+                self.stored_ids = stored
+
+    def count_stored(self, used: np.ndarray) -> dict[str, int]:
+        """How many of the rows of each fragment are used, of those that were there before."""
+        stored = len(self._names) - len(self._put)
+        ends = np.cumsum(self._rows[:stored], dtype=np.int64).tolist()
+        counts = (int(used[low:high].sum()) for low, high in pairwise([0, *ends]))
+        return dict(zip(self._names, counts, strict=False))
+
+    def rows_of(self, view: View) -> np.ndarray | None:
+        """Rows of the records at a view's input positions, int64 (N,); None where a fragment of it is gone."""
+        starts = np.concatenate([[0], np.cumsum(self._rows, dtype=np.int64)])
+        start_of = dict(zip(self._names, starts.tolist(), strict=False))
+        if not all(fragment.name in start_of for fragment in view.records):
+            return None
+        shift = np.array([start_of[fragment.name] for fragment in view.records], np.int64)
+        first = offsets(view.records)
+        at = np.searchsorted(first, view.record_row, side="right") - 1
+        rows: np.ndarray = view.record_row + (shift - first[:-1])[at]
+        return rows
 
     def add(self, index: dict[str, np.ndarray], content: pa.Array, size: int) -> np.ndarray:
         """Put rows into the open fragment; return their row numbers."""
+        if self._dry:
+            return self.ids.add(index["id"])
         self._open_index.append(index)
         self._open_content.append(content)
         self._open_rows += len(content)
         self._open_bytes += size
         return self.ids.add(index["id"])
 
-    def forget_ids(self) -> int:
-        """Free the ids; how many there were."""
-        size = self.ids.size
+    def forget_ids(self) -> None:
+        """Free the ids."""
         self.ids = IdIndex()
-        return size
+        self.stored_ids = self.stored_ids[:0].copy()
 
     @property
     def full(self) -> bool:

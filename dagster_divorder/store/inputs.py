@@ -7,6 +7,7 @@ being written: it is left for the next run (in a compressed file, which is never
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from dagster_divorder.errors import InputError
+from dagster_divorder.store.readings import Prefix
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 Kind = Literal["jsonl", "parquet"]
 
@@ -127,35 +130,62 @@ def kind_of(path: Path) -> Kind:
     )
 
 
-def read_lines(path: Path) -> Iterator[LineBlock]:
+def read_lines(
+    path: Path, file: IO[bytes] | None = None, prefix: Prefix | None = None
+) -> Iterator[LineBlock]:
     """Lines of a JSONL file in blocks of about `BLOCK_BYTES`.
+
+    Args:
+        file: the plain file, open; by default it is opened.
+        prefix: what is known of it; reading goes on behind it, and it grows by each whole line that is read.
 
     Raises:
         InputError: the file cannot be read or its compressed data is damaged or cut short.
     """
-    number = 0
+    prefix = prefix or Prefix()
+    plain = is_plain(path)
     rest = b""
+    first = not prefix.size
+    with readable(path, prefix), file or _open_bytes(path) as source:
+        if prefix.size:
+            source.seek(prefix.size)
+        while chunk := source.read(BLOCK_BYTES):
+            data = rest + chunk
+            *lines, rest = data.split(b"\n")
+            if not lines:
+                continue
+            if first:
+                lines[0] = lines[0].removeprefix(_BOM)
+                first = False
+            before = prefix.lines
+            prefix.lines += len(lines)
+            if plain:
+                prefix.update(memoryview(data)[: len(data) - len(rest)])
+            yield _line_block(path, lines, before)
+    if first:
+        rest = rest.removeprefix(_BOM)
+    if rest.strip():
+        # A compressed file is never appended to in place, so its last line is not one still being written.
+        yield _line_block(path, [rest], prefix.lines, unterminated=plain)
+
+
+@contextlib.contextmanager
+def readable(path: Path, prefix: Prefix) -> Iterator[None]:
+    """Turns what the system says of a file that cannot be read, after the lines of `prefix`, into an InputError."""
     try:
-        with _open_bytes(path) as file:
-            first = True
-            while chunk := file.read(BLOCK_BYTES):
-                if first:
-                    chunk = chunk.removeprefix(_BOM)
-                    first = False
-                *lines, rest = (rest + chunk).split(b"\n")
-                if lines:
-                    yield _line_block(path, lines, number)
-                    number += len(lines)
+        yield
     except FileNotFoundError:
         raise InputError(f"{path} vanished while it was read; run again") from None
     except OSError as error:
         raise InputError(
-            f"{path} cannot be read after line {number}: {error.strerror or error}; "
+            f"{path} cannot be read after line {prefix.lines}: {error.strerror or error}; "
             "a compressed file that is damaged or cut short must be copied or compressed again"
         ) from error
-    if rest.strip():
-        # A compressed file is never appended to in place, so its last line is not one still being written.
-        yield _line_block(path, [rest], number, unterminated=path.suffix.lower() not in COMPRESSION_SUFFIXES)
+
+
+def is_plain(path: Path) -> bool:
+    """Whether a JSONL file is uncompressed, by its name: such a file may grow in place."""
+    return path.suffix.lower() not in COMPRESSION_SUFFIXES
 
 
 def _line_block(path: Path, lines: list[bytes], before: int, *, unterminated: bool = False) -> LineBlock:
@@ -168,16 +198,26 @@ def _line_block(path: Path, lines: list[bytes], before: int, *, unterminated: bo
 
 
 def _open_bytes(path: Path) -> IO[bytes]:
-    codec = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix.lower())
-    if codec is None:
+    if is_plain(path):
         return open(path, "rb", buffering=0)
     import pyarrow as pa
 
     if not path.stat().st_size:
         raise OSError("it has no bytes, and compressed data has at least a header")
+    codec = {".gz": "gzip", ".zst": "zstd"}[path.suffix.lower()]
     # Arrow's codecs raise on a stream cut short and read concatenated members; zstandard's own reader takes a frame
     # cut short for the end of the data.
     return pa.CompressedInputStream(pa.OSFile(str(path)), codec)
+
+
+def read_schema(path: Path, expected: pa.Schema | None) -> pa.Schema:
+    """Columns of a Parquet file.
+
+    Raises:
+        InputError: the file is no Parquet, or its columns differ from `expected`, the first file's.
+    """
+    with _open_parquet(path, expected) as (_, found):
+        return found
 
 
 def read_rows(path: Path, schema: pa.Schema | None) -> Iterator[RowBlock]:
@@ -187,19 +227,8 @@ def read_rows(path: Path, schema: pa.Schema | None) -> Iterator[RowBlock]:
         InputError: the file is no Parquet, or its columns differ from `schema`, the first file's.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    try:
-        file = pq.ParquetFile(path)
-        found = _without_views(file.schema_arrow)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as Parquet: {error}") from error
-    with file:
-        if schema is not None and not found.equals(schema):
-            raise InputError(
-                f"{path} has other columns than the files before it: {_describe(found)}; "
-                f"expected {_describe(schema)}; rewrite it with that schema or run it apart"
-            )
+    with _open_parquet(path, schema) as (file, found):
         first = 1
         try:
             for rows in file.iter_batches(batch_size=BLOCK_ROWS):
@@ -211,6 +240,25 @@ def read_rows(path: Path, schema: pa.Schema | None) -> Iterator[RowBlock]:
             # Even without rows its columns count: as the first file's, and as ones that may be wrong.
             empty = [pa.array([], field.type) for field in found]
             yield RowBlock(str(path), pa.RecordBatch.from_arrays(empty, schema=found), first)
+
+
+@contextlib.contextmanager
+def _open_parquet(path: Path, expected: pa.Schema | None) -> Iterator[tuple[pq.ParquetFile, pa.Schema]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+        found = _without_views(file.schema_arrow)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as Parquet: {error}") from error
+    with file:
+        if expected is not None and not found.equals(expected):
+            raise InputError(
+                f"{path} has other columns than the files before it: {_describe(found)}; "
+                f"expected {_describe(expected)}; rewrite it with that schema or run it apart"
+            )
+        yield file, found
 
 
 def _without_views(schema: pa.Schema) -> pa.Schema:

@@ -1,14 +1,21 @@
-"""Receipts: what each stage last made, from what, and where it lies. One JSON file a stage, replaced at its end."""
+"""Receipts: what each stage last made, from what, and where it lies. One JSON file a stage, replaced at its end.
+
+Beside them a history of the last `HISTORY` different results of each stage, for plans: what was made with other
+settings may still be there.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from dagster_divorder.errors import DamagedFileError
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.pointers import read_pointer, write_pointer
 
 FOLDER = "receipts"
+HISTORY_FOLDER = "history"
+HISTORY = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +37,37 @@ class Receipt:
 
     def save(self, store: LocalStore) -> None:
         write_pointer(store, f"{FOLDER}/{self.stage}.json", asdict(self))
+        made = Made(self.recipe, self.version, self.uses, self.files)
+        known = load_history(store, self.stage)
+        if made not in known:
+            # The same result in other files, as after merging, takes the place of what it was in.
+            others = [entry for entry in known if replace(entry, files=self.files) != made]
+            entries = [asdict(entry) for entry in [*others, made][-HISTORY:]]
+            write_pointer(store, history_file(self.stage), {"made": entries})
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What of a receipt says which result it was, and where that lies."""
+
+    recipe: str
+    version: str
+    uses: dict[str, str]
+    files: dict[str, str]
+
+
+def history_file(stage: str) -> str:
+    """Name in the store of a stage's history."""
+    return f"{HISTORY_FOLDER}/{stage}.json"
+
+
+def load_history(store: LocalStore, stage: str) -> list[Made]:
+    """The last results of a stage, oldest first; none where the file is damaged, since no result depends on it."""
+    try:
+        values = read_pointer(store, history_file(stage))
+    except DamagedFileError:
+        return []
+    return [Made(**entry) for entry in values["made"]] if values else []
 
 
 def load_receipt(store: LocalStore, stage: str) -> Receipt | None:

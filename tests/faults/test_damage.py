@@ -58,6 +58,7 @@ MADE_AGAIN = [
     ("records/*/*.arrow", lose_output),
     ("records/*/index/*", append),
     ("views/*", lose_output),
+    ("readings/*", append),
     ("rejects/*", lose_output),
     ("stages/token_counts/*/*", embed_again),
     ("stages/shallow_embeddings/*/*", lose_output),

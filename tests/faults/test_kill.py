@@ -79,6 +79,8 @@ class Scenario:
                 number for number in numbers if "/views/" in events[number] or "/pins/" in events[number]
             }
             wanted |= {n for n in numbers if "/curated/" in events[n] and not events[n].startswith("fsync")}
+            for part in ("/fits/", "/records/"):
+                wanted |= {*[number for number in numbers if part in events[number]][:1]}
             for at, number in enumerate(sorted(wanted)):
                 kind, _, path = events[number].partition(" ")
                 when = {"fsync": "half", "replace": ("before", "after")[at % 2], "unlink": "after"}[kind]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -209,6 +210,17 @@ def test_the_end_of_sequence_id(make_tokenizer, files, expected):
     for name, content in files.items():
         (directory / name).write_text(content)
     assert load_encoder(directory, "tokenizers").eos_id == expected
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_gigatoken_alone_knows_the_vocabulary_that_the_reference_knows(make_tokenizer, name):
+    directory = make_tokenizer(name)
+    tokens = Tokenizer.from_file(str(directory / "tokenizer.json")).get_vocab(with_added_tokens=True)
+    for token in (max(tokens, key=tokens.get), min(tokens, key=tokens.get), "no such token"):
+        (directory / "tokenizer_config.json").write_text(json.dumps({"eos_token": token}))
+        fast, slow = (load_encoder(directory, engine) for engine in ("gigatoken", "tokenizers"))
+        assert (fast.vocab_size, fast.eos_id) == (slow.vocab_size, slow.eos_id)
+        assert fast.eos_id == tokens.get(token)
 
 
 def test_the_id_type_follows_the_largest_id(make_tokenizer):

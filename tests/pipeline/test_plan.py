@@ -9,13 +9,19 @@ import pytest
 
 from dagster_divorder.cli import plan as plan_page
 from dagster_divorder.cli import prune as prune_page
+from dagster_divorder.errors import RejectLimitError
 from dagster_divorder.pipeline.plan import Plan, make_plan
+from dagster_divorder.pipeline.prune import prune
+from dagster_divorder.pipeline.run import STAGES
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.pipeline.test_pipeline import PER_DOCUMENT, run
 
 Make = Callable[..., Settings]
+WHOLE = tuple(
+    stage for stage in STAGES if stage not in ("raw_docs", "base_model", *PER_DOCUMENT, "curated_output")
+)
 
 
 @pytest.fixture
@@ -32,12 +38,20 @@ def planned(made: Plan) -> dict[str, tuple[str, int]]:
 
 
 def checked_against_the_run(settings: Settings) -> Plan:
-    """The plan, after the run has shown that it was true for the per-document stages."""
+    """The plan, after the run has shown that it was true."""
     made = make_plan(settings)
     reports = run(settings)
     for stage in ("raw_docs", *PER_DOCUMENT):
         assert planned(made)[stage][1] == reports[stage]["new_documents"], stage
+    for stage in ("base_model", *WHOLE):
+        assert (planned(made)[stage][0] == "all") == bool(reports[stage]["new_documents"]), stage
+    # An order made again may be the same one.
+    assert not reports["curated_output"]["written"] or planned(made)["curated_output"][0] == "all"
     return made
+
+
+def whys(made: Plan) -> dict[str, str]:
+    return {stage.stage: stage.why for stage in made.stages}
 
 
 def test_a_new_store_computes_everything_and_no_time_is_known(corpus: Path, make_settings: Make) -> None:
@@ -88,11 +102,81 @@ def test_a_changed_setting_names_its_stage_and_what_follows(corpus: Path, make_s
     run(make_settings())
     changed = make_settings(embedding={"pooling": "mean"})
     made = checked_against_the_run(changed)
-    why = {stage.stage: stage.why for stage in made.stages}
-    assert why["shallow_embeddings"] == "its settings or its code changed"
-    assert why["greedy_order"] == "clusters is made again"
+    assert whys(made)["shallow_embeddings"] == "its settings or its code changed"
+    assert whys(made)["greedy_order"] == "clusters is made again"
     assert planned(made)["token_counts"] == ("nothing", 0)
     assert planned(make_plan(make_settings(model={"refit": "now"})))["token_counts"] == ("all", 80)
+
+
+def test_switching_back_is_free_but_for_the_output(corpus: Path, make_settings: Make) -> None:
+    first, other = make_settings(), make_settings(embedding={"pooling": "mean"}, clusters={"k": 3})
+    run(first)
+    run(other)
+    made = checked_against_the_run(first)
+    assert {stage for stage, (scope, _) in planned(made).items() if scope != "nothing"} == {"curated_output"}
+    why = whys(made)
+    assert (why["token_counts"], why["clusters"]) == ("up to date", "kept from other settings")
+    assert why["greedy_order"] == why["diversity_metrics"] == "kept from other settings"
+    assert why["curated_output"] == "output.path holds that of other settings or files"
+    # What was appended meanwhile is new to them.
+    write_jsonl(corpus, [*topic_records(20), *topic_records(1, start=90)])
+    run(first)
+    made = checked_against_the_run(other)
+    assert planned(made)["clusters"] == ("new", 4)
+    assert planned(made)["token_counts"] == ("nothing", 0)
+    assert planned(made)["greedy_order"] == ("all", 84)
+
+
+def test_what_is_gone_is_not_kept(corpus: Path, make_settings: Make) -> None:
+    first, other = make_settings(), make_settings(order={"length_bins": 3})
+    run(first)
+    run(other)
+    prune(LocalStore(other.store.path))
+    made = checked_against_the_run(first)
+    assert planned(made)["greedy_order"] == ("all", 80)
+    assert planned(made)["clusters"] == ("nothing", 0)
+
+
+def test_texts_that_repeat_are_one_document(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings()
+    run(settings)
+    again = [{**record, "source": "a copy"} for record in topic_records(20)[:7]]
+    write_jsonl(corpus, [*topic_records(20), *again, *topic_records(1, start=90)])
+    made = checked_against_the_run(settings)
+    assert (made.records, made.new_records) == (91, 11)
+    assert planned(made)["token_counts"] == ("new", 4)
+
+
+def test_refusals_alone_make_the_output_stale(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings(input={"max_reject_share": 0.1})
+    run(settings)
+    with corpus.open("ab") as file:
+        file.write(b'{"no": "text"}\n')
+    made = checked_against_the_run(settings)
+    assert planned(made)["token_counts"] == ("nothing", 0)
+    assert planned(made)["curated_output"] == ("all", 80)
+    assert {stage.scope for stage in make_plan(settings).stages} == {"nothing"}
+
+
+def test_a_renamed_input_or_a_lost_output_is_written_again(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings(input={"paths": [str(corpus.parent / "*.jsonl")]})
+    run(settings)
+    corpus.rename(corpus.with_name("other.jsonl"))
+    made = checked_against_the_run(settings)
+    assert {stage for stage, (scope, _) in planned(made).items() if scope != "nothing"} == {"curated_output"}
+    (settings.output.path / "order.npy").unlink()
+    assert whys(checked_against_the_run(settings))["curated_output"] == "files of it are gone"
+    (settings.output.path / "curated_meta.json").unlink()
+    assert whys(checked_against_the_run(settings))["curated_output"] == "output.path holds none"
+
+
+def test_a_plan_fails_where_the_run_would(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings(input={"max_reject_share": 0.1})
+    run(settings)
+    with corpus.open("ab") as file:
+        file.write(b"{\n" * 20)
+    with pytest.raises(RejectLimitError, match="20 of 100 records were refused"):
+        make_plan(settings)
 
 
 def test_the_pages_people_read(corpus: Path, make_settings: Make) -> None:

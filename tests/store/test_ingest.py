@@ -74,13 +74,13 @@ def test_every_state_of_the_input_is_seen_whole_and_nothing_is_stored_twice(
             held = [orjson.loads(one)["text"] for one in sound]
             assert records(store, result.view) == sound
             assert texts(store, result.view) == held
-            assert result.rejected == len(lines) - len(sound)
+            assert result.survey.rejected == len(lines) - len(sound)
             rejects = [orjson.loads(entry) for entry in store.unseal(result.rejects).splitlines()]
             assert [(entry["line"], entry["raw"].encode()) for entry in rejects] == [
                 (number, one) for number, one in enumerate(lines, 1) if b'"extra"' not in one
             ]
-            assert result.new_records == len(set(sound) - seen_records)
-            assert result.new_documents == len(set(held) - seen_texts)
+            assert result.survey.new_records == len(set(sound) - seen_records)
+            assert result.survey.new_documents == len(set(held) - seen_texts)
             seen_records |= set(sound)
             seen_texts |= set(held)
             assert result.text_bytes == sum(len(text) for text in set(held))
@@ -95,8 +95,8 @@ def test_the_version_depends_on_the_records_in_order_not_on_how_they_came(tmp_pa
     one = ingest(LocalStore(tmp_path / "1").open(), lines)
     store = LocalStore(tmp_path / "2").open()
     ingest(store, lines[3:], block=1)
-    assert ingest(store, lines, block=2).version == one.version
-    assert ingest(store, lines[::-1]).version != one.version
+    assert ingest(store, lines, block=2).survey.version == one.survey.version
+    assert ingest(store, lines[::-1]).survey.version != one.survey.version
 
 
 def test_too_many_rejects_fail_before_anything_is_stored(tmp_path: Path) -> None:
@@ -109,15 +109,15 @@ def test_too_many_rejects_fail_before_anything_is_stored(tmp_path: Path) -> None
     assert message.count("not valid JSON") == 10
     assert "in.jsonl:91" in message
     assert list(store.root.rglob("*.arrow")) == []
-    assert ingest(store, lines, share=0.12).rejected == 12
+    assert ingest(store, lines, share=0.12).survey.rejected == 12
 
 
 def test_a_line_still_being_written_is_left_for_the_next_run(tmp_path: Path) -> None:
     store = LocalStore(tmp_path).open()
     result = ingest(store, [line("a"), b'{"text": "b'], share=0, unterminated=True)
-    assert (len(result.view), result.rejected, result.partial_lines) == (1, 0, 1)
+    assert (len(result.view), result.survey.rejected, result.survey.partial_lines) == (1, 0, 1)
     result = ingest(store, [line("a"), line("b")], share=0, unterminated=True)
-    assert (len(result.view), result.rejected, result.partial_lines) == (2, 0, 0)
+    assert (len(result.view), result.survey.rejected, result.survey.partial_lines) == (2, 0, 0)
 
 
 def test_a_record_whose_document_is_gone_is_read_again(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_record_whose_document_is_gone_is_read_again(tmp_path: Path) -> None:
     Fragments(store, DOCUMENTS).delete(result.view.documents[0].name)
     again = ingest(store, [line("a"), line("b")])
     assert texts(store, again.view) == ["a", "b"]
-    assert again.version == result.version
+    assert again.survey.version == result.survey.version
 
 
 def test_rows_of_deleted_input_stay_and_are_marked_unused(tmp_path: Path) -> None:

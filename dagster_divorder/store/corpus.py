@@ -1,0 +1,122 @@
+"""The input from its first file to its last: of each file what is known already, then the blocks that are not.
+
+A file comes as `Begin`, its blocks, `End`. A plain JSONL file that begins with what an earlier run read of it is read
+from there on; a compressed or Parquet file is read whole, unless all of it is what was read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_divorder.store.inputs import (
+    Kind,
+    LineBlock,
+    RowBlock,
+    is_plain,
+    read_lines,
+    read_rows,
+    read_schema,
+    readable,
+)
+from dagster_divorder.store.readings import Known, Prefix, Reading, Way, head_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A file begins, with what an earlier run came to for its prefix, and its columns if it is Parquet."""
+
+    path: str
+    kept: Reading | None = None
+    schema: pa.Schema | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A file ends; `read` is its prefix, without what came of it. None where nothing is to be kept of it."""
+
+    read: Reading | None
+
+
+class Corpus:
+    """The input files, to be gone through once.
+
+    `bytes` is their size. `way` says how what was read before was recognised and `kept_bytes` how much of it, once the
+    input has been gone through.
+    """
+
+    def __init__(self, kind: Kind, files: Sequence[Path], readings: Sequence[Reading] = ()) -> None:
+        self.kind = kind
+        self.files = files
+        self.bytes = sum(_stat(path).st_size for path in files)
+        self.kept_bytes = 0
+        self._known = Known(readings, self.bytes)
+
+    @property
+    def way(self) -> Way:
+        return self._known.way if self.kept_bytes else "rescan"
+
+    def __iter__(self) -> Iterator[Begin | LineBlock | RowBlock | End]:
+        """
+        Raises:
+            InputError: a file cannot be read, or its columns differ from the first file's.
+        """
+        schema = None
+        for path in self.files:
+            if self.kind == "jsonl" and is_plain(path):
+                yield from self._plain(path)
+                continue
+            if self.kind == "parquet":
+                schema = read_schema(path, schema)
+            kept, read, before = self._whole(path)
+            yield Begin(str(path), kept, schema)
+            if not kept:
+                yield from read_rows(path, schema) if self.kind == "parquet" else read_lines(path)
+            # A file that was replaced while it was read is one that nothing is known of.
+            yield End(read if before == _identity(path) else None)
+
+    def _plain(self, path: Path) -> Iterator[Begin | LineBlock | End]:
+        prefix = Prefix()
+        kept = None
+        with readable(path, prefix):
+            file = open(path, "rb", buffering=0)  # noqa: SIM115
+        with file:
+            with readable(path, prefix):
+                head = head_of(file)
+                if found := self._known.unchanged(file, str(path)):
+                    kept, prefix = found
+                    self.kept_bytes += kept.size
+            yield Begin(str(path), kept)
+            yield from read_lines(path, file, prefix)
+        yield End(_reading(path, head, prefix))
+
+    def _whole(self, path: Path) -> tuple[Reading | None, Reading | None, tuple[int, ...]]:
+        """What is known of all of a file, its own reading, and what would differ in a file put into its place."""
+        before = _identity(path)
+        if self._known.way != "whole":
+            return None, None, before
+        with readable(path, Prefix()), open(path, "rb", buffering=0) as file:
+            head, prefix = head_of(file), Prefix.of_all(file)
+            kept = self._known.same(file, str(path), prefix)
+        self.kept_bytes += kept.size if kept else 0
+        return kept, _reading(path, head, prefix), before
+
+
+def _reading(path: Path, head: bytes, prefix: Prefix) -> Reading | None:
+    return Reading(str(path), prefix.size, prefix.lines, head, prefix.chunks) if prefix.size else None
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    found = _stat(path)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _stat(path: Path) -> os.stat_result:
+    with readable(path, Prefix()):
+        return os.stat(path)

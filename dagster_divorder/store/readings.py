@@ -1,0 +1,217 @@
+"""What was read of each input file, so that the next run reads only what was added.
+
+A reading is a file's *prefix*: its bytes up to the end of the last whole line (of a compressed or Parquet file, all of
+them), hashed in chunks of `CHUNK_BYTES`, and what came of them: a range of the view's positions and of the rejects. A
+file whose prefix is unchanged goes on where it ended, under whatever name it has.
+
+Guarantee: in a corpus of up to `WHOLE_BYTES` every chunk is hashed again, so any other byte is noticed. In a larger one
+the first chunk of a file, its last two, and one in so many that some `SAMPLES` are hashed in all: noticed are
+truncation, replacement, and every edit that moves what is behind it. Sizes only rule out; times are not looked at.
+Cost: hashing at the speed of the memory or the disk; 16 bytes a chunk in the store.
+Known weakness: above WHOLE_BYTES an edit that keeps the length and lies between the samples is not noticed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import IO, Any, Literal
+
+import numpy as np
+import orjson
+import xxhash
+
+from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.ids import ID_BYTES
+from dagster_divorder.store.local import LocalStore
+
+Way = Literal["whole", "tail and samples", "rescan"]
+"""How what was read before was recognised; "rescan" where none of it was."""
+
+FOLDER = "readings"
+CHUNK_BYTES = 1 << 20
+WHOLE_BYTES = 10 << 30
+SAMPLES = 1024
+_HEAD_BYTES = 64 << 10
+_COLUMNS = ("size", "lines", "first", "last", "first_reject", "last_reject", "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The prefix of one file: `size` bytes, `lines` lines, and what came of them.
+
+    `chunks` holds the 16-byte hash of each chunk, `head` that of the first line. Accepted were the input positions
+    [first, last); the `refused` ones are bytes [first_reject, last_reject) of the rejects.
+    """
+
+    path: str
+    size: int
+    lines: int
+    head: bytes
+    chunks: bytes
+    first: int = 0
+    last: int = 0
+    first_reject: int = 0
+    last_reject: int = 0
+    refused: int = 0
+
+
+class Prefix:
+    """The hashes of a file's first `size` bytes, chunk by chunk, and the number of `lines` in them; it grows."""
+
+    def __init__(self) -> None:
+        self.size = self.lines = 0
+        self._closed = bytearray()
+        self._open = xxhash.xxh3_128()
+
+    def update(self, data: bytes | memoryview) -> None:
+        """Take in the bytes that follow."""
+        view = memoryview(data)
+        while len(view):
+            part = view[: CHUNK_BYTES - self.size % CHUNK_BYTES]
+            view = view[len(part) :]
+            self._open.update(part)
+            self.size += len(part)
+            if self.size % CHUNK_BYTES == 0:
+                self._closed += self._open.digest()
+                self._open.reset()
+
+    @property
+    def chunks(self) -> bytes:
+        """The 16-byte hash of each chunk, the last one being what there is of it."""
+        return bytes(self._closed) + (self._open.digest() if self.size % CHUNK_BYTES else b"")
+
+    @classmethod
+    def unchanged(cls, file: IO[bytes], reading: Reading, numbers: Iterable[int]) -> Prefix | None:
+        """The prefix of an open file if it is still the one that was read, going by the chunks of these numbers.
+
+        The last chunk is always looked at, first of all.
+        """
+        if os.fstat(file.fileno()).st_size < reading.size:
+            return None
+        last = -(-reading.size // CHUNK_BYTES) - 1
+        buffer = bytearray(CHUNK_BYTES)
+        tail = b""
+        for number in (last, *(number for number in numbers if number != last)):
+            at = number * CHUNK_BYTES
+            chunk = memoryview(buffer)[: min(CHUNK_BYTES, reading.size - at)]
+            if not _fill(file, chunk, at):
+                return None
+            expected = reading.chunks[ID_BYTES * number : ID_BYTES * (number + 1)]
+            if xxhash.xxh3_128_digest(chunk) != expected:
+                return None
+            if number == last:
+                tail = bytes(chunk)
+        prefix = cls()
+        prefix.size, prefix.lines = last * CHUNK_BYTES, reading.lines
+        prefix._closed = bytearray(reading.chunks[: ID_BYTES * last])
+        prefix.update(tail)
+        return prefix
+
+    @classmethod
+    def of_all(cls, file: IO[bytes]) -> Prefix:
+        """The prefix that is all of an open file."""
+        prefix = cls()
+        while data := os.pread(file.fileno(), CHUNK_BYTES, prefix.size):
+            prefix.update(data)
+        return prefix
+
+
+def _fill(file: IO[bytes], into: memoryview, at: int) -> bool:
+    """Read bytes at an offset; False where the file ends before."""
+    while len(into):
+        taken = os.preadv(file.fileno(), [into], at)
+        if not taken:
+            return False
+        into, at = into[taken:], at + taken
+    return True
+
+
+class Known:
+    """The readings of the last run, to be found by a file's name or, if that is another one, by its first line."""
+
+    def __init__(self, readings: Sequence[Reading], corpus_bytes: int) -> None:
+        self.way: Way = "whole" if corpus_bytes <= WHOLE_BYTES else "tail and samples"
+        chunks = sum(len(reading.chunks) // ID_BYTES for reading in readings)
+        self._step = 1 if self.way == "whole" else max(1, -(-chunks // SAMPLES))
+        self._by_path = {reading.path: reading for reading in readings}
+        self._by_head: dict[bytes, list[Reading]] = {}
+        for reading in sorted(readings, key=lambda reading: -reading.size):
+            self._by_head.setdefault(reading.head, []).append(reading)
+
+    def unchanged(self, file: IO[bytes], path: str) -> tuple[Reading, Prefix] | None:
+        """The longest reading that this open file begins with, and its prefix, to go on from."""
+        for reading in self._candidates(file, path):
+            if prefix := Prefix.unchanged(file, reading, self._numbers(reading)):
+                return reading, prefix
+        return None
+
+    def same(self, file: IO[bytes], path: str, prefix: Prefix) -> Reading | None:
+        """The reading that is all of this open file, whose hashes are given."""
+        chunks = prefix.chunks
+        for reading in self._candidates(file, path):
+            if (reading.size, reading.chunks) == (prefix.size, chunks):
+                return reading
+        return None
+
+    def _candidates(self, file: IO[bytes], path: str) -> Iterator[Reading]:
+        named = self._by_path.get(path)
+        if named:
+            yield named
+        if self._by_head:
+            yield from (r for r in self._by_head.get(head_of(file), ()) if r is not named)
+
+    def _numbers(self, reading: Reading) -> list[int]:
+        chunks = len(reading.chunks) // ID_BYTES
+        return sorted({*range(0, chunks, self._step), *range(max(0, chunks - 2), chunks)})
+
+
+def head_of(file: IO[bytes]) -> bytes:
+    """Hash of the first line of an open file, of its first bytes if that is very long."""
+    return xxhash.xxh3_128_digest(os.pread(file.fileno(), _HEAD_BYTES, 0).partition(b"\n")[0])
+
+
+def save_readings(store: LocalStore, name: str, readings: Sequence[Reading]) -> str:
+    """Put readings in the store; return their file."""
+    meta = {"chunk_bytes": CHUNK_BYTES, "paths": [reading.path for reading in readings]}
+    arrays = {
+        "meta": np.frombuffer(orjson.dumps(meta), np.uint8),
+        "heads": _bytes(reading.head for reading in readings),
+        "chunks": _bytes(reading.chunks for reading in readings),
+        **{
+            column: np.array([getattr(reading, column) for reading in readings], np.int64)
+            for column in _COLUMNS
+        },
+    }
+    return store.seal(FOLDER, name, pack(arrays), "safetensors")
+
+
+def _bytes(parts: Iterable[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(parts), np.uint8)
+
+
+def load_readings(store: LocalStore, file: str) -> list[Reading]:
+    """Readings from the store; none if their chunks have another size than these.
+
+    Raises:
+        DamagedFileError: the file is missing or not what was written.
+    """
+    arrays = unpack(store.unseal(file))
+    meta = orjson.loads(arrays["meta"].tobytes())
+    if meta["chunk_bytes"] != CHUNK_BYTES:
+        return []
+    chunks = arrays["chunks"].tobytes()
+    heads = arrays["heads"].tobytes()
+    ends = [0, *np.cumsum(ID_BYTES * -(-arrays["size"] // CHUNK_BYTES)).tolist()]
+    values: dict[str, Any] = {column: arrays[column].tolist() for column in _COLUMNS}
+    return [
+        Reading(
+            path=path,
+            head=heads[ID_BYTES * at : ID_BYTES * (at + 1)],
+            chunks=chunks[low:high],
+            **{column: values[column][at] for column in _COLUMNS},
+        )
+        for at, (path, (low, high)) in enumerate(zip(meta["paths"], pairwise(ends), strict=True))
+    ]
