@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from dagster_divorder.core import metrics
 from dagster_divorder.core.kernels import reference_metrics as slow
+from dagster_divorder.core.packing import Pieces, pack, sequence_counts
 from dagster_divorder.errors import InputError
 
 # Four documents of 3, 2, 4 and 1 tokens: clusters 0 0 0 1 | 1 2 2 2 | 2 0 in sequences of 4.
@@ -333,3 +334,103 @@ def test_average_of_one_order_is_that_order():
 def test_input_that_cannot_be_measured_is_refused_by_name(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+# ---- packed sequences, epochs, batches
+
+
+def packed_corpus(seed: int = 0):
+    """Documents packed by concat into full sequences of 50, with the clusters of the documents."""
+    rng = np.random.default_rng(seed)
+    tokens, labels = rng.integers(0, 90, 120), rng.integers(0, 5, 120).astype(np.int32)
+    tokens[-1] += 50 - tokens.sum() % 50
+    order = rng.permutation(120)
+    packed = pack(Pieces(order, np.zeros_like(order), tokens[order]), sequence_length=50)
+    return tokens, labels, order, packed
+
+
+def test_sequences_as_packed_measure_like_their_documents():
+    tokens, labels, order, packed = packed_corpus()
+    found = metrics.measure_packed(
+        packed, np.arange(len(packed)), {"cluster": labels}, {"cluster": 5}, batch=4
+    ).to_dict()
+    expected = metrics.measure(
+        order, tokens, {"cluster": labels}, {"cluster": 5}, sequence_length=50, batch=4
+    ).to_dict()
+    assert found.pop("documents") == np.count_nonzero(tokens) and expected.pop("documents") == 120
+    assert found["split"] == found.pop("flush") == expected.pop("split")
+    del expected["flush"], found["split"]
+    assert found["prefix"] == expected["prefix"]
+    for name in ("sequence_shares", "batch_shares"):
+        assert found[name]["cluster"] == expected[name]["cluster"]
+    for name, of_traits in found["windows"].items():
+        ours, theirs = of_traits["cluster"], expected["windows"][name]["cluster"]
+        # Cuts at sequence ends are breakpoints more: the trapezoids' bound on the mean comes nearer.
+        for mean in ("mean", "mean_tv"):
+            assert ours.pop(mean) <= theirs.pop(mean) + 1e-12
+        assert ours == pytest.approx(theirs, abs=1e-12)
+
+
+def test_sequences_in_another_order_are_windows_of_their_rows():
+    _, labels, _, packed = packed_corpus()
+    order = np.random.default_rng(1).permutation(len(packed))
+    found = metrics.measure_packed(packed, order, {"cluster": labels}, {"cluster": 5}, batch=1)
+    counts, groups = sequence_counts(packed, {"cluster": labels}, {"cluster": 5})
+    rows = counts.toarray()[order]
+    assert found.split == metrics.Distinct(
+        (rows > 0).sum(axis=1).mean(),
+        (rows > 0).sum(axis=1).min(),
+        (rows > 0).sum(axis=1).max(),
+        (rows > 0).sum(axis=1).std(),
+        len(rows),
+    )
+    gaps = np.abs(rows / 50 - rows.sum(axis=0) / rows.sum())
+    assert_allclose(found.sequence_shares["cluster"].mean_worst, gaps.max(axis=1).mean())
+    # Rows spread evenly over their sequence hide what their runs show.
+    (even,) = metrics.window_deviation(order, counts, groups, 50)
+    assert_allclose(even.worst, gaps.max())
+    assert even.worst <= found.windows["sequence"]["cluster"].worst + 1e-12
+
+
+def test_padded_sequences_are_counted_as_they_are():
+    """Best fit pads: token windows drift against the sequences, whose clusters are counted all the same."""
+    tokens, labels = np.array([6, 6, 6]), np.array([0, 1, 2], np.int32)
+    packed = pack(Pieces(np.arange(3), np.zeros(3, int), tokens), method="best_fit", sequence_length=8)
+    found = metrics.measure_packed(packed, [0, 1, 2], {"cluster": labels}, {"cluster": 3}, batch=1)
+    assert found.split == metrics.Distinct(1.0, 1, 1, 0.0, 3)
+    assert measured([0, 1, 2], tokens, labels, sequence_length=8).split.mean > 1
+
+
+def test_windows_run_on_into_the_next_epoch():
+    labels = np.array([0, 1, 0, 1], np.int32)
+    packed = pack(Pieces(np.arange(4), np.zeros(4, int), np.full(4, 2)), sequence_length=2)
+    first, turned = [0, 1, 2, 3], [1, 0, 3, 2]
+    traits, sizes = {"cluster": labels}, {"cluster": 2}
+    once = metrics.measure_packed(packed, first, traits, sizes, batch=2)
+    twice = metrics.measure_packed(packed, [first, turned], traits, sizes, batch=2)
+    assert (once.windows["batch"]["cluster"].worst, twice.windows["batch"]["cluster"].worst) == (0.0, 0.5)
+    assert twice.windows["batch"]["cluster"].worst_start == 6
+    assert twice.batch_shares == once.batch_shares and twice.tokens == once.tokens == 8
+
+
+def test_every_window_is_measured_and_named():
+    tokens, labels = random_corpus(200, 4)
+    found = measured(np.arange(200), tokens, labels, sequence_length=10, batch=3)
+    sizes = [found.windows[name]["length"].window_tokens for name in metrics.WINDOWS]
+    assert sizes == [10, 30, 300]
+    values = {(row["trait"], row["window"], row["measure"]): row["value"] for row in found.rows()}
+    assert values["length", "10 batches (anywhere)", "worst"] == found.windows["10 batches"]["length"].worst
+    assert values["cluster", "batch", "max_l2"] == found.batch_shares["cluster"].max_l2
+
+
+def test_share_of_batches_that_are_worse_than_our_worst():
+    labels = np.repeat(np.arange(4, dtype=np.int32), 25)
+    tokens = np.full(100, 10)
+    riffled = measured(np.arange(100).reshape(4, 25).T.ravel(), tokens, labels, sequence_length=40, batch=1)
+    blocks = measured(np.arange(100), tokens, labels, sequence_length=40, batch=1)
+    both = metrics.average([blocks, riffled])
+    assert metrics.worse_batches(blocks, riffled) == {"cluster": 1.0, "length": 1.0}
+    assert metrics.worse_batches(riffled, blocks) == {"cluster": 0.0, "length": 0.0}
+    assert metrics.worse_batches(both, riffled)["cluster"] == 0.5
+    none = measured(np.arange(100), tokens, labels, sequence_length=4000)
+    assert metrics.worse_batches(none, none) == {"cluster": 0.0, "length": 0.0}

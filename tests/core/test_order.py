@@ -110,7 +110,18 @@ def test_items_without_any_entry_are_ordered_too(strategy):
     assert sorted(run(counts, [0, 0, 1], strategy)) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("strategy", ["random", "jittered", "balanced"])
+WITH_CHANCE = {
+    "random",
+    "jittered",
+    "balanced",
+    "block_shuffle",
+    "grid_shuffle",
+    "within_shard",
+    "buffer",
+}
+
+
+@pytest.mark.parametrize("strategy", sorted(WITH_CHANCE))
 def test_another_seed_gives_another_order(strategy):
     # More items than the pool of `balanced` holds: up to there it is the exact greedy, which leaves nothing to chance.
     counts = one_hot([0, 1, 2] * 500, list(range(1, 1501)))
@@ -119,7 +130,7 @@ def test_another_seed_gives_another_order(strategy):
     )
 
 
-@pytest.mark.parametrize("strategy", sorted(set(STRATEGIES) - {"random", "jittered", "balanced"}))
+@pytest.mark.parametrize("strategy", sorted(set(STRATEGIES) - WITH_CHANCE))
 def test_a_strategy_without_chance_ignores_the_seed(strategy):
     counts = one_hot([0, 1, 2] * 30, list(range(1, 91)))
     assert np.array_equal(run(counts, [0, 0, 0], strategy, seed=0), run(counts, [0, 0, 0], strategy, seed=1))

@@ -5,7 +5,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.kernels import reference_order
-from dagster_divorder.core.order import STRATEGIES, order
+from dagster_divorder.core.order import STRATEGIES, balanced, order
 
 
 def heavy_tailed(n_items: int, unit: int = 1, seed: int = 0) -> tuple[csr_matrix, np.ndarray]:
@@ -58,6 +58,33 @@ def test_a_heavier_group_is_balanced_better():
     )
     assert one[0] < 0.9 * other[0]
     assert other[1] < 0.9 * one[1]
+
+
+def packed_sequences(n_items: int) -> tuple[csr_matrix, np.ndarray]:
+    """2048 tokens of three documents each, 100 clusters of uneven size and 20 length bins."""
+    random = np.random.default_rng(0)
+    cuts = np.sort(random.integers(1, 2048, (n_items, 2)), axis=1)
+    tokens = np.diff(cuts, axis=1, prepend=0, append=2048)
+    clusters = random.choice(100, (n_items, 3), p=random.dirichlet(np.ones(100)))
+    columns = np.concatenate([clusters, 100 + random.integers(0, 20, (n_items, 3))], axis=1)
+    rows = np.arange(n_items).repeat(6)
+    counts = csr_matrix((np.tile(tokens, 2).ravel(), (rows, columns.ravel())), shape=(n_items, 120))
+    return counts, np.repeat([0, 1], [100, 20])
+
+
+@pytest.mark.parametrize("pool", [balanced.POOL, 1024], ids=["one pool holds all", "two pools and a gap"])
+def test_balanced_strays_no_further_than_the_exact_greedy(pool, monkeypatch):
+    monkeypatch.setattr(balanced, "POOL", pool)
+    counts, groups = packed_sequences(8_000)
+    rows = reference_order.centred(counts.toarray(), groups)
+    exact, fast = (
+        np.cumsum(rows[order(counts, groups, strategy=strategy)], axis=0) for strategy in ("f3", "balanced")
+    )
+    for group in (0, 1):
+        one, other = (np.linalg.norm(path[:, groups == group], axis=1) for path in (exact, fast))
+        assert other.mean() <= 1.1 * one.mean()
+        assert other.max() <= 1.15 * one.max()
+    assert np.abs(fast).max() <= 1.25 * np.abs(exact).max()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -1,4 +1,4 @@
-"""One walk over the sparse rows for what strategies with one label an item need."""
+"""Walks over the sparse rows: labels and sizes, totals, and dealing items to the segments of a path."""
 
 from typing import Any
 
@@ -34,4 +34,71 @@ def largest_and_sum(
                     largest = data[k]
                     out[s] = indices[k]
                     found = True
+    return out
+
+
+@njit(cache=True, nogil=True)
+def norms_and_sums(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    data: NDArray[Any],
+    wanted: NDArray[np.bool_],
+    norms: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """norms[s] = L2 norm of the wanted columns of row s, where `norms` is float64 (M,), or (1,) for their sum over all
+    rows; it is added to. Returns the sum of every column, float64 (J,). O(nnz + J), no scratch."""
+    sums = np.zeros(wanted.shape[0])
+    summed = norms.shape[0] == 1
+    for s in range(indptr.shape[0] - 1):
+        square = 0.0
+        for k in range(indptr[s], indptr[s + 1]):
+            value = np.float64(data[k])
+            sums[indices[k]] += value
+            if wanted[indices[k]]:
+                square += value * value
+        norms[0 if summed else s] += np.sqrt(square)
+    return sums
+
+
+@njit(cache=True, nogil=True)
+def deal(
+    stream: NDArray[np.int64],
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    data: NDArray[Any],
+    groups: NDArray[np.int32],
+    weights: NDArray[np.float64],
+    wanted: NDArray[np.float64],
+) -> NDArray[np.int32]:
+    """The segment of each item of `stream`, int32 (n,): items are dealt so that all segments fill evenly.
+
+    wanted: float64 (J, P), what segment p is to hold of trait value j. With f_g the share of group g dealt so far, the
+    item goes where it deviates least, argmin_p sum_j w_g c_j (T_jp - f_g wanted_jp), the first of equal ones.
+    O(entries P) time, O(J P) scratch.
+    """
+    segments = wanted.shape[1]
+    total = np.zeros(weights.shape[0])
+    for j in range(groups.shape[0]):
+        total[groups[j]] += wanted[j].sum()
+    dealt = np.zeros(weights.shape[0])
+    held = np.zeros_like(wanted)
+    score = np.empty(segments)
+    out = np.empty(stream.shape[0], np.int32)
+    for i in range(stream.shape[0]):
+        item = stream[i]
+        for k in range(indptr[item], indptr[item + 1]):
+            dealt[groups[indices[k]]] += data[k]
+        score[:] = 0.0
+        for k in range(indptr[item], indptr[item + 1]):
+            j = indices[k]
+            g = groups[j]
+            share = dealt[g] / total[g] if total[g] > 0.0 else 0.0
+            factor = weights[g] * data[k]
+            has, wants = held[j], wanted[j]
+            for p in range(segments):
+                score[p] += factor * (has[p] - share * wants[p])
+        best = np.argmin(score)
+        out[i] = best
+        for k in range(indptr[item], indptr[item + 1]):
+            held[indices[k], best] += data[k]
     return out

@@ -1,4 +1,10 @@
-"""Slow, obvious twins of `windows.py` that write out every single token. For tests only; O(tokens) memory."""
+"""Slow, obvious twins: of `windows.py`, writing out every single token; of `sliding_windows.py`, in exact fractions.
+
+For tests only; O(tokens) memory, O(M J) fractions.
+"""
+
+from bisect import bisect_right
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,12 +51,14 @@ def window_counts(tokens: Ints, codes: Codes, n_values: int, window: int) -> Int
     return np.array(rows, np.int64).reshape(-1, n_values)
 
 
-def window_deviations(tokens: Ints, codes: Codes, share: Floats, window: int) -> tuple[Floats, Floats]:
-    """Worst and total variation of the full windows only."""
+def window_deviations(
+    tokens: Ints, codes: Codes, share: Floats, window: int
+) -> tuple[Floats, Floats, Floats]:
+    """Worst, total variation and L2 distance of the full windows only."""
     full = [inside for inside in token_windows(tokens, codes, window) if len(inside) == window]
     counts = np.array([np.bincount(inside, minlength=len(share)) for inside in full]).reshape(-1, len(share))
     gaps = np.abs(counts / window - share)
-    return gaps.max(axis=1, initial=0.0), 0.5 * gaps.sum(axis=1)
+    return gaps.max(axis=1, initial=0.0), 0.5 * gaps.sum(axis=1), np.sqrt((gaps**2).sum(axis=1))
 
 
 def prefix_squares(tokens: Ints, codes: Codes, share: Floats, window: int) -> Floats:
@@ -67,3 +75,37 @@ def coverage(tokens: Ints, codes: Codes) -> float:
         if set(stream[:read]) == wanted:
             return read / len(stream) if stream else 0.0
     raise AssertionError("the whole stream has every value")
+
+
+def sliding_windows(
+    order: list[int], counts: list[list[int]], groups: list[int], window: int
+) -> tuple[list[int], list[tuple[list[Fraction], list[Fraction]]]]:
+    """The breakpoints, and by group (worst, TV) at each, from the share of every value there.
+
+    The amount of value j in [0, t) is read off the straight lines between item boundaries.
+    """
+    length = [sum(c for c, g in zip(row, groups, strict=True) if g == 0) for row in counts]
+    items = [s for s in order if length[s]]
+    bounds, amounts = [0], [[0] * len(groups)]
+    for s in items:
+        bounds.append(bounds[-1] + length[s])
+        amounts.append([n + c for n, c in zip(amounts[-1], counts[s], strict=True)])
+
+    def before(t: int) -> list[Fraction]:
+        s = min(bisect_right(bounds, t), len(items)) - 1
+        part = Fraction(t - bounds[s], bounds[s + 1] - bounds[s])
+        return [n + part * (m - n) for n, m in zip(amounts[s], amounts[s + 1], strict=True)]
+
+    def gaps(a: int, values: list[int]) -> list[Fraction]:
+        inside = [n - m for n, m in zip(before(a + window), before(a), strict=True)]
+        found, whole = sum(inside[j] for j in values), sum(amounts[-1][j] for j in values)
+        return [
+            abs(inside[j] / found - Fraction(amounts[-1][j], whole)) if found else Fraction(0) for j in values
+        ]
+
+    starts = sorted({a for t in bounds for a in (t, t - window) if 0 <= a <= bounds[-1] - window})
+    by_group = []
+    for group in range(max(groups) + 1):
+        found = [gaps(a, [j for j, g in enumerate(groups) if g == group]) for a in starts]
+        by_group.append(([max(gap) for gap in found], [sum(gap, Fraction(0)) / 2 for gap in found]))
+    return starts, by_group

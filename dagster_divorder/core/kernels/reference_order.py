@@ -1,11 +1,13 @@
 """Slow, obvious twins of the order kernels and of whole strategies: plain loops, dense rows. For tests only."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+# From the totals (J,) to (X (J,), sigma (J,)): what they are to be, and the shares asked for at this point.
+Wanted = Callable[[Floats], tuple[Floats, Floats]]
 # Values near 1 that differ by less are equal but for rounding.
 TIE = 1e-9
 
@@ -95,29 +97,182 @@ def centred(rows: Floats, groups: Sequence[int]) -> Floats:
 
 
 def sign_pass(items: Sequence[int], rows: Floats) -> list[int]:
-    """Centred rows (M, J), with any further coordinates."""
+    """Centred rows (M, J), with any further coordinates: plus rows in order, then minus rows reversed."""
+    front, back = signed(items, rows)
+    return front + back[::-1]
+
+
+def signed(items: Sequence[int], rows: Floats) -> tuple[list[int], list[int]]:
+    """(Plus rows, minus rows), each as they come."""
     running = np.zeros(rows.shape[1])
     front: list[int] = []
     back: list[int] = []
     for item in items:
-        if running @ rows[item] <= TIE:
+        if running @ rows[item] <= TIE * max(1.0, float(np.abs(rows).max()) ** 2):
             front.append(item)
             running += rows[item]
         else:
             back.append(item)
             running -= rows[item]
-    return front + back[::-1]
+    return front, back
 
 
-def best_of_pool(items: Sequence[int], rows: Floats, pool: int) -> list[int]:
-    """Centred rows (M, J), with any further coordinates."""
-    stream = list(items)
-    deviation = np.zeros(rows.shape[1])
-    out = []
-    while stream:
-        squares = {item: float(((deviation + rows[item]) ** 2).sum()) for item in stream[:pool]}
-        best = min(item for item, square in squares.items() if square <= min(squares.values()) + TIE)
-        stream.remove(best)
-        deviation += rows[best]
+def group_sums(values: Floats, groups: Sequence[int]) -> Floats:
+    """Of (..., J) values, each group's sum in the place of every one of its values."""
+    of = np.asarray(groups)
+    return np.stack([values[..., of == group].sum(axis=-1) for group in of], axis=-1)
+
+
+def straight(whole: Floats, groups: Sequence[int]) -> Wanted:
+    """The mix of the whole: X = tau S."""
+    sums = group_sums(whole, groups)
+    tau = np.divide(whole, sums, out=np.zeros(len(whole)), where=sums > 0)
+    return lambda totals: (tau * group_sums(totals, groups), tau)
+
+
+def moving(progress: Floats, shares: Floats, whole: Floats, groups: Sequence[int]) -> Wanted:
+    """A fitted table: X = W_g integral of sigma up to p, and sigma for what the group has beyond p W_g."""
+    of, sums = np.asarray(groups), group_sums(whole, groups)
+    first = int(np.argmax(of == 0))
+
+    def wanted(totals: Floats) -> tuple[Floats, Floats]:
+        now = group_sums(totals, groups)
+        p = now[first] / sums[first]
+        sigma = np.array([np.interp(p, progress, column) for column in shares.T])
+        knots = np.append(progress[progress < p], p)
+        values = np.stack([np.interp(knots, progress, column) for column in shares.T])
+        integral = 0.5 * ((values[:, 1:] + values[:, :-1]) * np.diff(knots)).sum(axis=1)
+        return sums * integral + sigma * (now - p * sums), sigma
+
+    return wanted
+
+
+def best_of_pool(
+    stream: Sequence[int],
+    rows: Floats,
+    groups: Sequence[int],
+    weights: Floats,
+    wanted: Wanted,
+    *,
+    pool: int,
+    own: float = 1.0,
+    given: int = 0,
+    placed: Floats | None = None,
+    pace: Floats | None = None,
+    ahead: float = 0.0,
+) -> list[int]:
+    """Raw rows (M, J); the score is <D, a> + own |a|^2 / 2 with D = T - X and a = c - sigma l."""
+    coming = list(stream)
+    held: list[int] = []
+    out: list[int] = []
+    size = min(max(pool, given), len(coming))
+    totals = np.zeros(rows.shape[1]) if placed is None else placed.copy()
+    excess = np.zeros(len(rows)) if pace is None else pace
+    scale = weights[np.asarray(groups)]
+    while coming or held:
+        if len(held) <= size - max(1, size // 4):
+            more = size - len(held)
+            held, coming = held + coming[:more], coming[more:]
+        x, sigma = wanted(totals)
+        scores = {}
+        for item in held:
+            a = rows[item] - sigma * group_sums(rows[item], groups)
+            scores[item] = float((scale * a * (totals - x + 0.5 * own * a)).sum())
+            scores[item] += excess[item] * (ahead + 0.5 * own * excess[item])
+        best = min(item for item, score in scores.items() if score <= min(scores.values()) + TIE)
+        if len(out) < given:
+            best = stream[len(out)]
+        held.remove(best)
+        totals += rows[best]
+        ahead += excess[best]
+        out.append(best)
+    return out
+
+
+def f1(
+    rows: Floats, groups: Sequence[int], placed: Floats, wanted: Callable[[Floats], Wanted], left: list[int]
+) -> list[int]:
+    """The second seed's first objective over the items `left`, after `placed`; group 0 alone. `wanted` makes the path
+    from the whole's totals."""
+    kept = np.asarray(groups) == 0
+    return f3(rows[:, kept], [0] * int(kept.sum()), np.ones(1), placed[kept], wanted, left)
+
+
+def f2(
+    rows: Floats,
+    groups: Sequence[int],
+    placed: list[int],
+    wanted: Callable[[Floats], Wanted],
+    left: list[int],
+    lambda_: float,
+) -> list[int]:
+    """The second: `placed` are items."""
+    kept = np.asarray(groups) == 0
+    first = rows[:, kept]
+    norms = np.sqrt((first**2).sum(axis=1))
+    by_token = norms.sum() / first.sum() if first.sum() > 0 else 0.0
+    path = wanted(first.sum(axis=0))
+    before, out, remaining = list(placed), [], list(left)
+    while remaining:
+        totals = first[before].sum(axis=0)
+        x, sigma = path(totals)
+
+        def objective(item: int, totals: Floats = totals, x: Floats = x, sigma: Floats = sigma) -> float:
+            off = totals + first[item] - x - sigma * first[item].sum()
+            pace = norms[[*before, item]].sum() - by_token * first[[*before, item]].sum()
+            return float((off**2).sum() + lambda_ * pace**2)
+
+        best = first_of_least(remaining, objective)
+        before.append(best)
+        remaining.remove(best)
+        out.append(best)
+    return out
+
+
+def f3(
+    rows: Floats,
+    groups: Sequence[int],
+    weights: Floats,
+    placed: Floats,
+    wanted: Callable[[Floats], Wanted],
+    left: list[int],
+) -> list[int]:
+    """The third, over any groups."""
+    scale, path = weights[np.asarray(groups)], wanted(rows.sum(axis=0))
+    totals, out, remaining = placed.copy(), [], list(left)
+    while remaining:
+        x, sigma = path(totals)
+
+        def objective(item: int, totals: Floats = totals, x: Floats = x, sigma: Floats = sigma) -> float:
+            off = totals + rows[item] - x - sigma * group_sums(rows[item], groups)
+            return float((scale * off**2).sum())
+
+        best = first_of_least(remaining, objective)
+        totals += rows[best]
+        remaining.remove(best)
+        out.append(best)
+    return out
+
+
+def first_of_least(items: Sequence[int], objective: Callable[[int], float]) -> int:
+    values = {item: objective(item) for item in items}
+    least = min(values.values())
+    return min(item for item, value in values.items() if value <= least + TIE * max(1.0, least))
+
+
+def deal(
+    stream: Sequence[int], rows: Floats, groups: Sequence[int], weights: Floats, wanted: Floats
+) -> list[int]:
+    """wanted (J, P). The segment of each item of the stream."""
+    scale = weights[np.asarray(groups)]
+    total = group_sums(wanted.sum(axis=1), groups)
+    dealt, held = np.zeros(rows.shape[1]), np.zeros_like(wanted)
+    out: list[int] = []
+    for item in stream:
+        dealt = dealt + group_sums(rows[item], groups)
+        share = np.divide(dealt, total, out=np.zeros_like(dealt), where=total > 0)
+        scores = (scale * rows[item]) @ (held - share[:, np.newaxis] * wanted)
+        best = int(np.flatnonzero(scores <= scores.min() + TIE)[0])
+        held[:, best] += rows[item]
         out.append(best)
     return out

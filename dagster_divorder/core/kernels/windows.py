@@ -91,19 +91,24 @@ def distinct_flush(tokens: Ints, codes: Codes, n_values: int, window: int) -> In
 @njit(cache=True, nogil=True)
 def window_deviations(
     tokens: Ints, codes: Codes, share: Floats, heaviest: Ints, window: int, windows: int
-) -> tuple[Floats, Floats]:
-    """worst, tv: float64 (windows,) each, of the first `windows` full windows against `share` (J,), of sum 1.
+) -> tuple[Floats, Floats, Floats]:
+    """worst, tv, l2: float64 (windows,) each, of the first `windows` full windows against `share` (J,), of sum 1.
 
     With q_j = tokens of value j in the window / window:
         worst = max_j |q_j - share_j|        tv = 1/2 sum_j |q_j - share_j| = sum_j max(0, q_j - share_j)
+        l2^2 = sum_j (q_j - share_j)^2
     (both q and share sum to 1, so what is too much equals what is too little). A value absent from the window
-    adds nothing to the right-hand sum, and among the absent ones the heaviest decides the maximum, so only
-    the values present are visited: `heaviest` (J,) lists the values by falling share.
+    adds nothing to the right-hand sum of tv, among the absent ones the heaviest decides the maximum, and their
+    squared shares are what the present ones leave of all, so only the values present are visited: `heaviest` (J,)
+    lists the values by falling share.
     """
     worst = np.empty(windows, np.float64)
     tv = np.empty(windows, np.float64)
+    l2 = np.empty(windows, np.float64)
     inside = np.zeros(share.shape[0], np.int64)
     present = np.empty(share.shape[0], np.int64)
+    squares = (share * share).sum()
+    in_use = (share > 0).sum()
     n_present = 0
     filled = 0
     done = 0
@@ -121,6 +126,8 @@ def window_deviations(
                 continue
             most = 0.0
             excess = 0.0
+            square = 0.0
+            absent = squares
             for j in heaviest:
                 if inside[j] == 0:
                     most = share[j]
@@ -130,13 +137,17 @@ def window_deviations(
                 gap = inside[j] / window - share[j]
                 most = max(most, abs(gap))
                 excess += max(gap, 0.0)
+                square += gap * gap
+                absent -= share[j] * share[j]
                 inside[j] = 0
+            # With none absent, what is left is rounding.
+            l2[done] = np.sqrt(square + (max(absent, 0.0) if n_present < in_use else 0.0))
             worst[done] = most
             tv[done] = excess
             done += 1
             n_present = 0
             filled = 0
-    return worst, tv
+    return worst, tv, l2
 
 
 @njit(cache=True, nogil=True)

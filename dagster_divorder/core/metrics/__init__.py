@@ -8,26 +8,39 @@ the corpus is then what it names.
 
 Guarantee: exact token counts in int64, to 9.2e18 tokens; shares and deviations in float64. The same input
 gives the same bytes, whatever the number of threads.
-Cost: O(N + W) for each measure, O(N + S x J) for the prefix deviation; O(N + W) memory.
-Known weakness: windows are aligned (they start at multiples of their length).
+Cost: O(N + W) for each measure, O(N log J) for windows at every position, O(N + S x J) for the prefix deviation;
+O(N + W) memory.
+Windows are aligned (they start at multiples of their length) where a measure is called by sequence or batch;
+`window_deviation` looks at every position.
 Source: the objective is the second seed's ("Don't Shuffle, Optimize"), distinct clusters the first's.
 """
 
 from dagster_divorder.core.metrics.distinct import Distinct, distinct_clusters
-from dagster_divorder.core.metrics.diversity import Diversity, average, measure
+from dagster_divorder.core.metrics.diversity import WINDOWS, Diversity, average, measure, worse_batches
+from dagster_divorder.core.metrics.packed import measure_packed
 from dagster_divorder.core.metrics.prefix import PrefixDeviation, coverage, prefix_deviation
 from dagster_divorder.core.metrics.shares import ShareDeviation, cluster_mix, share_deviation
+from dagster_divorder.core.metrics.verdict import Verdict, beats_shuffling
+from dagster_divorder.core.metrics.window_deviation import WindowDeviation, shuffled_tokens, window_deviation
 
 __all__ = [
+    "WINDOWS",
     "Distinct",
     "Diversity",
     "PrefixDeviation",
     "ShareDeviation",
+    "Verdict",
+    "WindowDeviation",
     "average",
+    "beats_shuffling",
     "cluster_mix",
     "coverage",
     "distinct_clusters",
     "measure",
+    "measure_packed",
     "prefix_deviation",
     "share_deviation",
+    "shuffled_tokens",
+    "window_deviation",
+    "worse_batches",
 ]

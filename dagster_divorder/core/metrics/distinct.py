@@ -17,6 +17,7 @@ from dagster_divorder.core.metrics.stream import codes_in_order, n_values_of, po
 from dagster_divorder.errors import InputError
 
 Packer = Literal["split", "flush"]
+PACKERS: tuple[Packer, Packer] = ("split", "flush")
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,16 @@ def distinct_in_stream(
     if packer not in kernels:
         raise InputError(f"packer is {packer!r}; expected 'split' or 'flush'")
     counts: NDArray[np.int64] = kernels[packer](tokens, codes, n_values, sequence_length)
+    return counts
+
+
+def distinct_in_sequences(
+    indptr: NDArray[np.int64], codes: NDArray[np.int32], n_values: int
+) -> NDArray[np.int64]:
+    """The same for sequences packed before: sequence s holds the runs indptr[s]:indptr[s+1] of those in order."""
+    from dagster_divorder.core.kernels.packing import distinct_values
+
+    counts: NDArray[np.int64] = distinct_values(indptr, np.arange(len(codes)), codes, n_values)
     return counts
 
 

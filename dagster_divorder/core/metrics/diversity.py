@@ -5,25 +5,40 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.metrics.distinct import Distinct, distinct_in_stream, summarize
+from dagster_divorder.core.metrics.distinct import (
+    PACKERS,
+    Distinct,
+    distinct_in_sequences,
+    distinct_in_stream,
+    summarize,
+)
 from dagster_divorder.core.metrics.prefix import PrefixDeviation, coverage_in_stream, prefix_in_stream
-from dagster_divorder.core.metrics.shares import ShareDeviation, deviation_in_stream
+from dagster_divorder.core.metrics.shares import ShareDeviation, deviation_in_stream, variation_in_stream
 from dagster_divorder.core.metrics.stream import codes_in_order, positive, tokens_in_order
+from dagster_divorder.core.metrics.window_deviation import WindowDeviation, windows_in_stream
 from dagster_divorder.errors import InputError
 
 Row = dict[str, str | float]
-Frozen = TypeVar("Frozen", Distinct, ShareDeviation, PrefixDeviation)
+Frozen = TypeVar("Frozen", Distinct, ShareDeviation, PrefixDeviation, WindowDeviation)
+
+BATCHES = 10
+"""Batches in the largest window that is measured."""
+WINDOWS = ("sequence", "batch", f"{BATCHES} batches")
+"""Windows of which every position is measured, by rising size."""
 
 
 @dataclass(frozen=True, eq=False)
 class Diversity:
     """All measures of one order, or their averages over several (see `average`).
 
-    documents, tokens: in the order. sequence_length: L in tokens. batch: sequences a batch.
+    documents, tokens: in the order (packed sequences: documents with tokens). sequence_length: L in tokens.
+    batch: sequences a batch.
     split, flush: distinct clusters per sequence under the two packers.
-    sequence_shares, batch_shares: by trait, the share deviation in windows of L and of L * batch tokens.
+    sequence_shares, batch_shares: by trait, the share deviation in aligned windows of L and of L * batch tokens.
+    windows: by window (see WINDOWS) and trait, the deviation over every position of it.
+    batch_tv: by trait, total variation of each aligned batch, float64 (B,); of all orders, if averaged.
     prefix: the prefix deviation over all traits together, in tokens.
     coverage: the share of the tokens after which every cluster has been seen.
     """
@@ -36,12 +51,15 @@ class Diversity:
     flush: Distinct
     sequence_shares: Mapping[str, ShareDeviation]
     batch_shares: Mapping[str, ShareDeviation]
+    windows: Mapping[str, Mapping[str, WindowDeviation]]
+    batch_tv: Mapping[str, NDArray[np.float64]]
     prefix: PrefixDeviation
     coverage: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The same nested, of plain numbers, strings and lists: ready for JSON."""
+        """The same nested, of plain numbers, strings and lists: ready for JSON. `batch_tv` is left out."""
         result = asdict(self)
+        del result["batch_tv"]
         result["prefix"]["share"] = self.prefix.share.tolist()
         result["prefix"]["l2"] = self.prefix.l2.tolist()
         return result
@@ -49,7 +67,8 @@ class Diversity:
     def rows(self) -> list[Row]:
         """One row {trait, window, measure, value} for each number; the curve is left to `prefix`.
 
-        window: "sequence" (as a splitting packer cuts), "sequence (flush)", "batch", "prefix" or "corpus".
+        window: "sequence" (as a splitting packer cuts), "sequence (flush)", "batch", "prefix" or "corpus"; for the
+        deviation over every position, "sequence (anywhere)" and so on.
         """
         rows: list[Row] = []
 
@@ -64,7 +83,12 @@ class Diversity:
         add("cluster", "sequence (flush)", "distinct_", self.flush, statistics)
         for window, shares in (("sequence", self.sequence_shares), ("batch", self.batch_shares)):
             for trait, deviation in shares.items():
-                add(trait, window, "", deviation, ("mean_worst", "max_worst", "mean_tv", "max_tv", "windows"))
+                names = ("mean_worst", "max_worst", "mean_tv", "max_tv", "mean_l2", "max_l2", "windows")
+                add(trait, window, "", deviation, names)
+        for window, traits in self.windows.items():
+            for trait, anywhere in traits.items():
+                measures = ("worst", "mean", "ideal", "worst_tv", "mean_tv", "ideal_tv", "positions")
+                add(trait, f"{window} (anywhere)", "", anywhere, measures)
         add("all", "prefix", "l2_", self.prefix, ("mean", "max"))
         add("cluster", "corpus", "", self, ("coverage",))
         return rows
@@ -78,11 +102,17 @@ def measure(
     *,
     sequence_length: int,
     batch: int,
+    sequences: NDArray[np.int64] | None = None,
+    next_epochs: Sequence[ArrayLike] = (),
 ) -> Diversity:
     """Every measure of `order` over the corpus.
 
     tokens: int (N,) by document. traits: by name, int (N,) codes in [0, n_values[name]); one is "cluster".
     sequence_length: L in tokens. batch: sequences a batch. A few passes over the documents for each trait.
+    sequences: int64 (S + 1,), for runs of tokens that are packed already: sequence s holds the runs
+        order[sequences[s]:sequences[s+1]]. Then `split` and `flush` both count the clusters of these sequences, which
+        padding may make shorter than L tokens; windows are of tokens, without padding.
+    next_epochs: orders of the epochs after this one. `windows` run on into them; all else is of `order` alone.
     """
     if "cluster" not in traits:
         raise InputError(
@@ -96,18 +126,44 @@ def measure(
     stream = tokens_in_order(order, tokens)
     codes = {name: codes_in_order(order, of, n_values[name], documents) for name, of in traits.items()}
     cluster, k = codes["cluster"], n_values["cluster"]
+    if sequences is None:
+        split, flush = (distinct_in_stream(stream, cluster, k, length, packer) for packer in PACKERS)
+    else:
+        split = flush = distinct_in_sequences(sequences, cluster, k)
+    history, history_codes = stream, codes
+    if next_epochs:
+        every = np.concatenate([order, *next_epochs])
+        history = tokens_in_order(every, tokens)
+        history_codes = {t: codes_in_order(every, of, n_values[t], documents) for t, of in traits.items()}
     return Diversity(
         documents=len(stream),
         tokens=int(stream.sum()),
         sequence_length=length,
         batch=batch,
-        split=summarize(distinct_in_stream(stream, cluster, k, length, "split")),
-        flush=summarize(distinct_in_stream(stream, cluster, k, length, "flush")),
+        split=summarize(split),
+        flush=summarize(flush),
         sequence_shares={t: deviation_in_stream(stream, of, n_values[t], length) for t, of in codes.items()},
         batch_shares={t: deviation_in_stream(stream, of, n_values[t], window) for t, of in codes.items()},
+        windows={
+            name: {
+                trait: windows_in_stream(history, of, n_values[trait], tokens_in_window)
+                for trait, of in history_codes.items()
+            }
+            for name, tokens_in_window in zip(WINDOWS, (length, window, BATCHES * window), strict=True)
+        },
+        batch_tv={t: variation_in_stream(stream, of, n_values[t], window) for t, of in codes.items()},
         prefix=prefix_in_stream(stream, list(codes.values()), [n_values[t] for t in codes], length),
         coverage=coverage_in_stream(stream, cluster, k),
     )
+
+
+def worse_batches(others: Diversity, ours: Diversity) -> dict[str, float]:
+    """By trait, the share of the other order's (or orders') batches whose total variation exceeds that of our worst
+    batch: 1.0 says that our worst is better than their best. 0.0 without a full batch."""
+    return {
+        trait: float((tv > ours.batch_tv[trait].max(initial=0.0)).mean()) if tv.size else 0.0
+        for trait, tv in others.batch_tv.items()
+    }
 
 
 def average(orders: Sequence[Diversity]) -> Diversity:
@@ -115,7 +171,7 @@ def average(orders: Sequence[Diversity]) -> Diversity:
 
     Means of means; of minima and maxima too the mean over the orders, which is what one such order has on
     average (the extreme of all would grow with the number of orders). Curves are averaged point by point.
-    `worst_window` is -1 where the orders disagree.
+    `worst_window` and `worst_start` are -1 where the orders disagree. `batch_tv` holds the batches of all.
     """
     if not orders:
         raise InputError("average got no order to average; expected at least one Diversity")
@@ -132,6 +188,11 @@ def average(orders: Sequence[Diversity]) -> Diversity:
         flush=_mean([d.flush for d in orders]),
         sequence_shares={t: _mean([d.sequence_shares[t] for d in orders]) for t in first.sequence_shares},
         batch_shares={t: _mean([d.batch_shares[t] for d in orders]) for t in first.batch_shares},
+        windows={
+            name: {t: _mean([d.windows[name][t] for d in orders]) for t in traits}
+            for name, traits in first.windows.items()
+        },
+        batch_tv={t: np.concatenate([d.batch_tv[t] for d in orders]) for t in first.batch_tv},
         prefix=_mean([d.prefix for d in orders]),
         coverage=float(np.mean([d.coverage for d in orders])),
     )
@@ -144,7 +205,7 @@ def _mean(values: Sequence[Frozen]) -> Frozen:
         column = [getattr(value, field.name) for value in values]
         if all(np.array_equal(column[0], other) for other in column[1:]):
             merged[field.name] = column[0]
-        elif field.name == "worst_window":
+        elif field.name in ("worst_window", "worst_start"):
             merged[field.name] = -1
         else:
             mean = np.mean(column, axis=0)

@@ -15,6 +15,7 @@ class ShareDeviation:
 
     For window w with shares p_j(w), both in [0, 1]:
         worst_w = max_j |p_j(w) - p_j|        tv_w = 1/2 sum_j |p_j(w) - p_j|
+        l2_w = sqrt(sum_j (p_j(w) - p_j)^2)
     windows: full windows measured; 0 for a corpus without tokens, and then all values are 0.
     worst_window: the first window with the largest worst_w; -1 without one, or if averaged orders disagree.
     partial: the corpus is shorter than one window, which is then the whole corpus (and deviates by 0).
@@ -25,6 +26,8 @@ class ShareDeviation:
     max_worst: float
     mean_tv: float
     max_tv: float
+    mean_l2: float
+    max_l2: float
     worst_window: int
     partial: bool
 
@@ -45,24 +48,41 @@ def deviation_in_stream(
     tokens: NDArray[np.int64], codes: NDArray[np.int32], n_values: int, window_tokens: int
 ) -> ShareDeviation:
     """The same for documents already in order."""
-    from dagster_divorder.core.kernels.windows import window_deviations
-
     total = int(tokens.sum())
     if total == 0:
-        return ShareDeviation(0, 0.0, 0.0, 0.0, 0.0, -1, partial=False)
-    window = min(window_tokens, total)
-    share = token_shares(tokens, codes, n_values)
-    heaviest = np.argsort(-share, kind="stable")
-    worst, tv = window_deviations(tokens, codes, share, heaviest, window, total // window)
+        return ShareDeviation(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1, partial=False)
+    worst, tv, l2 = _each_window(tokens, codes, n_values, min(window_tokens, total))
     return ShareDeviation(
         windows=len(worst),
         mean_worst=float(worst.mean()),
         max_worst=float(worst.max()),
         mean_tv=float(tv.mean()),
         max_tv=float(tv.max()),
+        mean_l2=float(l2.mean()),
+        max_l2=float(l2.max()),
         worst_window=int(worst.argmax()),
         partial=total < window_tokens,
     )
+
+
+def variation_in_stream(
+    tokens: NDArray[np.int64], codes: NDArray[np.int32], n_values: int, window_tokens: int
+) -> NDArray[np.float64]:
+    """Total variation of each full window, float64 (windows,)."""
+    return _each_window(tokens, codes, n_values, window_tokens)[1]
+
+
+def _each_window(
+    tokens: NDArray[np.int64], codes: NDArray[np.int32], n_values: int, window: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    from dagster_divorder.core.kernels.windows import window_deviations
+
+    share = token_shares(tokens, codes, n_values)
+    heaviest = np.argsort(-share, kind="stable")
+    found: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] = window_deviations(
+        tokens, codes, share, heaviest, window, int(tokens.sum()) // window
+    )
+    return found
 
 
 def cluster_mix(

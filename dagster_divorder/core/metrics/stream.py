@@ -11,7 +11,7 @@ def tokens_in_order(order: ArrayLike, tokens: ArrayLike) -> NDArray[np.int64]:
     counts = np.asarray(tokens)
     if counts.ndim != 1 or not (np.issubdtype(counts.dtype, np.integer) or counts.size == 0):
         raise InputError(f"tokens is {counts.dtype} {counts.shape}; expected whole numbers (N,)")
-    stream = np.ascontiguousarray(counts[_indices(order, len(counts))], np.int64)
+    stream = np.ascontiguousarray(counts[indices_in(order, len(counts), "document")], np.int64)
     if stream.size and stream.min() < 0:
         raise InputError(f"tokens holds {stream.min()}; expected counts of 0 or more")
     return stream
@@ -26,7 +26,7 @@ def codes_in_order(order: ArrayLike, codes: ArrayLike, n_values: int, documents:
         )
     if values.size and not np.issubdtype(values.dtype, np.integer):
         raise InputError(f"codes is {values.dtype}; expected whole numbers, one trait value a document")
-    stream = values[_indices(order, documents)]
+    stream = values[indices_in(order, documents, "document")]
     if stream.size and (stream.min() < 0 or stream.max() >= n_values):
         raise InputError(
             f"the trait values run from {stream.min()} to {stream.max()}; expected them in [0, {n_values})"
@@ -54,11 +54,12 @@ def positive(name: str, value: int) -> int:
     return int(value)
 
 
-def _indices(order: ArrayLike, documents: int) -> NDArray[np.int64]:
+def indices_in(order: ArrayLike, items: int, name: str = "item") -> NDArray[np.int64]:
+    """The order as int64 (M,). InputError when it names an item that is not there."""
     indices = np.asarray(order, np.int64)
-    if indices.size and (indices.min() < 0 or indices.max() >= documents):
+    if indices.size and (indices.min() < 0 or indices.max() >= items):
         raise InputError(
-            f"the order names document {indices.min() if indices.min() < 0 else indices.max()}; "
-            f"there are {documents}, counted from 0"
+            f"the order names {name} {indices.min() if indices.min() < 0 else indices.max()}; "
+            f"there are {items}, counted from 0"
         )
     return indices

@@ -17,6 +17,12 @@ from numpy.typing import ArrayLike, NDArray
 from dagster_divorder.core.order import (
     balanced,
     bin_packing,
+    block_shuffle,
+    buffer,
+    f1,
+    f2,
+    f3,
+    grid_shuffle,
     jittered,
     original,
     random,
@@ -24,14 +30,16 @@ from dagster_divorder.core.order import (
     stratified,
     token_deficit,
     token_share_greedy,
+    within_shard,
 )
-from dagster_divorder.core.order.problem import Order, Problem, make_problem, one_of
+from dagster_divorder.core.order.problem import Order, Problem, Targets, frozen_items, make_problem, one_of
+from dagster_divorder.core.order.targets import check_targets
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array, csr_matrix
 
-__all__ = ["STRATEGIES", "Order", "Problem", "order"]
+__all__ = ["STRATEGIES", "Order", "Problem", "Targets", "order"]
 
 STRATEGIES: dict[str, Callable[[Problem], Order]] = {
     "original": original.place,
@@ -43,6 +51,13 @@ STRATEGIES: dict[str, Callable[[Problem], Order]] = {
     "bin_packing": bin_packing.place,
     "jittered": jittered.place,
     "balanced": balanced.place,
+    "f1": f1.place,
+    "f2": f2.place,
+    "f3": f3.place,
+    "block_shuffle": block_shuffle.place,
+    "grid_shuffle": grid_shuffle.place,
+    "within_shard": within_shard.place,
+    "buffer": buffer.place,
 }
 
 
@@ -55,6 +70,11 @@ def order(
     seed: int = 0,
     within_cluster: str = "original",
     sequence_length: int | None = None,
+    batch: int = 256,
+    shards: int = 64,
+    buffer: int = 10_000,
+    frozen: ArrayLike | None = None,
+    targets: Targets | None = None,
 ) -> Order:
     """Permutation of the M items, int64 (M,): output position -> item.
 
@@ -63,11 +83,17 @@ def order(
         of the rows inside it, so one group may be in tokens and another in documents. A strategy that needs one label
         an item takes its largest value of group 0; an item's length is its sum in group 0.
     strategy: a key of STRATEGIES.
-    weights: (G,), > 0, the importance of each group in squared units of its counts; equal by default. For `balanced`.
+    weights: (G,), > 0, the importance of each group in squared units of its counts; equal by default. For `balanced`
+        and `f3`.
     seed: >= 0, of every random choice.
     within_cluster: "original", "length-asc", "length-desc" or "length-riffle" (shortest, longest, second shortest,
         ...): how `round_robin`, `stratified` and `token_deficit` queue the items of one label.
     sequence_length: tokens a bin, for `bin_packing`.
+    batch: items a block, for `block_shuffle`. shards, buffer: contiguous parts and items held, for the shuffles that
+        large corpora get: `within_shard`, `grid_shuffle` and `buffer`.
+    frozen: int (F,), items consumed already, in their order: the result begins with them, and `balanced`, `f1`, `f2`
+        and `f3` order the rest against the totals so far, so that the whole history nears the target.
+    targets: a mix that moves with progress, for `balanced`, `f1`, `f2` and `f3`; by default the whole's own mix.
 
     The same arguments give the same bytes. M = 0 gives an empty array.
 
@@ -82,11 +108,26 @@ def order(
         seed=seed,
         within_cluster=within_cluster,
         sequence_length=sequence_length,
+        batch=batch,
+        shards=shards,
+        buffer=buffer,
+        targets=targets,
     )
+    if targets is not None:
+        check_targets(targets, problem.groups)
+    consumed = frozen_items(frozen, problem.items)
     if problem.items == 0:
         return np.zeros(0, np.int64)
     if len(problem.groups) == 0:
         raise InputError(
             f"counts has no column for its {problem.items} items; expected at least one trait value"
         )
-    return STRATEGIES[strategy](problem)
+    if not consumed.size:
+        return STRATEGIES[strategy](problem)
+    left = np.ones(problem.items, bool)
+    left[consumed] = False
+    rest = np.flatnonzero(left)
+    if not rest.size:
+        return consumed
+    rest_problem = problem.part(rest, placed=problem.part(consumed).totals())
+    return np.concatenate([consumed, rest[STRATEGIES[strategy](rest_problem)]])

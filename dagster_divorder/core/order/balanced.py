@@ -7,38 +7,63 @@ after n items:
 
 A window is the difference of two prefixes, so keeping F small at every prefix keeps every window near the whole's mix.
 
-1. Signed-balancing passes over a shuffle: each centred row gets the sign that keeps the signed running sum small; plus
-   rows go to the front in order, minus rows to the back reversed. A pass halves the prefixes' deviation, down to the
-   bound of the signing.
-2. A pool of candidates slides over that stream; the one with the smallest F goes next. The stream is balanced already,
-   so what the pool passes over does not pile up.
+1. A signed-balancing pass over a shuffle: each centred row gets the sign that keeps the signed running sum small. The
+   plus rows become one half of the order, the minus rows the other; both are near the whole's mix already.
+2. More passes inside each half: plus rows to the front in order, minus rows to the back reversed. A pass halves the
+   prefixes' deviation, down to the bound of the signing.
+3. A pool of candidates slides over each half's stream; the one that scores best goes next. One half is laid from the
+   beginning of the order forwards, the other from its end backwards, in two threads that share nothing. The stream is
+   balanced already, so what a pool passes over does not pile up.
+4. What both pools hold when their streams run out fills the gap in the middle, by the same score.
 
-Guarantee: of candidates that are equal within rounding the first item goes; the same seed gives the same bytes. The
-deviation of equally long items hardly grows with M (8 % from 20,000 to 100,000 sequences). Up to POOL items it is the
-exact greedy on F, whatever the seed.
-Cost: O(M (POOL G + entries that meet in the pool)) time, linear in M; O(nnz + M + J + POOL) memory. Rows stay sparse.
+The score of item a at deviation D is <D, a> + own |a|^2 / 2; own = 1 is the exact greedy on F. All items have to go
+sometime, so their |a|^2 cannot be saved, only put off to the end; a smaller `own` puts off less.
+
+Behind a frozen prefix, or along targets that move, one end is given and mixes change on the way, which passes would
+destroy: items are first dealt to segments of the path so that each segment gets its own mix, passes run inside each
+segment, and one pool follows the path from the beginning.
+
+Guarantee: of candidates that are equal within rounding the first item goes; the same seed gives the same bytes,
+however many cores there are. The deviation of equally long items does not grow with M once M is several pools.
+Cost: O(M (pool + entries that meet in it)) time, linear in M; O(nnz + M + J + pool) memory. Rows stay sparse.
 Source: objective, the second seed's f1 and f3. Passes: Harvey and Samadi 2014; Alweiss, Liu and Sawhney 2021; GraB (Lu,
-Guo and De Sa 2022). What was measured, and what failed: docs/decisions/ordering-documents.md.
-Known weakness: an item far longer than the rest strays from the mix by itself, whatever the order. The worst single
-trait value strays 1.5 times as far as under the exact greedy over all items (100,000 sequences; 1.02 times with a pool
-of 4096).
+Guo and De Sa 2022). Design effect: Kish 1965. What was measured, and what failed:
+docs/decisions/ordering-documents.md and ordering-sequences.md.
+Known weakness: an item far longer than the rest strays from the mix by itself, whatever the order.
 """
 
+from __future__ import annotations
+
 import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dagster_divorder.core.order.problem import Order, Problem
+from dagster_divorder.core.order.targets import SEGMENTS, mix, path_back, reached_at, straight_path
+
+if TYPE_CHECKING:
+    from dagster_divorder.core.kernels.order_greedy import Rows
 
 PASSES = 8
-"""Signed-balancing passes: prefixes stray less as it rises, at 0.2 to 0.4 microseconds an item and pass. Mean prefix
+"""Signed-balancing passes: prefixes stray less as it rises, at 0.1 to 0.2 microseconds an item and pass. Mean prefix
 deviation on the mixture corpus, 100 length bins: 0 passes 414,000 tokens, 2 114,000, 4 97,000, 8 98,000, 16 94,000;
 batches' mean TV 0.095, 0.070, 0.063, 0.059, 0.062."""
 
-POOL = 1024
-"""Candidates: nearer to the exact greedy as it rises, and slower. Sequences, M = 100,000: 256 candidates 20,214
-tokens, 1024 16,799, 2048 15,903, 4096 15,446. But a pool that holds a large share of the items can put off those it
-does not like: documents of the mixture corpus (64,384) 104,500 with 256, 98,100 with 1024, 135,400 with 4096."""
+POOL = 16_384
+"""Candidates for items of equal length: nearer to the exact greedy as it rises, and slower. Sequences, M = 100,000:
+1024 candidates 16,300 tokens, 4096 14,900, 8192 14,400, 16,384 14,270; exact greedy 14,289."""
+
+LEAST_POOL = 1024
+"""Candidates for items of very unequal length. A pool that holds a large share of such items can put off those it does
+not like: documents of the mixture corpus (64,384, design effect 80) 98,900 tokens with 1024, 113,700 with 4096."""
+
+OWN = 0.5
+"""Weight of |a|^2 in the score of items of equal length. Sequences, M = 20,000: 1 gives 13,850 tokens, 0.75 13,570, 0.5
+13,530, 0.25 13,850. It nears 1 as lengths differ: documents lose in batches by less (mean TV at 0.5 0.071, at 1
+0.062)."""
 
 PACE = 0.15
 """Weight, relative to group 0's, of keeping the tokens in pace with the number of items: lengths mix more evenly as it
@@ -48,19 +73,99 @@ stray twice as far. It is nothing to items of equal length."""
 
 
 def place(problem: Problem) -> Order:
-    from dagster_divorder.core.kernels.order_balance import best_of_pool, scale_and_share, sign_pass
+    if problem.placed.items or problem.targets is not None:
+        return _along(problem)
+    return _from_both_ends(problem)
 
-    # Values times sqrt(w_g), in units of the mean item: the kernels know no weights, and F is a plain sum of squares.
-    # Shares are taken from the rounded values, so that float32 breaks nothing; sums are float64.
-    weights = np.sqrt(problem.weights / problem.weights.max())
-    total = float(problem.data.sum(dtype=np.float64))
-    unit = total / (problem.items * len(weights)) if total else 1.0
-    values = problem.data.astype(np.float32)
-    shares = scale_and_share(problem.indices, values, problem.groups, (weights / unit).astype(np.float32))
-    pace = (problem.sizes - problem.sizes.mean()) * (math.sqrt(PACE) * weights[0] / unit)
 
-    rows = (problem.indptr, problem.indices, values, problem.groups, shares, pace.astype(np.float32))
+def _from_both_ends(problem: Problem) -> Order:
+    from dagster_divorder.core.kernels.order_balance import sign_pass
+    from dagster_divorder.core.kernels.order_greedy import best_of_pool, classes_of, totals_of
+
+    pace, _ = _pace(problem)
+    rows = problem.rows(pace)
+    classes = classes_of(rows, problem.placed.values, problem.whole.values)
+    path = straight_path(problem)
+    pool, own = _pool_and_own(problem)
     stream = np.random.default_rng(problem.seed).permutation(problem.items)
-    for _ in range(PASSES):
-        stream = sign_pass(stream, *rows)
-    return best_of_pool(stream, *rows, POOL)
+    halved = np.empty_like(stream)
+    middle = sign_pass(stream, rows, path.share[0], halved)
+
+    def lay(half: Order) -> tuple[Order, int]:
+        half = _passes(half, rows, path.share[0], PASSES - 1)
+        steps = max(len(half) - pool, min(1, len(half)))
+        nothing = np.zeros(len(problem.groups))
+        # The first item is the stream's, so that every seed has an order of its own however few the items are.
+        return best_of_pool(half, rows, path, classes, nothing, 0.0, pool, own, 1, steps), steps
+
+    with ThreadPoolExecutor(2) as threads:
+        (front, n_front), (back, n_back) = threads.map(lay, (halved[:middle], halved[middle:]))
+    left = np.concatenate([front[n_front:], back[n_back:]])
+    placed = totals_of(front[:n_front], rows)
+    ahead = float(pace[front[:n_front]].sum()) if pace.size else 0.0
+    # Nothing comes after the gap, so there is less to lose by putting off.
+    between = best_of_pool(
+        left, rows, path, classes, placed, ahead, len(left), 0.5 * (1.0 + own), 0, len(left)
+    )
+    return np.concatenate([front[:n_front], between, back[:n_back][::-1]])
+
+
+def _along(problem: Problem) -> Order:
+    from dagster_divorder.core.kernels.order_greedy import best_of_pool, classes_of, totals_of
+    from dagster_divorder.core.kernels.order_items import deal
+
+    pace, ahead = _pace(problem)
+    rows = problem.rows(pace)
+    classes = classes_of(rows, problem.placed.values, problem.whole.values)
+    path = path_back(problem)
+    pool, own = _pool_and_own(problem)
+    begin, end = (totals.values[problem.groups == 0].sum() for totals in (problem.placed, problem.whole))
+    # A segment holds about half a pool: finer ones are dealt less evenly, coarser ones lose the path's bends.
+    segments = min(max(8, 2 * problem.items // pool), SEGMENTS)
+    points = reached_at(path, problem.groups, np.linspace(begin, end, segments + 1))
+    wanted = np.diff(points, axis=0)
+    stream = np.random.default_rng(problem.seed).permutation(problem.items)
+    segment = deal(stream, *rows[:5], np.ascontiguousarray(wanted.T))
+    parts = []
+    for part in range(segments):
+        items = stream[segment == part]
+        parts.append(_passes(items, rows, mix(totals_of(items, rows), problem.groups), PASSES))
+    return best_of_pool(
+        np.concatenate(parts),
+        rows,
+        path,
+        classes,
+        problem.placed.values,
+        ahead,
+        pool,
+        own,
+        1,
+        problem.items,
+    )
+
+
+def _passes(stream: Order, rows: Rows, shares: NDArray[np.float64], passes: int) -> Order:
+    from dagster_divorder.core.kernels.order_balance import sign_pass
+
+    stream, other = stream.copy(), np.empty_like(stream)
+    for _ in range(passes):
+        sign_pass(stream, rows, shares, other)
+        stream, other = other, stream
+    return stream
+
+
+def _pace(problem: Problem) -> tuple[NDArray[np.float64], float]:
+    """(Tokens beyond the mean item's, float64 (M,), or (0,) if no item has any; their sum over what is placed)."""
+    first = problem.groups == 0
+    mean = problem.whole.values[first].sum() / problem.whole.items
+    scale = math.sqrt(PACE * problem.weights[0])
+    pace = (problem.sizes - mean) * scale
+    ahead = (problem.placed.values[first].sum() - problem.placed.items * mean) * scale
+    return (pace if pace.any() else np.zeros(0)), float(ahead)
+
+
+def _pool_and_own(problem: Problem) -> tuple[int, float]:
+    """Pool and weight of |a|^2 by Kish's design effect of the lengths, M sum l^2 / (sum l)^2: 1 for equal ones."""
+    sizes = problem.sizes.astype(np.float64)
+    effect = len(sizes) * float(sizes @ sizes) / (float(sizes.sum()) ** 2 or 1.0) or 1.0
+    return max(LEAST_POOL, round(POOL / effect)), 1.0 - (1.0 - OWN) / effect

@@ -3,7 +3,7 @@
 n_i is the number of items of label i, s_i ~ U(0, 1) one a label.
 Guarantee: the items of one label are evenly spaced, 1 / n_i apart, each exactly once in its interval.
 Cost: two sorts, O(M log M). Source: the 2-way jittered shuffle of the second seed (TerRIFIC; third seed).
-Known weakness: counts items, not tokens, and one trait only.
+Known weakness: counts items, not tokens, and one trait only; of a packed sequence, only the cluster with most tokens.
 """
 
 import numpy as np

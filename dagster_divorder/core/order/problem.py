@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +22,37 @@ from dagster_divorder.errors import InputError
 if TYPE_CHECKING:
     from scipy.sparse import csr_array, csr_matrix
 
+    from dagster_divorder.core.kernels.order_greedy import Rows
+
 Order = NDArray[np.int64]
 
 WITHIN_CLUSTER = ("original", "length-asc", "length-desc", "length-riffle")
 # Sums of two totals and their signed differences stay inside int64.
 LARGEST_TOTAL = 2**62
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Totals:
+    """Sums over a set of items: values float64 (J,), each trait value's; items, their number; norms, the sum of their
+    rows' L2 norms in group 0 (what f2 keeps in pace)."""
+
+    values: NDArray[np.float64]
+    items: int
+    norms: float
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(
+            values=self.values + other.values, items=self.items + other.items, norms=self.norms + other.norms
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Targets:
+    """A mix that moves. At progress[i] (float64 (P,), rising from 0 to 1, in shares of the tokens of group 0) trait
+    value j is to have the share shares[i, j] (float64 (P, J)) of its group; in between, linearly interpolated."""
+
+    progress: NDArray[np.float64]
+    shares: NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,6 +62,8 @@ class Problem:
     indptr int64 (M+1,); indices int32 (nnz,) in [0, J), rising inside a row; data int32, int64 or float64 (nnz,),
     >= 0; groups int32 (J,) in [0, G), none empty; weights float64 (G,) > 0. A stored zero is kept: it says to which
     trait value an item without tokens belongs.
+    placed: what was consumed before the first of these items; whole: all there is to be consumed, whose mix is the
+    target. Strategies without running totals need neither.
     """
 
     indptr: NDArray[np.int64]
@@ -43,9 +71,15 @@ class Problem:
     data: NDArray[Any]
     groups: NDArray[np.int32]
     weights: NDArray[np.float64]
+    placed: Totals
+    whole: Totals
+    targets: Targets | None
     seed: int
     within_cluster: str
     sequence_length: int | None
+    batch: int
+    shards: int
+    buffer: int
 
     @property
     def items(self) -> int:
@@ -88,6 +122,70 @@ class Problem:
             )
         return whole.astype(np.int64)
 
+    def totals(self) -> Totals:
+        """Sums over these items."""
+        norm = np.zeros(1)
+        values = self._norms_into(norm)
+        return Totals(values=values, items=self.items, norms=float(norm[0]))
+
+    @property
+    def norms(self) -> NDArray[np.float64]:
+        """L2 norm of an item's row in group 0, float64 (M,)."""
+        norms = np.zeros(self.items)
+        self._norms_into(norms)
+        return norms
+
+    def _norms_into(self, norms: NDArray[np.float64]) -> NDArray[np.float64]:
+        from dagster_divorder.core.kernels.order_items import norms_and_sums
+
+        return norms_and_sums(self.indptr, self.indices, self.data, self.groups == 0, norms)
+
+    def part(
+        self, items: NDArray[np.int64], placed: Totals | None = None, seed: int | None = None
+    ) -> Problem:
+        """The problem of ordering some of the items, in [0, M), after `placed` (by default, what this one comes
+        after). Its item i is items[i]; the target stays that of the whole."""
+        widths = np.diff(self.indptr)[items]
+        indptr = np.concatenate([[0], np.cumsum(widths)])
+        entries = np.arange(indptr[-1]) + (self.indptr[items] - indptr[:-1]).repeat(widths)
+        return replace(
+            self,
+            indptr=indptr,
+            indices=self.indices[entries],
+            data=self.data[entries],
+            placed=placed or self.placed,
+            seed=self.seed if seed is None else seed,
+        )
+
+    def rows(self, pace: NDArray[np.float64] | None = None) -> Rows:
+        """The items as the greedy kernels read them, `pace` (float64 (M,)) a further coordinate; not copied."""
+        from dagster_divorder.core.kernels.order_greedy import Rows
+
+        pace = np.zeros(0) if pace is None else pace
+        return Rows(self.indptr, self.indices, self.data, self.groups, self.weights, pace)
+
+    def first_group(self) -> Problem:
+        """The same items with the trait values of group 0 alone."""
+        kept = self.groups == 0
+        if kept.all():
+            return self
+        entries = kept[self.indices]
+        before = np.concatenate([[0], np.cumsum(entries)])
+        targets = self.targets
+        if targets is not None:
+            targets = Targets(progress=targets.progress, shares=np.asarray(targets.shares)[:, kept])
+        return replace(
+            self,
+            indptr=before[self.indptr],
+            indices=(np.cumsum(kept, dtype=np.int32) - np.int32(1))[self.indices[entries]],
+            data=self.data[entries],
+            groups=self.groups[kept],
+            weights=self.weights[:1],
+            placed=replace(self.placed, values=self.placed.values[kept]),
+            whole=replace(self.whole, values=self.whole.values[kept]),
+            targets=targets,
+        )
+
     @cached_property
     def _first_group(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
         from dagster_divorder.core.kernels.order_items import largest_and_sum
@@ -107,6 +205,10 @@ def make_problem(
     seed: int,
     within_cluster: str,
     sequence_length: int | None,
+    batch: int,
+    shards: int,
+    buffer: int,
+    targets: Targets | None,
 ) -> Problem:
     """Check the arguments of `order` and put them into a `Problem`.
 
@@ -115,7 +217,8 @@ def make_problem(
     """
     indptr, indices, data = _rows(counts)
     group_of = _groups(groups, counts.shape[1])
-    return Problem(
+    nothing = Totals(values=np.zeros(len(group_of)), items=0, norms=0.0)
+    problem = Problem(
         indptr=indptr,
         indices=indices,
         data=data,
@@ -124,7 +227,38 @@ def make_problem(
         seed=_whole("seed", seed, 0),
         within_cluster=one_of("within_cluster", within_cluster, WITHIN_CLUSTER),
         sequence_length=None if sequence_length is None else _whole("sequence_length", sequence_length, 1),
+        batch=_whole("batch", batch, 1),
+        shards=_whole("shards", shards, 1),
+        buffer=_whole("buffer", buffer, 1),
+        targets=targets,
+        placed=nothing,
+        whole=nothing,
     )
+    return replace(problem, whole=problem.totals())
+
+
+def frozen_items(frozen: ArrayLike | None, items: int) -> NDArray[np.int64]:
+    """`frozen`, int64 (F,), checked: distinct items in [0, M).
+
+    Raises:
+        InputError: it is longer than the items, names an item twice, or one that is not there.
+    """
+    array = np.asarray([] if frozen is None else frozen)
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InputError(
+            f"frozen is {array.dtype} of shape {array.shape}; expected whole numbers (F,), items"
+        )
+    if len(array) > items:
+        raise InputError(f"frozen names {len(array)} items of {items}; expected at most as many as there are")
+    if array.min() < 0 or array.max() >= items:
+        wrong = array.min() if array.min() < 0 else array.max()
+        raise InputError(f"frozen names item {wrong}; there are {items}, counted from 0")
+    values, times = np.unique(array, return_counts=True)
+    if len(values) < len(array):
+        raise InputError(f"frozen names item {values[times > 1][0]} twice; an item is consumed once")
+    return array.astype(np.int64)
 
 
 def _rows(counts: Any) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[Any]]:

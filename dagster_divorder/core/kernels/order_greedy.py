@@ -1,0 +1,416 @@
+"""Exact greedy over a pool of candidates, on sparse rows: for `balanced` with a sliding pool, for `f1`, `f2` and `f3`
+with a pool as large as the problem.
+
+Letters: M items, J trait values, G groups, C candidates, P segments of the path. The row of an item has c_j for trait
+value j; l_g is its sum in group g, g(j) the group of j, w_g its weight. T_j and S_g are what is placed, X_j what the
+path asks for by then, sigma_j the share it asks for at this point. With a_j = c_j - sigma_j l_g and D_j = T_j - X_j
+the deviation once the item is placed is |D + a|^2 in the norm that weighs group g by w_g. |D|^2 is common to all
+candidates, so a candidate scores
+
+    <D, a> + own |a|^2 / 2 = known - sum_g w_g (alpha_g u_g + E_g l_g),
+    u_g = sum_{j in g} c_j A_j,    E_g = sum_{j in g} D_j sigma_j,
+    known = sum_j w_g c_j (T_j - K_j) + own sum_g w_g (sum_{j in g} c_j^2 / 2 - l_g u_g + l_g^2 Q_g / 2),
+
+where X_j = K_j + A_j alpha_g, sigma_j = A_j, Q_g = sum A_j^2 and alpha_g is what group g received since the segment
+began. Placing an item changes T in its own trait values only, so `known` is kept up for the candidates that share one;
+the rest is a sum of few features of the candidate (u, l) with coefficients that change at every step. Where the share
+moves inside a segment, sigma_j = A_j + B_j x with x the tokens of group 0 since the segment began, so
+
+    X_j = K_j + A_j alpha_g + B_j beta_g,    beta_g = x alpha_g - rho_g x^2 / 2,
+
+rho_g being group g's growth by token of group 0: the integral of sigma, plus sigma for what the group received beyond
+its pace. It adds the features v_g = sum c_j B_j, l_g v_g and l_g^2. One more coordinate, `pace`, is in every row.
+
+Groups whose l_g are proportional for all items have proportional alpha_g, so their features are summed: sequences of
+equal length have one feature, however many groups. Deviations are taken from raw sums; no difference is accumulated, so
+none drifts. Arithmetic is float64, in one thread, in an order that depends on the input alone.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Codes = NDArray[np.int32]
+Floats = NDArray[np.float64]
+
+# Differences below this share of the terms they come from are rounding: a tie.
+ROUNDING = 1e-13
+# Candidates scored side by side: their running minima stay in the nearest cache.
+BLOCK = 256
+# The pool is topped up, and gaps in it closed, when this part of it is gone.
+PARTS = 4
+
+
+class Rows(NamedTuple):
+    """Items: indptr int64 (M+1,); indices int32, data int32, int64 or float64 (nnz,); groups int32 (J,); weights
+    float64 (G,); pace float64 (M,), or (0,) for none."""
+
+    indptr: Ints
+    indices: Codes
+    data: NDArray[Any]
+    groups: Codes
+    weights: Floats
+    pace: Floats
+
+
+class Path(NamedTuple):
+    """What the totals are to follow. Segment k holds from at[k] tokens of group 0 on (float64 (P,), rising): reached
+    K, share A, drift B float64 (P, J); passed float64 (P, G), the groups' totals there; growth rho float64 (P, G)."""
+
+    at: Floats
+    reached: Floats
+    share: Floats
+    drift: Floats
+    passed: Floats
+    growth: Floats
+
+
+class Classes(NamedTuple):
+    """Groups of proportional lengths: of int64 (G,), the class of each group; ratio float64 (G,), its lengths over
+    those of the first of its class; varies bool (classes,), whether lengths differ between items."""
+
+    of: Ints
+    ratio: Floats
+    varies: NDArray[np.bool_]
+
+
+@njit(cache=True, nogil=True)
+def classes_of(rows: Rows, placed: Floats, whole: Floats) -> Classes:
+    """Exact comparison of all items' lengths, and of the totals placed before and of the whole. O(nnz + M G)."""
+    n_groups = rows.weights.shape[0]
+    items = rows.indptr.shape[0] - 1
+    length = np.zeros(n_groups)
+    first = np.zeros(n_groups)
+    like = np.ones((n_groups, n_groups), np.bool_)
+    varies = np.zeros(n_groups, np.bool_)
+    known = False
+    for item in range(items + 2):
+        length[:] = 0.0
+        if item < items:
+            for k in range(rows.indptr[item], rows.indptr[item + 1]):
+                length[rows.groups[rows.indices[k]]] += rows.data[k]
+        else:
+            totals = placed if item == items else whole
+            for j in range(totals.shape[0]):
+                length[rows.groups[j]] += totals[j]
+        if item == 0:
+            first[:] = length
+        elif item < items:
+            for g in range(n_groups):
+                varies[g] |= length[g] != first[g]
+        if not known:
+            # Until every group has a length, proportions are unknown.
+            known = True
+            for g in range(n_groups):
+                known &= length[g] > 0.0
+            if known:
+                first_whole = length.copy()
+        for g in range(n_groups):
+            for h in range(g):
+                if known:
+                    like[g, h] &= length[g] * first_whole[h] == length[h] * first_whole[g]
+                else:
+                    like[g, h] &= (length[g] == 0.0) and (length[h] == 0.0)
+    of = np.arange(n_groups)
+    ratio = np.ones(n_groups)
+    n_classes = 0
+    lead = np.zeros(n_groups, np.int64)
+    for g in range(n_groups):
+        of[g] = n_classes
+        for q in range(n_classes):
+            if known and like[g, lead[q]]:
+                of[g] = q
+                ratio[g] = first_whole[g] / first_whole[lead[q]]
+                break
+        if of[g] == n_classes:
+            lead[n_classes] = g
+            n_classes += 1
+    return Classes(of, ratio, varies[lead[:n_classes]])
+
+
+@njit(cache=True, nogil=True)
+def totals_of(items: Ints, rows: Rows) -> Floats:
+    """Sum of the rows of some items, float64 (J,). O(their entries)."""
+    sums = np.zeros(rows.groups.shape[0])
+    for item in items:
+        for k in range(rows.indptr[item], rows.indptr[item + 1]):
+            sums[rows.indices[k]] += rows.data[k]
+    return sums
+
+
+@njit(cache=True, nogil=True)
+def choose(known: Floats, features: Floats, factors: Floats, blocks: int, rounding: float, who: Ints) -> int:
+    """The slot of the smallest score known[c] + sum_f factors[f] features[f, c]; of scores that are equal within
+    `rounding` that of the smallest item.
+
+    Slots are those of the first `blocks` blocks of BLOCK; free ones have known = inf. A single running minimum would
+    wait for itself at every candidate, so each of the BLOCK lanes has its own. There are 1 or a multiple of 4 features.
+    O(slots features).
+    """
+    lane = np.full(BLOCK, np.inf)
+    score = np.empty(BLOCK)
+    count = factors.shape[0]
+    for b in range(blocks):
+        begin, end = b * BLOCK, (b + 1) * BLOCK
+        sum_ = known[begin:end]
+        if count == 1:
+            only, factor = features[0, begin:end], factors[0]
+            for c in range(BLOCK):
+                value = sum_[c] + factor * only[c]
+                lane[c] = value if value < lane[c] else lane[c]
+            continue
+        for f in range(0, count, 4):
+            x0, x1 = features[f, begin:end], features[f + 1, begin:end]
+            x2, x3 = features[f + 2, begin:end], features[f + 3, begin:end]
+            f0, f1, f2, f3 = factors[f], factors[f + 1], factors[f + 2], factors[f + 3]
+            if f + 4 < count:
+                for c in range(BLOCK):
+                    score[c] = sum_[c] + f0 * x0[c] + f1 * x1[c] + f2 * x2[c] + f3 * x3[c]
+                sum_ = score
+            else:
+                for c in range(BLOCK):
+                    value = sum_[c] + f0 * x0[c] + f1 * x1[c] + f2 * x2[c] + f3 * x3[c]
+                    lane[c] = value if value < lane[c] else lane[c]
+    least = lane.min()
+    best = -1
+    for c in range(BLOCK):
+        if lane[c] <= least + rounding:
+            for slot in range(c, blocks * BLOCK, BLOCK):
+                value = known[slot]
+                for f in range(factors.shape[0]):
+                    value += factors[f] * features[f, slot]
+                if value <= least + rounding and (best < 0 or who[slot] < who[best]):
+                    best = slot
+    return best
+
+
+@njit(cache=True, nogil=True)
+def best_of_pool(
+    stream: Ints,
+    rows: Rows,
+    path: Path,
+    classes: Classes,
+    placed: Floats,
+    ahead: float,
+    pool: int,
+    own: float,
+    given: int,
+    steps: int,
+) -> Ints:
+    """The order, int64 (n,), of the items `stream`, int64 (n,): of the pool's candidates the one with the best score
+    goes, of equal ones the smallest item. The first `given` go as they come, and so do all after `steps`.
+
+    The pool takes the first min(pool, n) of the stream, and is topped up from it when a quarter (at least 1) is gone.
+    placed: float64 (J,), totals before the first; ahead: the pace so far. own: weight of |a|^2 in the score, 1 for
+    the exact greedy. O(n (C features + pairs of entries that meet) + PARTS nnz) time, O(C (entries + features) + J)
+    scratch.
+    """
+    indptr, indices, data, groups, weights, pace = rows
+    n_groups = weights.shape[0]
+    n_values = groups.shape[0]
+    n_classes = classes.varies.shape[0]
+    moving = np.any(path.drift != 0.0)
+    paced = pace.shape[0] > 0
+    size = min(max(pool, given), stream.shape[0])
+    part = max(1, size // PARTS)
+
+    # Where each feature is kept; -1: it is the same for all candidates.
+    at_u = np.full(n_classes, -1, np.int64)
+    at_l = np.full(n_classes, -1, np.int64)
+    at_v = np.full(n_classes, -1, np.int64)
+    n_features = 0
+    for q in range(n_classes):
+        at_u[q] = n_features
+        n_features += 1
+        if classes.varies[q]:
+            at_l[q] = n_features
+            n_features += 1
+        if moving:
+            at_v[q] = n_features
+            n_features += 3
+    at_pace = n_features
+    if paced:
+        n_features += 1
+    # `choose` takes 1 or a multiple of 4; what is left stays 0.
+    if n_features > 1:
+        n_features = (n_features + 3) // 4 * 4
+
+    t_sum = placed.copy()
+    s_sum = np.zeros(n_groups)
+    for j in range(n_values):
+        s_sum[groups[j]] += t_sum[j]
+    pace_sum = ahead
+
+    blocks = (size + BLOCK - 1) // BLOCK
+    who = np.empty(blocks * BLOCK, np.int64)
+    known = np.full(blocks * BLOCK, np.inf)
+    features = np.zeros((n_features, blocks * BLOCK))
+    factors = np.empty(n_features)
+    # Entries of the candidates by trait value: those of j are entry_*[column[j]:column[j + 1]].
+    column = np.zeros(n_values + 1, np.int64)
+    entry_slot = np.empty(0, np.int32)
+    entry_value = np.empty(0)
+    lead = np.empty(n_classes, np.int64)
+    for g in range(n_groups - 1, -1, -1):
+        lead[classes.of[g]] = g
+    aa = np.zeros(n_groups)
+    ab = np.zeros(n_groups)
+    bb = np.zeros(n_groups)
+    ta = np.zeros(n_groups)
+    tb = np.zeros(n_groups)
+    e = np.zeros(n_groups)
+    row_l = np.zeros(n_groups)
+    row_u = np.zeros(n_groups)
+    row_v = np.zeros(n_groups)
+    longest = largest = 0.0
+
+    out = np.empty_like(stream)
+    segment = 0
+    filled = alive = coming = 0
+    for step in range(steps):
+        ended = segment + 1 < path.at.shape[0] and s_sum[0] >= path.at[segment + 1]
+        if (
+            alive <= filled - max(1, filled // PARTS)
+            or (coming < stream.shape[0] and alive <= size - part)
+            or ended
+        ):
+            while segment + 1 < path.at.shape[0] and s_sum[0] >= path.at[segment + 1]:
+                segment += 1
+            kept = 0
+            for c in range(filled):
+                if known[c] != np.inf:
+                    who[kept] = who[c]
+                    kept += 1
+            if kept <= size - part:
+                more = min(size - kept, stream.shape[0] - coming)
+                who[kept : kept + more] = stream[coming : coming + more]
+                coming += more
+                kept += more
+            known[kept:filled] = np.inf
+            filled = alive = kept
+            blocks = (filled + BLOCK - 1) // BLOCK
+
+            share, drift, reached = path.share[segment], path.drift[segment], path.reached[segment]
+            aa[:] = 0.0
+            ab[:] = 0.0
+            bb[:] = 0.0
+            ta[:] = 0.0
+            tb[:] = 0.0
+            largest = 0.0
+            for j in range(n_values):
+                g = groups[j]
+                aa[g] += share[j] * share[j]
+                ab[g] += share[j] * drift[j]
+                bb[g] += drift[j] * drift[j]
+                ta[g] += (t_sum[j] - reached[j]) * share[j]
+                tb[g] += (t_sum[j] - reached[j]) * drift[j]
+                largest = max(largest, abs(t_sum[j] - reached[j]))
+
+            column[:] = 0
+            for c in range(filled):
+                for k in range(indptr[who[c]], indptr[who[c] + 1]):
+                    column[indices[k]] += 1
+            total = 0
+            for j in range(n_values):
+                total += column[j]
+                column[j] = total
+            column[n_values] = total
+            if entry_slot.shape[0] < total:
+                entry_slot = np.empty(total + total // 4, np.int32)
+                entry_value = np.empty(total + total // 4)
+            longest = 0.0
+            for c in range(filled - 1, -1, -1):
+                item = who[c]
+                row_l[:] = 0.0
+                row_u[:] = 0.0
+                row_v[:] = 0.0
+                sum_ = 0.0
+                reach = 0.0
+                for k in range(indptr[item], indptr[item + 1]):
+                    j = indices[k]
+                    g = groups[j]
+                    value = np.float64(data[k])
+                    row_l[g] += value
+                    row_u[g] += value * share[j]
+                    row_v[g] += value * drift[j]
+                    sum_ += weights[g] * value * (0.5 * own * value + t_sum[j] - reached[j])
+                    column[j] -= 1
+                    entry_slot[column[j]] = c
+                    entry_value[column[j]] = value
+                for g in range(n_groups):
+                    sum_ += own * weights[g] * row_l[g] * (0.5 * row_l[g] * aa[g] - row_u[g])
+                    reach += weights[g] * row_l[g]
+                features[:, c] = 0.0
+                for g in range(n_groups):
+                    q = classes.of[g]
+                    factor = weights[g] * classes.ratio[g]
+                    features[at_u[q], c] += factor * row_u[g]
+                    if moving:
+                        features[at_v[q], c] += factor * row_v[g]
+                for q in range(n_classes):
+                    length = row_l[lead[q]]
+                    if at_l[q] >= 0:
+                        features[at_l[q], c] = length
+                    if moving:
+                        features[at_v[q] + 1, c] = length * features[at_v[q], c]
+                        features[at_v[q] + 2, c] = length * length
+                if paced:
+                    features[at_pace, c] = pace[item]
+                    sum_ += 0.5 * own * pace[item] * pace[item]
+                    reach += abs(pace[item])
+                known[c] = sum_
+                longest = max(longest, reach)
+
+        x = s_sum[0] - path.at[segment]
+        factors[:] = 0.0
+        for g in range(n_groups):
+            q = classes.of[g]
+            ratio = classes.ratio[g]
+            alpha = s_sum[g] - path.passed[segment, g]
+            beta = x * alpha - 0.5 * path.growth[segment, g] * x * x if moving else 0.0
+            e[g] = ta[g] + x * tb[g] - alpha * (aa[g] + x * ab[g]) - beta * (ab[g] + x * bb[g])
+            if lead[q] == g:
+                factors[at_u[q]] = -alpha
+                if moving:
+                    factors[at_v[q]] = -beta
+                    factors[at_v[q] + 1] = -own * x
+            if at_l[q] >= 0:
+                factors[at_l[q]] -= weights[g] * ratio * e[g]
+            if moving:
+                factors[at_v[q] + 2] += 0.5 * own * weights[g] * ratio * ratio * x * (2.0 * ab[g] + x * bb[g])
+        if paced:
+            factors[at_pace] = pace_sum
+
+        rounding = ROUNDING * longest * (longest + largest)
+        best = step
+        if step >= given:
+            best = choose(known, features, factors, blocks, rounding, who)
+
+        item = who[best]
+        out[step] = item
+        known[best] = np.inf
+        alive -= 1
+        if paced:
+            pace_sum += pace[item]
+        for k in range(indptr[item], indptr[item + 1]):
+            j = indices[k]
+            g = groups[j]
+            value = np.float64(data[k])
+            t_sum[j] += value
+            s_sum[g] += value
+            ta[g] += value * path.share[segment, j]
+            tb[g] += value * path.drift[segment, j]
+            largest = max(largest, abs(t_sum[j] - path.reached[segment, j]))
+            change = weights[g] * value
+            for i in range(column[j], column[j + 1]):
+                known[entry_slot[i]] += change * entry_value[i]
+    left = steps
+    for c in range(filled):
+        if known[c] != np.inf:
+            out[left] = who[c]
+            left += 1
+    out[left:] = stream[coming:]
+    return out

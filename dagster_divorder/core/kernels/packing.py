@@ -1,0 +1,213 @@
+"""Runs of tokens into sequences, and what the sequences hold: the hot loops under `core.packing`.
+
+Letters: P pieces, Q runs, S sequences, L tokens a sequence, N documents, J trait values of one trait.
+
+A run is some tokens of one piece (of one document) inside one sequence. Sequence s holds the runs
+indptr[s]:indptr[s+1]. Whole numbers only, one thread: the same bytes on every run. Arguments are only read, except
+where said, and nothing is checked here. The twins are in `reference_packing.py`.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Codes = NDArray[np.int32]
+
+
+@njit(cache=True, nogil=True)
+def cut_at_multiples(length: Ints, sequence_length: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """Pieces laid end to end and cut at every multiple of L: (piece, offset, run length, indptr).
+
+    length int64 (P,), > 0. piece (Q,): the piece of a run; offset (Q,): the tokens of that piece before the run.
+    Counts, then fills: a piece over [a, b) has a run in each of the sequences a // L .. (b - 1) // L. O(Q + S).
+    """
+    runs = 0
+    total = 0
+    for p in range(length.shape[0]):
+        runs += (total + length[p] - 1) // sequence_length - total // sequence_length + 1
+        total += length[p]
+    piece = np.empty(runs, np.int64)
+    offset = np.empty(runs, np.int64)
+    run_length = np.empty(runs, np.int64)
+    indptr = np.zeros(-(-total // sequence_length) + 1, np.int64)
+    q = 0
+    room = sequence_length
+    closed = 0
+    for p in range(length.shape[0]):
+        done = 0
+        while done < length[p]:
+            take = min(room, length[p] - done)
+            piece[q] = p
+            offset[q] = done
+            run_length[q] = take
+            q += 1
+            done += take
+            room -= take
+            if room == 0:
+                closed += 1
+                indptr[closed] = q
+                room = sequence_length
+    indptr[-1] = q
+    return piece, offset, run_length, indptr
+
+
+@njit(cache=True, nogil=True)
+def best_fit_decreasing(length: Ints, by_length: Ints, sequence_length: int) -> tuple[Ints, int]:
+    """(sequence int64 (Q,) of each run, their number): longest run first, into the open sequence with the least room.
+
+    length int64 (Q,), in 1..L; by_length int64 (Q,), the runs by falling length. Of sequences with equal room the one
+    that was filled last takes the run. Sequences with room r are a stack, top[r]; a binary tree over the rooms 1..L
+    (leaf r at size + r) knows below which nodes a stack is not empty, so the least room >= x is one climb and one
+    descent away. O(Q log L) time, O(Q + L) scratch.
+    """
+    size = 1
+    while size <= sequence_length:
+        size *= 2
+    some = np.zeros(2 * size, np.bool_)
+    top = np.full(sequence_length + 1, -1, np.int64)
+    under = np.empty(length.shape[0], np.int64)
+    sequence = np.empty(length.shape[0], np.int64)
+    opened = 0
+    for i in range(by_length.shape[0]):
+        run = by_length[i]
+        node = size + length[run]
+        while node > 1 and not some[node]:
+            # A left child's sibling holds the next larger rooms; a right child has none, so its parent is asked.
+            while node > 1 and node % 2 == 1:
+                node //= 2
+            if node > 1:
+                node += 1
+        if node > 1:
+            while node < size:
+                node *= 2
+                if not some[node]:
+                    node += 1
+            room = node - size
+            s = top[room]
+            top[room] = under[s]
+            if top[room] < 0:
+                some[node] = False
+                node //= 2
+                while node >= 1 and some[node] and not (some[2 * node] or some[2 * node + 1]):
+                    some[node] = False
+                    node //= 2
+        else:
+            room = sequence_length
+            s = opened
+            opened += 1
+        sequence[run] = s
+        room -= length[run]
+        if room > 0:
+            under[s] = top[room]
+            top[room] = s
+            node = size + room
+            while node >= 1 and not some[node]:
+                some[node] = True
+                node //= 2
+    return sequence, opened
+
+
+@njit(cache=True, nogil=True)
+def group_by(key: Ints, n_keys: int) -> tuple[Ints, Ints]:
+    """(order int64 (Q,), starts int64 (n_keys + 1,)): stable counting sort of key (Q,), in [0, n_keys). O(Q)."""
+    starts = np.zeros(n_keys + 1, np.int64)
+    for q in range(key.shape[0]):
+        starts[key[q] + 1] += 1
+    for k in range(n_keys):
+        starts[k + 1] += starts[k]
+    at = starts[:-1].copy()
+    order = np.empty(key.shape[0], np.int64)
+    for q in range(key.shape[0]):
+        order[at[key[q]]] = q
+        at[key[q]] += 1
+    return order, starts
+
+
+@njit(cache=True, nogil=True)
+def distinct_values(indptr: Ints, document: Ints, codes: NDArray[np.signedinteger], n_values: int) -> Ints:
+    """int64 (S,): how many values of codes (N,) the documents of each sequence have. O(Q + J)."""
+    met = np.full(n_values, -1, np.int64)
+    out = np.zeros(indptr.shape[0] - 1, np.int64)
+    for s in range(out.shape[0]):
+        for q in range(indptr[s], indptr[s + 1]):
+            value = codes[document[q]]
+            if met[value] != s:
+                met[value] = s
+                out[s] += 1
+    return out
+
+
+@njit(cache=True, nogil=True)
+def fill_counts(
+    indptr: Ints,
+    document: Ints,
+    length: Ints,
+    codes: Codes,
+    n_values: int,
+    first_column: int,
+    at: Ints,
+    indices: Codes,
+    data: NDArray[np.signedinteger],
+) -> None:
+    """One trait's entries of the CSR rows. Sequence s has at[s].. next: its values in rising order, as columns from
+    `first_column`, with their tokens.
+
+    Writes `indices` and `data` (nnz,), and moves `at` (S,) behind what it wrote. O(Q log of the values a sequence).
+    """
+    tokens = np.zeros(n_values, np.int64)
+    for s in range(indptr.shape[0] - 1):
+        begin = at[s]
+        end = begin
+        for q in range(indptr[s], indptr[s + 1]):
+            value = codes[document[q]]
+            if tokens[value] == 0:
+                indices[end] = value
+                end += 1
+            tokens[value] += length[q]
+        row = indices[begin:end]
+        row.sort()
+        for k in range(begin, end):
+            data[k] = tokens[indices[k]]
+            tokens[indices[k]] = 0
+            indices[k] += first_column
+        at[s] = end
+
+
+@njit(cache=True, nogil=True)
+def nearest_first_path(neighbour: Ints, cosine: NDArray[np.float32]) -> Ints:
+    """A path over all n points, int64 (n,). neighbour, cosine (n, k): the points nearest to each; itself may be one.
+
+    From point 0 on, the next is the unvisited neighbour of the largest cosine (of equal ones the smallest number). A
+    point without one is left for good, and the last point before it is asked; where none has any, the first unvisited
+    point is next. Each look at a point either lengthens the path or drops the point: O(n k).
+    """
+    n, k = neighbour.shape
+    visited = np.zeros(n, np.bool_)
+    path = np.empty(n, np.int64)
+    asked = np.empty(n, np.int64)
+    depth = 0
+    lowest = 0
+    for t in range(n):
+        best = -1
+        while best < 0 and depth > 0:
+            at = asked[depth - 1]
+            largest = -np.inf
+            for i in range(k):
+                other = neighbour[at, i]
+                if other < 0 or visited[other]:
+                    continue
+                if cosine[at, i] > largest or (cosine[at, i] == largest and other < best):
+                    best = other
+                    largest = cosine[at, i]
+            if best < 0:
+                depth -= 1
+        if best < 0:
+            while visited[lowest]:
+                lowest += 1
+            best = lowest
+        visited[best] = True
+        path[t] = best
+        asked[depth] = best
+        depth += 1
+    return path

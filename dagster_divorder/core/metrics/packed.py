@@ -1,0 +1,52 @@
+"""The measures of packed sequences in an order: a stream of runs of tokens, measured as documents are.
+
+Letters: Q runs, S sequences, E epochs, N documents. A run's tokens have its document's trait values. Windows are of
+tokens, so padding is in none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.core.metrics.diversity import Diversity, measure
+from dagster_divorder.core.metrics.stream import indices_in
+from dagster_divorder.core.packing import PackedSequences
+
+
+def measure_packed(
+    packed: PackedSequences,
+    epochs: ArrayLike,
+    traits: Mapping[str, ArrayLike],
+    n_values: Mapping[str, int],
+    *,
+    batch: int,
+) -> Diversity:
+    """Every measure of `packed` in the order of the first epoch; `windows` run on through all epochs.
+
+    epochs: int (E, S), place in an epoch -> sequence. traits, n_values, batch: as for `measure`, by document.
+    """
+    rows = [runs_in_order(packed.indptr, order) for order in np.atleast_2d(np.asarray(epochs, np.int64))]
+    (first, indptr), *others = rows
+    found = measure(
+        first,
+        packed.length,
+        {trait: np.asarray(codes)[packed.document] for trait, codes in traits.items()},
+        n_values,
+        sequence_length=packed.sequence_length,
+        batch=batch,
+        sequences=indptr,
+        next_epochs=[runs for runs, _ in others],
+    )
+    return replace(found, documents=int(np.count_nonzero(np.bincount(packed.document))))
+
+
+def runs_in_order(indptr: NDArray[np.int64], order: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(runs int64 (Q,) as the sequences of `order` hold them, int64 (S + 1,): where each sequence begins in that)."""
+    sequences = indices_in(order, len(indptr) - 1, "sequence")
+    counts = np.diff(indptr)[sequences]
+    begins = np.concatenate([[0], np.cumsum(counts)])
+    return np.arange(begins[-1]) + (indptr[sequences] - begins[:-1]).repeat(counts), begins

@@ -1,0 +1,127 @@
+"""Does an order beat shuffling? Its windows against the mean of several shuffles, size by size.
+
+The rule, for each trait: in windows of a sequence the mean deviation is at most TOLERANCE times that of the shuffles;
+in larger windows mean and worst are both smaller, or equal at zero. A window that the tokens do not fit FITS times is
+left out, since its few positions are all alike.
+Known weakness: as `core.metrics.window_deviation`, and three shuffles differ among themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dagster_divorder.core.metrics.window_deviation import WindowDeviation
+
+TOLERANCE = 1.01
+FITS = 4
+GOOD_ENOUGH = 0.01
+"""Shuffling is good enough for windows of a size when its worst one strays by at most this much, a percentage point."""
+
+Windows = Mapping[str, Mapping[str, WindowDeviation]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One trait in windows of one size: max_j |p_j(window) - p_j|, mean and worst over every position, ours and that of
+    the shuffles; passed: by the rule."""
+
+    window: str
+    trait: str
+    mean: float
+    shuffled_mean: float
+    worst: float
+    shuffled_worst: float
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """comparisons: all that were made. skipped: windows that were not looked at, with the reason. good_enough: windows
+    larger than a sequence in which shuffling keeps every trait within GOOD_ENOUGH."""
+
+    comparisons: tuple[Comparison, ...]
+    skipped: tuple[str, ...]
+    good_enough: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(comparison.passed for comparison in self.comparisons)
+
+    def text(self) -> str:
+        """By how much, what was left out, and whether shuffling would do, as a sentence and a list (Markdown)."""
+        failed = [f"{c.trait} in any {c.window}" for c in self.comparisons if not c.passed]
+        if failed:
+            head = f"Not better than shuffling: {', '.join(failed)}."
+        elif self.comparisons:
+            head = "Better than shuffling."
+        else:
+            head = "Nothing to compare."
+        lines = [
+            f"- any {window}: "
+            + "; ".join(
+                f"{c.trait} mean {_times(c.mean, c.shuffled_mean)}, worst {_times(c.worst, c.shuffled_worst)}"
+                for c in self.comparisons
+                if c.window == window
+            )
+            for window in dict.fromkeys(c.window for c in self.comparisons)
+        ]
+        if lines:
+            head += " Largest deviation of a trait value's share, as a multiple of shuffling's:\n"
+        lines += [f"- not compared: {reason}" for reason in self.skipped]
+        lines += [
+            f"- shuffling is already good enough for any {window}: its worst one strays by at most "
+            f"{100 * GOOD_ENOUGH:g} percentage point"
+            for window in self.good_enough
+        ]
+        return "\n".join([head, *lines])
+
+
+def beats_shuffling(ours: Windows, shuffled: Windows, traits: Iterable[str], tokens: int) -> Verdict:
+    """Compare windows by name, the smallest first (which is that of a sequence), for the traits that are balanced.
+
+    ours, shuffled: window -> trait -> deviation, the latter the average over several shuffles. tokens: in the corpus.
+    """
+    comparisons, skipped, good_enough = [], [], []
+    balanced = list(traits)
+    sizes = {window: next(iter(of.values())).window_tokens for window, of in ours.items() if of}
+    for window, size in sizes.items():
+        if tokens < FITS * size:
+            skipped.append(f"{window}, since {size:,} tokens do not fit {FITS} times into {tokens:,}")
+            continue
+        smallest = size == min(sizes.values())
+        made = [
+            _compare(window, trait, ours[window][trait], shuffled[window][trait], smallest)
+            for trait in balanced
+        ]
+        comparisons += made
+        if not smallest and made and max(comparison.shuffled_worst for comparison in made) <= GOOD_ENOUGH:
+            good_enough.append(window)
+    return Verdict(tuple(comparisons), tuple(skipped), tuple(good_enough))
+
+
+def _compare(
+    window: str, trait: str, ours: WindowDeviation, shuffled: WindowDeviation, smallest: bool
+) -> Comparison:
+    if smallest:
+        passed = ours.mean <= TOLERANCE * shuffled.mean
+    else:
+        passed = all(
+            one < other or one == other == 0
+            for one, other in ((ours.mean, shuffled.mean), (ours.worst, shuffled.worst))
+        )
+    return Comparison(
+        window=window,
+        trait=trait,
+        mean=ours.mean,
+        shuffled_mean=shuffled.mean,
+        worst=ours.worst,
+        shuffled_worst=shuffled.worst,
+        passed=passed,
+    )
+
+
+def _times(ours: float, other: float) -> str:
+    if other == 0:
+        return "0 (both)" if ours == 0 else f"{ours:.3g} (shuffling: 0)"
+    return f"{ours / other:.3g}"

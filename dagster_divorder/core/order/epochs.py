@@ -1,0 +1,71 @@
+"""An order for each epoch: every epoch another one, and an item's places in two epochs nearly a whole epoch apart.
+
+Letters: M items, E epochs, B blocks.
+
+The first epoch is the strategy's own order (with `copies`, the spread one), cut into B blocks. Every later epoch has
+the same blocks in the same order; each begins with an item drawn at random, and the strategy orders the others anew
+after the totals so far, which the end of an epoch brings back to the whole's mix.
+Guarantee: an item comes again after (1 - 1 / B) M places or more, less a batch of rounding. Copies keep their distances
+across the boundary as they do inside, less a block. A window over the boundary is two ends of orders that keep the
+mix, so it strays no more than one inside.
+Cost: the strategy E times. Source: the epoch boundary of the first seed, where the loss dips and the gradient's norm
+spikes.
+Known weakness: a block holds the same items in every epoch, so batches are made of the same B-th of the items.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.core.order.cells import cell_bounds, make_task, order_in_cells
+from dagster_divorder.core.order.spread import copy_groups, spread_rest
+from dagster_divorder.errors import InputError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array, csr_matrix
+
+BLOCKS = 16
+"""B: an item comes again later as it rises, and meets fewer others."""
+
+BLOCK = 32
+"""Items a block at least: a corpus of fewer than BLOCKS x BLOCK items has fewer blocks."""
+
+
+def epoch_orders(
+    counts: csr_matrix | csr_array,
+    groups: ArrayLike,
+    epochs: int,
+    *,
+    copies: ArrayLike | None = None,
+    **options: Any,
+) -> NDArray[np.int64]:
+    """Permutations of the M items, int64 (E, M), one a row.
+
+    copies: int (M,), as in `core.order.spread.spread_order`; by default no item is a copy. counts, groups and the
+        options are those of `core.order.order`; `frozen` is the beginning of the first epoch.
+
+    The same arguments give the same bytes; row e is the same for any number of epochs above e.
+
+    Raises:
+        InputError: an argument cannot be used.
+    """
+    if epochs < 1:
+        raise InputError(f"epochs is {epochs}; expected 1 or more")
+    task = make_task(counts, groups, **options)
+    problem = task.problem
+    out = np.empty((epochs, problem.items), np.int64)
+    keep = None
+    rest = task.rest
+    if copies is not None:
+        rest, keep = spread_rest(task, copy_groups(copies, problem.items))
+    elif rest.size:
+        rest = rest[task.place(task.rest_problem())]
+    out[0] = np.concatenate([task.frozen, rest])
+    blocks = max(1, min(BLOCKS, problem.items // BLOCK))
+    bounds = cell_bounds(problem.items, blocks, problem.batch)
+    for epoch in range(1, epochs):
+        out[epoch] = order_in_cells(problem, task.place, out[0], bounds, keep=keep, anew=True, stream=epoch)
+    return out

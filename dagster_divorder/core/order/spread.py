@@ -1,0 +1,250 @@
+"""Copies spread: any strategy's order, with the copies of a document as far apart as possible.
+
+Letters: M items, R of them left to order, r copies of one document among these.
+
+1. Documents are put into classes by r, and the strategy orders each class (the one without copies makes up for a
+   frozen prefix). A document with the phase u in [0, 1) in that order has its copies at the times (i + u) / r, for i =
+   0..r-1: R / r apart, as far as it can be for all documents at once. Each class keeps its own mix at all times.
+2. The order by time is cut into cells, and the strategy orders each cell anew after the totals so far, since the
+   classes know nothing of each other. A document so often copied that R / r is less than GAP cells keeps its times.
+
+Copies of which some are frozen come late in their turn, the first of them about half a turn after the last frozen one.
+A strategy that does not look at traits has nothing to gain from cells: all documents keep their times.
+Guarantee: copies stand R / r places apart, less two cells at most, so about half of it or more; where they keep their
+times R / r, give or take rounding. Linear in M, whatever the copies: none, one document alone, all the same.
+Cost: two runs of the strategy over the items. Source: duplicate separation of the second seed, there with as many
+subsets as the most copied document has copies, in each of which documents are unique; the times are those of its
+2-way jittered shuffle.
+Known weakness: sequences hold a little fewer topics, and markedly fewer where much of the corpus keeps its times: see
+docs/decisions/spreading-copies.md. Distances are even in items, in tokens nearly so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.core.order.cells import Task, alone, cell_bounds, make_task, order_in_cells
+from dagster_divorder.core.order.problem import Order, Problem, Totals
+from dagster_divorder.errors import InputError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array, csr_matrix
+
+CELL, LEAST_CELL, MOST_CELLS = 2048, 128, 128
+"""Items a cell, at most and at least (about), and the most cells, which counts more. A cell is CELL items unless copies
+need smaller ones to be ordered with the rest: the strategy has more choice in larger cells, but copies that keep their
+times are in its way."""
+
+MOST = 0.95
+"""Part of the copies that smaller cells are made for."""
+
+MOVING = 16
+"""Cells at least, where the mix has to move: after a frozen prefix or with targets."""
+
+GAP = 4
+"""Cells between copies, below which they keep their times: copies stay nearer to even distances as it rises, and the
+strategy has fewer items to choose from."""
+
+BLIND = frozenset({"original", "random", "grid_shuffle", "within_shard", "buffer"})
+"""Strategies that do not look at traits."""
+
+LEAST = 0.01
+"""Part of their own mix in the targets of documents without copies."""
+
+FEW = 32
+"""Documents of one number of copies, below which they share one order of phases with the other rare numbers."""
+
+
+def spread_order(
+    counts: csr_matrix | csr_array, groups: ArrayLike, copies: ArrayLike, **options: Any
+) -> Order:
+    """Permutation of the M items, int64 (M,), in which copies stand far apart.
+
+    copies: int (M,), equal for items that are copies of each other, such as the document of each record or a group of
+        near duplicates. counts, groups and the options are those of `core.order.order`, `frozen` included.
+
+    The same arguments give the same bytes. Without any copy the result is that of `order`.
+
+    Raises:
+        InputError: an argument cannot be used.
+    """
+    task = make_task(counts, groups, **options)
+    return np.concatenate([task.frozen, spread_rest(task, copy_groups(copies, task.problem.items))[0]])
+
+
+def spread_rest(task: Task, group: NDArray[np.int64]) -> tuple[Order, NDArray[np.bool_]]:
+    """(order of the rest, int64 (R,); by item bool (M,): those that keep their times). group int64 (M,), 0..n-1."""
+    kept = np.zeros(task.problem.items, bool)
+    if not task.rest.size:
+        return task.rest, kept
+    problem, rest_group = task.rest_problem(), group[task.rest]
+    copies = np.bincount(rest_group, minlength=group.max() + 1)[rest_group]
+    earliest = _earliest_phase(task, group)
+    once = (copies == 1) & (earliest[rest_group] == 0)
+    if once.all():
+        return task.rest[task.place(problem)], kept
+    times = np.empty(problem.items)
+    times[~once] = _even_times(problem, task.place, np.flatnonzero(~once), rest_group, earliest)
+    times[once] = _ranked_times(problem, task.place, np.flatnonzero(once))
+    order = np.argsort(times, kind="stable")
+    if task.strategy in BLIND:
+        kept[task.rest] = copies > 1
+        return task.rest[order], kept
+    cells = _cells(problem, copies)
+    keep = (copies > 1) & (problem.items < GAP * copies * (problem.items // cells))
+    kept[task.rest] = keep
+    bounds = cell_bounds(problem.items, cells, problem.batch)
+    return task.rest[order_in_cells(problem, task.place, order, bounds, keep=keep)], kept
+
+
+def _cells(problem: Problem, copies: NDArray[np.int64]) -> int:
+    """How many cells. copies: int64 (R,), of each item's document."""
+    repeated = np.sort(copies[copies > 1])
+    wanted = GAP * repeated[int(MOST * (len(repeated) - 1))] if len(repeated) else 1
+    if problem.placed.items or problem.targets is not None:
+        wanted = max(wanted, MOVING)
+    least, most = max(1, problem.items // CELL), max(1, problem.items // LEAST_CELL)
+    return int(min(max(min(wanted, most), least), MOST_CELLS))
+
+
+def copy_groups(copies: ArrayLike, items: int) -> NDArray[np.int64]:
+    """`copies` renumbered 0..n-1, int64 (M,).
+
+    Raises:
+        InputError: not one whole number an item.
+    """
+    array = np.asarray(copies)
+    if array.shape != (items,) or (items and array.dtype.kind not in "iu"):
+        raise InputError(
+            f"copies is {array.dtype} of shape {array.shape}; expected whole numbers, one an item: ({items},)"
+        )
+    return np.unique(array, return_inverse=True)[1].astype(np.int64)
+
+
+def _earliest_phase(task: Task, group: NDArray[np.int64]) -> NDArray[np.float64]:
+    """By group, float64 (n,) in [0, 0.5]: 0, unless a copy was consumed less than half a turn before the rest."""
+    left = np.bincount(group[task.rest], minlength=group.max() + 1)
+    last = np.full(len(left), -1)
+    last[group[task.frozen]] = np.arange(len(task.frozen))  # of equal groups the last place stays
+    since = (len(task.frozen) - last) * left / len(task.rest)
+    return np.where(last < 0, 0.0, np.clip(0.5 - since, 0.0, 0.5))
+
+
+def _even_times(
+    problem: Problem,
+    place: Callable[[Problem], Order],
+    items: NDArray[np.int64],
+    group: NDArray[np.int64],
+    earliest: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """The time of each of the items, all copies of their documents, float64 (n,) in [0, 1)."""
+    items = items[np.argsort(group[items], kind="stable")]
+    documents, first, sizes = np.unique(group[items], return_index=True, return_counts=True)
+    rare = np.bincount(sizes) < FEW
+    kind = np.where(rare[sizes], 0, sizes)
+    phase = np.empty(len(documents))
+    random = np.random.default_rng([problem.seed, 1])
+    for of in np.unique(kind):
+        some = np.flatnonzero(kind == of)
+        ranked = place(alone(problem, items[first[some]]))
+        # One offset a class, lest documents of all classes meet at the same times.
+        phase[some[ranked]] = (np.arange(len(some)) + random.random()) / len(some)
+    phase = earliest[documents] + (1.0 - earliest[documents]) * phase
+    number = np.arange(len(items)) - first.repeat(sizes)
+    return ((number + phase.repeat(sizes)) / sizes.repeat(sizes))[np.argsort(items)]
+
+
+def _ranked_times(
+    problem: Problem, place: Callable[[Problem], Order], items: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """The items at even times, in the strategy's order; float64 (n,) in [0, 1)."""
+    times = np.empty(len(items))
+    if items.size:
+        times[place(_beside(problem, items))] = (np.arange(len(items)) + 0.5) / len(items)
+    return times
+
+
+def _beside(problem: Problem, items: NDArray[np.int64]) -> Problem:
+    """The problem of ordering some of the items, while all others are placed evenly beside them.
+
+    Let d be the deviation of what is placed from the whole's mix, U the items' own sums and s = sum(U), by group. Their
+    target is (U + d) / s: it makes up for d, and leaves to the others what is theirs. What is placed counts in
+    proportion, as the items' share of all that is left.
+    """
+    part = problem.part(items)
+    own, placed, whole = part.totals(), problem.placed, problem.whole
+    groups = np.append(problem.groups, [0, 0])  # items and norms go by the tokens of group 0
+
+    def vector(totals: Totals) -> NDArray[np.float64]:
+        return np.append(totals.values, [totals.items, totals.norms])
+
+    def by_group(totals: Totals) -> NDArray[np.float64]:
+        return np.bincount(problem.groups, weights=totals.values)[groups]
+
+    def share(of: NDArray[np.float64], all_: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.divide(of, all_, out=np.zeros_like(all_), where=all_ > 0)
+
+    deviation = vector(placed) - share(vector(whole), by_group(whole)) * by_group(placed)
+    target = share(np.maximum(vector(own) + deviation, 0.0), by_group(own))
+    so_far = by_group(placed) * share(by_group(own), by_group(whole) - by_group(placed))
+    begun = np.maximum(target * so_far + deviation, 0.0)
+    ended = begun + vector(own)
+
+    def totals(vector: NDArray[np.float64]) -> Totals:
+        return Totals(values=vector[:-2], items=round(vector[-2]), norms=float(vector[-1]))
+
+    targets = problem.targets
+    if targets is not None:
+        # A table with shares of 0 may leave no way to place these items, although it does for all.
+        shares = (1.0 - LEAST) * targets.shares + LEAST * share(vector(own), by_group(own))[:-2]
+        targets = replace(targets, shares=shares)
+    return replace(part, placed=totals(begun), whole=totals(ended), targets=targets)
+
+
+@dataclass(frozen=True)
+class Spacing:
+    """Distances between successive copies of a document, from the beginning of one to that of the next.
+
+    copies: items that repeat an earlier one. smallest, median: of the distances in items; None without copies.
+    smallest_share: the smallest distance in units of the even one, M / r for a document with r copies.
+    smallest_tokens, median_tokens: the same in tokens; None where no tokens were given.
+    """
+
+    copies: int
+    smallest: int | None
+    median: float | None
+    smallest_share: float | None
+    smallest_tokens: int | None
+    median_tokens: float | None
+
+
+def spacing(order: ArrayLike, copies: ArrayLike, tokens: ArrayLike | None = None) -> Spacing:
+    """How far apart the copies stand in an order, int (M,). copies, tokens: int (M,), by item, as in `spread_order`."""
+    items = np.asarray(order, np.int64)
+    group = copy_groups(copies, len(items))[items]
+    places = np.argsort(group, kind="stable")
+    repeats = np.flatnonzero(group[places[1:]] == group[places[:-1]])
+    if not repeats.size:
+        return Spacing(0, None, None, None, None, None)
+    one, next_ = places[repeats], places[repeats + 1]
+    distance = next_ - one
+    share = distance * np.bincount(group)[group[one]] / len(items)
+    smallest_tokens, median_tokens = None, None
+    if tokens is not None:
+        lengths = np.asarray(tokens, np.int64)[items]
+        begin = np.cumsum(lengths) - lengths
+        in_tokens = begin[next_] - begin[one]
+        smallest_tokens, median_tokens = int(in_tokens.min()), float(np.median(in_tokens))
+    return Spacing(
+        copies=len(repeats),
+        smallest=int(distance.min()),
+        median=float(np.median(distance)),
+        smallest_share=float(share.min()),
+        smallest_tokens=smallest_tokens,
+        median_tokens=median_tokens,
+    )

@@ -1,0 +1,105 @@
+"""Documents packed into sequences of L tokens: a plan of document, start and length, not the tokens themselves.
+
+Letters: P pieces, Q runs, S sequences, L tokens a sequence, N documents.
+
+Each method is one file with one function `pack(problem)`, and its docstring says what it guarantees. Whatever the
+method, every token of the pieces is in exactly one sequence; a piece without tokens is in none, and is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.core.packing import best_fit, concat, related
+from dagster_divorder.core.packing.consumed import join, remaining
+from dagster_divorder.core.packing.counts import sequence_counts
+from dagster_divorder.core.packing.pieces import (
+    Ints,
+    PackedSequences,
+    PackingProblem,
+    Pieces,
+    Vectors,
+    cut,
+    positive,
+)
+from dagster_divorder.core.packing.report import PackingReport, packing_report
+from dagster_divorder.errors import InputError
+
+__all__ = [
+    "METHODS",
+    "PackedSequences",
+    "PackingReport",
+    "Pieces",
+    "cut",
+    "join",
+    "pack",
+    "packing_report",
+    "remaining",
+    "sequence_counts",
+]
+
+METHODS: dict[str, Callable[[PackingProblem], PackedSequences]] = {
+    "concat": concat.pack,
+    "best_fit": best_fit.pack,
+    "related": related.pack,
+}
+
+
+def pack(
+    pieces: Pieces,
+    *,
+    method: str = "concat",
+    sequence_length: int,
+    seed: int = 0,
+    labels: ArrayLike | None = None,
+    vectors: Vectors | NDArray[np.float32] | None = None,
+) -> PackedSequences:
+    """Plan of sequences that hold every token of the pieces once.
+
+    method: a key of METHODS. sequence_length: tokens a sequence. seed: >= 0, of the shuffle of `best_fit`.
+    labels: int (P,), >= 0, the cluster of each piece, and vectors: float32 (P, D), or a function that gives those of
+        some pieces, int64 (n,) -> (n, D), which `related` calls for one cluster at a time; other methods use neither.
+
+    The same arguments give the same bytes. Without pieces there is no sequence.
+
+    Raises:
+        InputError: an argument cannot be used.
+    """
+    if method not in METHODS:
+        raise InputError(f"packing method is {method!r}; expected one of {', '.join(METHODS)}")
+    positive("sequence_length", sequence_length)
+    if seed < 0:
+        raise InputError(f"seed is {seed}; expected 0 or more")
+    kept = np.flatnonzero(pieces.length)
+    problem = PackingProblem(
+        pieces=pieces.take(kept),
+        sequence_length=sequence_length,
+        seed=seed,
+        labels=_labels(labels, len(pieces), kept),
+        vectors=_vectors(vectors, kept),
+    )
+    return replace(METHODS[method](problem), without_tokens=len(pieces) - len(kept))
+
+
+def _labels(labels: ArrayLike | None, pieces: int, kept: Ints) -> NDArray[np.integer] | None:
+    if labels is None:
+        return None
+    array = np.asarray(labels)
+    if array.shape != (pieces,) or (pieces and (array.dtype.kind not in "iu" or array.min() < 0)):
+        raise InputError(
+            f"labels is {array.dtype} of shape {array.shape}; expected whole numbers of 0 or more, one a piece: "
+            f"({pieces},)"
+        )
+    return array[kept].astype(np.int64)
+
+
+def _vectors(vectors: Vectors | NDArray[np.float32] | None, kept: Ints) -> Vectors | None:
+    if vectors is None:
+        return None
+    if callable(vectors):
+        return lambda pieces: vectors(kept[pieces])
+    return lambda pieces: vectors[kept[pieces]]

@@ -1,0 +1,23 @@
+"""concat: pieces laid end to end in their order, cut at every L tokens. What most pretraining packers do.
+
+Guarantee: no padding but in the last sequence; the order of the pieces is the order of the tokens.
+Cost: O(P + S) time and memory. Source: GPT-3 (Brown et al. 2020), and practice since.
+Known weakness: documents are cut, a third of them at a mean length of half a sequence, and the second part has lost its
+beginning (Ding et al. 2024).
+"""
+
+from dagster_divorder.core.packing.pieces import PackedSequences, PackingProblem
+
+
+def pack(problem: PackingProblem) -> PackedSequences:
+    from dagster_divorder.core.kernels.packing import cut_at_multiples
+
+    pieces = problem.pieces
+    piece, offset, length, indptr = cut_at_multiples(pieces.length, problem.sequence_length)
+    return PackedSequences(
+        document=pieces.document[piece],
+        start=pieces.start[piece] + offset,
+        length=length,
+        indptr=indptr,
+        sequence_length=problem.sequence_length,
+    )

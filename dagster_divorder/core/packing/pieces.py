@@ -1,0 +1,126 @@
+"""What packing takes and gives: pieces of documents, and the plan of which tokens each sequence holds.
+
+Letters: P pieces, Q runs, S sequences, L tokens a sequence.
+Guarantee: plans name tokens, they never hold them. Every token of the pieces is in exactly one sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.errors import InputError
+
+Ints = NDArray[np.int64]
+Vectors = Callable[[Ints], NDArray[np.float32]]
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """Runs of tokens to pack, in their order: piece p is the tokens [start[p], start[p] + length[p]) of a document.
+
+    document, start, length: int64 (P,), >= 0. Normally whole documents; what is left of a document that was consumed
+    in part starts above 0. A document may occur more than once, if a corpus holds copies.
+
+    Raises:
+        InputError: shapes differ, or a number is negative or not whole.
+    """
+
+    document: Ints
+    start: Ints
+    length: Ints
+
+    def __post_init__(self) -> None:
+        for name in ("document", "start", "length"):
+            array = np.asarray(getattr(self, name))
+            if array.size == 0:
+                array = array.astype(np.int64)
+            if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) != len(self.document):
+                raise InputError(
+                    f"{name} is {array.dtype} of shape {array.shape}; expected whole numbers, one a piece: "
+                    f"({len(self.document)},)"
+                )
+            if array.size and array.min() < 0:
+                raise InputError(f"{name} holds {array.min()}; expected numbers of 0 or more")
+            object.__setattr__(self, name, array.astype(np.int64, copy=False))
+
+    def __len__(self) -> int:
+        """P."""
+        return len(self.document)
+
+    def take(self, pieces: NDArray[np.integer] | NDArray[np.bool_]) -> Pieces:
+        """Some of the pieces, by index or by mask."""
+        return Pieces(self.document[pieces], self.start[pieces], self.length[pieces])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PackingProblem:
+    """What every method is given. pieces: of one token or more each; sequence_length >= 1; seed >= 0.
+
+    labels int (P,), the cluster of each piece, and vectors, which gives float32 (n, D) for n of the pieces, are there
+    for methods that look at content, and else None.
+    """
+
+    pieces: Pieces
+    sequence_length: int
+    seed: int
+    labels: NDArray[np.integer] | None
+    vectors: Vectors | None
+
+
+@dataclass(frozen=True, eq=False)
+class PackedSequences:
+    """Sequence s holds the runs indptr[s]:indptr[s+1], laid one after another from its first token on.
+
+    document, start, length: int64 (Q,): a run is the tokens [start, start + length) of a document, length > 0.
+    indptr: int64 (S+1,). What is missing to `sequence_length` tokens is padding, at the sequence's end.
+    without_tokens: pieces without a token, which are in no sequence.
+    """
+
+    document: Ints
+    start: Ints
+    length: Ints
+    indptr: Ints
+    sequence_length: int
+    without_tokens: int = 0
+
+    def __len__(self) -> int:
+        """S."""
+        return len(self.indptr) - 1
+
+    @property
+    def tokens(self) -> Ints:
+        """Tokens of each sequence, without padding, int64 (S,)."""
+        before = np.concatenate([[0], np.cumsum(self.length)])
+        return np.diff(before[self.indptr])
+
+    @property
+    def padding(self) -> Ints:
+        """Tokens that each sequence lacks to its full length, int64 (S,)."""
+        return self.sequence_length - self.tokens
+
+
+def cut(pieces: Pieces, piece_tokens: int) -> Pieces:
+    """The pieces, each longer than `piece_tokens` cut into pieces of that length; the last of them has the rest.
+
+    Raises:
+        InputError: piece_tokens is below 1.
+    """
+    positive("piece_tokens", piece_tokens)
+    parts = np.maximum(-(-pieces.length // piece_tokens), 1)
+    of = np.arange(len(pieces)).repeat(parts)
+    before = (np.arange(len(of)) - (np.cumsum(parts) - parts).repeat(parts)) * piece_tokens
+    return Pieces(
+        pieces.document[of],
+        pieces.start[of] + before,
+        np.minimum(piece_tokens, pieces.length[of] - before),
+    )
+
+
+def positive(name: str, value: int) -> int:
+    if value < 1:
+        raise InputError(f"{name} is {value}; expected 1 or more")
+    return int(value)

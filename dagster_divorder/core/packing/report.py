@@ -1,0 +1,96 @@
+"""What packing did to the documents: padding, cuts, and what a sequence holds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.core.packing.counts import document_codes
+from dagster_divorder.core.packing.pieces import Ints, PackedSequences
+
+
+@dataclass(frozen=True)
+class PerSequence:
+    """Mean, smallest and largest over the sequences; 0 without one."""
+
+    mean: float
+    min: int
+    max: int
+
+
+@dataclass(frozen=True)
+class PackingReport:
+    """sequences, packed_documents, tokens: what the plan holds; without_tokens: pieces that it leaves out.
+
+    padding: tokens that sequences lack to their full length; padding_share: of all tokens a trainer reads.
+    cut_documents: documents of which a run starts in another sequence than the one where the run before it ends (the
+    truncated documents of Ding et al. 2024); cut_share: of all documents in the plan.
+    documents_per_sequence, clusters_per_sequence: distinct ones; the latter None where no labels were given.
+    """
+
+    sequences: int
+    packed_documents: int
+    tokens: int
+    without_tokens: int
+    padding: int
+    padding_share: float
+    cut_documents: int
+    cut_share: float
+    documents_per_sequence: PerSequence
+    clusters_per_sequence: PerSequence | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers by name, nested ones as dicts."""
+        return asdict(self)
+
+
+def packing_report(packed: PackedSequences, labels: ArrayLike | None = None) -> PackingReport:
+    """labels: int (N,), the cluster of each document. O(Q log Q) time in the documents that are cut."""
+    from dagster_divorder.core.kernels.packing import distinct_values
+
+    documents = int(packed.document.max(initial=-1)) + 1
+    itself = np.arange(documents)
+    held = int(distinct_values(np.array([0, len(packed.document)]), packed.document, itself, documents).sum())
+    tokens = int(packed.length.sum())
+    padding = len(packed) * packed.sequence_length - tokens
+    cut_documents = _cut_documents(packed)
+    clusters = None
+    if labels is not None:
+        n_values = int(np.max(labels, initial=0)) + 1
+        codes = document_codes(packed, "cluster", labels, n_values)
+        clusters = _summary(distinct_values(packed.indptr, packed.document, codes, n_values))
+    return PackingReport(
+        sequences=len(packed),
+        packed_documents=held,
+        tokens=tokens,
+        without_tokens=packed.without_tokens,
+        padding=padding,
+        padding_share=padding / max(tokens + padding, 1),
+        cut_documents=cut_documents,
+        cut_share=cut_documents / max(held, 1),
+        documents_per_sequence=_summary(distinct_values(packed.indptr, packed.document, itself, documents)),
+        clusters_per_sequence=clusters,
+    )
+
+
+def _cut_documents(packed: PackedSequences) -> int:
+    """A run that starts above 0 is a cut, unless its sequence holds the tokens right before it."""
+    later = np.unique(packed.document[packed.start > 0])
+    runs = np.flatnonzero(np.isin(packed.document, later))
+    sequence = np.searchsorted(packed.indptr, runs, side="right") - 1
+    order = np.lexsort((packed.start[runs], packed.document[runs], sequence))
+    sequence, runs = sequence[order], runs[order]
+    document, start = packed.document[runs], packed.start[runs]
+    end = start + packed.length[runs]
+    joined = np.zeros(len(runs), bool)
+    joined[1:] = (sequence[1:] == sequence[:-1]) & (document[1:] == document[:-1]) & (start[1:] == end[:-1])
+    return len(np.unique(document[(start > 0) & ~joined]))
+
+
+def _summary(values: Ints | NDArray[np.integer]) -> PerSequence:
+    if not len(values):
+        return PerSequence(0.0, 0, 0)
+    return PerSequence(float(values.mean()), int(values.min()), int(values.max()))

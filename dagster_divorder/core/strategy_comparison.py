@@ -1,0 +1,124 @@
+"""Strategies side by side on one corpus, at both scales: documents ordered by one, their packed sequences by another.
+
+Letters: N documents, S sequences, L tokens a sequence.
+
+Documents are ordered, packed by `concat`, and the sequences ordered; a last sequence that is not full stays last. Every
+pair of a document strategy and a sequence strategy is measured, towards the corpus's own mix and with nothing frozen.
+Cost: each document strategy once, each pair one order of sequences and its measures; one order at a time in memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.core.items import Items, document_items
+from dagster_divorder.core.metrics import Diversity, measure_packed
+from dagster_divorder.core.order import order
+from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts
+
+Result = TypeVar("Result")
+
+WARM_UP = 64
+"""Items that a strategy orders before it is timed, so that compiling is not."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """seconds: wall time. peak_bytes: memory taken beyond what was there before; None where it cannot be told."""
+
+    seconds: float
+    peak_bytes: int | None = None
+
+
+class Meter(Protocol):
+    """Calls a function; its result, and what it cost."""
+
+    def __call__(self, function: Callable[[], Result], /) -> tuple[Result, Cost]: ...
+
+
+def timed(function: Callable[[], Result]) -> tuple[Result, Cost]:
+    """A meter of time alone."""
+    begin = time.perf_counter()
+    result = function()
+    return result, Cost(time.perf_counter() - begin)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """One pair of strategies: the measures of the sequences in their order, and the cost of either order."""
+
+    documents: str
+    sequences: str
+    diversity: Diversity
+    document_cost: Cost
+    sequence_cost: Cost
+
+
+def compare_strategies(
+    tokens: ArrayLike,
+    traits: Mapping[str, ArrayLike],
+    n_values: Mapping[str, int],
+    *,
+    documents: Sequence[str],
+    sequences: Sequence[str],
+    sequence_length: int,
+    batch: int,
+    weights: Mapping[str, float] | None = None,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    meter: Meter = timed,
+) -> Iterator[Outcome]:
+    """Every pair of `documents` and `sequences` (names of strategies), in that order.
+
+    tokens: int (N,). traits: name -> int codes (N,) in [0, n_values[name]); "cluster" is one, and the first one gives
+        labels to strategies that take one. weights: name -> number above 0, of the traits to balance; equal by default.
+    options: further arguments of `core.order.order`, such as within_cluster.
+    """
+    balanced = {trait: traits[trait] for trait in traits if weights is None or trait in weights}
+    arguments = {"seed": seed, "sequence_length": sequence_length, "batch": batch, **(options or {})}
+    lengths = np.asarray(tokens, np.int64)
+    items = document_items(lengths, balanced, weights)
+    for document_strategy in documents:
+        made, document_cost = _order(items, document_strategy, arguments, meter)
+        packed = pack(
+            Pieces(made, np.zeros_like(made), lengths[made]), method="concat", sequence_length=sequence_length
+        )
+        counts, groups = sequence_counts(packed, balanced, n_values)
+        full = len(packed) - int(len(packed) > 0 and packed.padding[-1] > 0)
+        rows = Items(counts[:full], groups, np.array([(weights or {}).get(trait, 1.0) for trait in balanced]))
+        for sequence_strategy in sequences:
+            ordered, sequence_cost = _order(rows, sequence_strategy, arguments, meter)
+            yield Outcome(
+                document_strategy,
+                sequence_strategy,
+                _measure(packed, ordered, traits, n_values, batch),
+                document_cost,
+                sequence_cost,
+            )
+
+
+def _order(
+    items: Items, strategy: str, arguments: Mapping[str, Any], meter: Meter
+) -> tuple[NDArray[np.int64], Cost]:
+    def run(some: Items) -> NDArray[np.int64]:
+        return order(some.counts, some.groups, strategy=strategy, weights=some.weights, **arguments)
+
+    run(Items(items.counts[:WARM_UP], items.groups, items.weights))
+    return meter(lambda: run(items))
+
+
+def _measure(
+    packed: PackedSequences,
+    ordered: NDArray[np.int64],
+    traits: Mapping[str, ArrayLike],
+    n_values: Mapping[str, int],
+    batch: int,
+) -> Diversity:
+    whole = np.concatenate([ordered, np.arange(len(ordered), len(packed))])
+    return measure_packed(packed, whole, traits, n_values, batch=batch)

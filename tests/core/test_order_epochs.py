@@ -1,0 +1,110 @@
+"""Epoch plans: every epoch another order, items nearly an epoch apart, and no bump where one epoch follows another."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
+
+from dagster_divorder.core.order import STRATEGIES, order
+from dagster_divorder.core.order.epochs import BLOCK, BLOCKS, epoch_orders
+from dagster_divorder.core.order.spread import spacing
+from dagster_divorder.errors import InputError
+
+every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
+
+
+def sequences(items: int, values: int = 12) -> tuple[csr_matrix, np.ndarray]:
+    """Items of 100 tokens over two trait groups."""
+    random = np.random.default_rng(items)
+    parts = [random.multinomial(100, random.dirichlet(np.full(values, 0.3)), items) for _ in range(2)]
+    return csr_matrix(np.concatenate(parts, axis=1)), np.repeat([0, 1], values)
+
+
+def places(orders: np.ndarray) -> np.ndarray:
+    """Place of each item in each epoch, (E, M)."""
+    return np.argsort(orders, axis=1)
+
+
+@every_strategy
+@given(items=st.integers(1, 200), seed=st.integers(0, 2), frozen=st.integers(0, 20))
+@settings(max_examples=10, deadline=None)
+def test_every_epoch_is_a_permutation_and_the_first_begins_with_what_is_frozen(strategy, items, seed, frozen):
+    counts, groups = sequences(items, 3)
+    consumed = np.random.default_rng(seed).permutation(items)[:frozen]
+    options = {"strategy": strategy, "seed": seed, "frozen": consumed, "sequence_length": 400}
+    orders = epoch_orders(counts, groups, 3, **options)
+    assert orders.shape == (3, items)
+    assert orders.dtype == np.int64
+    assert (np.sort(orders, axis=1) == np.arange(items)).all()
+    assert np.array_equal(orders[0], order(counts, groups, **options))
+    assert np.array_equal(orders[:2], epoch_orders(counts, groups, 2, **options))
+
+
+@every_strategy
+@pytest.mark.parametrize("items", [BLOCK, 500, 3000])
+def test_an_item_comes_again_after_nearly_an_epoch(strategy, items):
+    counts, groups = sequences(items)
+    orders = epoch_orders(counts, groups, 3, strategy=strategy, sequence_length=400, batch=16)
+    again = items + np.diff(places(orders), axis=0)
+    blocks = min(BLOCKS, items // BLOCK)
+    assert again.min() > items - items / blocks - 16
+    # Another order each time, not the same one again.
+    assert (np.diff(places(orders), axis=0) == 0).mean() < 0.2
+
+
+def test_copies_keep_their_distances_across_the_boundary():
+    items = 9000
+    document = np.random.default_rng(0).permutation(np.arange(items) % 6000)
+    counts = csr_matrix((np.ones(items, int), document % 5, np.arange(items + 1)), shape=(items, 5))
+    orders = epoch_orders(counts, np.zeros(5, int), 3, copies=document)
+    inside = spacing(orders[0], document).smallest
+    # 3000 documents twice, half an epoch apart; the others once an epoch.
+    both = spacing(np.arange(3 * items), document[orders.ravel()])
+    assert inside is not None and both.smallest is not None
+    assert inside > 0.5 * items - 0.3 * items
+    assert both.smallest > 0.5 * items - 0.3 * items
+
+
+def test_windows_over_the_boundary_stray_no_more_than_those_inside():
+    counts, groups = sequences(4096)
+    epochs = 4
+    share = np.asarray(counts.sum(axis=0)).ravel() / counts.shape[0]
+
+    def deviations(orders: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
+        """Largest share deviation of windows over a boundary, and of those inside."""
+        before = np.cumsum(np.concatenate([[0 * share], counts.toarray()[orders.ravel()] - share]), axis=0)
+        deviation = np.abs(before[window:] - before[:-window]).max(axis=1) / (100 * window)
+        across = np.arange(len(deviation)) % 4096 > 4096 - window
+        assert across.sum() == (epochs - 1) * (window - 1)
+        return deviation[across], deviation[~across]
+
+    orders = epoch_orders(counts, groups, epochs)
+    shuffled = epoch_orders(counts, groups, epochs, strategy="random")
+    for window in (16, 256):
+        across, inside = deviations(orders, window)
+        assert across.max() <= inside.max()
+        assert across.mean() < 2 * inside.mean() < 0.7 * deviations(shuffled, window)[0].mean()
+
+
+def test_later_epochs_keep_the_mix_as_the_first_does():
+    counts, groups = sequences(4096)
+    share = np.asarray(counts.sum(axis=0)).ravel() / counts.shape[0]
+    mean = [
+        np.linalg.norm(np.cumsum(counts.toarray()[made] - share, axis=0), axis=1).mean()
+        for made in epoch_orders(counts, groups, 3)
+    ]
+    assert max(mean) < 1.3 * mean[0]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "options", "message"),
+    [
+        pytest.param(0, {}, "epochs is 0", id="epochs"),
+        pytest.param(2, {"copies": [0, 1]}, r"\(2,\).*\(3,\)", id="copies"),
+        pytest.param(2, {"strategy": "balancd"}, "balancd", id="strategy"),
+    ],
+)
+def test_bad_input_is_named(epochs, options, message):
+    with pytest.raises(InputError, match=message):
+        epoch_orders(csr_matrix(np.eye(3, dtype=int)), [0, 0, 0], epochs, **options)

@@ -1,0 +1,95 @@
+"""The shuffles that large corpora get: what each of them keeps in place, and what that does to a sorted corpus."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
+
+from dagster_divorder.core.kernels import reference_buffer
+from dagster_divorder.core.kernels.order_buffer import through_buffer
+from dagster_divorder.core.metrics import share_deviation
+from dagster_divorder.core.order import order
+
+laws = settings(max_examples=60, deadline=None)
+
+
+def sorted_corpus(items: int, values: int = 8) -> tuple[csr_matrix, list[int]]:
+    """Items of one token, sorted by trait value, as a corpus read source by source is."""
+    codes = np.arange(items) * values // items
+    return csr_matrix((np.ones(items, int), codes, np.arange(items + 1)), shape=(items, values)), [0] * values
+
+
+@given(items=st.integers(1, 300), batch=st.integers(1, 40), seed=st.integers(0, 3))
+@laws
+def test_block_shuffle_keeps_the_batches_of_balanced(items, batch, seed):
+    corpus = sorted_corpus(items, min(4, items))
+    balanced = order(*corpus, strategy="balanced", seed=seed).tolist()
+    shuffled = order(*corpus, strategy="block_shuffle", seed=seed, batch=batch).tolist()
+    whole = items // batch * batch
+    blocks = {tuple(balanced[i : i + batch]) for i in range(0, whole, batch)}
+    assert {tuple(shuffled[i : i + batch]) for i in range(0, whole, batch)} == blocks
+    assert shuffled[whole:] == balanced[whole:]
+
+
+def test_block_shuffle_moves_the_batches():
+    corpus = sorted_corpus(4096)
+    runs = [order(*corpus, strategy=name, batch=16).reshape(-1, 16) for name in ("balanced", "block_shuffle")]
+    assert (runs[0] == runs[1]).all(axis=1).mean() < 0.1
+
+
+@given(items=st.integers(1, 300), shards=st.integers(1, 40), seed=st.integers(0, 3))
+@laws
+def test_within_shard_lets_no_item_leave_its_shard(items, shards, seed):
+    made = order(*sorted_corpus(items, 1), strategy="within_shard", shards=shards, seed=seed)
+    home = np.arange(items) * shards // items
+    assert np.array_equal(home[made], home)
+
+
+@given(items=st.integers(1, 300), buffer=st.integers(1, 400), seed=st.integers(0, 3))
+@laws
+def test_the_buffer_equals_its_twin_and_moves_no_item_far_forward(items, buffer, seed):
+    draws = np.random.default_rng(seed).random(items)
+    size = min(buffer, items)
+    found = through_buffer(draws, size)
+    assert found.tolist() == reference_buffer.through_buffer(draws.tolist(), size)
+    made = order(*sorted_corpus(items, 1), strategy="buffer", buffer=buffer, seed=seed)
+    assert np.array_equal(made, found)
+    assert (made - np.arange(items) < buffer).all()
+
+
+@pytest.mark.parametrize("shards", [16, 64])
+def test_each_row_of_the_grid_takes_evenly_from_each_column(shards):
+    side = int(shards**0.5)
+    made = order(*sorted_corpus(4096, 1), strategy="grid_shuffle", shards=shards).reshape(side, -1)
+    columns = made * shards // 4096 % side
+    for row in columns:
+        assert np.bincount(row, minlength=side).tolist() == [4096 // shards] * side
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 16, 61, 64, 1000])
+def test_the_grid_shuffle_brings_items_everywhere(shards):
+    """The mean distance between place and item is that of a shuffle, a third of all, whatever the grid's shape."""
+    moved = [
+        np.abs(
+            order(*sorted_corpus(600, 1), strategy="grid_shuffle", shards=shards, seed=seed) - np.arange(600)
+        )
+        for seed in range(10)
+    ]
+    assert np.mean(moved) == pytest.approx(200, rel=0.06)
+
+
+def test_a_sorted_corpus_stays_sorted_within_shards_and_buffers():
+    """What the third seed warns of: of 8 sources in blocks, a window of 256 items shows one or two."""
+    corpus = sorted_corpus(32_768)
+    codes = corpus[0].indices
+    worst = {
+        name: share_deviation(
+            order(*corpus, strategy=name, shards=64, buffer=1024), np.ones(32_768, int), codes, 8, 256
+        ).mean_tv
+        for name in ("random", "within_shard", "buffer", "grid_shuffle", "balanced")
+    }
+    assert worst["within_shard"] > 0.85
+    assert worst["buffer"] > 0.7
+    assert worst["grid_shuffle"] < 1.1 * worst["random"] < 0.1
+    assert worst["balanced"] < 0.1 * worst["random"]

@@ -1,0 +1,317 @@
+"""Packing: no token lost or doubled, whatever the method; fast methods against their slow twins; edge cases."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from dagster_divorder.core.kernels import packing as fast
+from dagster_divorder.core.kernels import reference_packing as slow
+from dagster_divorder.core.packing import (
+    METHODS,
+    PackedSequences,
+    Pieces,
+    cut,
+    pack,
+    packing_report,
+    related,
+    sequence_counts,
+)
+from dagster_divorder.errors import InputError
+
+Runs = list[tuple[int, int, int]]
+
+every_method = pytest.mark.parametrize("method", METHODS)
+laws = settings(max_examples=150, deadline=None)
+runs_of = st.lists(
+    st.tuples(st.integers(0, 3), st.one_of(st.integers(0, 5), st.integers(0, 60), st.sampled_from([8, 16]))),
+    max_size=25,
+).map(lambda pairs: [(document, start, length) for document, (start, length) in enumerate(pairs)])
+lengths_of = st.one_of(st.integers(1, 12), st.sampled_from([8, 50, 1000]))
+
+
+def pieces_of(runs: Runs) -> Pieces:
+    document, start, length = np.array(runs, np.int64).reshape(-1, 3).T
+    return Pieces(document, start, length)
+
+
+def packed_by(method: str, runs: Runs, sequence_length: int, seed: int = 0) -> PackedSequences:
+    random = np.random.default_rng(len(runs))
+    return pack(
+        pieces_of(runs),
+        method=method,
+        sequence_length=sequence_length,
+        seed=seed,
+        labels=random.integers(0, 3, len(runs)),
+        vectors=random.standard_normal((len(runs), 4)).astype(np.float32),
+    )
+
+
+def runs_in(packed: PackedSequences) -> list[Runs]:
+    rows = list(zip(packed.document.tolist(), packed.start.tolist(), packed.length.tolist(), strict=True))
+    return [rows[a:b] for a, b in itertools.pairwise(packed.indptr.tolist())]
+
+
+def tokens_in(packed: PackedSequences) -> list[list[slow.Token]]:
+    return [slow.tokens_of(runs) for runs in runs_in(packed)]
+
+
+@every_method
+@given(runs=runs_of, sequence_length=lengths_of, seed=st.integers(0, 3))
+@laws
+def test_no_token_is_lost_or_doubled(method, runs, sequence_length, seed):
+    packed = packed_by(method, runs, sequence_length, seed)
+    sequences = tokens_in(packed)
+    assert sorted(itertools.chain(*sequences)) == sorted(slow.tokens_of(runs))
+    assert all(0 < len(tokens) <= sequence_length for tokens in sequences)
+    assert packed.tokens.tolist() == [len(tokens) for tokens in sequences]
+    assert packed.padding.tolist() == [sequence_length - len(tokens) for tokens in sequences]
+    assert packed.without_tokens == sum(length == 0 for _, _, length in runs)
+
+
+@every_method
+@given(runs=runs_of, sequence_length=lengths_of)
+@laws
+def test_same_seed_gives_the_same_bytes(method, runs, sequence_length):
+    one, other = (packed_by(method, runs, sequence_length, seed=1) for _ in range(2))
+    for name in ("document", "start", "length", "indptr"):
+        assert getattr(one, name).tobytes() == getattr(other, name).tobytes()
+        assert getattr(one, name).dtype == np.int64
+
+
+@given(runs=runs_of, sequence_length=lengths_of)
+@laws
+def test_concat_equals_its_twin(runs, sequence_length):
+    assert tokens_in(packed_by("concat", runs, sequence_length)) == slow.concat(runs, sequence_length)
+
+
+@given(runs=runs_of, sequence_length=lengths_of, seed=st.integers(0, 3))
+@laws
+def test_best_fit_equals_its_twin(runs, sequence_length, seed):
+    pieces = slow.cut([run for run in runs if run[2]], sequence_length)
+    expected = slow.best_fit(pieces, sequence_length)
+    found = runs_in(packed_by("best_fit", runs, sequence_length, seed))
+    shuffled = np.random.default_rng(seed).permutation(len(expected))
+    assert [found[s] for s in shuffled] == [
+        [pieces[run] for run in sorted(sequence)] for sequence in expected
+    ]
+
+
+@given(runs=runs_of, sequence_length=lengths_of)
+@laws
+def test_best_fit_cuts_only_what_is_longer_than_a_sequence(runs, sequence_length):
+    found = list(itertools.chain(*runs_in(packed_by("best_fit", runs, sequence_length))))
+    for run in runs:
+        if 0 < run[2] <= sequence_length:
+            assert run in found
+
+
+def test_best_fit_is_shuffled_since_its_own_order_is_by_length():
+    lengths = np.random.default_rng(0).integers(1, 40, 2000)
+    runs = [(document, 0, int(length)) for document, length in enumerate(lengths)]
+    longest = np.array([max(run[2] for run in runs) for runs in runs_in(packed_by("best_fit", runs, 64))])
+    unshuffled = [max(lengths[sequence]) for sequence in slow.best_fit(runs, 64)]
+    assert abs(np.corrcoef(np.arange(len(longest)), longest)[0, 1]) < 0.15
+    assert np.corrcoef(np.arange(len(unshuffled)), unshuffled)[0, 1] < -0.9
+
+
+@given(runs=runs_of, piece_tokens=st.integers(1, 20))
+@laws
+def test_cut_equals_its_twin_and_keeps_pieces_without_tokens(runs, piece_tokens):
+    found = cut(pieces_of(runs), piece_tokens)
+    rows = zip(found.document.tolist(), found.start.tolist(), found.length.tolist(), strict=True)
+    assert list(rows) == slow.cut(runs, piece_tokens)
+
+
+@every_method
+@given(runs=runs_of, sequence_length=lengths_of, values=st.integers(1, 9))
+@laws
+def test_sequence_counts_equal_their_twin(method, runs, sequence_length, values):
+    packed = packed_by(method, runs, sequence_length)
+    random = np.random.default_rng(values)
+    codes = {"cluster": random.integers(0, values, len(runs)), "length": random.integers(0, 4, len(runs))}
+    counts, groups = sequence_counts(packed, codes, {"cluster": values, "length": 4})
+    tokens = tokens_in(packed)
+    expected = [
+        a + b
+        for a, b in zip(
+            slow.counts(tokens, codes["cluster"], values),
+            slow.counts(tokens, codes["length"], 4),
+            strict=True,
+        )
+    ]
+    assert_array_equal(counts.toarray(), np.array(expected, np.int32).reshape(-1, values + 4))
+    assert groups.tolist() == [0] * values + [1] * 4
+    assert counts.dtype == np.int32
+    assert (counts.data > 0).all()
+    assert counts.has_canonical_format
+
+
+@given(data=st.data(), points=st.integers(0, 12))
+@laws
+def test_the_path_equals_its_twin(data, points):
+    cosines = np.array(
+        [[data.draw(st.sampled_from([0.1, 0.5, 0.9])) for _ in range(points)] for _ in range(points)],
+        np.float32,
+    ).reshape(points, points)
+    width = data.draw(st.integers(1, 4))
+    neighbours = np.argsort(-cosines, axis=1, kind="stable")[:, :width]
+    found = fast.nearest_first_path(neighbours, np.take_along_axis(cosines, neighbours, axis=1))
+    assert found.tolist() == slow.nearest_first_path(cosines.tolist(), neighbours.tolist())
+
+
+@pytest.mark.parametrize("block", [related.BLOCK, 64])
+def test_related_walks_from_neighbour_to_neighbour(monkeypatch, block):
+    """Points on a circle, in random order, in two clusters: the path follows the circle."""
+    monkeypatch.setattr(related, "BLOCK", block)
+    random = np.random.default_rng(0)
+    angles = random.permutation(600) * (2 * np.pi / 600)
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    labels = random.integers(0, 2, 600)
+    asked = []
+
+    def of(pieces: np.ndarray) -> np.ndarray:
+        asked.append(pieces)
+        return vectors[pieces]
+
+    packed = pack(
+        pieces_of([(document, 0, 2) for document in range(600)]),
+        method="related",
+        sequence_length=8,
+        labels=labels,
+        vectors=of,
+    )
+    document = packed.document[packed.start == 0]
+    assert (np.diff(labels[document]) >= 0).all()
+    assert [labels[pieces].tolist() for pieces in asked] == [
+        [0] * (labels == 0).sum(),
+        [1] * (labels == 1).sum(),
+    ]
+    near = (vectors[document[1:]] * vectors[document[:-1]]).sum(axis=1)
+    assert np.mean(near > np.cos(0.1)) > 0.94
+
+
+def test_related_keeps_equal_vectors_in_their_order():
+    packed = packed_by_vectors(np.ones((20, 3), np.float32))
+    assert packed.document.tolist() == list(range(20))
+    packed = packed_by_vectors(np.zeros((20, 3), np.float32))
+    assert sorted(packed.document.tolist()) == list(range(20))
+
+
+def packed_by_vectors(vectors: np.ndarray) -> PackedSequences:
+    runs = [(document, 0, 4) for document in range(len(vectors))]
+    return pack(
+        pieces_of(runs), method="related", sequence_length=4, labels=np.zeros(len(runs), int), vectors=vectors
+    )
+
+
+def test_the_report_counts_what_packing_did():
+    # Sequences of 10: [a a a a a b b b b b] [b b c c c c c c d e], padding 0; f is empty.
+    runs = [(0, 0, 5), (1, 0, 7), (2, 0, 6), (3, 4, 1), (4, 0, 1), (5, 0, 0)]
+    report = packing_report(packed_by("concat", runs, 10), [0, 0, 1, 2, 2, 2])
+    assert (report.sequences, report.packed_documents, report.tokens) == (2, 5, 20)
+    assert (report.without_tokens, report.padding, report.padding_share) == (1, 0, 0.0)
+    # Document 1 is cut by the packing, and document 3 had been before.
+    assert (report.cut_documents, report.cut_share) == (2, 2 / 5)
+    per_sequence = report.documents_per_sequence
+    assert (per_sequence.mean, per_sequence.min, per_sequence.max) == (3.0, 2, 4)
+    assert report.clusters_per_sequence is not None
+    assert (report.clusters_per_sequence.mean, report.clusters_per_sequence.max) == (2.0, 3)
+    best = packing_report(packed_by("best_fit", runs, 10))
+    assert (best.sequences, best.padding, best.cut_documents) == (3, 10, 1)
+    assert best.padding_share == 10 / 30
+    assert best.clusters_per_sequence is None
+
+
+def test_pieces_of_a_document_in_one_sequence_are_no_cut():
+    packed = pack(cut(pieces_of([(0, 0, 9), (1, 0, 9)]), 3), method="concat", sequence_length=10)
+    report = packing_report(packed)
+    assert (report.cut_documents, report.documents_per_sequence.max) == (1, 2)
+
+
+@every_method
+@pytest.mark.parametrize(
+    "runs",
+    [
+        pytest.param([], id="no piece"),
+        pytest.param([(0, 0, 0)], id="one piece without tokens"),
+        pytest.param([(0, 0, 0), (1, 0, 3), (2, 0, 0)], id="some without tokens"),
+        pytest.param([(0, 5, 7)], id="one piece, the rest of a document"),
+        pytest.param([(0, 0, 1), (1, 0, 100_000), (2, 0, 1)], id="one longer than everything"),
+        pytest.param([(document, 0, 16) for document in range(9)], id="all a sequence long"),
+    ],
+)
+@pytest.mark.parametrize("sequence_length", [1, 16])
+def test_edge_cases_hold_every_token(method, runs, sequence_length):
+    packed = packed_by(method, runs, sequence_length)
+    assert packed.length.sum() == sum(length for _, _, length in runs)
+    counts, _ = sequence_counts(packed, {"cluster": np.zeros(len(runs), int)}, {"cluster": 1})
+    assert counts.shape == (len(packed), 1)
+    assert counts.toarray().ravel().tolist() == packed.tokens.tolist()
+    assert packing_report(packed).tokens == packed.length.sum()
+
+
+@every_method
+def test_trillions_of_tokens(method):
+    runs = [(0, 0, 3 * 2**40), (1, 2**41, 2**40 + 1)]
+    if method == "best_fit":
+        runs = [(document, start >> 20, length >> 20) for document, start, length in runs]
+    packed = packed_by(method, runs, 2**41 if method != "best_fit" else 2**21)
+    assert packed.length.sum() == sum(length for _, _, length in runs)
+    counts, _ = sequence_counts(packed, {"cluster": [0, 1]}, {"cluster": 2})
+    assert counts.sum(axis=1).ravel().tolist() == [packed.tokens.tolist()]
+
+
+GOOD = pieces_of([(0, 0, 3), (1, 0, 4)])
+VECTORS = np.ones((2, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        pytest.param(lambda: Pieces([0], [0, 1], [3]), r"start.*\(1,\)", id="lengths differ"),
+        pytest.param(lambda: Pieces([0], [0], [-3]), "length holds -3", id="negative"),
+        pytest.param(lambda: Pieces([0], [0.5], [3]), "start is float64", id="not whole"),
+        pytest.param(
+            lambda: pack(GOOD, method="concatt", sequence_length=4), "concatt.*best_fit", id="method"
+        ),
+        pytest.param(lambda: pack(GOOD, sequence_length=0), "sequence_length is 0", id="sequence_length"),
+        pytest.param(lambda: pack(GOOD, sequence_length=4, seed=-1), "seed is -1", id="seed"),
+        pytest.param(lambda: cut(GOOD, 0), "piece_tokens is 0", id="piece_tokens"),
+        pytest.param(lambda: pack(GOOD, method="related", sequence_length=4), "labels", id="no labels"),
+        pytest.param(
+            lambda: pack(GOOD, method="related", sequence_length=4, labels=[0], vectors=VECTORS),
+            r"\(2,\)",
+            id="labels shape",
+        ),
+        pytest.param(
+            lambda: pack(
+                GOOD, method="related", sequence_length=4, labels=[0, 0], vectors=lambda _: VECTORS[:1]
+            ),
+            r"\(1, 3\).*\(2, D\)",
+            id="vectors shape",
+        ),
+        pytest.param(
+            lambda: pack(GOOD, method="related", sequence_length=4, labels=[0, 0], vectors=VECTORS * np.nan),
+            "NaN",
+            id="vectors NaN",
+        ),
+        pytest.param(lambda: sequence_counts(pack(GOOD, sequence_length=4), {}, {}), "empty", id="no trait"),
+        pytest.param(
+            lambda: sequence_counts(pack(GOOD, sequence_length=4), {"a": [0]}, {"a": 1}),
+            "'a'.*2 documents",
+            id="a document without a value",
+        ),
+        pytest.param(
+            lambda: sequence_counts(pack(GOOD, sequence_length=4), {"a": [0, 2]}, {"a": 2}),
+            r"'a' runs from 0 to 2.*\[0, 2\)",
+            id="value out of range",
+        ),
+    ],
+)
+def test_bad_input_is_named(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
