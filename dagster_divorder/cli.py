@@ -137,9 +137,9 @@ def summary(settings: Settings) -> str:
 def _table(rows: list[dict[str, Any]]) -> list[str]:
     """Orders side by side, a line a figure: people compare along a line."""
     names = [row["order"] for row in rows]
-    lines = [_table_line([("", 34), *((name, 14) for name in names)])]
+    lines = [_table_line([("", 34), *((name, 18) for name in names)])]
     lines.extend(
-        _table_line([(figure, 34), *((_number(row[figure]), 14) for row in rows)])
+        _table_line([(figure, 34), *((_number(row[figure]), 18) for row in rows)])
         for figure in rows[0]
         if figure != "order"
     )

@@ -7,12 +7,16 @@ import warnings
 import dagster as dg
 
 from dagster_divorder.defs.base_model import base_model
+from dagster_divorder.defs.checks import order_beats_shuffling
 from dagster_divorder.defs.clusters import clusters
 from dagster_divorder.defs.curated_output import curated_output
 from dagster_divorder.defs.diversity_metrics import diversity_metrics
 from dagster_divorder.defs.greedy_order import greedy_order
+from dagster_divorder.defs.packed_sequences import packed_sequences
 from dagster_divorder.defs.raw_docs import raw_docs
+from dagster_divorder.defs.sequence_order import sequence_order
 from dagster_divorder.defs.shallow_embeddings import shallow_embeddings
+from dagster_divorder.defs.strategy_comparison import strategy_comparison
 from dagster_divorder.defs.token_counts import token_counts
 from dagster_divorder.settings import load_settings
 
@@ -29,7 +33,10 @@ ASSETS = [
     shallow_embeddings,
     clusters,
     greedy_order,
+    packed_sequences,
+    sequence_order,
     diversity_metrics,
+    strategy_comparison,
     curated_output,
 ]
 
@@ -41,6 +48,7 @@ def _with_code_version(spec: dg.AssetSpec) -> dg.AssetSpec:
 
 defs = dg.Definitions(
     assets=dg.map_asset_specs(_with_code_version, ASSETS),
+    asset_checks=[order_beats_shuffling],
     resources={"settings": settings},
     executor=dg.in_process_executor,
 )

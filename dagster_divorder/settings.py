@@ -15,11 +15,20 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import orjson
 import xxhash
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -43,9 +52,12 @@ CODE_VERSIONS = {
     "token_counts": 1,
     "shallow_embeddings": 1,
     "clusters": 2,
-    "greedy_order": 1,
-    "diversity_metrics": 1,
-    "curated_output": 1,
+    "greedy_order": 2,
+    "packed_sequences": 1,
+    "sequence_order": 1,
+    "diversity_metrics": 2,
+    "strategy_comparison": 1,
+    "curated_output": 2,
 }
 
 
@@ -125,9 +137,20 @@ class Clusters(_Section):
     """auto refits when the corpus has doubled or new documents lie too far out; never keeps the first fit."""
 
 
+def _known_strategy(name: str) -> str:
+    from dagster_divorder.core.order import STRATEGIES
+
+    if name not in STRATEGIES:
+        raise ValueError(f"Input should be one of {', '.join(sorted(STRATEGIES))}")
+    return name
+
+
+Strategy = Annotated[str, AfterValidator(_known_strategy)]
+
+
 class Order(_Section):
-    strategy: str = "balanced"
-    """One of the strategies in the README's table."""
+    strategy: Strategy = "balanced"
+    """Order of the documents: one of the strategies in the README's table."""
     within_cluster: Literal["original", "length-asc", "length-desc", "length-riffle"] = "original"
     """Order of the documents inside a cluster, for the strategies that pick a cluster first."""
     traits: dict[str, Annotated[float, Field(gt=0)]] = Field(
@@ -136,15 +159,17 @@ class Order(_Section):
     """What to balance and how strongly: `cluster`, `length`, or any field of the input."""
     length_bins: int = Field(100, ge=1, le=10_000)
     """Quantile bins of document length (and of numeric columns)."""
-
-    @field_validator("strategy")
-    @classmethod
-    def _known_strategy(cls, name: str) -> str:
-        from dagster_divorder.core.order import STRATEGIES
-
-        if name not in STRATEGIES:
-            raise ValueError(f"Input should be one of {', '.join(sorted(STRATEGIES))}")
-        return name
+    frozen_tokens: int = Field(0, ge=0)
+    """Tokens that a trainer has consumed of the last output: its beginning is kept as it is, and everything after it
+    is ordered so that the whole history nears the mix."""
+    separate_copies: bool = False
+    """Spread records of equal text as far apart as possible."""
+    targets: dict[str, dict[str, tuple[float, ...]]] = Field(default_factory=dict)
+    """A mix that moves: trait -> a table of `progress` (rising from 0 to 1) and the share of some of its values."""
+    shards: int = Field(64, ge=1)
+    """Contiguous parts that `within_shard` and `grid_shuffle` shuffle."""
+    buffer: int = Field(10_000, ge=1)
+    """Items that `buffer` holds."""
 
     @field_validator("traits")
     @classmethod
@@ -153,12 +178,50 @@ class Order(_Section):
             raise ValueError("at least one trait is needed, such as { cluster = 1.0 }")
         return traits
 
+    @model_validator(mode="after")
+    def _targets_of_traits(self) -> Self:
+        for trait, table in self.targets.items():
+            if trait not in self.traits:
+                raise ValueError(
+                    f"targets names {trait!r}, which is not one of traits: {sorted(self.traits)}"
+                )
+            if "progress" not in table or len(table) < 2:
+                raise ValueError(f"targets.{trait} needs `progress` and the shares of at least one value")
+            for name, column in table.items():
+                if len(column) != len(table["progress"]):
+                    raise ValueError(
+                        f"targets.{trait}.{name} has {len(column)} numbers; progress has {len(table['progress'])}"
+                    )
+        return self
+
+
+class Packing(_Section):
+    method: Literal["concat", "best_fit", "related"] = "concat"
+    """concat cuts documents at sequence ends; best_fit cuts only those longer than a sequence, and pads; related puts
+    similar documents into one sequence."""
+    piece_tokens: int = Field(0, ge=0)
+    """Cut longer documents into pieces of this many tokens before they are ordered for packing; 0: never. Sequences
+    hold more topics as it falls, and less long context."""
+    end_of_text: bool = False
+    """Count one end-of-text token after every document."""
+
 
 class Sequence(_Section):
     length: int = Field(8192, ge=1)
     """Tokens of a training sequence."""
     batch: int = Field(256, ge=1)
     """Sequences of a batch."""
+    strategy: Strategy = "balanced"
+    """Order of the packed sequences; `original` leaves them as packed."""
+    epochs: int = Field(1, ge=1, le=1000)
+    """Orders of the sequences, one an epoch, each another."""
+
+
+class Comparison(_Section):
+    documents: tuple[Strategy, ...] = ("original", "random", "stratified", "balanced")
+    """Document orders that strategy_comparison runs."""
+    sequences: tuple[Strategy, ...] = ("original", "random", "balanced")
+    """Sequence orders that it runs on each of them."""
 
 
 class Engine(_Section):
@@ -183,7 +246,9 @@ class Settings(BaseSettings):
     embedding: Embedding = Embedding()
     clusters: Clusters = Clusters()
     order: Order = Order()
+    packing: Packing = Packing()
     sequence: Sequence = Sequence()
+    comparison: Comparison = Comparison()
     output: Output = Output()
     engine: Engine = Engine()
     seed: int = Field(0, ge=0, lt=1 << 63)
@@ -225,10 +290,28 @@ class Settings(BaseSettings):
                 "source_field": self.input.source_field,
                 "seed": self.seed,
             },
+            "packed_sequences": {
+                "packing": self.packing.model_dump(mode="json"),
+                "length": self.sequence.length,
+                "seed": self.seed,
+            },
+            "sequence_order": {
+                "strategy": self.sequence.strategy,
+                "batch": self.sequence.batch,
+                "epochs": self.sequence.epochs,
+                "order": self.order.model_dump(mode="json"),
+                "seed": self.seed,
+            },
             "diversity_metrics": {
                 "traits": sorted(self.order.traits),
                 "length_bins": self.order.length_bins,
                 "sequence": self.sequence.model_dump(mode="json"),
+                "seed": self.seed,
+            },
+            "strategy_comparison": {
+                "comparison": self.comparison.model_dump(mode="json"),
+                "order": self.order.model_dump(mode="json"),
+                "sequence": {"length": self.sequence.length, "batch": self.sequence.batch},
                 "seed": self.seed,
             },
             "curated_output": {

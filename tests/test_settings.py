@@ -66,6 +66,16 @@ def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> Non
         ({"DIVORDER_ORDER__STRATEGY": "balancd"}, ["order.strategy", "balancd", "balanced"]),
         ({"DIVORDER_ORDER__TRAITS": '{"cluster": -1}'}, ["order.traits.cluster", "-1", "greater than 0"]),
         ({"DIVORDER_ORDER__TRAITS": "{}"}, ["order.traits", "at least one trait"]),
+        (
+            {"DIVORDER_ORDER__TARGETS": '{"source": {"progress": [0, 1], "a": [1, 0]}}'},
+            ["order", "'source'", "not one of traits"],
+        ),
+        (
+            {"DIVORDER_ORDER__TARGETS": '{"cluster": {"progress": [0, 1], "1": [1]}}'},
+            ["targets.cluster.1 has 1 numbers; progress has 2"],
+        ),
+        ({"DIVORDER_ORDER__TARGETS": '{"cluster": {"1": [1]}}'}, ["targets.cluster needs `progress`"]),
+        ({"DIVORDER_SEQUENCE__STRATEGY": "balancd"}, ["sequence.strategy", "balancd", "balanced"]),
         ({"DIVORDER_INPUT__PATHS": ""}, ["input.paths", "at least one"]),
         ({"DIVORDER_INPUT__MAX_REJECT_SHARE": "1.5"}, ["input.max_reject_share", "less than or equal to 1"]),
         ({"DIVORDER_CONFIG": "/nowhere.toml"}, ["DIVORDER_CONFIG", "/nowhere.toml"]),
@@ -106,7 +116,10 @@ CHANGES = [
     ("shallow_embeddings", {"embedding": {"pooling": "mean"}}),
     ("clusters", {"clusters": {"k": 7}}),
     ("greedy_order", {"order": {"strategy": "random"}}),
+    ("packed_sequences", {"packing": {"method": "best_fit"}}),
+    ("sequence_order", {"sequence": {"epochs": 2}}),
     ("diversity_metrics", {"sequence": {"length": 77}}),
+    ("strategy_comparison", {"comparison": {"documents": ("random",)}}),
     ("curated_output", {"output": {"sidecars": True}}),
 ]
 

@@ -13,7 +13,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.store.receipts import Receipt
 
 # Shown by each asset in its own form, or of no use to a reader.
-_NOT_SHOWN = {"cluster_sizes", "summary", "columns_folder", "fields", "corpus", "files"}
+_NOT_SHOWN = {"cluster_sizes", "summary", "columns_folder", "fields", "corpus", "files", "tokenized_as"}
 
 
 def materialize(context: dg.AssetExecutionContext, settings: Settings) -> Receipt:

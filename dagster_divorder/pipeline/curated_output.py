@@ -1,15 +1,17 @@
 """curated_output: the corpus in its new order, in the input's own format, and everything that says how it came about.
 
-Written to `output.path`: curated.jsonl (or curated-00000.jsonl ..., or .parquet), order.npy, rejects.jsonl,
-ordering_comparison.png, on request token_counts.npy and embeddings.npy, and curated_meta.json, the manifest, last
-(docs/curated_meta.md). An output that is whole and up to date is left untouched.
+Written to `output.path`: curated.jsonl (or curated-00000.jsonl ..., or .parquet), order.npy, packed_sequences.parquet,
+sequence_order.npy, rejects.jsonl, ordering_comparison.png, on request token_counts.npy and embeddings.npy, and
+curated_meta.json, the manifest, last (docs/curated_meta.md). An output that is whole and up to date is left untouched.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
 import numpy as np
@@ -18,17 +20,21 @@ import pyarrow as pa
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.diversity_metrics import load_metrics
 from dagster_divorder.pipeline.greedy_order import load_order
+from dagster_divorder.pipeline.packed_sequences import load_packed, runs_of
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import STAGES, Run, content_hash
 from dagster_divorder.pipeline.sample import document_index, rows_by_id
+from dagster_divorder.pipeline.sequence_order import load_sequence_order
 from dagster_divorder.pipeline.shallow_embeddings import vector_files
 from dagster_divorder.pipeline.token_counts import token_files
+from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.curated import (
     OutputFolder,
     is_whole,
     read_manifest,
     tidy,
+    write_columns,
     write_json_rows,
     write_jsonl,
     write_parquet,
@@ -40,7 +46,16 @@ from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.view import View, offsets
 
 META_VERSION = 1
+USES = ("raw_docs", "greedy_order", "sequence_order", "diversity_metrics")
 SIMILARITY_SAMPLE = 5_000
+PACKED = (
+    "sequences",
+    "last_sequence_tokens",
+    "padding",
+    "cut_documents",
+    "documents_per_sequence",
+    "clusters_per_sequence",
+)
 PACKAGES = ("dagster-divorder", "numpy", "pyarrow", "faiss-cpu", "tokenizers", "gigatoken", "numba", "torch")
 
 
@@ -48,11 +63,8 @@ def run(run: Run) -> Receipt:
     settings = run.settings
     view = load_view(run)
     folder = settings.output.path
-    uses = {name: run.receipt(name).version for name in ("raw_docs", "greedy_order", "diversity_metrics")}
-    # The manifest names the input, and refusals can change while the records do not.
-    raw_docs = run.receipt("raw_docs")
-    input_facts = [raw_docs.report[name] for name in ("files", "file_bytes", "partial_lines")]
-    key = content_hash(settings.recipe("curated_output"), uses, raw_docs.files["rejects"], input_facts)
+    uses = {name: run.receipt(name).version for name in USES}
+    key = output_key(settings, uses, run.receipt("raw_docs").report)
     manifest = read_manifest(folder)
     written = manifest is None or manifest.get("key") != key or not is_whole(folder, manifest["files"])
     if written:
@@ -82,15 +94,29 @@ def run(run: Run) -> Receipt:
     )
 
 
+def output_key(settings: Settings, uses: Mapping[str, str], input_report: Mapping[str, Any]) -> str:
+    """Key of an output: the manifest also names the input's files, which can change while the records do not."""
+    facts = [input_report[name] for name in ("files", "file_bytes", "partial_lines")]
+    return content_hash(settings.recipe("curated_output"), uses, facts)
+
+
 def _write(run: Run, view: View, key: str, before: dict[str, Any] | None) -> dict[str, Any]:
     order = load_order(run)
     sizes = _record_sizes(run, view)
     records = int(sizes[view.record_row].sum())
     # A large output also passes through the gather's bucket files.
     expected = (2 if records > BUCKET_BYTES else 1) * records + order.nbytes
-    with OutputFolder(run.settings.output.path, expected) as output:
+    with (
+        OutputFolder(run.settings.output.path, expected) as output,
+        # Arithmetic that needs none of what is written meanwhile.
+        ThreadPoolExecutor(1, thread_name_prefix="divorder-similarity") as aside,
+    ):
+        similarity = aside.submit(_similarity, run, view)
         _stage_records(run, view, order, sizes, output)
         output.stage("order.npy", lambda file: _save_npy(file, order))
+        packed, epochs = load_packed(run), load_sequence_order(run)
+        output.stage("packed_sequences.parquet", lambda file: write_columns(file, runs_of(packed)))
+        output.stage("sequence_order.npy", lambda file: _save_npy(file, epochs))
         rejects = run.store.unseal(run.receipt("raw_docs").files["rejects"])
         output.stage("rejects.jsonl", lambda file: file.write(rejects))
         if run.settings.output.sidecars:
@@ -101,6 +127,7 @@ def _write(run: Run, view: View, key: str, before: dict[str, Any] | None) -> dic
         ids = document_index(run.store, view)[0][view.used_documents()]
         file = run.store.seal("stages/curated_output", key, pack({"ids": ids}), "safetensors")
         manifest = _manifest(run, view, key, output.entries) | {
+            "cosine_similarity": similarity.result(),
             "ids": file,
             "delta": _delta(run, ids, before),
         }
@@ -119,8 +146,10 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
             "use output.format = 'auto', or convert the input to Parquet first"
         )
     limits = _shard_limits(sizes[view.record_row[order]], settings.shard_bytes)
-    with run.progress("writing records", len(view), "records") as advance:
-        parts = gather(run.store, view, order, sizes, settings.path, advance)
+    with (
+        run.progress("writing records", len(view), "records") as advance,
+        contextlib.closing(gather(run.store, view, order, sizes, settings.path, advance)) as parts,
+    ):
         writers: Iterator[Callable[[IO[bytes]], None]]
         if kind == "parquet":
             schema = pa.ipc.read_schema(
@@ -167,6 +196,7 @@ def _manifest(run: Run, view: View, key: str, files: dict[str, Any]) -> dict[str
     settings = run.settings
     reports = {stage: receipt.report for stage in STAGES if (receipt := load_receipt(run.store, stage))}
     raw_docs, clusters, model = reports["raw_docs"], reports["clusters"], reports["base_model"]
+    packed = reports["packed_sequences"]
     metrics = load_metrics(run.store, run.receipt("diversity_metrics").files["metrics"])
     return {
         "meta_version": META_VERSION,
@@ -184,12 +214,13 @@ def _manifest(run: Run, view: View, key: str, files: dict[str, Any]) -> dict[str
         },
         "k": clusters["k"],
         "strategy": settings.order.strategy,
+        "frozen_tokens": settings.order.frozen_tokens,
         "traits": settings.order.traits,
         "sequence": settings.sequence.model_dump(),
+        "packing": {**settings.packing.model_dump(), **{name: packed[name] for name in PACKED}},
         "seed": settings.seed,
         "diversity": {name: _without_curve(figures) for name, figures in metrics.items()},
         "cluster_sizes": clusters["cluster_sizes"],
-        "cosine_similarity": _similarity(run, view),
         "seconds": {
             stage: reports[stage]["seconds"]
             for stage in STAGES

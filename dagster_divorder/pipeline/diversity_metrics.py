@@ -1,29 +1,52 @@
-"""diversity_metrics: original order, shuffling (mean of three seeds) and curated order, measured side by side."""
+"""diversity_metrics: orders measured side by side, and what they certify for every window of training.
+
+Documents: in their original order, shuffled (mean of three seeds), and curated. Sequences: shuffled documents packed by
+`concat` and shuffled again (mean of three), and the packed sequences as a trainer gets them, epoch after epoch. The
+corpus's mix that windows are held against is that of the order itself, so both kinds have their own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from dagster_divorder.core.metrics import Diversity, average, cluster_mix, distinct_clusters, measure
+from dagster_divorder.core.metrics import (
+    Diversity,
+    Verdict,
+    WindowDeviation,
+    average,
+    beats_shuffling,
+    cluster_mix,
+    distinct_clusters,
+    measure,
+    measure_packed,
+    worse_batches,
+)
+from dagster_divorder.core.packing import PackedSequences, Pieces, pack
 from dagster_divorder.pipeline.greedy_order import load_order
+from dagster_divorder.pipeline.packed_sequences import load_packed
 from dagster_divorder.pipeline.run import Run, content_hash
+from dagster_divorder.pipeline.sequence_order import load_sequence_order
 from dagster_divorder.pipeline.traits import Traits, load_traits
+from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 
 SHUFFLES = 3
-ORDERS = ("original", "random", "curated")
+SHUFFLED = {"curated": "random", "sequences": "sequences_random"}
+"""What is shuffling's part where an order is ours."""
+ORDERS = ("original", "random", "curated", "sequences_random", "sequences")
 
 
 def run(run: Run) -> Receipt:
     settings = run.settings
-    greedy_order = run.receipt("greedy_order")
+    uses = {name: run.receipt(name).version for name in ("greedy_order", "sequence_order")}
     traits = load_traits(run)
-    key = content_hash(settings.recipe("diversity_metrics"), traits.version, greedy_order.version)
+    key = content_hash(settings.recipe("diversity_metrics"), traits.version, uses)
     folder = f"stages/diversity_metrics/{key}"
     wanted = ["metrics", "table", *(["picture"] if settings.output.plot else [])]
     found = run.store.sealed(folder)
@@ -31,10 +54,13 @@ def run(run: Run) -> Receipt:
     if not reused:
         curated = load_order(run)
         measured = _measure_orders(run, traits, curated)
-        metrics = orjson.dumps({name: diversity.to_dict() for name, diversity in measured.items()})
+        worse = {ours: worse_batches(measured[other], measured[ours]) for ours, other in SHUFFLED.items()}
+        metrics = {name: diversity.to_dict() for name, diversity in measured.items()}
+        for ours, shares in worse.items():
+            metrics[ours]["shuffled_batches_worse"] = shares
         found = {
-            "metrics": run.store.seal(folder, "metrics", metrics, "json"),
-            "table": run.store.seal(folder, "table", _parquet(measured), "parquet"),
+            "metrics": run.store.seal(folder, "metrics", orjson.dumps(metrics), "json"),
+            "table": run.store.seal(folder, "table", _parquet(measured, worse), "parquet"),
         }
         if settings.output.plot:
             picture = _picture(run, traits, curated, measured)
@@ -45,7 +71,7 @@ def run(run: Run) -> Receipt:
         recipe=settings.recipe("diversity_metrics"),
         key=key,
         version=found["metrics"].rsplit(".", 2)[1],
-        uses={"greedy_order": greedy_order.version},
+        uses=uses,
         files={name: found[name] for name in wanted},
         report={
             "documents": documents,
@@ -57,30 +83,59 @@ def run(run: Run) -> Receipt:
 
 
 def _measure_orders(run: Run, traits: Traits, curated: np.ndarray) -> dict[str, Diversity]:
+    batch = run.settings.sequence.batch
     documents = len(traits.tokens)
-    with run.progress("measuring orders", 2 + SHUFFLES, "orders") as advance:
+    packed, epochs = load_packed(run), load_sequence_order(run)
+    with run.progress("measuring orders", 3 + 2 * SHUFFLES, "orders") as advance:
 
-        def one(order: np.ndarray) -> Diversity:
-            result = measure(
-                order,
-                traits.tokens,
-                traits.codes,
-                traits.sizes(),
-                sequence_length=run.settings.sequence.length,
-                batch=run.settings.sequence.batch,
-            )
+        def counted(make: Callable[[], Diversity]) -> Diversity:
+            result = make()
             advance(1)
             return result
 
+        def one(order: np.ndarray) -> Diversity:
+            length = run.settings.sequence.length
+            return measure(
+                order, traits.tokens, traits.codes, traits.sizes(), sequence_length=length, batch=batch
+            )
+
+        def sequences(packed: PackedSequences, epochs: np.ndarray) -> Diversity:
+            return measure_packed(packed, epochs, traits.codes, traits.sizes(), batch=batch)
+
+        shuffles = range(SHUFFLES)
         return {
-            "original": one(np.arange(documents)),
-            "random": average([one(_shuffle(run, documents, number)) for number in range(SHUFFLES)]),
-            "curated": one(curated),
+            "original": counted(lambda: one(np.arange(documents))),
+            "random": average(
+                [counted(lambda n=n: one(_shuffle(run, documents, n))) for n in shuffles]  # type: ignore[misc]
+            ),
+            "curated": counted(lambda: one(curated)),
+            "sequences_random": average(
+                [
+                    counted(lambda n=n: sequences(*_shuffled_sequences(run, traits, n, len(epochs))))  # type: ignore[misc]
+                    for n in shuffles
+                ]
+            ),
+            "sequences": counted(lambda: sequences(packed, epochs)),
         }
 
 
-def _shuffle(run: Run, documents: int, number: int) -> np.ndarray:
-    return np.random.default_rng([run.settings.seed, number]).permutation(documents)
+def _shuffle(run: Run, items: int, number: int) -> np.ndarray:
+    return np.random.default_rng([run.settings.seed, number]).permutation(items)
+
+
+def _shuffled_sequences(
+    run: Run, traits: Traits, number: int, epochs: int
+) -> tuple[PackedSequences, np.ndarray]:
+    """What training gets without any order: shuffled documents, packed, and every epoch the sequences shuffled; a last
+    one that is not full stays last."""
+    order = _shuffle(run, len(traits.tokens), number)
+    lengths = traits.tokens + run.settings.packing.end_of_text
+    pieces = Pieces(order, np.zeros_like(order), lengths[order])
+    packed = pack(pieces, method="concat", sequence_length=run.settings.sequence.length)
+    full = int((packed.padding == 0).sum())
+    random = np.random.default_rng([run.settings.seed, number, 1])
+    rows = [np.append(random.permutation(full), np.arange(full, len(packed))) for _ in range(epochs)]
+    return packed, np.stack(rows)
 
 
 def _picture(run: Run, traits: Traits, curated: np.ndarray, measured: dict[str, Diversity]) -> bytes:
@@ -106,20 +161,24 @@ def _picture(run: Run, traits: Traits, curated: np.ndarray, measured: dict[str, 
             before=pictured("original", np.arange(documents)),
             shuffled=pictured("random", _shuffle(run, documents, 0)),
             after=pictured("curated", curated),
+            sequences=("sequences", measured["sequences"]),
         )
     )
 
 
-def _parquet(measured: dict[str, Diversity]) -> bytes:
+def _parquet(measured: dict[str, Diversity], worse: dict[str, dict[str, float]]) -> bytes:
     """A row a measure (trait, window, measure), a column an order."""
     import pyarrow.parquet as pq
 
-    rows = [
-        {**row, "original": row["value"], "random": other["value"], "curated": curated["value"]}
-        for row, other, curated in zip(*(measured[name].rows() for name in ORDERS), strict=True)
-    ]
+    rows: list[dict[str, Any]] = []
+    for of_orders in zip(*(measured[name].rows() for name in ORDERS), strict=True):
+        values = {name: float(row["value"]) for name, row in zip(ORDERS, of_orders, strict=True)}
+        rows.append({name: of_orders[0][name] for name in ("trait", "window", "measure")} | values)
+    for trait in measured["curated"].batch_tv:
+        shares = {name: worse[name][trait] if name in worse else None for name in ORDERS}
+        rows.append({"trait": trait, "window": "batch", "measure": "shuffled_batches_worse", **shares})
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows).drop_columns("value"), sink)
+    pq.write_table(pa.Table.from_pylist(rows), sink)
     return sink.getvalue().to_pybytes()
 
 
@@ -132,9 +191,53 @@ def load_table(store: LocalStore, file: str) -> list[dict[str, Any]]:
 
 
 def load_metrics(store: LocalStore, file: str) -> dict[str, dict[str, Any]]:
-    """Measures by order name, as `core.metrics.Diversity.to_dict` gives them."""
+    """Measures by order name, as `core.metrics.Diversity.to_dict` gives them. Ours also have `shuffled_batches_worse`,
+    by trait: the share of the shuffles' batches whose total variation exceeds that of our worst batch."""
     metrics: dict[str, dict[str, Any]] = orjson.loads(store.unseal(file))
     return metrics
+
+
+def verdicts(settings: Settings) -> dict[str, Verdict]:
+    """Whether the curated documents and the sequences beat shuffling, by the last run's measures, for the traits that
+    are balanced. One whose target moves is left out: its windows are meant to differ.
+
+    Raises:
+        MissingStageError: diversity_metrics has no result under these settings.
+    """
+    run = Run(settings, LocalStore(settings.store.path).open())
+    metrics = load_metrics(run.store, run.receipt("diversity_metrics").files["metrics"])
+    still = [trait for trait in settings.order.traits if trait not in settings.order.targets]
+    return {
+        ours: beats_shuffling(
+            _windows(metrics[ours]), _windows(metrics[other]), still, metrics[ours]["tokens"]
+        )
+        for ours, other in SHUFFLED.items()
+    }
+
+
+def remedy(settings: Settings) -> str:
+    """What to change where the sequences do not beat shuffling."""
+    if settings.packing.method == "related":
+        return (
+            "packing.method = 'related' puts like documents into one sequence on purpose; 'concat' mixes them"
+        )
+    for name, strategy in (
+        ("sequence.strategy", settings.sequence.strategy),
+        ("order.strategy", settings.order.strategy),
+    ):
+        if strategy != "balanced":
+            return f"{name} is {strategy!r}; 'balanced' is what keeps windows at the corpus's mix"
+    return (
+        "give the trait more weight in order.traits, balance fewer traits, or make fewer values of them (clusters.k, "
+        "order.length_bins); where long documents fill whole sequences, cut them with packing.piece_tokens"
+    )
+
+
+def _windows(figures: dict[str, Any]) -> dict[str, dict[str, WindowDeviation]]:
+    return {
+        window: {trait: WindowDeviation(**deviation) for trait, deviation in of.items()}
+        for window, of in figures["windows"].items()
+    }
 
 
 def summary_rows(metrics: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -147,11 +250,14 @@ def summary_rows(metrics: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
         told = batch["windows"] > 0 and not batch["partial"]
         rows.append(
             {
-                "order": name,
+                "order": name.replace("_", " "),
                 "distinct clusters a sequence": figures["split"]["mean"],
                 "fewest": figures["split"]["min"],
                 "batch TV, clusters": batch["mean_tv"] if told else None,
                 "worst batch TV, clusters": batch["max_tv"] if told else None,
+                "worst share, batch anywhere": figures["windows"]["batch"]["cluster"]["worst"]
+                if told
+                else None,
                 "mean prefix deviation, tokens": figures["prefix"]["mean"],
                 "every cluster seen after": figures["coverage"],
             }

@@ -8,11 +8,11 @@ import numpy as np
 
 from dagster_divorder.pipeline.merge import DOCUMENT_STAGES, rewrite
 from dagster_divorder.pipeline.results import embeddings_file
-from dagster_divorder.pipeline.run import STAGES
+from dagster_divorder.pipeline.run import UPSTREAM
 from dagster_divorder.store.fits import read_pin
 from dagster_divorder.store.fragments import DOCUMENTS, records_folder
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.receipts import Receipt, history_file, load_receipt
 from dagster_divorder.store.view import View, offsets
 
 
@@ -81,8 +81,9 @@ def disk_use(store: LocalStore) -> dict[str, int]:
 
 def _needed(store: LocalStore) -> set[str]:
     """Names of all files that the current receipts lead to."""
-    receipts = {stage: receipt for stage in STAGES if (receipt := load_receipt(store, stage))}
+    receipts = {stage: receipt for stage in UPSTREAM if (receipt := load_receipt(store, stage))}
     names = {"format.json", "lease", *(f"receipts/{stage}.json" for stage in receipts)}
+    names |= {history_file(stage) for stage in receipts}
     fits: set[str] = set()
     for receipt in receipts.values():
         for file in receipt.files.values():

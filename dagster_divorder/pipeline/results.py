@@ -83,8 +83,26 @@ class Results:
         return np.load(self.store.path(name), mmap_mode="r", allow_pickle=False)
 
     @property
+    def sequences(self) -> pd.DataFrame:
+        """One row a run of tokens, in the order of the first epoch, int64.
+
+        Columns: `position` (of the sequence in the epoch), `sequence` (in the plan), `document` (row of `documents`),
+        `start` and `length` (tokens of the document that the sequence holds).
+        """
+        import pandas as pd
+
+        plan = unpack(self.store.unseal(self._receipt("packed_sequences").files["plan"]))
+        order = unpack(self.store.unseal(self._receipt("sequence_order").files["order"]))["order"][0]
+        position = np.empty(len(order), dtype=np.int64)
+        position[order] = np.arange(len(order))
+        sequence = np.repeat(np.arange(len(order)), np.diff(plan["indptr"]))
+        columns = {name: plan[name] for name in ("document", "start", "length")}
+        frame = pd.DataFrame({"position": position[sequence], "sequence": sequence, **columns})
+        return frame.sort_values("position", kind="stable", ignore_index=True)
+
+    @property
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Measures of the original, random and curated order (see `core.metrics.Diversity`)."""
+        """Measures of document and sequence orders by name (see `core.metrics.Diversity`)."""
         return load_metrics(self.store, self._receipt("diversity_metrics").files["metrics"])
 
     def _receipt(self, stage: str) -> Receipt:

@@ -27,13 +27,19 @@ UPSTREAM: dict[str, tuple[str, ...]] = {
     "shallow_embeddings": ("token_counts", "base_model"),
     "clusters": ("shallow_embeddings",),
     "greedy_order": ("clusters", "token_counts"),
-    "diversity_metrics": ("greedy_order",),
-    "curated_output": ("greedy_order", "diversity_metrics", "raw_docs"),
+    "packed_sequences": ("greedy_order", "shallow_embeddings"),
+    "sequence_order": ("packed_sequences",),
+    "diversity_metrics": ("greedy_order", "sequence_order"),
+    "curated_output": ("greedy_order", "sequence_order", "diversity_metrics", "raw_docs"),
+    "strategy_comparison": ("clusters", "token_counts"),
 }
-"""What each stage reads directly: the asset graph."""
+"""What each stage reads directly, in the order in which stages run: the asset graph."""
 
-STAGES = tuple(UPSTREAM)
-"""Stage names in the order in which they run."""
+EVIDENCE = ("strategy_comparison",)
+"""Stages that no other reads; they run when they are asked for."""
+
+STAGES = tuple(stage for stage in UPSTREAM if stage not in EVIDENCE)
+"""The stages that an output needs, in the order in which they run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,7 @@ def _pace(receipt: Receipt, seconds: float, before: Receipt | None) -> float | N
 def run_all(
     settings: Settings, progress: Progress | None = None, stages: Iterable[str] = STAGES
 ) -> dict[str, Receipt]:
-    """Run stages in order, by default all of them, alone on the store from the first to the last (see `run_stage`)."""
+    """Run stages in order, by default all that an output needs, alone on the store throughout (see `run_stage`)."""
     progress = progress or Bar()
     store = LocalStore(settings.store.path)
     with store.lease(wait=settings.store.wait, on_wait=progress.note):
@@ -102,18 +108,23 @@ def run_all(
 
 def _mend_and_run(run: Run, stage: str) -> Receipt:
     """Run a stage; a damaged file it meets is discarded and made again, each file once."""
-    first = last = STAGES.index(stage)
+    order = tuple(UPSTREAM)
+    first = last = order.index(stage)
     mended: set[str] = set()
     while True:
         try:
-            return [_run_one(run, name) for name in STAGES[first : last + 1]][-1]
+            return [
+                _run_one(run, name)
+                for name in order[first : last + 1]
+                if name == stage or name not in EVIDENCE
+            ][-1]
         except DamagedFileError as error:
             maker = None if error.name in mended else discard(run.store, error.name)
             if maker is None:
                 raise
             mended.add(error.name)
             run.progress.note(f"{error} (done now: {maker} makes it again)")
-            first = min(first, STAGES.index(maker))
+            first = min(first, order.index(maker))
         except OSError as error:
             # Store and output explain theirs; what remains are files of a moment, such as a model in training.
             if error.errno not in DISK_FULL:

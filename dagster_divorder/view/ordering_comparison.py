@@ -2,7 +2,8 @@
 
 Two bars show the whole dataset, one in each order, each column coloured by the clusters of the tokens there;
 a narrow bar beside them is the corpus's own mix, which every column should resemble. Below: distinct clusters
-in each sequence, the prefix deviation, and a table of the numbers.
+in each sequence, the prefix deviation, and a table of the numbers. The packed sequences in their own order are a curve
+and a row more.
 
 Letters: S sequences, K clusters, C columns of a bar.
 Guarantee: the same numbers give the same PNG bytes (one machine, one matplotlib), whatever the user's style;
@@ -35,7 +36,8 @@ BAR = 0.13  # of the figure's height
 BAR_PIXELS, BAR_ROWS = round((RIGHT - LEFT) * WIDTH * DPI), round(BAR * HEIGHT * DPI)
 
 INK, FAINT, RULE = "#222222", "#6b6b6b", "#d0d0d0"
-BEFORE, SHUFFLED, AFTER = "#d55e00", "#7f7f7f", "#0072b2"  # told apart with any colour vision, and in grey
+# Told apart with any colour vision, and in grey.
+BEFORE, SHUFFLED, AFTER, SEQUENCES = "#d55e00", "#7f7f7f", "#0072b2", "#111111"
 
 BIN_SEQUENCES = 16
 MIN_BINS, MAX_BINS = 40, 200
@@ -61,9 +63,13 @@ def ordering_comparison(
     after: PicturedOrder,
     shuffled: PicturedOrder | None = None,
     *,
+    sequences: tuple[str, Diversity] | None = None,
     title: str | None = None,
 ) -> "Figure":
-    """The figure, 1600 x 1100 pixels. InputError when an order drawn as a bar has no mix, or K differs."""
+    """The figure, 1600 x 1100 pixels. InputError when an order drawn as a bar has no mix, or K differs.
+
+    sequences: what the packed sequences in their order are called, and measure; in the prefix panel and the table.
+    """
     from matplotlib.figure import Figure
 
     if before.mix is None or after.mix is None or before.mix.shape[1] != after.mix.shape[1]:
@@ -71,13 +77,16 @@ def ordering_comparison(
             "an order drawn as a bar needs a mix, and both the same clusters; see core.metrics.cluster_mix"
         )
     drawn = [(before, BEFORE), *([(shuffled, SHUFFLED)] if shuffled else []), (after, AFTER)]
+    measured = [(order.name, order.diversity, colour) for order, colour in drawn]
+    if sequences:
+        measured.append((*sequences, SEQUENCES))
     with _style():
         figure = Figure(figsize=(WIDTH, HEIGHT), dpi=DPI, facecolor="white")
         _draw_title(figure, before.diversity, before.mix.shape[1], title)
         _draw_bars(figure, [(before, BEFORE), (after, AFTER)])
         _draw_distinct(_panel(figure, LEFT), drawn, before.mix.shape[1])
-        _draw_prefix(_panel(figure, RIGHT + GAP + STRIP - PANEL), drawn)
-        _draw_table(figure, drawn)
+        _draw_prefix(_panel(figure, RIGHT + GAP + STRIP - PANEL), measured)
+        _draw_table(figure, measured)
     return figure
 
 
@@ -131,6 +140,7 @@ def _style() -> Iterator[None]:
 
 
 Drawn = Sequence[tuple[PicturedOrder, str]]
+Measured = Sequence[tuple[str, Diversity, str]]
 
 
 def _draw_title(figure: "Figure", diversity: Diversity, k: int, title: str | None) -> None:
@@ -199,21 +209,21 @@ def _draw_distinct(axes: "Axes", drawn: Drawn, k: int) -> None:
     )
 
 
-def _draw_prefix(axes: "Axes", drawn: Drawn) -> None:
+def _draw_prefix(axes: "Axes", measured: Measured) -> None:
     axes.set_yscale("log")
-    for order, colour in drawn:
-        prefix = order.diversity.prefix
+    for name, diversity, colour in measured:
+        prefix = diversity.prefix
         shown = prefix.l2 > 0
-        axes.plot(100 * prefix.share[shown], prefix.l2[shown], color=colour, linewidth=1.8, label=order.name)
+        axes.plot(100 * prefix.share[shown], prefix.l2[shown], color=colour, linewidth=1.8, label=name)
     _percent_axis(axes)
     _headline(
-        axes, "Prefix deviation, tokens", "L2 distance of all tokens so far from the corpus's mix, log scale"
+        axes, "Prefix deviation", "tokens so far against the corpus's mix: L2 distance in tokens, log scale"
     )
 
 
-def _draw_table(figure: "Figure", drawn: Drawn) -> None:
+def _draw_table(figure: "Figure", measured: Measured) -> None:
     """Numbers right-aligned under their headings, one row an order."""
-    d = drawn[0][0].diversity
+    d = measured[0][1]
     columns = [
         ("clusters a\nsequence, mean", lambda m: f"{m.split.mean:.2f}"),
         ("clusters a\nsequence, least", lambda m: f"{m.split.min:.4g}"),
@@ -229,11 +239,11 @@ def _draw_table(figure: "Figure", drawn: Drawn) -> None:
     for right, (heading, _) in zip(edges, columns, strict=True):
         for line, text in enumerate(heading.split("\n")):
             figure.text(right, top + 0.018 * (1 - line), text, size=12, color=FAINT, ha="right")
-    for row, (order, colour) in enumerate(drawn):
-        y = top - 0.028 - 0.027 * row
-        figure.text(LEFT, y, order.name, size=14, weight="bold", color=colour)
+    for row, (name, diversity, colour) in enumerate(measured):
+        y = top - 0.028 - 0.0235 * row
+        figure.text(LEFT, y, name, size=14, weight="bold", color=colour)
         for right, (_, value) in zip(edges, columns, strict=True):
-            figure.text(right, y, value(order.diversity), size=14, ha="right")
+            figure.text(right, y, value(diversity), size=14, ha="right")
 
 
 def _panel(figure: "Figure", left: float) -> "Axes":
@@ -256,7 +266,7 @@ def _headline(axes: "Axes", title: str, note: str) -> None:
     axes.legend(
         loc="lower right",
         bbox_to_anchor=(1.0, 1.115),
-        ncols=3,
+        ncols=4,
         frameon=False,
         handlelength=0.8,
         handletextpad=0.5,

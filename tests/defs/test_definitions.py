@@ -45,7 +45,7 @@ def test_assets_jobs_and_code_versions(config: Path, monkeypatch: pytest.MonkeyP
     settings = load_settings(config)
     for name, spec in specs.items():
         assert spec.code_version == settings.recipe(name)
-        assert spec.group_name in {"corpus", "embedding", "ordering", "output"}
+        assert spec.group_name in {"corpus", "embedding", "ordering", "evidence", "output"}
         assert spec.description
 
 
@@ -88,7 +88,13 @@ def test_materialising_everything_reports_figures_and_stable_data_versions(
             versions.append({name: tag["dagster/data_version"] for name, tag in tags.items()})
         assert versions[0] == versions[1]
         orders = made["diversity_metrics"].materialization.metadata["orders"].value
-        assert [record.data["order"] for record in orders.records] == ["original", "random", "curated"]
+        assert [record.data["order"] for record in orders.records] == [
+            "original",
+            "random",
+            "curated",
+            "sequences random",
+            "sequences",
+        ]
         measures = [
             record.data
             for record in made["diversity_metrics"].materialization.metadata["measures"].value.records
@@ -97,12 +103,40 @@ def test_materialising_everything_reports_figures_and_stable_data_versions(
             "sequence",
             "sequence (flush)",
             "batch",
+            "batch (anywhere)",
             "prefix",
             "corpus",
         }
         assert {row["trait"] for row in measures} >= {"cluster", "length"}
         picture = made["diversity_metrics"].materialization.metadata["ordering_comparison"].value
         assert str(picture).startswith("![orders compared](data:image/png;base64,")
+        compared = made["strategy_comparison"].materialization.metadata["comparison"].value
+        settings = load_settings(config).comparison
+        assert len(compared.records) == len(settings.documents) * len(settings.sequences)
+
+
+@pytest.mark.parametrize("strategy", ["balanced", "original"])
+def test_the_check_runs_with_the_assets_and_says_by_how_much(
+    config: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    config.write_text(
+        config.read_text().replace("[sequence]", f'[sequence]\nstrategy = "{strategy}"')
+        + f'[order]\nstrategy = "{strategy}"\ntraits = {{ cluster = 1.0 }}\n'
+    )
+    defs = definitions(config, monkeypatch)
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = defs.resolve_implicit_global_asset_job_def().execute_in_process(instance=instance)
+        assert run.success  # a failed check does not fail the run
+        (check,) = run.get_asset_check_evaluations()
+    assert (check.check_name, check.asset_key) == (
+        "order_beats_shuffling",
+        dg.AssetKey("diversity_metrics"),
+    )
+    assert check.passed == (strategy == "balanced")
+    assert check.severity == dg.AssetCheckSeverity.WARN
+    assert "any batch: cluster mean" in str(check.description)
+    assert "not compared: 10 batches" in str(check.description)
+    assert ("What to do: sequence.strategy is 'original'" in str(check.description)) != check.passed
 
 
 def environment(config: Path) -> dict[str, str]:

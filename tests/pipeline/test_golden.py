@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow.parquet as pq
 import xxhash
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.run import UPSTREAM
+from dagster_divorder.pipeline.strategy_comparison import load_comparison
 from dagster_divorder.settings import CODE_VERSIONS, Settings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
@@ -46,7 +49,7 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
         order={"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0}, "length_bins": 5},
         sequence={"length": 128, "batch": 4},
     )
-    receipts = run_all(settings, Silent())
+    receipts = run_all(settings, Silent(), UPSTREAM)
     store = LocalStore(settings.store.path)
     view = View.load(store, receipts["raw_docs"].files["view"])
 
@@ -65,7 +68,16 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
         "shallow_embeddings": energy(column("shallow_embeddings", "vectors")),
         "clusters": digest(column("clusters", "labels")),
         "greedy_order": digest(np.load(settings.output.path / "order.npy")),
-        "diversity_metrics": round(metrics["curated"]["prefix"]["mean"], 3),
+        "packed_sequences": [
+            digest(column.to_numpy())
+            for column in pq.read_table(settings.output.path / "packed_sequences.parquet").columns
+        ],
+        "sequence_order": digest(np.load(settings.output.path / "sequence_order.npy")),
+        "strategy_comparison": [
+            round(row["mean prefix deviation, tokens"], 3)
+            for row in load_comparison(store, receipts["strategy_comparison"].files["table"])
+        ],
+        "diversity_metrics": [round(metrics[name]["prefix"]["mean"], 3) for name in ("curated", "sequences")],
         "curated_output": xxhash.xxh3_64_hexdigest((settings.output.path / "curated.jsonl").read_bytes()),
     }
     return {stage: {"code_version": CODE_VERSIONS[stage], "result": found[stage]} for stage in CODE_VERSIONS}

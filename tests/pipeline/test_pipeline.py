@@ -18,6 +18,7 @@ import pytest
 from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, MissingStageError, StoreError
+from dagster_divorder.pipeline.diversity_metrics import ORDERS
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.curated import is_whole
 from tests.conftest import topic_records, write_jsonl
@@ -71,9 +72,15 @@ def test_the_manifest_says_what_was_made(corpus: Path, make_settings: Make) -> N
     assert written["delta"] == {"new_documents": 240, "reused_documents": 0, "dropped_documents": 0}
     assert sum(written["cluster_sizes"]) == 240
     assert written["k"] == 4
-    assert set(written["diversity"]) == {"original", "random", "curated"}
+    assert list(written["diversity"]) == list(ORDERS)
     assert written["cosine_similarity"]["rows"] == 240
-    assert set(written["files"]) == {"curated.jsonl", "order.npy", "rejects.jsonl"}
+    assert set(written["files"]) == {
+        "curated.jsonl",
+        "order.npy",
+        "packed_sequences.parquet",
+        "rejects.jsonl",
+        "sequence_order.npy",
+    }
     original, curated = (written["diversity"][name]["split"]["mean"] for name in ("original", "curated"))
     assert curated > original + 1
 
@@ -258,7 +265,7 @@ def test_results_for_notebooks(corpus: Path, make_settings: Make) -> None:
     assert isinstance(results.embeddings, np.memmap)
     assert results.embeddings.shape == (240, 16)
     assert np.allclose(np.linalg.norm(results.embeddings, axis=1), 1, atol=1e-5)
-    assert set(results.metrics) == {"original", "random", "curated"}
+    assert list(results.metrics) == list(ORDERS)
     assert load_results(settings.store.path).embeddings.filename == results.embeddings.filename
 
 
@@ -333,5 +340,5 @@ def test_a_checkpoint_directory_as_base_model(tmp_path: Path, corpus: Path, make
 
 def test_a_corpus_smaller_than_a_batch_says_nothing_about_batches(corpus: Path, make_settings: Make) -> None:
     summary = run(make_settings(sequence={"length": 1 << 20}))["diversity_metrics"]["summary"]
-    assert [row["batch TV, clusters"] for row in summary] == [None, None, None]
+    assert [row["batch TV, clusters"] for row in summary] == [None] * len(ORDERS)
     assert all(row["distinct clusters a sequence"] > 0 for row in summary)

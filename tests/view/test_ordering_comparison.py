@@ -88,6 +88,23 @@ def test_the_shuffle_may_be_left_out():
     assert "curated" in texts and "shuffle" not in texts
 
 
+def test_packed_sequences_are_a_row_and_a_curve_more():
+    before, after = (pictured(name, np.arange(400), 400, 30) for name in ("original", "curated"))
+    packed = metrics.measure(
+        np.random.default_rng(2).permutation(400),
+        np.random.default_rng(0).integers(1, 200, 400),
+        {"cluster": np.arange(400) * 30 // 400},
+        {"cluster": 30},
+        sequence_length=256,
+        batch=4,
+    )
+    drawn = ordering_comparison(before, after, sequences=("sequences", packed))
+    texts = {text.get_text() for text in drawn.texts}
+    assert {"sequences", f"{packed.prefix.mean:,.0f}"} <= texts
+    labels = [[line.get_label() for line in axes.get_lines()] for axes in drawn.axes]
+    assert ["original", "curated", "sequences"] in labels
+
+
 def test_a_bar_shows_each_share_exactly_to_a_pixel():
     mix = np.random.default_rng(0).dirichlet(np.ones(6), 20).astype(np.float32)
     colours = np.eye(6)[:, :3] + np.arange(6)[:, None] / 10

@@ -1,0 +1,187 @@
+"""What a trainer has consumed of the last output, pinned so that it stays as it is: `order.frozen_tokens`.
+
+Frozen are the documents that begin in the first N tokens of the last document order, and the first ceil(N / L)
+sequences of the last sequence order (of its first epoch). The pin names records by their ids, since appended, moved and
+deleted input changes every position. It belongs to N and to the output it was taken from: once the output no longer
+begins with it (after a run with another N), the next run takes the beginning of the output there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.run import Run, content_hash
+from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.fits import Fit, pin, pinned, read_fit
+from dagster_divorder.store.fragments import records_folder
+from dagster_divorder.store.ids import IdIndex, distinct, to_bytes
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.view import View
+
+REMEDY = "or set order.frozen_tokens = 0 to order everything anew"
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """documents int64 (F,): positions among the records, in their order; sequences: the consumed ones, in theirs."""
+
+    fit: Fit
+    documents: np.ndarray
+    sequences: PackedSequences
+
+
+def save_record_ids(run: Run, view: View) -> str:
+    """The id of every record in input order, uint64 (N, 2), as a file of the store: what a later run finds the records
+    of this one's orders by."""
+    name = run.receipt("raw_docs").version
+    folder = "stages/greedy_order/records"
+    found = run.store.sealed(folder).get(name)
+    if found is None:
+        ids = _ids_by_row(run, view)[view.record_row]
+        found = run.store.seal(folder, name, pack({"id": ids}), "safetensors")
+    return found
+
+
+def load_frozen(run: Run, view: View, tokens: np.ndarray) -> Frozen | None:
+    """The consumed beginning, None if `order.frozen_tokens` is 0. Pinned at the first call.
+
+    tokens: int64 (N,), of each record of the view.
+
+    Raises:
+        InputError: there is no output to begin with, it is shorter, was made with another tokenizer or sequence
+            length, or records of the beginning are no longer in the input.
+    """
+    if not run.settings.order.frozen_tokens:
+        return None
+    recipe = content_hash(run.settings.order.frozen_tokens)
+    fit = pinned(run.store, "frozen", recipe)
+    last = load_receipt(run.store, "greedy_order")
+    if fit is None or (last and not _begins(run, last, fit)):
+        fit = pin(run.store, "frozen", recipe, _beginning(run, view, tokens, last), "consumed by a trainer")
+        run.progress.note(
+            f"the first {run.settings.order.frozen_tokens:,} tokens of the last output are kept"
+        )
+    return _read(run, view, fit)
+
+
+def _read(run: Run, view: View, fit: Fit) -> Frozen:
+    files = read_fit(run.store, fit)
+    documents, sequences = unpack(files["documents.safetensors"]), unpack(files["sequences.safetensors"])
+    runs = PackedSequences(
+        document=_locate(run, view, sequences["id"], sequences["copy"]),
+        start=sequences["start"],
+        length=sequences["length"],
+        indptr=sequences["indptr"],
+        sequence_length=run.settings.sequence.length,
+    )
+    found = _locate(run, view, documents["id"], documents["copy"])
+    for positions, ids in ((found, documents["id"]), (runs.document, sequences["id"])):
+        lost = np.flatnonzero(positions < 0)
+        if lost.size:
+            raise InputError(
+                f"{lost.size} of the {len(ids)} consumed records are no longer in the input (the first has the id "
+                f"{to_bytes(ids[lost[:1]]).hex()}); expected all of them: restore them, {REMEDY}"
+            )
+    return Frozen(fit, found, runs)
+
+
+def _begins(run: Run, last: Receipt, fit: Fit) -> bool:
+    """Whether the last document order begins with the pinned documents."""
+    consumed = unpack(read_fit(run.store, fit)["documents.safetensors"])["id"]
+    if "records" not in last.files:
+        return False
+    order = unpack(run.store.unseal(last.files["order"]))["order"][: len(consumed)]
+    ids = unpack(run.store.unseal(last.files["records"]))["id"]
+    return np.array_equal(ids[order], consumed)
+
+
+def _beginning(run: Run, view: View, tokens: np.ndarray, last: Receipt | None) -> dict[str, bytes]:
+    """The files of the pin: documents and sequences of the last output up to `order.frozen_tokens`."""
+    wanted = run.settings.order.frozen_tokens
+    packed, sequence_order = (
+        load_receipt(run.store, name) for name in ("packed_sequences", "sequence_order")
+    )
+    whole = (
+        last
+        and "records" in last.files
+        and packed
+        and sequence_order
+        and packed.uses["greedy_order"] == last.version
+        and sequence_order.uses["packed_sequences"] == packed.version
+    )
+    if not (whole and last and packed and sequence_order):
+        raise InputError(
+            f"order.frozen_tokens is {wanted}, but the last run did not come to its end; expected an output that a "
+            f"trainer has consumed: run with the settings of that output first, {REMEDY}"
+        )
+    if wanted > last.report["tokens"]:
+        raise InputError(
+            f"order.frozen_tokens is {wanted}; the last output has {last.report['tokens']} tokens, and no more can "
+            f"have been consumed: give their number, {REMEDY}"
+        )
+    length = run.settings.sequence.length
+    made_with = (packed.report["tokenized_as"], packed.report["sequence_length"])
+    if made_with != (run.receipt("token_counts").key, length):
+        raise InputError(
+            f"order.frozen_tokens is {wanted}, of an output with another tokenizer or sequence length (sequence.length "
+            f"was {made_with[1]}, is {length}); tokens consumed under one cannot be counted under another: set both "
+            f"back, {REMEDY}"
+        )
+    ids = unpack(run.store.unseal(last.files["records"]))["id"]
+    copy = _copy_number(distinct(ids).inverse)
+    order = unpack(run.store.unseal(last.files["order"]))["order"]
+    # A record that is gone counts no token here; `_read` refuses it.
+    position = _locate(run, view, ids[order], copy[order])
+    lengths = np.where(position < 0, 0, tokens[position])
+    documents = order[np.cumsum(lengths) - lengths < wanted]
+
+    plan = unpack(run.store.unseal(packed.files["plan"]))
+    chosen = unpack(run.store.unseal(sequence_order.files["order"]))["order"][0][: -(-wanted // length)]
+    widths = np.diff(plan["indptr"])[chosen]
+    indptr = np.concatenate([[0], np.cumsum(widths)])
+    entries = np.arange(indptr[-1]) + (plan["indptr"][chosen] - indptr[:-1]).repeat(widths)
+    of = plan["document"][entries]
+    return {
+        "documents.safetensors": pack({"id": ids[documents], "copy": copy[documents]}),
+        "sequences.safetensors": pack(
+            {
+                "id": ids[of],
+                "copy": copy[of],
+                "start": plan["start"][entries],
+                "length": plan["length"][entries],
+                "indptr": indptr,
+            }
+        ),
+    }
+
+
+def _ids_by_row(run: Run, view: View) -> np.ndarray:
+    """Ids of all record rows of the view, uint64 (rows, 2)."""
+    present = run.store.sealed(f"{records_folder(run.receipt('raw_docs').key)}/index")
+    return np.concatenate([unpack(run.store.unseal(present[f.name]))["id"] for f in view.records])
+
+
+def _copy_number(groups: np.ndarray) -> np.ndarray:
+    """0 for the first of equal values, 1 for the second, ...; int64 (N,)."""
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    number = np.empty(len(groups), np.int64)
+    number[order] = np.arange(len(groups)) - np.repeat(first, np.diff(np.append(first, len(groups))))
+    return number
+
+
+def _locate(run: Run, view: View, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:
+    """Position in the view of each record, given by id and which copy of it is meant; int64 (n,), -1 if it is gone."""
+    index = IdIndex()
+    index.add(_ids_by_row(run, view))
+    row = index.find(ids)
+    by_row = np.argsort(view.record_row, kind="stable")
+    first = np.searchsorted(view.record_row[by_row], row)
+    last = np.searchsorted(view.record_row[by_row], row, side="right")
+    there = (row >= 0) & (first + copy < last)
+    return np.where(there, by_row[np.where(there, first + copy, 0)], -1)

@@ -1,0 +1,117 @@
+"""strategy_comparison: strategies of both levels on this corpus, every pair measured, in one table.
+
+Evidence, which nothing else reads. Each pair is `comparison.documents` x `comparison.sequences`, packed by `concat`,
+held against the corpus's own mix whatever targets and frozen tokens are set. Strategies run in this process, one after
+another, compiled before; seconds are wall time, and peak memory is how far this process's memory rose above what it
+held, the items to order among it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from dagster_divorder.core.strategy_comparison import Cost, Outcome, compare_strategies, timed
+from dagster_divorder.engine.memory import with_peak_memory
+from dagster_divorder.pipeline.run import Run, content_hash
+from dagster_divorder.pipeline.traits import load_traits
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt
+
+Result = TypeVar("Result")
+
+
+def run(run: Run) -> Receipt:
+    settings = run.settings
+    traits = load_traits(run)
+    key = content_hash(settings.recipe("strategy_comparison"), traits.version)
+    folder = f"stages/strategy_comparison/{key}"
+    found = run.store.sealed(folder).get("table")
+    reused = found is not None
+    if found is None:
+        pairs = len(settings.comparison.documents) * len(settings.comparison.sequences)
+        rows = []
+        with run.progress("comparing strategies", pairs, "pairs") as advance:
+            for outcome in compare_strategies(
+                traits.tokens,
+                traits.codes,
+                traits.sizes(),
+                documents=settings.comparison.documents,
+                sequences=settings.comparison.sequences,
+                sequence_length=settings.sequence.length,
+                batch=settings.sequence.batch,
+                weights=settings.order.traits,
+                seed=settings.seed,
+                options={
+                    "within_cluster": settings.order.within_cluster,
+                    "shards": settings.order.shards,
+                    "buffer": settings.order.buffer,
+                },
+                meter=_metered,
+            ):
+                rows.append(row(outcome))
+                advance(1)
+        found = run.store.seal(folder, "table", _parquet(rows), "parquet")
+    documents = len(traits.tokens)
+    raw_docs, tokens, clusters = (run.receipt(name) for name in ("raw_docs", "token_counts", "clusters"))
+    return Receipt(
+        stage="strategy_comparison",
+        recipe=settings.recipe("strategy_comparison"),
+        key=key,
+        # All but the costs follows from the key.
+        version=key,
+        uses={receipt.stage: receipt.version for receipt in (raw_docs, tokens, clusters)},
+        files={"table": found},
+        report={
+            "documents": documents,
+            "new_documents": 0 if reused else documents,
+            "reused_documents": documents if reused else 0,
+            "pairs": len(settings.comparison.documents) * len(settings.comparison.sequences),
+        },
+    )
+
+
+def _metered(function: Callable[[], Result]) -> tuple[Result, Cost]:
+    (result, cost), peak = with_peak_memory(lambda: timed(function))
+    return result, Cost(cost.seconds, peak)
+
+
+def row(outcome: Outcome) -> dict[str, Any]:
+    """One line of the table, in the form of the seeds': distinct clusters a sequence, deviations, cost. None where a
+    corpus smaller than a batch can tell nothing."""
+    diversity = outcome.diversity
+    batch, anywhere = diversity.batch_shares["cluster"], diversity.windows["batch"]["cluster"]
+    told = batch.windows > 0 and not batch.partial
+    peaks = [cost.peak_bytes for cost in (outcome.document_cost, outcome.sequence_cost)]
+    return {
+        "documents": outcome.documents,
+        "sequences": outcome.sequences,
+        "distinct clusters a sequence": diversity.split.mean,
+        "fewest": int(diversity.split.min),
+        "std": diversity.split.std,
+        "batch TV, clusters": batch.mean_tv if told else None,
+        "worst batch TV, clusters": batch.max_tv if told else None,
+        "worst share, batch anywhere": anywhere.worst if told else None,
+        "mean prefix deviation, tokens": diversity.prefix.mean,
+        "seconds, documents": outcome.document_cost.seconds,
+        "seconds, sequences": outcome.sequence_cost.seconds,
+        "peak memory, MB": None if None in peaks else max(peak for peak in peaks if peak is not None) / 1e6,
+    }
+
+
+def _parquet(rows: list[dict[str, Any]]) -> bytes:
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def load_comparison(store: LocalStore, file: str) -> list[dict[str, Any]]:
+    """The table, a row a pair of strategies; see `row`."""
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = pq.read_table(pa.BufferReader(store.unseal(file))).to_pylist()
+    return rows

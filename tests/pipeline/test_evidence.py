@@ -1,0 +1,190 @@
+"""The certificate and the comparison of strategies on real files: what is measured, and what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dagster_divorder import run_all, run_stage
+from dagster_divorder.core.metrics import WINDOWS
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import MissingStageError
+from dagster_divorder.pipeline.diversity_metrics import ORDERS, load_metrics, load_table, remedy, verdicts
+from dagster_divorder.pipeline.packed_sequences import load_packed
+from dagster_divorder.pipeline.run import UPSTREAM, Run
+from dagster_divorder.pipeline.sequence_order import load_sequence_order
+from dagster_divorder.pipeline.strategy_comparison import load_comparison
+from dagster_divorder.pipeline.traits import load_traits
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.local import LocalStore
+from tests.conftest import topic_records, write_jsonl
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus whose store every test here shares: what is the same is computed once."""
+    return write_jsonl(tmp_path_factory.mktemp("evidence") / "docs.jsonl", topic_records(200))
+
+
+def settings_of(corpus: Path, **sections: dict[str, Any]) -> Settings:
+    sections = {"sequence": {"length": 64, "batch": 4}, **sections}
+    return Settings(
+        input={"paths": [str(corpus)]},
+        store={"path": corpus.parent / "store"},
+        output={"path": corpus.parent / "curated", "plot": False},
+        model={"vocab_size": 512, "dim": 8},
+        clusters={"k": 4},
+        **sections,
+    )
+
+
+def left(settings: Settings) -> Run:
+    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+
+
+def metrics_of(settings: Settings) -> dict[str, dict[str, Any]]:
+    receipts = run_all(settings, Silent())
+    return load_metrics(LocalStore(settings.store.path), receipts["diversity_metrics"].files["metrics"])
+
+
+def test_both_scales_are_measured_over_every_window(corpus: Path) -> None:
+    settings = settings_of(corpus)
+    metrics = metrics_of(settings)
+    assert tuple(metrics) == ORDERS
+    tokens = {figures["tokens"] for figures in metrics.values()}
+    assert len(tokens) == 1
+    for name, figures in metrics.items():
+        assert tuple(figures["windows"]) == WINDOWS
+        for window, size in zip(WINDOWS, (64, 256, 2560), strict=True):
+            for trait in ("cluster", "length"):
+                found = figures["windows"][window][trait]
+                assert found["window_tokens"] == size
+                assert 0 < found["ideal"] < found["mean"] <= found["worst"] <= 1, (name, window, trait)
+                assert found["mean_tv"] <= found["worst_tv"]
+    for ours in ("curated", "sequences"):
+        assert set(metrics[ours]["shuffled_batches_worse"]) == {"cluster", "length"}
+    original, sequences = (metrics[name]["windows"]["batch"]["cluster"] for name in ("original", "sequences"))
+    assert sequences["worst"] < original["worst"] / 2
+
+
+def test_the_sequences_that_are_measured_are_those_that_are_left(corpus: Path) -> None:
+    """Token by token: the stream as a trainer reads it, and every window of it."""
+    settings = settings_of(corpus)
+    figures = metrics_of(settings)["sequences"]
+    run = left(settings)
+    packed, epochs, labels = load_packed(run), load_sequence_order(run), load_traits(run).codes["cluster"]
+    stream = np.concatenate(
+        [
+            np.repeat(labels[packed.document[runs]], packed.length[runs])
+            for s in epochs[0]
+            for runs in [slice(packed.indptr[s], packed.indptr[s + 1])]
+        ]
+    )
+    assert len(stream) == figures["tokens"]
+    before = np.cumsum(np.vstack([np.zeros(4), np.eye(4)[stream]]), axis=0)
+    share = before[-1] / len(stream)
+    for window, size in zip(WINDOWS, (64, 256, 2560), strict=True):
+        worst = np.abs((before[size:] - before[:-size]) / size - share).max()
+        assert figures["windows"][window]["cluster"]["worst"] == pytest.approx(worst, abs=1e-12)
+    distinct = [len(set(stream[at : at + 64].tolist())) for at in range(0, len(stream), 64)]
+    assert figures["split"]["mean"] == pytest.approx(np.mean(distinct))
+
+
+def test_the_table_has_a_column_an_order(corpus: Path) -> None:
+    settings = settings_of(corpus)
+    receipts = run_all(settings, Silent())
+    store = LocalStore(settings.store.path)
+    rows = load_table(store, receipts["diversity_metrics"].files["table"])
+    metrics = load_metrics(store, receipts["diversity_metrics"].files["metrics"])
+    found = {(row["trait"], row["window"], row["measure"]): row for row in rows}
+    assert len(found) == len(rows)
+    worst = found["length", "batch (anywhere)", "worst"]
+    assert [worst[name] for name in ORDERS] == [
+        metrics[name]["windows"]["batch"]["length"]["worst"] for name in ORDERS
+    ]
+    worse = found["cluster", "batch", "shuffled_batches_worse"]
+    assert worse["original"] is None and worse["random"] is None
+    assert worse["curated"] == metrics["curated"]["shuffled_batches_worse"]["cluster"]
+
+
+def test_windows_run_on_into_the_next_epoch(corpus: Path) -> None:
+    settings = settings_of(corpus, sequence={"length": 64, "batch": 4, "epochs": 3})
+    metrics = metrics_of(settings)
+    for name in ("sequences_random", "sequences"):
+        tokens = metrics[name]["tokens"]
+        assert metrics[name]["windows"]["batch"]["cluster"]["positions"] == 3 * tokens - 256 + 1
+    assert metrics["curated"]["windows"]["batch"]["cluster"]["positions"] == tokens - 256 + 1
+
+
+def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) -> None:
+    balanced = settings_of(corpus, order={"traits": {"cluster": 1.0}})
+    run_all(balanced, Silent())
+    found = verdicts(balanced)["sequences"]
+    assert found.passed and {c.trait for c in found.comparisons} == {"cluster"}
+    as_it_is = settings_of(
+        corpus,
+        order={"strategy": "original", "traits": {"cluster": 1.0}},
+        sequence={"length": 64, "batch": 4, "strategy": "original"},
+    )
+    with pytest.raises(MissingStageError, match="made with other settings"):
+        verdicts(as_it_is)
+    run_all(as_it_is, Silent())
+    found = verdicts(as_it_is)["sequences"]
+    assert not found.passed
+    assert "cluster in any batch" in found.text()
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"sequence": {"strategy": "random"}}, "sequence.strategy is 'random'"),
+        ({"order": {"strategy": "stratified"}}, "order.strategy is 'stratified'"),
+        ({"packing": {"method": "related"}}, "packing.method = 'related'"),
+        ({}, "more weight in order.traits"),
+    ],
+    ids=["sequences", "documents", "related", "balanced"],
+)
+def test_a_failed_check_says_what_to_change(corpus: Path, sections: dict[str, Any], said: str) -> None:
+    assert said in remedy(settings_of(corpus, **sections))
+
+
+def test_strategies_are_compared_in_pairs(corpus: Path) -> None:
+    settings = settings_of(
+        corpus, comparison={"documents": ("original", "balanced"), "sequences": ("original", "random")}
+    )
+    receipts = run_all(settings, Silent(), UPSTREAM)
+    store = LocalStore(settings.store.path)
+    rows = load_comparison(store, receipts["strategy_comparison"].files["table"])
+    pairs = [(row["documents"], row["sequences"]) for row in rows]
+    assert pairs == [
+        ("original", "original"),
+        ("original", "random"),
+        ("balanced", "original"),
+        ("balanced", "random"),
+    ]
+    as_packed, shuffled, balanced, _ = rows
+    assert as_packed["distinct clusters a sequence"] == shuffled["distinct clusters a sequence"]
+    assert as_packed["batch TV, clusters"] > shuffled["batch TV, clusters"] > 0
+    assert balanced["distinct clusters a sequence"] > as_packed["distinct clusters a sequence"] + 0.25
+    assert balanced["worst share, batch anywhere"] < as_packed["worst share, batch anywhere"]
+    for row in rows:
+        assert 0 <= row["fewest"] <= row["distinct clusters a sequence"] and row["std"] >= 0
+        assert row["seconds, documents"] >= 0 and row["seconds, sequences"] >= 0
+        assert row["peak memory, MB"] is None or row["peak memory, MB"] >= 0
+    again = run_stage("strategy_comparison", settings, Silent())
+    assert again.report["new_documents"] == 0
+    assert load_comparison(store, again.files["table"]) == rows
+
+
+def test_the_comparison_measures_the_pipelines_own_order(corpus: Path) -> None:
+    """Same corpus, strategies and seed: the pair of the defaults is what the stages made."""
+    settings = settings_of(corpus, comparison={"documents": ("balanced",), "sequences": ("balanced",)})
+    figures = metrics_of(settings)["sequences"]
+    file = run_stage("strategy_comparison", settings, Silent()).files["table"]
+    (row,) = load_comparison(LocalStore(settings.store.path), file)
+    assert row["distinct clusters a sequence"] == figures["split"]["mean"]
+    assert row["worst share, batch anywhere"] == figures["windows"]["batch"]["cluster"]["worst"]
+    assert row["mean prefix deviation, tokens"] == figures["prefix"]["mean"]

@@ -1,0 +1,231 @@
+"""Packed sequences and their order on real files: every token once, consumed beginnings kept, epochs, moving mixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_divorder import load_results, run_all
+from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.packed_sequences import load_packed
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.sequence_order import load_sequence_order
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.local import LocalStore
+from tests.conftest import topic_records, write_jsonl
+
+Make = Callable[..., Settings]
+LENGTH = 64
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "docs.jsonl", topic_records(120))
+
+
+def run(settings: Settings) -> tuple[PackedSequences, np.ndarray]:
+    """The plan and the orders that a whole run leaves."""
+    run_all(settings, Silent())
+    left = Run(settings, LocalStore(settings.store.path).open(), Silent())
+    return load_packed(left), load_sequence_order(left)
+
+
+def held(packed: PackedSequences, sequence: int) -> list[tuple[int, int, int]]:
+    """The runs of a sequence."""
+    inside = slice(packed.indptr[sequence], packed.indptr[sequence + 1])
+    columns = (packed.document[inside], packed.start[inside], packed.length[inside])
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def token_numbers(packed: PackedSequences) -> Iterator[tuple[int, int]]:
+    for document, start, length in zip(packed.document, packed.start, packed.length, strict=True):
+        yield from ((int(document), int(at)) for at in range(start, start + length))
+
+
+def every_token(lengths: np.ndarray) -> list[tuple[int, int]]:
+    return [(document, at) for document, length in enumerate(lengths.tolist()) for at in range(length)]
+
+
+@pytest.mark.parametrize(
+    "packing",
+    [
+        {"method": "concat"},
+        {"method": "best_fit"},
+        {"method": "related"},
+        {"method": "concat", "piece_tokens": 20},
+        {"method": "best_fit", "piece_tokens": 20, "end_of_text": True},
+    ],
+    ids=str,
+)
+def test_every_token_is_in_exactly_one_sequence(
+    corpus: Path, make_settings: Make, packing: dict[str, Any]
+) -> None:
+    settings = make_settings(sequence={"length": LENGTH}, packing=packing)
+    packed, orders = run(settings)
+    lengths = load_results(settings.store.path).documents["tokens"].to_numpy()
+    assert sorted(token_numbers(packed)) == every_token(lengths + packing.get("end_of_text", False))
+    assert packed.tokens.max() <= LENGTH
+    assert sorted(orders[0].tolist()) == list(range(len(packed)))
+    if packing["method"] != "best_fit":
+        assert (packed.padding[:-1] == 0).all()
+        assert orders[0][-1] == len(packed) - 1, "the sequence that is not full comes last"
+
+
+def test_the_plan_is_in_the_output_and_in_the_results(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings(sequence={"length": LENGTH, "epochs": 2})
+    packed, orders = run(settings)
+    assert np.array_equal(np.load(settings.output.path / "sequence_order.npy"), orders)
+    table = pq.read_table(settings.output.path / "packed_sequences.parquet").to_pydict()
+    assert [
+        list(
+            zip(
+                *(column[a:b] for column in (table["document"], table["start"], table["length"])), strict=True
+            )
+        )
+        for a, b in pairwise(packed.indptr)
+    ] == [held(packed, sequence) for sequence in range(len(packed))]
+    assert table["sequence"] == np.repeat(np.arange(len(packed)), np.diff(packed.indptr)).tolist()
+
+    frame = load_results(settings.store.path).sequences
+    assert frame["sequence"].drop_duplicates().tolist() == orders[0].tolist()
+    assert frame["position"].is_monotonic_increasing
+    first = frame[frame["position"] == 0][["document", "start", "length"]]
+    assert list(first.itertuples(index=False, name=None)) == held(packed, orders[0][0])
+
+
+def test_related_documents_share_sequences(corpus: Path, make_settings: Make) -> None:
+    def clusters_a_sequence(method: str) -> float:
+        settings = make_settings(
+            sequence={"length": LENGTH}, packing={"method": method}, store={"path": corpus.parent / method}
+        )
+        packed, _ = run(settings)
+        labels = load_results(settings.store.path).documents["cluster"].to_numpy()[packed.document]
+        return float(np.mean([len(set(labels[a:b])) for a, b in pairwise(packed.indptr)]))
+
+    assert clusters_a_sequence("related") < 0.75 * clusters_a_sequence("concat")
+
+
+@pytest.mark.parametrize(
+    "packing", [{"method": "concat"}, {"method": "best_fit"}, {"piece_tokens": 20}], ids=str
+)
+def test_a_consumed_beginning_stays(corpus: Path, make_settings: Make, packing: dict[str, Any]) -> None:
+    settings = make_settings(sequence={"length": LENGTH}, packing=packing)
+    packed, orders = run(settings)
+    documents = load_results(settings.store.path).documents
+    consumed = int(0.3 * documents["tokens"].sum())
+    before = documents.sort_values("position")
+
+    write_jsonl(corpus, topic_records(160) + topic_records(120)[:7])
+    frozen = make_settings(sequence={"length": LENGTH}, packing=packing, order={"frozen_tokens": consumed})
+    after_packed, after_orders = run(frozen)
+    after = load_results(settings.store.path).documents.sort_values("position")
+
+    kept = int((before["tokens"].cumsum() - before["tokens"] < consumed).sum())
+    assert 0 < kept < len(before)
+    assert after["record_id"].tolist()[:kept] == before["record_id"].tolist()[:kept]
+
+    def contents(
+        plan: PackedSequences, order: np.ndarray, ids: list[str]
+    ) -> list[list[tuple[str, int, int]]]:
+        return [
+            [(ids[document], start, length) for document, start, length in held(plan, sequence)]
+            for sequence in order[: -(-consumed // LENGTH)]
+        ]
+
+    now = load_results(settings.store.path).documents
+    assert contents(packed, orders[0], documents["record_id"].tolist()) == contents(
+        after_packed, after_orders[0], now["record_id"].tolist()
+    )
+    assert sorted(token_numbers(after_packed)) == every_token(now["tokens"].to_numpy())
+
+    again = run(frozen)
+    assert np.array_equal(again[1], after_orders)
+    assert np.array_equal(again[0].document, after_packed.document)
+
+
+def test_a_consumed_record_that_is_gone_is_an_error(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings()
+    run(settings)
+    documents = load_results(settings.store.path).documents
+    first = int(np.flatnonzero(documents["position"] == 0)[0])
+    records = topic_records(120)
+    del records[first]
+    write_jsonl(corpus, records)
+    with pytest.raises(InputError, match=f"1 of the .* {documents['record_id'][first]}.*frozen_tokens = 0"):
+        run(make_settings(order={"frozen_tokens": 100}))
+
+
+def test_no_more_can_be_frozen_than_there_was(corpus: Path, make_settings: Make) -> None:
+    with pytest.raises(InputError, match=r"frozen_tokens is 10.*did not come to its end"):
+        run(make_settings(order={"frozen_tokens": 10}))
+    settings = make_settings()
+    run(settings)
+    tokens = int(load_results(settings.store.path).documents["tokens"].sum())
+    with pytest.raises(InputError, match=f"frozen_tokens is {tokens + 1}.*has {tokens} tokens"):
+        run(make_settings(order={"frozen_tokens": tokens + 1}))
+
+
+def test_the_beginning_of_another_sequence_length_is_refused(corpus: Path, make_settings: Make) -> None:
+    run(make_settings(sequence={"length": 32}))
+    with pytest.raises(InputError, match=r"sequence\.length was 32, is 64"):
+        run(make_settings(sequence={"length": 64}, order={"frozen_tokens": 100}))
+
+
+def test_epochs_are_different_orders_of_the_same_sequences(corpus: Path, make_settings: Make) -> None:
+    packed, orders = run(make_settings(sequence={"length": LENGTH, "epochs": 3}))
+    assert orders.shape == (3, len(packed))
+    for order in orders:
+        assert sorted(order.tolist()) == list(range(len(packed)))
+    assert not np.array_equal(orders[0], orders[1])
+    assert not np.array_equal(orders[1], orders[2])
+
+
+def test_a_mix_that_moves(corpus: Path, make_settings: Make) -> None:
+    moving = {"source": {"progress": [0.0, 1.0], "sea.example": [0.5, 0.0]}}
+    settings = make_settings(
+        input={"source_field": "source"},
+        order={"traits": {"cluster": 1.0, "source": 5.0}, "targets": moving},
+        sequence={"length": LENGTH},
+    )
+    packed, orders = run(settings)
+    documents = load_results(settings.store.path).documents
+    sea = (documents["source"] == "sea.example").to_numpy()
+
+    def share(positions: np.ndarray) -> float:
+        return float(
+            documents["tokens"].to_numpy()[positions][sea[positions]].sum()
+            / documents["tokens"].to_numpy()[positions].sum()
+        )
+
+    by_place = np.argsort(documents["position"].to_numpy())
+    third = len(by_place) // 3
+    early, late = share(by_place[:third]), share(by_place[-third:])
+    assert early > 2 * late
+    in_sequences = [
+        float(sum(run[2] for s in part for run in held(packed, s) if sea[run[0]]))
+        for part in (orders[0][: len(packed) // 3], orders[0][-(len(packed) // 3) :])
+    ]
+    assert in_sequences[0] > 2 * in_sequences[1]
+
+
+def test_a_target_for_a_value_that_is_not_there(corpus: Path, make_settings: Make) -> None:
+    moving = {"source": {"progress": [0.0, 1.0], "lake.example": [0.5, 0.0]}}
+    with pytest.raises(InputError, match=r"order\.targets\.source names 'lake\.example'"):
+        run(make_settings(order={"traits": {"source": 1.0}, "targets": moving}))
+
+
+def test_copies_are_separated(corpus: Path, make_settings: Make) -> None:
+    write_jsonl(corpus, topic_records(100) + topic_records(100)[::4])
+    near = make_settings(store={"path": corpus.parent / "a"})
+    far = make_settings(order={"separate_copies": True}, store={"path": corpus.parent / "b"})
+    spacing = [run_all(settings, Silent())["greedy_order"].report["copies"] for settings in (near, far)]
+    assert spacing[0]["copies"] == spacing[1]["copies"]
+    assert spacing[1]["smallest"] > 2 * spacing[0]["smallest"]
