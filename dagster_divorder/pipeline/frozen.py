@@ -2,8 +2,9 @@
 
 Frozen are the documents that begin in the first N tokens of the last document order, and the first ceil(N / L)
 sequences of the last sequence order (of its first epoch). The pin names records by their ids, since appended, moved and
-deleted input changes every position. It belongs to N and to the output it was taken from: once the output no longer
-begins with it (after a run with another N), the next run takes the beginning of the output there is.
+deleted input changes every position. It belongs to N, the tokenizer, the sequence length and the output it was taken
+from: where the last output does not begin with it (after a run with another N, or none), the next run takes the
+beginning of the output there is.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dagster_divorder.core.metrics.packed import runs_in_order
 from dagster_divorder.core.packing import PackedSequences
-from dagster_divorder.errors import InputError
+from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.fits import Fit, pin, pinned, read_fit
@@ -57,11 +59,12 @@ def load_frozen(run: Run, view: View, tokens: np.ndarray) -> Frozen | None:
     """
     if not run.settings.order.frozen_tokens:
         return None
-    recipe = content_hash(run.settings.order.frozen_tokens)
+    recipe = content_hash(
+        run.settings.order.frozen_tokens, run.receipt("token_counts").key, run.settings.sequence.length
+    )
     fit = pinned(run.store, "frozen", recipe)
-    last = load_receipt(run.store, "greedy_order")
-    if fit is None or (last and not _begins(run, last, fit)):
-        fit = pin(run.store, "frozen", recipe, _beginning(run, view, tokens, last), "consumed by a trainer")
+    if fit is None or not _begins(run, fit):
+        fit = pin(run.store, "frozen", recipe, _beginning(run, view, tokens), "consumed by a trainer")
         run.progress.note(
             f"the first {run.settings.order.frozen_tokens:,} tokens of the last output are kept"
         )
@@ -71,14 +74,15 @@ def load_frozen(run: Run, view: View, tokens: np.ndarray) -> Frozen | None:
 def _read(run: Run, view: View, fit: Fit) -> Frozen:
     files = read_fit(run.store, fit)
     documents, sequences = unpack(files["documents.safetensors"]), unpack(files["sequences.safetensors"])
+    ids, copy = (np.concatenate([documents[name], sequences[name]]) for name in ("id", "copy"))
+    found, document = np.split(_locate(run, view, ids, copy), [len(documents["id"])])
     runs = PackedSequences(
-        document=_locate(run, view, sequences["id"], sequences["copy"]),
+        document=document,
         start=sequences["start"],
         length=sequences["length"],
         indptr=sequences["indptr"],
         sequence_length=run.settings.sequence.length,
     )
-    found = _locate(run, view, documents["id"], documents["copy"])
     for positions, ids in ((found, documents["id"]), (runs.document, sequences["id"])):
         lost = np.flatnonzero(positions < 0)
         if lost.size:
@@ -89,35 +93,49 @@ def _read(run: Run, view: View, fit: Fit) -> Frozen:
     return Frozen(fit, found, runs)
 
 
-def _begins(run: Run, last: Receipt, fit: Fit) -> bool:
-    """Whether the last document order begins with the pinned documents."""
-    consumed = unpack(read_fit(run.store, fit)["documents.safetensors"])["id"]
+def _begins(run: Run, fit: Fit) -> bool:
+    """Whether the last output begins with what is pinned; its documents alone decide where a run ended before its
+    sequences."""
+    last = load_receipt(run.store, "greedy_order")
+    if last is None:
+        return True
     if "records" not in last.files:
         return False
-    order = unpack(run.store.unseal(last.files["order"]))["order"][: len(consumed)]
-    ids = unpack(run.store.unseal(last.files["records"]))["id"]
-    return np.array_equal(ids[order], consumed)
+    files = read_fit(run.store, fit)
+    documents, sequences = unpack(files["documents.safetensors"]), unpack(files["sequences.safetensors"])
+    order = unpack(run.store.unseal(last.files["order"]))["order"][: len(documents["id"])]
+    if not np.array_equal(unpack(run.store.unseal(last.files["records"]))["id"][order], documents["id"]):
+        return False
+    try:
+        output = _last_output(run)
+        found = _sequences(run, output, len(sequences["indptr"]) - 1) if output else sequences
+    except DamagedFileError:
+        # The stages after this one make it again, from the pin.
+        return True
+    return all(np.array_equal(found[name], sequences[name]) for name in ("id", "start", "length", "indptr"))
 
 
-def _beginning(run: Run, view: View, tokens: np.ndarray, last: Receipt | None) -> dict[str, bytes]:
+def _last_output(run: Run) -> tuple[Receipt, Receipt, Receipt] | None:
+    """greedy_order, packed_sequences and sequence_order if each was made from the one before, else None."""
+    order, packed, sequences = (
+        load_receipt(run.store, name) for name in ("greedy_order", "packed_sequences", "sequence_order")
+    )
+    if not (order and packed and sequences) or "records" not in order.files:
+        return None
+    made_from = (packed.uses["greedy_order"], sequences.uses["packed_sequences"])
+    return (order, packed, sequences) if made_from == (order.version, packed.version) else None
+
+
+def _beginning(run: Run, view: View, tokens: np.ndarray) -> dict[str, bytes]:
     """The files of the pin: documents and sequences of the last output up to `order.frozen_tokens`."""
     wanted = run.settings.order.frozen_tokens
-    packed, sequence_order = (
-        load_receipt(run.store, name) for name in ("packed_sequences", "sequence_order")
-    )
-    whole = (
-        last
-        and "records" in last.files
-        and packed
-        and sequence_order
-        and packed.uses["greedy_order"] == last.version
-        and sequence_order.uses["packed_sequences"] == packed.version
-    )
-    if not (whole and last and packed and sequence_order):
+    output = _last_output(run)
+    if output is None:
         raise InputError(
             f"order.frozen_tokens is {wanted}, but the last run did not come to its end; expected an output that a "
             f"trainer has consumed: run with the settings of that output first, {REMEDY}"
         )
+    last, packed, _ = output
     if wanted > last.report["tokens"]:
         raise InputError(
             f"order.frozen_tokens is {wanted}; the last output has {last.report['tokens']} tokens, and no more can "
@@ -138,24 +156,26 @@ def _beginning(run: Run, view: View, tokens: np.ndarray, last: Receipt | None) -
     position = _locate(run, view, ids[order], copy[order])
     lengths = np.where(position < 0, 0, tokens[position])
     documents = order[np.cumsum(lengths) - lengths < wanted]
-
-    plan = unpack(run.store.unseal(packed.files["plan"]))
-    chosen = unpack(run.store.unseal(sequence_order.files["order"]))["order"][0][: -(-wanted // length)]
-    widths = np.diff(plan["indptr"])[chosen]
-    indptr = np.concatenate([[0], np.cumsum(widths)])
-    entries = np.arange(indptr[-1]) + (plan["indptr"][chosen] - indptr[:-1]).repeat(widths)
-    of = plan["document"][entries]
     return {
         "documents.safetensors": pack({"id": ids[documents], "copy": copy[documents]}),
-        "sequences.safetensors": pack(
-            {
-                "id": ids[of],
-                "copy": copy[of],
-                "start": plan["start"][entries],
-                "length": plan["length"][entries],
-                "indptr": indptr,
-            }
-        ),
+        "sequences.safetensors": pack(_sequences(run, output, -(-wanted // length))),
+    }
+
+
+def _sequences(run: Run, output: tuple[Receipt, Receipt, Receipt], count: int) -> dict[str, np.ndarray]:
+    """The first `count` sequences in the order of an output: their runs, by record id and copy."""
+    last, packed, sequence_order = output
+    ids = unpack(run.store.unseal(last.files["records"]))["id"]
+    plan = unpack(run.store.unseal(packed.files["plan"]))
+    chosen = unpack(run.store.unseal(sequence_order.files["order"]))["order"][0][:count]
+    entries, indptr = runs_in_order(plan["indptr"], chosen)
+    of = plan["document"][entries]
+    return {
+        "id": ids[of],
+        "copy": _copy_number(distinct(ids).inverse)[of],
+        "start": plan["start"][entries],
+        "length": plan["length"][entries],
+        "indptr": indptr,
     }
 
 

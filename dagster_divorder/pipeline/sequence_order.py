@@ -39,7 +39,8 @@ def run(run: Run) -> Receipt:
         stage="sequence_order",
         recipe=settings.recipe("sequence_order"),
         key=key,
-        version=file.rsplit(".", 2)[1],
+        # The same numbers over another plan are another order of tokens.
+        version=content_hash(packed.version, file.rsplit(".", 2)[1]),
         uses={"packed_sequences": packed.version},
         files={"order": file},
         report={

@@ -8,6 +8,7 @@ import numpy as np
 
 from dagster_divorder.core.items import Items
 from dagster_divorder.core.order import Targets
+from dagster_divorder.core.order.targets import SUM_TOLERANCE
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.traits import Traits
 
@@ -19,7 +20,8 @@ def document_targets(tables: Tables, traits: Traits, names: Sequence[str], items
     lengths; None without a table. A trait moves alike in tokens and in documents.
 
     Raises:
-        InputError: a table names a value that the trait has not, or its numbers are no shares.
+        InputError: a table names a value that the trait has not, its numbers are no shares, or its progress does not
+            rise from 0 to 1.
     """
     return _targets(tables, traits, [*names, *names, None], items) if tables else None
 
@@ -30,6 +32,12 @@ def sequence_targets(tables: Tables, traits: Traits, names: Sequence[str], items
 
 
 def _targets(tables: Tables, traits: Traits, group_traits: Sequence[str | None], items: Items) -> Targets:
+    for name, table in tables.items():
+        at = table["progress"]
+        if len(at) < 2 or at[0] != 0 or at[-1] != 1 or not (np.diff(at) > 0).all():
+            raise InputError(
+                f"order.targets.{name}.progress is {list(at)}; expected numbers rising from 0 to 1, both included"
+            )
     progress = np.unique(np.concatenate([np.asarray(table["progress"]) for table in tables.values()]))
     shares = np.empty((len(progress), len(items.groups)))
     sums = np.asarray(items.counts.sum(axis=0), np.float64).ravel()
@@ -65,12 +73,17 @@ def _factors(
         named[names.index(name)] = True
         wanted[:, names.index(name)] = column
     rest = 1.0 - wanted.sum(axis=1)
-    if (wanted < 0).any() or (rest < -1e-9).any():
+    if not (wanted >= 0).all() or (rest < -SUM_TOLERANCE).any():
         raise InputError(
-            f"the shares of order.targets.{trait} sum to {1 - rest.min():.6g} or are negative; expected shares of 0 or "
-            "more that sum to at most 1 at every point of progress"
+            f"the shares of order.targets.{trait} sum to {1 - rest.min():.6g}, or one is {wanted.min():g}; expected "
+            "shares of 0 or more that sum to at most 1 at every point of progress"
         )
     others = own * ~named
     if others.sum() > 0:
         wanted += rest.clip(0)[:, None] * others / others.sum()
+    elif (rest > SUM_TOLERANCE).any():
+        raise InputError(
+            f"order.targets.{trait} names every value, and their shares sum to {1 - rest.max():.6g}; expected 1 at "
+            "every point of progress, or a value less, which then gets the rest"
+        )
     return np.divide(wanted, own, out=np.zeros_like(wanted), where=own > 0)

@@ -177,6 +177,33 @@ def test_the_beginning_of_another_sequence_length_is_refused(corpus: Path, make_
     run(make_settings(sequence={"length": 32}))
     with pytest.raises(InputError, match=r"sequence\.length was 32, is 64"):
         run(make_settings(sequence={"length": 64}, order={"frozen_tokens": 100}))
+    run(make_settings(sequence={"length": 32}, order={"frozen_tokens": 100}))
+    with pytest.raises(InputError, match=r"sequence\.length was 32, is 64"):
+        run(make_settings(sequence={"length": 64}, order={"frozen_tokens": 100}))
+
+
+def test_what_is_kept_is_of_the_last_output(corpus: Path, make_settings: Make) -> None:
+    """Sequences too: the same documents in the same order may have been trained on in other sequences since."""
+    first = {"length": LENGTH}
+    run(make_settings(sequence=first))
+    run(make_settings(sequence=first, order={"frozen_tokens": 500}))
+    other = {"length": LENGTH, "strategy": "random"}
+    packed, orders = run(make_settings(sequence=other))
+    kept, kept_orders = run(make_settings(sequence=other, order={"frozen_tokens": 500}))
+    sequences = -(-500 // LENGTH)
+    assert [held(packed, s) for s in orders[0][:sequences]] == [
+        held(kept, s) for s in kept_orders[0][:sequences]
+    ]
+
+
+def test_a_plan_that_changes_under_the_same_order_is_written(corpus: Path, make_settings: Make) -> None:
+    as_packed = {"length": LENGTH, "strategy": "original"}
+    _, before = run(make_settings(sequence=as_packed))
+    settings = make_settings(sequence=as_packed, packing={"method": "related"})
+    packed, orders = run(settings)
+    assert np.array_equal(orders, before)
+    table = pq.read_table(settings.output.path / "packed_sequences.parquet")
+    assert table["document"].to_pylist() == packed.document.tolist()
 
 
 def test_epochs_are_different_orders_of_the_same_sequences(corpus: Path, make_settings: Make) -> None:
@@ -219,6 +246,30 @@ def test_a_mix_that_moves(corpus: Path, make_settings: Make) -> None:
 def test_a_target_for_a_value_that_is_not_there(corpus: Path, make_settings: Make) -> None:
     moving = {"source": {"progress": [0.0, 1.0], "lake.example": [0.5, 0.0]}}
     with pytest.raises(InputError, match=r"order\.targets\.source names 'lake\.example'"):
+        run(make_settings(order={"traits": {"source": 1.0}, "targets": moving}))
+
+
+@pytest.mark.parametrize(
+    ("progress", "shares", "message"),
+    [
+        pytest.param([0.0, 0.7, 0.3, 1.0], [0.5, 0.4, 0.3, 0.2], r"progress is \[0.0, 0.7, 0.3", id="falls"),
+        pytest.param([0.0, 0.5], [0.5, 0.4], r"progress is \[0.0, 0.5\]", id="ends early"),
+        pytest.param([0.0, 1.0], [0.5, 1.2], r"sum to 1\.2", id="more than all"),
+        pytest.param([0.0, 1.0], [0.5, float("nan")], "is nan", id="nan"),
+    ],
+)
+def test_a_target_that_makes_no_sense(
+    corpus: Path, make_settings: Make, progress: list[float], shares: list[float], message: str
+) -> None:
+    moving = {"source": {"progress": progress, "sea.example": shares}}
+    with pytest.raises(InputError, match=rf"order\.targets\.source.*{message}"):
+        run(make_settings(order={"traits": {"source": 1.0}, "targets": moving}))
+
+
+def test_targets_that_name_every_value_sum_to_one(corpus: Path, make_settings: Make) -> None:
+    sources = {record["source"] for record in topic_records(120)}
+    moving = {"source": {"progress": [0.0, 1.0], **dict.fromkeys(sources, (0.1, 0.1))}}
+    with pytest.raises(InputError, match=rf"names every value.* sum to 0\.{len(sources)}; expected 1"):
         run(make_settings(order={"traits": {"source": 1.0}, "targets": moving}))
 
 

@@ -10,8 +10,8 @@ Guarantee: exact token counts in int64, to 9.2e18 tokens; shares and deviations 
 gives the same bytes, whatever the number of threads.
 Cost: O(N + W) for each measure, O(N log J) for windows at every position, O(N + S x J) for the prefix deviation;
 O(N + W) memory.
-Windows are aligned (they start at multiples of their length) where a measure is called by sequence or batch;
-`window_deviation` looks at every position.
+`share_deviation` looks at aligned windows (they start at multiples of their length), `window_deviation` at windows at
+every position. Packed sequences are measured as documents are, a run of tokens in a document's place.
 Source: the objective is the second seed's ("Don't Shuffle, Optimize"), distinct clusters the first's.
 """
 

@@ -9,7 +9,7 @@ Known weakness: a strategy that chooses among all items has fewer to choose from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,15 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.order import STRATEGIES
-from dagster_divorder.core.order.problem import (
-    Order,
-    Problem,
-    Targets,
-    Totals,
-    frozen_items,
-    make_problem,
-    one_of,
-)
+from dagster_divorder.core.order.problem import Order, Problem, Totals, frozen_items, make_problem, one_of
+from dagster_divorder.core.order.targets import check_targets
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,6 +37,8 @@ class Task(NamedTuple):
 
     def rest_problem(self) -> Problem:
         """The problem of ordering the rest after what is frozen. Its item i is rest[i]."""
+        if not self.frozen.size:
+            return self.problem
         return self.problem.part(self.rest, placed=self.problem.part(self.frozen).totals())
 
 
@@ -52,30 +47,14 @@ def make_task(
     groups: ArrayLike,
     *,
     strategy: str = "balanced",
-    weights: Sequence[float] | NDArray[Any] | None = None,
-    seed: int = 0,
-    within_cluster: str = "original",
-    sequence_length: int | None = None,
-    batch: int = 256,
-    shards: int = 64,
-    buffer: int = 10_000,
     frozen: ArrayLike | None = None,
-    targets: Targets | None = None,
+    **options: Any,
 ) -> Task:
     """The arguments of `core.order.order`, checked as it does."""
     one_of("strategy", strategy, list(STRATEGIES))
-    problem = make_problem(
-        counts,
-        groups,
-        weights=weights,
-        seed=seed,
-        within_cluster=within_cluster,
-        sequence_length=sequence_length,
-        batch=batch,
-        shards=shards,
-        buffer=buffer,
-        targets=targets,
-    )
+    problem = make_problem(counts, groups, **options)
+    if problem.targets is not None:
+        check_targets(problem.targets, problem.groups)
     if problem.items and not len(problem.groups):
         raise InputError(
             f"counts has no column for its {problem.items} items; expected at least one trait value"

@@ -201,16 +201,16 @@ def make_problem(
     counts: csr_matrix | csr_array,
     groups: ArrayLike,
     *,
-    weights: Sequence[float] | NDArray[Any] | None,
-    seed: int,
-    within_cluster: str,
-    sequence_length: int | None,
-    batch: int,
-    shards: int,
-    buffer: int,
-    targets: Targets | None,
+    weights: Sequence[float] | NDArray[Any] | None = None,
+    seed: int = 0,
+    within_cluster: str = "original",
+    sequence_length: int | None = None,
+    batch: int = 256,
+    shards: int = 64,
+    buffer: int = 10_000,
+    targets: Targets | None = None,
 ) -> Problem:
-    """Check the arguments of `order` and put them into a `Problem`.
+    """Check the arguments of `order`, which have the same defaults there, and put them into a `Problem`.
 
     Raises:
         InputError: an argument cannot be used; the message says which, and what was expected.

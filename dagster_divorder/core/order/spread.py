@@ -16,7 +16,8 @@ Cost: two runs of the strategy over the items. Source: duplicate separation of t
 subsets as the most copied document has copies, in each of which documents are unique; the times are those of its
 2-way jittered shuffle.
 Known weakness: sequences hold a little fewer topics, and markedly fewer where much of the corpus keeps its times: see
-docs/decisions/spreading-copies.md. Distances are even in items, in tokens nearly so.
+docs/decisions/spreading-copies.md. Distances are even in items, in tokens nearly so. Copies at even times cannot follow
+targets that move.
 """
 
 from __future__ import annotations
