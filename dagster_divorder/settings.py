@@ -14,6 +14,7 @@ import difflib
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -192,6 +193,15 @@ class Order(_Section):
                     raise ValueError(
                         f"targets.{trait}.{name} has {len(column)} numbers; progress has {len(table['progress'])}"
                     )
+                if not all(0.0 <= number <= 1.0 for number in column):
+                    raise ValueError(
+                        f"targets.{trait}.{name} is {list(column)}; expected numbers from 0 to 1"
+                    )
+            points = table["progress"]
+            if points[0] != 0 or points[-1] != 1 or any(b <= a for a, b in pairwise(points)):
+                raise ValueError(
+                    f"targets.{trait}.progress is {list(points)}; expected numbers that rise from 0 to 1"
+                )
         return self
 
 
@@ -287,12 +297,18 @@ class Settings(BaseSettings):
             "greedy_order": {
                 "order": self.order.model_dump(mode="json"),
                 "sequence_length": self.sequence.length if self.order.strategy == "bin_packing" else None,
+                "batch": self.sequence.batch
+                if self.order.strategy == "block_shuffle" or self.order.separate_copies
+                else None,
                 "source_field": self.input.source_field,
                 "seed": self.seed,
             },
             "packed_sequences": {
                 "packing": self.packing.model_dump(mode="json"),
                 "length": self.sequence.length,
+                # Pieces are ordered here.
+                "order": self.order.model_dump(mode="json") if self.packing.piece_tokens else None,
+                "batch": self.sequence.batch if self.packing.piece_tokens else None,
                 "seed": self.seed,
             },
             "sequence_order": {

@@ -74,6 +74,18 @@ def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> Non
             {"DIVORDER_ORDER__TARGETS": '{"cluster": {"progress": [0, 1], "1": [1]}}'},
             ["targets.cluster.1 has 1 numbers; progress has 2"],
         ),
+        (
+            {"DIVORDER_ORDER__TARGETS": '{"cluster": {"progress": [0, 0.5], "1": [1, 0]}}'},
+            ["targets.cluster.progress is [0.0, 0.5]", "rise from 0 to 1"],
+        ),
+        (
+            {"DIVORDER_ORDER__TARGETS": '{"cluster": {"progress": [0, 0.7, 0.3, 1], "1": [1, 0, 1, 0]}}'},
+            ["targets.cluster.progress is [0.0, 0.7, 0.3, 1.0]", "rise from 0 to 1"],
+        ),
+        (
+            {"DIVORDER_ORDER__TARGETS": '{"cluster": {"progress": [0, 1], "1": [-1, 0]}}'},
+            ["targets.cluster.1 is [-1.0, 0.0]", "from 0 to 1"],
+        ),
         ({"DIVORDER_ORDER__TARGETS": '{"cluster": {"1": [1]}}'}, ["targets.cluster needs `progress`"]),
         ({"DIVORDER_SEQUENCE__STRATEGY": "balancd"}, ["sequence.strategy", "balancd", "balanced"]),
         ({"DIVORDER_INPUT__PATHS": ""}, ["input.paths", "at least one"]),
@@ -128,6 +140,18 @@ CHANGES = [
 def test_a_changed_setting_changes_its_stage_recipe(stage: str, change: dict) -> None:
     assert Settings(**change).recipe(stage) != Settings().recipe(stage)
     assert Settings(**change).recipe("token_counts") == Settings().recipe("token_counts")
+
+
+@pytest.mark.parametrize(
+    ("stage", "settings", "change"),
+    [
+        ("greedy_order", {"order": {"strategy": "block_shuffle"}}, {"sequence": {"batch": 8}}),
+        ("packed_sequences", {"packing": {"piece_tokens": 64}}, {"order": {"strategy": "f3"}}),
+    ],
+)
+def test_a_setting_counts_where_another_makes_it_count(stage: str, settings: dict, change: dict) -> None:
+    assert Settings(**settings, **change).recipe(stage) != Settings(**settings).recipe(stage)
+    assert Settings(**change).recipe("clusters") == Settings().recipe("clusters")
 
 
 def test_asking_for_a_refit_changes_no_recipe() -> None:

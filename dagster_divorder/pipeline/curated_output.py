@@ -95,9 +95,11 @@ def run(run: Run) -> Receipt:
 
 
 def output_key(settings: Settings, uses: Mapping[str, str], input_report: Mapping[str, Any]) -> str:
-    """Key of an output: the manifest also names the input's files, which can change while the records do not."""
+    """Key of an output: the manifest also names the input's files and the settings of the orders, which can change
+    while the bytes do not."""
     facts = [input_report[name] for name in ("files", "file_bytes", "partial_lines")]
-    return content_hash(settings.recipe("curated_output"), uses, facts)
+    recipes = [settings.recipe(name) for name in ("greedy_order", "packed_sequences", "sequence_order")]
+    return content_hash(settings.recipe("curated_output"), uses, recipes, facts)
 
 
 def _write(run: Run, view: View, key: str, before: dict[str, Any] | None) -> dict[str, Any]:

@@ -233,7 +233,7 @@ def remedy(settings: Settings) -> str:
         ("sequence.strategy", settings.sequence.strategy),
         ("order.strategy", settings.order.strategy),
     ):
-        if strategy != "balanced":
+        if strategy not in ("balanced", "f3"):
             return f"{name} is {strategy!r}; 'balanced' is what keeps windows at the corpus's mix"
     return (
         "give the trait more weight in order.traits, balance fewer traits, or make fewer values of them (clusters.k, "

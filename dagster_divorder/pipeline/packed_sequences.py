@@ -116,6 +116,10 @@ def _order_pieces(run: Run, traits: Traits, pieces: Pieces) -> Pieces:
         tokens=pieces.length,
         codes={trait: codes[pieces.document] for trait, codes in traits.codes.items()},
     )
+    copies = None
+    if run.settings.order.separate_copies:
+        text = load_view(run).document_row[pieces.document]
+        copies = text * (int(pieces.start.max(initial=0)) + 1) + pieces.start
     return pieces.take(
         order_documents(
             of_pieces,
@@ -123,6 +127,7 @@ def _order_pieces(run: Run, traits: Traits, pieces: Pieces) -> Pieces:
             seed=run.settings.seed,
             sequence_length=run.settings.sequence.length,
             batch=run.settings.sequence.batch,
+            copies=copies,
         )
     )
 

@@ -32,12 +32,6 @@ def sequence_targets(tables: Tables, traits: Traits, names: Sequence[str], items
 
 
 def _targets(tables: Tables, traits: Traits, group_traits: Sequence[str | None], items: Items) -> Targets:
-    for name, table in tables.items():
-        at = table["progress"]
-        if len(at) < 2 or at[0] != 0 or at[-1] != 1 or not (np.diff(at) > 0).all():
-            raise InputError(
-                f"order.targets.{name}.progress is {list(at)}; expected numbers rising from 0 to 1, both included"
-            )
     progress = np.unique(np.concatenate([np.asarray(table["progress"]) for table in tables.values()]))
     shares = np.empty((len(progress), len(items.groups)))
     sums = np.asarray(items.counts.sum(axis=0), np.float64).ravel()
@@ -73,10 +67,10 @@ def _factors(
         named[names.index(name)] = True
         wanted[:, names.index(name)] = column
     rest = 1.0 - wanted.sum(axis=1)
-    if not (wanted >= 0).all() or (rest < -SUM_TOLERANCE).any():
+    if (rest < -SUM_TOLERANCE).any():
         raise InputError(
-            f"the shares of order.targets.{trait} sum to {1 - rest.min():.6g}, or one is {wanted.min():g}; expected "
-            "shares of 0 or more that sum to at most 1 at every point of progress"
+            f"the shares of order.targets.{trait} sum to {1 - rest.min():.6g}; expected at most 1 at every point of "
+            "progress"
         )
     others = own * ~named
     if others.sum() > 0:

@@ -39,7 +39,7 @@ class Receipt:
         write_pointer(store, f"{FOLDER}/{self.stage}.json", asdict(self))
         made = Made(self.recipe, self.version, self.uses, self.files)
         known = load_history(store, self.stage)
-        if made not in known:
+        if known[-1:] != [made]:
             # The same result in other files, as after merging, takes the place of what it was in.
             others = [entry for entry in known if replace(entry, files=self.files) != made]
             entries = [asdict(entry) for entry in [*others, made][-HISTORY:]]

@@ -249,20 +249,9 @@ def test_a_target_for_a_value_that_is_not_there(corpus: Path, make_settings: Mak
         run(make_settings(order={"traits": {"source": 1.0}, "targets": moving}))
 
 
-@pytest.mark.parametrize(
-    ("progress", "shares", "message"),
-    [
-        pytest.param([0.0, 0.7, 0.3, 1.0], [0.5, 0.4, 0.3, 0.2], r"progress is \[0.0, 0.7, 0.3", id="falls"),
-        pytest.param([0.0, 0.5], [0.5, 0.4], r"progress is \[0.0, 0.5\]", id="ends early"),
-        pytest.param([0.0, 1.0], [0.5, 1.2], r"sum to 1\.2", id="more than all"),
-        pytest.param([0.0, 1.0], [0.5, float("nan")], "is nan", id="nan"),
-    ],
-)
-def test_a_target_that_makes_no_sense(
-    corpus: Path, make_settings: Make, progress: list[float], shares: list[float], message: str
-) -> None:
-    moving = {"source": {"progress": progress, "sea.example": shares}}
-    with pytest.raises(InputError, match=rf"order\.targets\.source.*{message}"):
+def test_targets_sum_to_one_at_most(corpus: Path, make_settings: Make) -> None:
+    moving = {"source": {"progress": [0.0, 1.0], "sea.example": [0.5, 0.7], "rail.example": [0.5, 0.5]}}
+    with pytest.raises(InputError, match=r"order\.targets\.source sum to 1\.2; expected at most 1"):
         run(make_settings(order={"traits": {"source": 1.0}, "targets": moving}))
 
 
@@ -271,6 +260,26 @@ def test_targets_that_name_every_value_sum_to_one(corpus: Path, make_settings: M
     moving = {"source": {"progress": [0.0, 1.0], **dict.fromkeys(sources, (0.1, 0.1))}}
     with pytest.raises(InputError, match=rf"names every value.* sum to 0\.{len(sources)}; expected 1"):
         run(make_settings(order={"traits": {"source": 1.0}, "targets": moving}))
+
+
+def test_pieces_of_copies_are_separated(corpus: Path, make_settings: Make) -> None:
+    write_jsonl(corpus, topic_records(100) + topic_records(100)[::4])
+
+    def nearest(separate: bool) -> int:
+        settings = make_settings(
+            order={"separate_copies": separate},
+            packing={"piece_tokens": 20},
+            sequence={"length": LENGTH, "strategy": "original"},
+            store={"path": corpus.parent / str(separate)},
+        )
+        packed, _ = run(settings)
+        text = load_results(settings.store.path).documents["doc_id"].to_numpy()[packed.document]
+        places: dict[tuple[str, int], list[int]] = {}
+        for place, key in enumerate(zip(text.tolist(), packed.start.tolist(), strict=True)):
+            places.setdefault(key, []).append(place)
+        return min(b - a for of in places.values() for a, b in pairwise(of))
+
+    assert nearest(True) > 10 * nearest(False)
 
 
 def test_copies_are_separated(corpus: Path, make_settings: Make) -> None:

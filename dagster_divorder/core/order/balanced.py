@@ -175,7 +175,8 @@ def _pool_and_own(problem: Problem) -> tuple[int, float]:
     also by the entries that a placed item meets in one candidate, sum_j (share of the items that hold j)^2."""
     sizes = problem.sizes.astype(np.float64)
     effect = len(sizes) * float(sizes @ sizes) / (float(sizes.sum()) ** 2 or 1.0) or 1.0
-    every = -(-len(problem.indices) // SAMPLE) or 1
-    holding = np.bincount(problem.indices[::every]) * (every / len(sizes))
+    # Whole items: rows often have one width, so that every n-th entry could be of the same trait.
+    sample = problem.part(np.arange(0, problem.items, -(-len(problem.indices) // SAMPLE) or 1))
+    holding = np.bincount(sample.indices) / sample.items
     met = max(1.0, float(holding @ holding))
     return max(LEAST_POOL, round(POOL / (effect * met))), 1.0 - (1.0 - OWN) / effect

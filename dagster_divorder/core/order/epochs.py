@@ -10,7 +10,8 @@ across the boundary as they do inside, less a block. A window over the boundary 
 mix, so it strays no more than one inside.
 Cost: the strategy E times. Source: the epoch boundary of the first seed, where the loss dips and the gradient's norm
 spikes.
-Known weakness: a block holds the same items in every epoch, so batches are made of the same B-th of the items.
+Known weakness: a block holds the same items in every epoch, so batches are made of the same B-th of the items. Later
+epochs of `original` are shuffles within blocks, not the order that was given.
 """
 
 from __future__ import annotations
