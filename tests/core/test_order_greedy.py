@@ -11,7 +11,8 @@ from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.kernels import order_balance, order_greedy, order_items, reference_order
 from dagster_divorder.core.order import Targets, balanced, f2, order
-from dagster_divorder.core.order.problem import Problem, make_problem
+from dagster_divorder.core.order.arguments import make_problem
+from dagster_divorder.core.order.problem import Problem
 from dagster_divorder.core.order.targets import fitted_shares, target_path
 
 twin_test = settings(deadline=None, max_examples=40)

@@ -11,7 +11,8 @@ from scipy.sparse import csr_matrix, vstack
 
 from dagster_divorder.core.kernels import reference_order
 from dagster_divorder.core.order import Targets, order
-from dagster_divorder.core.order.problem import Problem, make_problem
+from dagster_divorder.core.order.arguments import make_problem
+from dagster_divorder.core.order.problem import Problem
 from dagster_divorder.core.order.targets import (
     fitted_shares,
     path_back,

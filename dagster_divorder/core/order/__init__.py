@@ -8,57 +8,20 @@ a group. Each strategy is one file with one function `place(problem)`, and its d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.order import (
-    balanced,
-    bin_packing,
-    block_shuffle,
-    buffer,
-    f1,
-    f2,
-    f3,
-    grid_shuffle,
-    jittered,
-    original,
-    random,
-    round_robin,
-    stratified,
-    token_deficit,
-    token_share_greedy,
-    within_shard,
-)
-from dagster_divorder.core.order.problem import Order, Problem, Targets, frozen_items, make_problem, one_of
-from dagster_divorder.core.order.targets import check_targets
-from dagster_divorder.errors import InputError
+from dagster_divorder.core.order.problem import Order, Problem, Targets
+from dagster_divorder.core.order.strategies import STRATEGIES
+from dagster_divorder.core.order.task import make_task
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array, csr_matrix
 
 __all__ = ["STRATEGIES", "Order", "Problem", "Targets", "order"]
-
-STRATEGIES: dict[str, Callable[[Problem], Order]] = {
-    "original": original.place,
-    "random": random.place,
-    "round_robin": round_robin.place,
-    "stratified": stratified.place,
-    "token_deficit": token_deficit.place,
-    "token_share_greedy": token_share_greedy.place,
-    "bin_packing": bin_packing.place,
-    "jittered": jittered.place,
-    "balanced": balanced.place,
-    "f1": f1.place,
-    "f2": f2.place,
-    "f3": f3.place,
-    "block_shuffle": block_shuffle.place,
-    "grid_shuffle": grid_shuffle.place,
-    "within_shard": within_shard.place,
-    "buffer": buffer.place,
-}
 
 
 def order(
@@ -100,10 +63,10 @@ def order(
     Raises:
         InputError: an argument cannot be used.
     """
-    one_of("strategy", strategy, list(STRATEGIES))
-    problem = make_problem(
+    task = make_task(
         counts,
         groups,
+        strategy=strategy,
         weights=weights,
         seed=seed,
         within_cluster=within_cluster,
@@ -111,23 +74,9 @@ def order(
         batch=batch,
         shards=shards,
         buffer=buffer,
+        frozen=frozen,
         targets=targets,
     )
-    if targets is not None:
-        check_targets(targets, problem.groups)
-    consumed = frozen_items(frozen, problem.items)
-    if problem.items == 0:
-        return np.zeros(0, np.int64)
-    if len(problem.groups) == 0:
-        raise InputError(
-            f"counts has no column for its {problem.items} items; expected at least one trait value"
-        )
-    if not consumed.size:
-        return STRATEGIES[strategy](problem)
-    left = np.ones(problem.items, bool)
-    left[consumed] = False
-    rest = np.flatnonzero(left)
-    if not rest.size:
-        return consumed
-    rest_problem = problem.part(rest, placed=problem.part(consumed).totals())
-    return np.concatenate([consumed, rest[STRATEGIES[strategy](rest_problem)]])
+    if not task.rest.size:
+        return task.frozen
+    return np.concatenate([task.frozen, task.rest[task.place(task.rest_problem())]])

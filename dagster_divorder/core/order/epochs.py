@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.order.cells import cell_bounds, make_task, order_in_cells
+from dagster_divorder.core.order.cells import cell_bounds, order_in_cells
 from dagster_divorder.core.order.spread import copy_groups, spread_rest
+from dagster_divorder.core.order.task import make_task
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:

@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.order.cells import Task, alone, cell_bounds, make_task, order_in_cells
+from dagster_divorder.core.order.cells import alone, cell_bounds, order_in_cells
 from dagster_divorder.core.order.problem import Order, Problem, Totals
+from dagster_divorder.core.order.task import Task, make_task
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
