@@ -64,8 +64,8 @@ SAMPLE = 1 << 20
 
 OF_A_KIND = 8
 """Candidates of one kind at most, on average: more of the same are no further choice. A million short documents of 210
-kinds, batches of 131,072 tokens: 1024 candidates stray 450 tokens in the mean and take 2.9 s, 1680 350 and 3.4 s, 16,384
-93 and 30 s."""
+kinds, batches of 131,072 tokens: 1024 candidates stray 450 tokens in the mean and take 2.9 s, 1680 350 and 3.4 s,
+16,384 93 and 30 s."""
 
 LEAST_POOL = 1024
 """Candidates for items of very unequal length. A pool that holds a large share of such items can put off those it does
