@@ -1,0 +1,167 @@
+"""Arguments of an order, checked once and put into a `Problem`; the message of an error names value and remedy."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.core.order.problem import Problem, Targets, Totals
+from dagster_divorder.errors import InputError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array, csr_matrix
+
+WITHIN_CLUSTER = ("original", "length-asc", "length-desc", "length-riffle")
+# Sums of two totals and their signed differences stay inside int64.
+LARGEST_TOTAL = 2**62
+
+
+def make_problem(
+    counts: csr_matrix | csr_array,
+    groups: ArrayLike,
+    *,
+    weights: Sequence[float] | NDArray[Any] | None = None,
+    seed: int = 0,
+    within_cluster: str = "original",
+    sequence_length: int | None = None,
+    batch: int = 256,
+    shards: int = 64,
+    buffer: int = 10_000,
+    targets: Targets | None = None,
+) -> Problem:
+    """Check the arguments of `order`, which have the same defaults there, and put them into a `Problem`.
+
+    Raises:
+        InputError: an argument cannot be used; the message says which, and what was expected.
+    """
+    indptr, indices, data = _rows(counts)
+    group_of = _groups(groups, counts.shape[1])
+    nothing = Totals(values=np.zeros(len(group_of)), items=0, norms=0.0)
+    problem = Problem(
+        indptr=indptr,
+        indices=indices,
+        data=data,
+        groups=group_of,
+        weights=_weights(weights, int(group_of.max()) + 1 if group_of.size else 1),
+        seed=_whole("seed", seed, 0),
+        within_cluster=one_of("within_cluster", within_cluster, WITHIN_CLUSTER),
+        sequence_length=None if sequence_length is None else _whole("sequence_length", sequence_length, 1),
+        batch=_whole("batch", batch, 1),
+        shards=_whole("shards", shards, 1),
+        buffer=_whole("buffer", buffer, 1),
+        targets=targets,
+        placed=nothing,
+        whole=nothing,
+    )
+    return replace(problem, whole=problem.totals())
+
+
+def frozen_items(frozen: ArrayLike | None, items: int) -> NDArray[np.int64]:
+    """`frozen`, int64 (F,), checked: distinct items in [0, M).
+
+    Raises:
+        InputError: it is longer than the items, names an item twice, or one that is not there.
+    """
+    array = np.asarray([] if frozen is None else frozen)
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InputError(
+            f"frozen is {array.dtype} of shape {array.shape}; expected whole numbers (F,), items"
+        )
+    if len(array) > items:
+        raise InputError(f"frozen names {len(array)} items of {items}; expected at most as many as there are")
+    if array.min() < 0 or array.max() >= items:
+        wrong = array.min() if array.min() < 0 else array.max()
+        raise InputError(f"frozen names item {wrong}; there are {items}, counted from 0")
+    values, times = np.unique(array, return_counts=True)
+    if len(values) < len(array):
+        raise InputError(f"frozen names item {values[times > 1][0]} twice; an item is consumed once")
+    return array.astype(np.int64)
+
+
+def _rows(counts: Any) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[Any]]:
+    from scipy.sparse import csr_array, csr_matrix
+
+    if not isinstance(counts, csr_array | csr_matrix) or counts.ndim != 2:
+        raise InputError(
+            f"counts is {type(counts).__name__}; expected a SciPy CSR matrix (items x trait values): "
+            "scipy.sparse.csr_matrix(counts) makes one"
+        )
+    if not counts.has_canonical_format:
+        counts = counts.copy()
+        counts.sum_duplicates()
+    data = counts.data
+    if data.dtype.kind not in "biuf":
+        raise InputError(f"counts holds {data.dtype}; expected whole or real numbers")
+    if data.size:
+        if data.dtype.kind == "f" and not np.isfinite(data).all():
+            raise InputError(
+                f"counts holds {data[~np.isfinite(data)][0]}; expected finite numbers of 0 or more"
+            )
+        if data.dtype.kind != "b" and data.min() < 0:
+            raise InputError(f"counts holds {data.min()}; expected numbers of 0 or more")
+        if (total := float(data.sum(dtype=np.float64))) >= LARGEST_TOTAL:
+            raise InputError(
+                f"counts sums to {total:.3g}; expected less than 2**62: use a coarser unit than tokens"
+            )
+    if data.dtype not in (np.int32, np.int64, np.float64):
+        data = data.astype(np.float64 if data.dtype.kind == "f" else np.int64)
+    return counts.indptr.astype(np.int64, copy=False), counts.indices.astype(np.int32, copy=False), data
+
+
+def _groups(groups: ArrayLike, trait_values: int) -> NDArray[np.int32]:
+    array = np.asarray(groups)
+    if array.shape != (trait_values,):
+        raise InputError(
+            f"groups has shape {array.shape}; expected ({trait_values},), one group for each column of counts"
+        )
+    if array.size and array.dtype.kind not in "iu":
+        raise InputError(f"groups holds {array.dtype}; expected whole numbers 0..G-1")
+    present = np.unique(array)
+    if not np.array_equal(present, np.arange(present.size)):
+        raise InputError(
+            f"groups holds {present[:10].tolist()}{'...' if present.size > 10 else ''}; "
+            "expected every number 0..G-1 at least once: numpy.unique(groups, return_inverse=True)[1] renumbers them"
+        )
+    return array.astype(np.int32)
+
+
+def _weights(weights: Sequence[float] | NDArray[Any] | None, groups: int) -> NDArray[np.float64]:
+    if weights is None:
+        return np.ones(groups)
+    array = np.asarray(weights, np.float64)
+    if array.shape != (groups,):
+        raise InputError(f"weights has shape {array.shape}; expected ({groups},), one weight for each group")
+    if (wrong := np.flatnonzero(~(np.isfinite(array) & (array > 0)))).size:
+        raise InputError(
+            f"the weight of group {wrong[0]} is {array[wrong[0]]}; expected a number above 0: "
+            "leave a group's columns out of counts to ignore it"
+        )
+    return array
+
+
+def _whole(name: str, value: int, smallest: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = smallest - 1
+    if number < smallest:
+        raise InputError(f"{name} is {value!r}; expected a whole number of {smallest} or more")
+    return number
+
+
+def one_of(name: str, value: str, known: Sequence[str]) -> str:
+    """`value`, if it is known; the error of one that is not names the nearest."""
+    import difflib
+
+    if value not in known:
+        near = difflib.get_close_matches(str(value), known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"{name} is {value!r}; expected one of {', '.join(known)}{hint}")
+    return value
