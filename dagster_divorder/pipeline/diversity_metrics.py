@@ -39,8 +39,10 @@ from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 
 SHUFFLES = 3
-AT_ONCE = 2
-"""Orders measured at a time: faster as it rises up to the cores, at some 50 bytes a document each."""
+ORDER_BYTES = 100
+"""What measuring an order takes for a document, at its peak."""
+TOGETHER_BYTES = 256 << 20
+"""Two orders are measured at a time where one takes no more than this."""
 SHUFFLED = {"curated": "random", "sequences": "sequences_random"}
 """What is shuffling's part where an order is ours."""
 ORDERS = ("original", "random", "curated", "sequences_random", "sequences")
@@ -116,10 +118,11 @@ def _measure_orders(run: Run, traits: Traits, curated: np.ndarray) -> dict[str, 
         *(("sequences_random", partial(shuffled_sequences, number)) for number in range(SHUFFLES)),
         ("sequences", partial(sequences, packed, epochs)),
     ]
+    at_once = 2 if ORDER_BYTES * len(traits.tokens) <= TOGETHER_BYTES else 1
     measured: dict[str, list[Diversity]] = {}
     with (
         run.progress("measuring orders", len(tasks), "orders") as advance,
-        ThreadPoolExecutor(AT_ONCE, thread_name_prefix="divorder-measure") as threads,
+        ThreadPoolExecutor(at_once, thread_name_prefix="divorder-measure") as threads,
     ):
         for (name, _), figures in zip(tasks, threads.map(lambda task: task[1](), tasks), strict=True):
             measured.setdefault(name, []).append(figures)

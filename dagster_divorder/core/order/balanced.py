@@ -131,8 +131,8 @@ def _along(problem: Problem) -> Order:
     path = path_back(problem)
     pool, own = _pool_and_own(problem)
     begin, end = (totals.values[problem.groups == 0].sum() for totals in (problem.placed, problem.whole))
-    # A segment holds about half a pool: finer ones are dealt less evenly, coarser ones lose the path's bends.
-    segments = min(max(8, 2 * problem.items // pool), SEGMENTS)
+    # A segment holds about half a large pool: finer ones are dealt less evenly, coarser ones lose the path's bends.
+    segments = min(max(8, 2 * problem.items // POOL), SEGMENTS)
     points = reached_at(path, problem.groups, np.linspace(begin, end, segments + 1))
     wanted = np.diff(points, axis=0)
     stream = np.random.default_rng(problem.seed).permutation(problem.items)
