@@ -31,6 +31,7 @@ from dagster_divorder.pipeline.frozen import Frozen, load_frozen
 from dagster_divorder.pipeline.greedy_order import load_order, order_documents
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
+from dagster_divorder.pipeline.shallow_embeddings import map_vectors
 from dagster_divorder.pipeline.traits import Traits, load_traits
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.receipts import Receipt
@@ -133,10 +134,7 @@ def _order_pieces(run: Run, traits: Traits, pieces: Pieces) -> Pieces:
 
 
 def _vectors(run: Run, pieces: Pieces) -> Vectors:
-    # Results knows the measures, which know the packed sequences.
-    from dagster_divorder.pipeline.results import Results
-
-    vectors = Results(run.store).embeddings
+    vectors = map_vectors(run.store, load_view(run), run.receipt("shallow_embeddings"))
     return lambda some: vectors[pieces.document[some]]
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dagster_divorder.pipeline.merge import DOCUMENT_STAGES, rewrite
-from dagster_divorder.pipeline.results import embeddings_file
 from dagster_divorder.pipeline.run import UPSTREAM
+from dagster_divorder.pipeline.shallow_embeddings import embeddings_file
 from dagster_divorder.store.fits import read_pin
 from dagster_divorder.store.fragments import DOCUMENTS, records_folder
 from dagster_divorder.store.local import LocalStore

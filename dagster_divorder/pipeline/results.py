@@ -10,6 +10,7 @@ import numpy as np
 
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.diversity_metrics import load_metrics
+from dagster_divorder.pipeline.shallow_embeddings import map_vectors
 from dagster_divorder.pipeline.traits import load_columns
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.fragments import DOCUMENTS, records_folder
@@ -69,18 +70,7 @@ class Results:
 
         The first access writes them to one file in the store; later ones map it.
         """
-        view, vectors = self._view(), self._stage("shallow_embeddings")
-        name = embeddings_file(self._receipt("shallow_embeddings"))
-        if not self.store.exists(name):
-
-            def write(file: Any) -> None:
-                stored = vectors.column(view.documents, "vectors")[view.document_row]
-                np.lib.format.write_array(file, stored, allow_pickle=False)
-
-            for old in self.store.list("results"):
-                self.store.delete(old)
-            self.store.put(name, write)
-        return np.load(self.store.path(name), mmap_mode="r", allow_pickle=False)
+        return map_vectors(self.store, self._view(), self._receipt("shallow_embeddings"))
 
     @property
     def sequences(self) -> pd.DataFrame:
@@ -125,11 +115,6 @@ class Results:
         words = np.concatenate([unpack(self.store.unseal(present[f.name]))["id"] for f in fragments])
         data = to_bytes(words).hex()
         return np.array([data[at : at + 32] for at in range(0, len(data), 32)], dtype=object)
-
-
-def embeddings_file(receipt: Receipt) -> str:
-    """Name in the store of the vectors gathered into one file."""
-    return f"results/embeddings-{receipt.version}.npy"
 
 
 def load_results(store_path: str | os.PathLike[str]) -> Results:
