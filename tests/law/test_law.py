@@ -70,6 +70,12 @@ CHOICES: dict[str, tuple[Any, ...]] = {
         {"length": 1.0, "source": 1.0},
         {"score": 1.0},
     ),
+    "order.separate_copies": (False, True),
+    "packing.method": ("concat", "best_fit", "related"),
+    "packing.piece_tokens": (0, 7),
+    "packing.end_of_text": (False, True),
+    "sequence.strategy": ("balanced", "f3", "original"),
+    "sequence.epochs": (1, 2),
     "seed": (0, 1),
 }
 
