@@ -58,8 +58,7 @@ def run(run: Run) -> Receipt:
     found = run.store.sealed(folder)
     reused = all(name in found for name in wanted)
     if not reused:
-        curated = load_order(run)
-        measured = _measure_orders(run, traits, curated)
+        measured = _measure_orders(run, traits)
         worse = {ours: worse_batches(measured[other], measured[ours]) for ours, other in SHUFFLED.items()}
         metrics = {name: diversity.to_dict() for name, diversity in measured.items()}
         for ours, shares in worse.items():
@@ -69,7 +68,7 @@ def run(run: Run) -> Receipt:
             "table": run.store.seal(folder, "table", _parquet(measured, worse), "parquet"),
         }
         if settings.output.plot:
-            picture = _picture(run, traits, curated, measured)
+            picture = _picture(run, traits, measured)
             found["picture"] = run.store.seal(folder, "picture", picture, "png")
     documents = len(traits.tokens)
     return Receipt(
@@ -88,9 +87,8 @@ def run(run: Run) -> Receipt:
     )
 
 
-def _measure_orders(run: Run, traits: Traits, curated: np.ndarray) -> dict[str, Diversity]:
+def _measure_orders(run: Run, traits: Traits) -> dict[str, Diversity]:
     settings = run.settings.sequence
-    packed, epochs = load_packed(run), load_sequence_order(run)
 
     def documents(order: np.ndarray) -> Diversity:
         return measure(
@@ -109,14 +107,15 @@ def _measure_orders(run: Run, traits: Traits, curated: np.ndarray) -> dict[str, 
         return documents(_shuffle(run, len(traits.tokens), number))
 
     def shuffled_sequences(number: int) -> Diversity:
-        return sequences(*_shuffled_sequences(run, traits, number, len(epochs)))
+        return sequences(*_shuffled_sequences(run, traits, number))
 
+    # Each task makes its order itself, so that no other is in memory meanwhile.
     tasks: list[tuple[str, Callable[[], Diversity]]] = [
-        ("original", partial(documents, np.arange(len(traits.tokens)))),
+        ("original", lambda: documents(np.arange(len(traits.tokens)))),
         *(("random", partial(shuffled_documents, number)) for number in range(SHUFFLES)),
-        ("curated", partial(documents, curated)),
+        ("curated", lambda: documents(load_order(run))),
         *(("sequences_random", partial(shuffled_sequences, number)) for number in range(SHUFFLES)),
-        ("sequences", partial(sequences, packed, epochs)),
+        ("sequences", lambda: sequences(load_packed(run), load_sequence_order(run))),
     ]
     at_once = 2 if ORDER_BYTES * len(traits.tokens) <= TOGETHER_BYTES else 1
     measured: dict[str, list[Diversity]] = {}
@@ -134,22 +133,23 @@ def _shuffle(run: Run, items: int, number: int) -> np.ndarray:
     return np.random.default_rng([run.settings.seed, number]).permutation(items)
 
 
-def _shuffled_sequences(
-    run: Run, traits: Traits, number: int, epochs: int
-) -> tuple[PackedSequences, np.ndarray]:
+def _shuffled_sequences(run: Run, traits: Traits, number: int) -> tuple[PackedSequences, np.ndarray]:
     """What training gets without any order: shuffled documents, packed, and every epoch the sequences shuffled; a last
     one that is not full stays last."""
     order = _shuffle(run, len(traits.tokens), number)
-    lengths = traits.tokens + run.settings.packing.end_of_text
-    pieces = Pieces(order, np.zeros_like(order), lengths[order])
+    lengths = traits.tokens[order] + run.settings.packing.end_of_text
+    pieces = Pieces(order, np.broadcast_to(np.int64(0), order.shape), lengths)
     packed = pack(pieces, method="concat", sequence_length=run.settings.sequence.length)
     full = int((packed.padding == 0).sum())
     random = np.random.default_rng([run.settings.seed, number, 1])
-    rows = [np.append(random.permutation(full), np.arange(full, len(packed))) for _ in range(epochs)]
+    rows = [
+        np.append(random.permutation(full), np.arange(full, len(packed)))
+        for _ in range(run.settings.sequence.epochs)
+    ]
     return packed, np.stack(rows)
 
 
-def _picture(run: Run, traits: Traits, curated: np.ndarray, measured: dict[str, Diversity]) -> bytes:
+def _picture(run: Run, traits: Traits, measured: dict[str, Diversity]) -> bytes:
     from dagster_divorder.view.ordering_comparison import (
         BAR_PIXELS,
         PicturedOrder,
@@ -171,7 +171,7 @@ def _picture(run: Run, traits: Traits, curated: np.ndarray, measured: dict[str, 
         ordering_comparison(
             before=pictured("original", np.arange(documents)),
             shuffled=pictured("random", _shuffle(run, documents, 0)),
-            after=pictured("curated", curated),
+            after=pictured("curated", load_order(run)),
             sequences=("sequences", measured["sequences"]),
         )
     )
