@@ -100,7 +100,7 @@ def each(function: Callable[[Item], Result], items: Sequence[Item], workers: int
 
 
 def give_back_memory() -> None:
-    """Return freed memory to the system, which this process may hold several hundred MB of, for the workers."""
+    """Return freed memory to the system, which this process may hold several hundred MB of."""
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()

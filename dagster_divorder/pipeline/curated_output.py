@@ -116,9 +116,8 @@ def _write(run: Run, view: View, key: str, before: dict[str, Any] | None) -> dic
         similarity = aside.submit(_similarity, run, view)
         _stage_records(run, view, order, sizes, output)
         output.stage("order.npy", lambda file: _save_npy(file, order))
-        packed, epochs = load_packed(run), load_sequence_order(run)
-        output.stage("packed_sequences.parquet", lambda file: write_columns(file, runs_of(packed)))
-        output.stage("sequence_order.npy", lambda file: _save_npy(file, epochs))
+        output.stage("packed_sequences.parquet", lambda file: write_columns(file, runs_of(load_packed(run))))
+        output.stage("sequence_order.npy", lambda file: _save_npy(file, load_sequence_order(run)))
         rejects = run.store.unseal(run.receipt("raw_docs").files["rejects"])
         output.stage("rejects.jsonl", lambda file: file.write(rejects))
         if run.settings.output.sidecars:

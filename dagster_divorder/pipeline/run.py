@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import xxhash
 
+from dagster_divorder.engine.local import give_back_memory
 from dagster_divorder.engine.progress import Bar, Progress
 from dagster_divorder.errors import DamagedFileError, MissingStageError
 from dagster_divorder.pipeline.repair import discard
@@ -134,6 +135,8 @@ def _mend_and_run(run: Run, stage: str) -> Receipt:
 
 def _run_one(run: Run, stage: str) -> Receipt:
     module = importlib.import_module(f"dagster_divorder.pipeline.{stage}")
+    # What the stage before has freed would add to what this one takes.
+    give_back_memory()
     start = time.perf_counter()
     receipt: Receipt = module.run(run)
     seconds = time.perf_counter() - start
