@@ -125,7 +125,13 @@ def test_dagster_interrupted_by_ctrl_c_leaves_a_sound_store(
         assert not is_free(store)
         # As a terminal does it: to all processes of the group.
         os.killpg(process.pid, signal.SIGINT)
-        process.communicate(timeout=DEADLINE)
+        assert process.stdout is not None
+        for line in process.stdout:
+            # Python drops an interrupt that arrives inside a callback of its import system; whoever sees the next stage
+            # end presses again.
+            if " documents, " in line:
+                os.killpg(process.pid, signal.SIGINT)
+        process.wait(timeout=DEADLINE)
     assert process.returncode != 0
     assert is_free(store)
     assert runner.run(config, config.parent / "log") == 0
