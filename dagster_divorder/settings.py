@@ -223,7 +223,7 @@ class Sequence(_Section):
     """Sequences of a batch."""
     strategy: Strategy = "balanced"
     """Order of the packed sequences; `original` leaves them as packed."""
-    epochs: int = Field(1, ge=1, le=1000)
+    epochs: int = Field(1, ge=1, le=100)
     """Orders of the sequences, one an epoch, each another."""
 
 
