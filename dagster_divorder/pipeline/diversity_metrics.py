@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import orjson
-import pyarrow as pa
 
 from dagster_divorder.core.metrics import (
     Diversity,
@@ -35,6 +34,7 @@ from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.sequence_order import load_sequence_order
 from dagster_divorder.pipeline.traits import Traits, load_traits
 from dagster_divorder.settings import Settings
+from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 
@@ -65,7 +65,7 @@ def run(run: Run) -> Receipt:
             metrics[ours]["shuffled_batches_worse"] = shares
         found = {
             "metrics": run.store.seal(folder, "metrics", orjson.dumps(metrics), "json"),
-            "table": run.store.seal(folder, "table", _parquet(measured, worse), "parquet"),
+            "table": run.store.seal(folder, "table", pack_rows(_table(measured, worse)), "parquet"),
         }
         if settings.output.plot:
             picture = _picture(run, traits, measured)
@@ -177,10 +177,8 @@ def _picture(run: Run, traits: Traits, measured: dict[str, Diversity]) -> bytes:
     )
 
 
-def _parquet(measured: dict[str, Diversity], worse: dict[str, dict[str, float]]) -> bytes:
+def _table(measured: dict[str, Diversity], worse: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
     """A row a measure (trait, window, measure), a column an order."""
-    import pyarrow.parquet as pq
-
     rows: list[dict[str, Any]] = []
     for of_orders in zip(*(measured[name].rows() for name in ORDERS), strict=True):
         values = {name: float(row["value"]) for name, row in zip(ORDERS, of_orders, strict=True)}
@@ -188,17 +186,12 @@ def _parquet(measured: dict[str, Diversity], worse: dict[str, dict[str, float]])
     for trait in measured["curated"].batch_tv:
         shares = {name: worse[name][trait] if name in worse else None for name in ORDERS}
         rows.append({"trait": trait, "window": "batch", "measure": "shuffled_batches_worse", **shares})
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows), sink)
-    return sink.getvalue().to_pybytes()
+    return rows
 
 
 def load_table(store: LocalStore, file: str) -> list[dict[str, Any]]:
     """Every measure as a row: `trait`, `window`, `measure`, then its value in each order."""
-    import pyarrow.parquet as pq
-
-    rows: list[dict[str, Any]] = pq.read_table(pa.BufferReader(store.unseal(file))).to_pylist()
-    return rows
+    return unpack_rows(store.unseal(file))
 
 
 def load_metrics(store: LocalStore, file: str) -> dict[str, dict[str, Any]]:

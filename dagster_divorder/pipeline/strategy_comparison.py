@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import pyarrow as pa
-
 from dagster_divorder.core.strategy_comparison import Cost, Outcome, compare_strategies, timed
 from dagster_divorder.engine.memory import with_peak_memory
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.traits import load_traits
+from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 
@@ -53,7 +52,7 @@ def run(run: Run) -> Receipt:
             ):
                 rows.append(row(outcome))
                 advance(1)
-        found = run.store.seal(folder, "table", _parquet(rows), "parquet")
+        found = run.store.seal(folder, "table", pack_rows(rows), "parquet")
     documents = len(traits.tokens)
     raw_docs, tokens, clusters = (run.receipt(name) for name in ("raw_docs", "token_counts", "clusters"))
     return Receipt(
@@ -101,17 +100,6 @@ def row(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _parquet(rows: list[dict[str, Any]]) -> bytes:
-    import pyarrow.parquet as pq
-
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows), sink)
-    return sink.getvalue().to_pybytes()
-
-
 def load_comparison(store: LocalStore, file: str) -> list[dict[str, Any]]:
     """The table, a row a pair of strategies; see `row`."""
-    import pyarrow.parquet as pq
-
-    rows: list[dict[str, Any]] = pq.read_table(pa.BufferReader(store.unseal(file))).to_pylist()
-    return rows
+    return unpack_rows(store.unseal(file))

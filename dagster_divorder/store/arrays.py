@@ -7,7 +7,7 @@ them. A packed file carries the xxh3-128 of each array in its header, so that on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import orjson
@@ -86,6 +86,23 @@ def pack_table(table: pa.Table) -> bytes:
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     return sink.getvalue().to_pybytes()
+
+
+def pack_rows(rows: list[dict[str, Any]]) -> bytes:
+    """Rows of plain values, by column name, as a Parquet file."""
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def unpack_rows(data: bytes) -> list[dict[str, Any]]:
+    """A Parquet file to rows."""
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = pq.read_table(pa.BufferReader(data)).to_pylist()
+    return rows
 
 
 def unpack_table(data: bytes) -> pa.Table:

@@ -59,12 +59,6 @@ def problem_of(rows: np.ndarray, groups: np.ndarray, weights: np.ndarray, target
         csr_matrix(rows),
         groups,
         weights=weights,
-        seed=0,
-        within_cluster="original",
-        sequence_length=None,
-        batch=1,
-        shards=1,
-        buffer=1,
         targets=targets,
     )
 

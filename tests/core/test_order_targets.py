@@ -42,13 +42,6 @@ def problem_of(counts: csr_matrix, targets: Targets | None = None, groups: NDArr
     return make_problem(
         counts,
         groups,
-        weights=None,
-        seed=0,
-        within_cluster="original",
-        sequence_length=None,
-        batch=1,
-        shards=1,
-        buffer=1,
         targets=targets,
     )
 

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.metrics.stream import indices_in, positive, token_shares
+from dagster_divorder.core.order.arguments import group_numbers, item_rows
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -199,34 +200,9 @@ def _one_window(window: int, total: int, share: NDArray[np.float64]) -> WindowDe
 
 
 def _checked(counts: Any, groups: ArrayLike) -> _Rows:
-    from scipy.sparse import csr_array, csr_matrix
-
-    if not isinstance(counts, csr_array | csr_matrix) or counts.ndim != 2:
-        raise InputError(
-            f"counts is {type(counts).__name__}; expected a SciPy CSR matrix (items x trait values): "
-            "scipy.sparse.csr_matrix(counts) makes one"
-        )
-    data = counts.data
-    if data.dtype.kind not in "iu" and (data.dtype.kind not in "bf" or (data != np.rint(data)).any()):
-        raise InputError(f"counts is {data.dtype} and holds fractions; expected whole numbers of tokens")
-    if data.size and (not np.isfinite(data).all() or data.min() < 0 or data.sum(dtype=np.float64) >= 2**62):
-        raise InputError(
-            f"counts runs from {data.min()} to {data.max()}; expected numbers of 0 or more that sum to less than 2**62"
-        )
-    of = np.asarray(groups)
-    if of.shape != (counts.shape[1],) or (of.size and of.dtype.kind not in "iu"):
-        raise InputError(
-            f"groups is {of.dtype} of shape {of.shape}; expected whole numbers ({counts.shape[1]},), one a column"
-        )
-    present = np.unique(of)
-    if not np.array_equal(present, np.arange(present.size)):
-        raise InputError(
-            f"groups holds {present[:10].tolist()}; expected every number 0..G-1 at least once: "
-            "numpy.unique(groups, return_inverse=True)[1] renumbers them"
-        )
-    return _Rows(
-        indptr=counts.indptr.astype(np.int64, copy=False),
-        indices=counts.indices.astype(np.int32, copy=False),
-        data=data if data.dtype in (np.int32, np.int64) else data.astype(np.int64),
-        groups=of.astype(np.int32),
-    )
+    indptr, indices, data = item_rows(counts)
+    if data.dtype.kind == "f":
+        if (data != np.rint(data)).any():
+            raise InputError(f"counts is {data.dtype} and holds fractions; expected whole numbers of tokens")
+        data = data.astype(np.int64)
+    return _Rows(indptr=indptr, indices=indices, data=data, groups=group_numbers(groups, counts.shape[1]))

@@ -39,8 +39,8 @@ def make_problem(
     Raises:
         InputError: an argument cannot be used; the message says which, and what was expected.
     """
-    indptr, indices, data = _rows(counts)
-    group_of = _groups(groups, counts.shape[1])
+    indptr, indices, data = item_rows(counts)
+    group_of = group_numbers(groups, counts.shape[1])
     nothing = Totals(values=np.zeros(len(group_of)), items=0, norms=0.0)
     problem = Problem(
         indptr=indptr,
@@ -85,7 +85,12 @@ def frozen_items(frozen: ArrayLike | None, items: int) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def _rows(counts: Any) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[Any]]:
+def item_rows(counts: Any) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[Any]]:
+    """indptr int64 (M+1,), indices int32 and data int32, int64 or float64 (nnz,) of a SciPy CSR matrix, checked.
+
+    Raises:
+        InputError: it is none, or holds numbers that are not finite, negative, or too large to sum.
+    """
     from scipy.sparse import csr_array, csr_matrix
 
     if not isinstance(counts, csr_array | csr_matrix) or counts.ndim != 2:
@@ -105,7 +110,9 @@ def _rows(counts: Any) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[An
                 f"counts holds {data[~np.isfinite(data)][0]}; expected finite numbers of 0 or more"
             )
         if data.dtype.kind != "b" and data.min() < 0:
-            raise InputError(f"counts holds {data.min()}; expected numbers of 0 or more")
+            raise InputError(
+                f"counts holds {data.min()}; expected numbers of 0 or more, these run from {data.min()} to {data.max()}"
+            )
         if (total := float(data.sum(dtype=np.float64))) >= LARGEST_TOTAL:
             raise InputError(
                 f"counts sums to {total:.3g}; expected less than 2**62: use a coarser unit than tokens"
@@ -115,7 +122,12 @@ def _rows(counts: Any) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[An
     return counts.indptr.astype(np.int64, copy=False), counts.indices.astype(np.int32, copy=False), data
 
 
-def _groups(groups: ArrayLike, trait_values: int) -> NDArray[np.int32]:
+def group_numbers(groups: ArrayLike, trait_values: int) -> NDArray[np.int32]:
+    """The group of each trait value, int32 (J,), checked.
+
+    Raises:
+        InputError: not one of 0..G-1 for every trait value, or a group has none.
+    """
     array = np.asarray(groups)
     if array.shape != (trait_values,):
         raise InputError(
