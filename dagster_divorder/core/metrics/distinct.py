@@ -13,7 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.metrics.stream import codes_in_order, n_values_of, positive, tokens_in_order
+from dagster_divorder.core.checks import positive
+from dagster_divorder.core.metrics.stream import codes_in_order, n_values_of, tokens_in_order
 from dagster_divorder.errors import InputError
 
 Packer = Literal["split", "flush"]

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.checks import positive
 from dagster_divorder.core.metrics.distinct import (
     PACKERS,
     Distinct,
@@ -16,7 +17,7 @@ from dagster_divorder.core.metrics.distinct import (
 )
 from dagster_divorder.core.metrics.prefix import PrefixDeviation, coverage_in_stream, prefix_in_stream
 from dagster_divorder.core.metrics.shares import ShareDeviation, deviation_in_stream, variation_in_stream
-from dagster_divorder.core.metrics.stream import codes_in_order, positive, tokens_in_order
+from dagster_divorder.core.metrics.stream import codes_in_order, tokens_in_order
 from dagster_divorder.core.metrics.window_deviation import WindowDeviation, windows_in_stream
 from dagster_divorder.errors import InputError
 

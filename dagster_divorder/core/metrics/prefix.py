@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.checks import positive
 from dagster_divorder.core.metrics.stream import (
     codes_in_order,
     n_values_of,
-    positive,
     token_shares,
     tokens_in_order,
 )

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.metrics.stream import codes_in_order, positive, token_shares, tokens_in_order
+from dagster_divorder.core.checks import positive
+from dagster_divorder.core.metrics.stream import codes_in_order, token_shares, tokens_in_order
 from dagster_divorder.errors import InputError
 
 

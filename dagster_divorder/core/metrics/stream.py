@@ -48,12 +48,6 @@ def token_shares(tokens: NDArray[np.int64], codes: NDArray[np.int32], n_values: 
     return window_counts(tokens, codes, n_values, max(total, 1)).sum(axis=0) / max(total, 1)
 
 
-def positive(name: str, value: int) -> int:
-    if value < 1:
-        raise InputError(f"{name} is {value}; expected 1 or more")
-    return int(value)
-
-
 def indices_in(order: ArrayLike, items: int, name: str = "item") -> NDArray[np.int64]:
     """The order as int64 (M,). InputError when it names an item that is not there."""
     indices = np.asarray(order, np.int64)

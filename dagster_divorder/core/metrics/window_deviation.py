@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.metrics.stream import indices_in, positive, token_shares
+from dagster_divorder.core.checks import positive
+from dagster_divorder.core.metrics.stream import indices_in, token_shares
 from dagster_divorder.core.order.arguments import group_numbers, item_rows
 from dagster_divorder.errors import InputError
 

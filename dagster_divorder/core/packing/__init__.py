@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.checks import positive
 from dagster_divorder.core.packing import best_fit, concat, related
 from dagster_divorder.core.packing.consumed import join, remaining
 from dagster_divorder.core.packing.counts import sequence_counts
@@ -24,7 +25,6 @@ from dagster_divorder.core.packing.pieces import (
     Pieces,
     Vectors,
     cut,
-    positive,
 )
 from dagster_divorder.core.packing.report import PackingReport, packing_report
 from dagster_divorder.errors import InputError

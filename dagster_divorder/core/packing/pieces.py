@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.checks import positive
 from dagster_divorder.errors import InputError
 
 Ints = NDArray[np.int64]
@@ -118,9 +119,3 @@ def cut(pieces: Pieces, piece_tokens: int) -> Pieces:
         pieces.start[of] + before,
         np.minimum(piece_tokens, pieces.length[of] - before),
     )
-
-
-def positive(name: str, value: int) -> int:
-    if value < 1:
-        raise InputError(f"{name} is {value}; expected 1 or more")
-    return int(value)
