@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from dagster_divorder.core.metrics.diversity import Diversity, measure
 from dagster_divorder.core.metrics.stream import indices_in
 from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.rows import row_entries
 
 
 def measure_packed(
@@ -46,7 +47,4 @@ def measure_packed(
 
 def runs_in_order(indptr: NDArray[np.int64], order: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(runs int64 (Q,) as the sequences of `order` hold them, int64 (S + 1,): where each sequence begins in that)."""
-    sequences = indices_in(order, len(indptr) - 1, "sequence")
-    counts = np.diff(indptr)[sequences]
-    begins = np.concatenate([[0], np.cumsum(counts)])
-    return np.arange(begins[-1]) + (indptr[sequences] - begins[:-1]).repeat(counts), begins
+    return row_entries(indptr, indices_in(order, len(indptr) - 1, "sequence"))

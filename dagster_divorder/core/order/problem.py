@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.rows import row_entries
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -137,9 +138,7 @@ class Problem:
     ) -> Problem:
         """The problem of ordering some of the items, in [0, M), after `placed` (by default, what this one comes
         after). Its item i is items[i]; the target stays that of the whole."""
-        widths = np.diff(self.indptr)[items]
-        indptr = np.concatenate([[0], np.cumsum(widths)])
-        entries = np.arange(indptr[-1]) + (self.indptr[items] - indptr[:-1]).repeat(widths)
+        entries, indptr = row_entries(self.indptr, items)
         return replace(
             self,
             indptr=indptr,
