@@ -93,14 +93,15 @@ def summary(settings: Settings) -> str:
     Raises:
         MissingStageError: the pipeline has not run to its end on this store.
     """
-    from dagster_divorder.pipeline.run import STAGES
+    from dagster_divorder.pipeline.graph import needed
     from dagster_divorder.store.local import LocalStore
     from dagster_divorder.store.receipts import load_receipt
 
     store = LocalStore(settings.store.path)
-    receipts = {stage: load_receipt(store, stage) for stage in STAGES}
+    stages = needed(settings)
+    receipts = {stage: load_receipt(store, stage) for stage in stages}
     reports = {stage: receipt.report for stage, receipt in receipts.items() if receipt}
-    missing = [stage for stage in STAGES if stage not in reports]
+    missing = [stage for stage in stages if stage not in reports]
     if missing:
         raise MissingStageError(
             f"{', '.join(missing)} never ran on {settings.store.path}; run `divorder run`, or "
@@ -119,7 +120,7 @@ def summary(settings: Settings) -> str:
         "this run   "
         + _table_line([("stage", 20), ("documents", 12), ("new", 12), ("reused", 12), ("seconds", 10)]),
     ]
-    for stage in STAGES:
+    for stage in stages:
         report = reports[stage]
         cells = (report["documents"], report["new_documents"], report["reused_documents"])
         lines.append(

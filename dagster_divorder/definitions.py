@@ -18,6 +18,7 @@ from dagster_divorder.defs.sequence_order import sequence_order
 from dagster_divorder.defs.shallow_embeddings import shallow_embeddings
 from dagster_divorder.defs.strategy_comparison import strategy_comparison
 from dagster_divorder.defs.token_counts import token_counts
+from dagster_divorder.pipeline.graph import upstream
 from dagster_divorder.settings import load_settings
 
 # `--select '*'` and MaterializeResult's generics are stable for our use.
@@ -41,13 +42,18 @@ ASSETS = [
 ]
 
 
-def _with_code_version(spec: dg.AssetSpec) -> dg.AssetSpec:
-    """An edited settings file shows the assets it concerns as stale (once the code location is reloaded)."""
-    return spec.replace_attributes(code_version=settings.recipe(spec.key.path[-1]))
+GRAPH = upstream(settings)
+
+
+def _as_set(spec: dg.AssetSpec) -> dg.AssetSpec:
+    """The settings say what an asset reads; an edited file shows the assets it concerns as stale (once the code
+    location is reloaded)."""
+    stage = spec.key.path[-1]
+    return spec.replace_attributes(code_version=settings.recipe(stage), deps=GRAPH[stage])
 
 
 defs = dg.Definitions(
-    assets=dg.map_asset_specs(_with_code_version, ASSETS),
+    assets=dg.map_asset_specs(_as_set, [asset for asset in ASSETS if asset.key.path[-1] in GRAPH]),
     asset_checks=[order_beats_shuffling],
     resources={"settings": settings},
     executor=dg.in_process_executor,

@@ -44,6 +44,7 @@ from dagster_divorder.errors import SettingsError
 ENV_PREFIX = "DIVORDER_"
 CONFIG_VARIABLE = "DIVORDER_CONFIG"
 DEFAULT_FILE = "divorder.toml"
+MAX_CLUSTERS = 1_000_000
 
 # An integer per stage, raised when the stage's output bytes change for the same input. Part of recipe() and of every
 # stage key, so that results of older code are recomputed and never mixed with new ones.
@@ -52,7 +53,12 @@ CODE_VERSIONS = {
     "base_model": 1,
     "token_counts": 1,
     "shallow_embeddings": 1,
-    "clusters": 2,
+    "deep_embeddings": 1,
+    "external_embeddings": 1,
+    "ari_comparison": 1,
+    "k_calibration": 1,
+    "clusters": 3,
+    "cluster_map": 1,
     "greedy_order": 2,
     "packed_sequences": 1,
     "sequence_order": 1,
@@ -123,19 +129,97 @@ class Model(_Section):
 
 
 class Embedding(_Section):
-    kind: Literal["shallow"] = "shallow"
-    """shallow: pooled rows of the base model's token table."""
+    kind: Literal["shallow", "deep", "external", "auto"] = "shallow"
+    """shallow: pooled rows of the base model's token table; deep: hidden states of `deep.model`; external: vectors of
+    your own, from `path`; auto: deep where ari_comparison finds other structure there, else shallow."""
     pooling: Literal["mean", "idf"] = "idf"
-    """mean is the plain average; idf weighs rare tokens up and is centred when clustering (better by measurement)."""
+    """Of the shallow ones. mean is the plain average; idf weighs rare tokens up and is centred when clustering (better
+    by measurement)."""
+    path: Path | None = None
+    """For external: .npy (a row per record in input order) or Parquet (document id or row, and vector)."""
+    pca: int = Field(0, ge=0)
+    """Principal components that vectors are reduced to before they are clustered; 0: all dimensions are kept."""
+
+    @model_validator(mode="after")
+    def _external_has_a_path(self) -> Self:
+        if self.kind == "external" and self.path is None:
+            raise ValueError('kind = "external" needs path, the .npy or Parquet file that holds the vectors')
+        return self
+
+
+class Deep(_Section):
+    model: str | None = Field(None, min_length=1)
+    """Hugging Face id or directory of a causal or encoder model; unset: `model.base`."""
+    pooling: Literal["auto", "mean", "last", "cls"] = "auto"
+    """What of the last hidden states makes a vector; auto is what the checkpoint says (1_Pooling/config.json of
+    sentence-transformers), else mean."""
+    max_tokens: int = Field(0, ge=0)
+    """Tokens of a document that the model sees at once, at most its context; 0: its context."""
+    long_documents: Literal["truncate", "chunk"] = "truncate"
+    """truncate: the first max_tokens tell; chunk: the token-weighted mean over consecutive windows, so that a whole
+    book counts, at its price."""
+    pca: int | None = Field(None, ge=0)
+    """Principal components of the deep vectors alone; unset: as embedding.pca."""
+    stored: Literal["float32", "float16"] = "float32"
+    """float16 halves the disk at some 3 digits."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """auto takes a GPU where there is one."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of the forward pass; auto: the checkpoint's own on a GPU, float32 on a CPU."""
+    tensor_parallel: int = Field(1, ge=1)
+    """Processes (GPUs) that share one model, for models larger than one GPU."""
+    train_tokens: int = Field(2_000_000, ge=0)
+    """Tokens that the bootstrap base model's decoder is trained on, about a minute on 2 cores; better vectors as it
+    rises."""
 
 
 class Clusters(_Section):
-    k: int = Field(30, ge=1, le=1_000_000)
-    """Number of clusters; finer topics, and fewer documents in each, as it rises."""
+    k: int | Literal["auto"] = Field(30)
+    """Number of clusters; finer topics, and fewer documents in each, as it rises. auto: what k_calibration
+    recommends."""
     algorithm: Literal["faiss", "minibatch"] = "faiss"
     """faiss: spherical k-means; minibatch: scikit-learn's MiniBatchKMeans."""
     refit: Literal["auto", "now", "never"] = "auto"
     """auto refits when the corpus has doubled or new documents lie too far out; never keeps the first fit."""
+
+    @field_validator("k")
+    @classmethod
+    def _some_clusters(cls, k: int | str) -> int | str:
+        if isinstance(k, int) and not 1 <= k <= MAX_CLUSTERS:
+            raise ValueError(f'expected a number from 1 to {MAX_CLUSTERS:,}, or "auto"')
+        return k
+
+
+class KCalibration(_Section):
+    values: tuple[int, ...] = (5, 10, 15, 20, 25, 30, 40, 50, 75, 100)
+    """Numbers of clusters to try, up to 10,000 each."""
+    sample: int = Field(0, ge=0)
+    """Documents that the silhouette is computed on; 0: all of them."""
+    refresh: float = Field(0.2, ge=0, le=1)
+    """Calibrates again once more than this share of the documents has changed; 0: on every change."""
+
+    @field_validator("values")
+    @classmethod
+    def _rising(cls, values: tuple[int, ...]) -> tuple[int, ...]:
+        if (
+            not values
+            or any(b <= a for a, b in pairwise(values))
+            or not 2 <= values[0] <= values[-1] <= 10_000
+        ):
+            raise ValueError("expected rising numbers from 2 to 10,000")
+        return values
+
+
+class AriComparison(_Section):
+    sample: int = Field(0, ge=0)
+    """Documents that the silhouettes are computed on; 0: all of them."""
+    refresh: float = Field(0.2, ge=0, le=1)
+    """Compares again once more than this share of the documents has changed; 0: on every change."""
+
+
+class ClusterMap(_Section):
+    sample: int = Field(20_000, ge=1)
+    """Documents on the map at most."""
 
 
 def _known_strategy(name: str) -> str:
@@ -254,7 +338,11 @@ class Settings(BaseSettings):
     store: Store = Store()
     model: Model = Model()
     embedding: Embedding = Embedding()
+    deep: Deep = Deep()
+    ari_comparison: AriComparison = AriComparison()
+    k_calibration: KCalibration = KCalibration()
     clusters: Clusters = Clusters()
+    cluster_map: ClusterMap = ClusterMap()
     order: Order = Order()
     packing: Packing = Packing()
     sequence: Sequence = Sequence()
@@ -288,10 +376,40 @@ class Settings(BaseSettings):
             },
             "token_counts": {},
             "shallow_embeddings": {"pooling": self.embedding.pooling},
+            "deep_embeddings": {
+                **self.deep.model_dump(
+                    mode="json", exclude={"model", "pca", "tensor_parallel", "train_tokens"}
+                ),
+                "model": self.deep_model,
+                "train_tokens": self.deep.train_tokens if self.deep_model == "bootstrap" else None,
+                "seed": self.seed if self.deep_model == "bootstrap" else None,
+            },
+            "external_embeddings": {"path": str(self.embedding.path)},
+            "ari_comparison": {
+                "comparison": self.ari_comparison.model_dump(mode="json"),
+                "k": self.clusters.k,
+                "algorithm": self.clusters.algorithm,
+                "pca": self._pca_of_spaces,
+                "seed": self.seed,
+            },
+            "k_calibration": {
+                "calibration": self.k_calibration.model_dump(mode="json"),
+                "space": self._space,
+                "algorithm": self.clusters.algorithm,
+                "sequence_length": self.sequence.length,
+                "batch": self.sequence.batch,
+                "length_bins": self.order.length_bins,
+                "seed": self.seed,
+            },
             "clusters": {
                 "k": self.clusters.k,
                 "algorithm": self.clusters.algorithm,
-                "centre": self.embedding.pooling != "mean",
+                "space": self._space,
+                "seed": self.seed,
+            },
+            "cluster_map": {
+                "sample": self.cluster_map.sample,
+                "space": self._space,
                 "seed": self.seed,
             },
             "greedy_order": {
@@ -336,6 +454,27 @@ class Settings(BaseSettings):
             },
         }
         return shares[stage]
+
+    @property
+    def deep_model(self) -> str:
+        """Id or directory of the model of deep_embeddings, or `bootstrap`."""
+        return self.deep.model or self.model.base
+
+    @property
+    def _pca_of_spaces(self) -> dict[str, int]:
+        pca = self.embedding.pca
+        return {"shallow": pca, "deep": pca if self.deep.pca is None else self.deep.pca}
+
+    @property
+    def _space(self) -> dict[str, Any]:
+        """What of the settings says which vectors are clustered, and how they are seen."""
+        kind = self.embedding.kind
+        pca = {"external": self.embedding.pca, **self._pca_of_spaces}
+        return {
+            "kind": kind,
+            "pooling": self.embedding.pooling if kind in ("shallow", "auto") else None,
+            "pca": [pca["shallow"], pca["deep"]] if kind == "auto" else pca[kind],
+        }
 
     def recipe(self, stage: str) -> str:
         """Code version of a stage: its code's integer and a hash of its share of the settings, such as `1-9f3a0c5e`."""
@@ -423,9 +562,11 @@ def _anchor(settings: Settings, base: Path) -> Settings:
     def absolute(path: str | Path) -> str:
         return os.path.normpath(base / Path(path).expanduser())
 
-    model_base = settings.model.base
-    if model_base.startswith((".", "~")) or (base / model_base).is_dir():
-        model_base = absolute(model_base)
+    def absolute_model(model: str) -> str:
+        local = model.startswith((".", "~")) or (base / model).is_dir()
+        return absolute(model) if local and model != "bootstrap" else model
+
+    deep, path = settings.deep, settings.embedding.path
     return settings.model_copy(
         update={
             "input": settings.input.model_copy(
@@ -433,7 +574,9 @@ def _anchor(settings: Settings, base: Path) -> Settings:
             ),
             "store": settings.store.model_copy(update={"path": Path(absolute(settings.store.path))}),
             "output": settings.output.model_copy(update={"path": Path(absolute(settings.output.path))}),
-            "model": settings.model.model_copy(update={"base": model_base}),
+            "model": settings.model.model_copy(update={"base": absolute_model(settings.model.base)}),
+            "deep": deep.model_copy(update={"model": deep.model and absolute_model(deep.model)}),
+            "embedding": settings.embedding.model_copy(update={"path": path and Path(absolute(path))}),
         }
     )
 
@@ -441,7 +584,10 @@ def _anchor(settings: Settings, base: Path) -> Settings:
 def _explain(error: ValidationError, path: Path | None) -> str:
     lines = []
     for problem in error.errors():
-        key = ".".join(str(part) for part in problem["loc"])
+        place = problem["loc"]
+        if place[-1] == "literal['auto']":
+            continue  # of a number or "auto": what is wrong with the number is said by its own problem
+        key = ".".join(str(part) for part in (place[:-1] if place[-1] == "int" else place))
         if problem["type"] == "extra_forbidden":
             lines.append(f"unknown key {key!r}{_nearest(key, valid_keys())}")
         else:

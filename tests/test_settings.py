@@ -61,7 +61,7 @@ def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> Non
         ({"DIVORDER_CLUSTERS__KK": "3"}, ["clusters.kk", "nearest valid key is 'clusters.k'"]),
         ({"DIVORDER_CLUSTER__K": "3"}, ["DIVORDER_CLUSTER__K", "nearest valid key is 'clusters'"]),
         ({"DIVORDER_CLUSTERS__K": "many"}, ["clusters.k", "'many'", "integer"]),
-        ({"DIVORDER_CLUSTERS__K": "0"}, ["clusters.k", "0", "greater than or equal to 1"]),
+        ({"DIVORDER_CLUSTERS__K": "0"}, ["clusters.k", "0", "from 1 to 1,000,000"]),
         ({"DIVORDER_CLUSTERS__ALGORITHM": "fais"}, ["clusters.algorithm", "'faiss' or 'minibatch'"]),
         ({"DIVORDER_ORDER__STRATEGY": "balancd"}, ["order.strategy", "balancd", "balanced"]),
         ({"DIVORDER_ORDER__TRAITS": '{"cluster": -1}'}, ["order.traits.cluster", "-1", "greater than 0"]),

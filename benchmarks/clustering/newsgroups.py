@@ -12,7 +12,7 @@ from pathlib import Path
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from dagster_divorder import Settings, load_results, run_stage
-from dagster_divorder.pipeline.run import STAGES
+from dagster_divorder.pipeline.graph import needed
 
 
 def clustering(corpus: Path, folder: Path, seed: int, pooling: str) -> tuple[float, float]:
@@ -25,7 +25,7 @@ def clustering(corpus: Path, folder: Path, seed: int, pooling: str) -> tuple[flo
         clusters={"k": 20},
         seed=seed,
     )
-    for stage in STAGES[: STAGES.index("greedy_order") + 1]:
+    for stage in needed(settings, "greedy_order"):
         run_stage(stage, settings)
     documents = load_results(folder).documents
     labels, clusters = documents["source"], documents["cluster"]

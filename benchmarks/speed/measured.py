@@ -42,7 +42,7 @@ def _main() -> None:
     watched = _Watch()
     from dagster_divorder.engine.progress import Silent
     from dagster_divorder.pipeline import run_stage
-    from dagster_divorder.pipeline.run import STAGES
+    from dagster_divorder.pipeline.graph import needed
     from dagster_divorder.settings import load_settings
 
     settings = load_settings()
@@ -51,7 +51,7 @@ def _main() -> None:
     new: dict[str, int] = {}
     peaks: dict[str, int] = {}
     records = 0
-    for stage in sys.argv[1].split(",") if sys.argv[1] else STAGES:
+    for stage in sys.argv[1].split(",") if sys.argv[1] else needed(settings):
         start, cpu_start = time.perf_counter(), sum(os.times()[:4])
         receipt = run_stage(stage, settings, Silent())
         seconds[stage] = time.perf_counter() - start

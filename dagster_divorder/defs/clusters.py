@@ -5,11 +5,10 @@ from typing import Any
 import dagster as dg
 
 from dagster_divorder.defs.stage import materialize, result, table
-from dagster_divorder.pipeline.run import UPSTREAM
 from dagster_divorder.settings import Settings
 
 
-@dg.asset(deps=UPSTREAM["clusters"], group_name="embedding", kinds={"scikitlearn"})
+@dg.asset(group_name="embedding", kinds={"scikitlearn"})
 def clusters(
     context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[Any]:

@@ -5,12 +5,11 @@ from typing import Any
 import dagster as dg
 
 from dagster_divorder.defs.stage import materialize, result, table
-from dagster_divorder.pipeline.run import UPSTREAM
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 
 
-@dg.asset(deps=UPSTREAM["curated_output"], group_name="output", kinds={"json", "parquet"})
+@dg.asset(group_name="output", kinds={"json", "parquet"})
 def curated_output(
     context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[Any]:

@@ -7,12 +7,11 @@ from typing import Any
 import dagster as dg
 
 from dagster_divorder.defs.stage import materialize, result, table
-from dagster_divorder.pipeline.run import UPSTREAM
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 
 
-@dg.asset(deps=UPSTREAM["diversity_metrics"], group_name="ordering", kinds={"pandas"})
+@dg.asset(group_name="ordering", kinds={"pandas"})
 def diversity_metrics(
     context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[Any]:

@@ -5,11 +5,10 @@ from typing import Any
 import dagster as dg
 
 from dagster_divorder.defs.stage import materialize, result
-from dagster_divorder.pipeline.run import UPSTREAM
 from dagster_divorder.settings import Settings
 
 
-@dg.asset(deps=UPSTREAM["packed_sequences"], group_name="ordering", kinds={"numpy"})
+@dg.asset(group_name="ordering", kinds={"numpy"})
 def packed_sequences(
     context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[Any]:

@@ -5,11 +5,10 @@ from typing import Any
 import dagster as dg
 
 from dagster_divorder.defs.stage import materialize, result
-from dagster_divorder.pipeline.run import UPSTREAM
 from dagster_divorder.settings import Settings
 
 
-@dg.asset(deps=UPSTREAM["sequence_order"], group_name="ordering", kinds={"numpy"})
+@dg.asset(group_name="ordering", kinds={"numpy"})
 def sequence_order(
     context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[Any]:

@@ -20,13 +20,13 @@ from dagster_divorder.pipeline.fragments import Delta, fill
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.sample import document_index, rows_by_id
-from dagster_divorder.pipeline.shallow_embeddings import vector_files
+from dagster_divorder.pipeline.space import Space, chosen_space
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.fits import Fit, pin, pinned, read_fit
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.view import Fragment, View, offsets
+from dagster_divorder.store.view import Fragment, View
 
 SAMPLE_BYTES = 1 << 30
 
@@ -45,17 +45,16 @@ class Pinned:
 
 
 def run(run: Run) -> Receipt:
-    raw_docs, view, vectors = run.receipt("raw_docs"), load_view(run), vector_files(run)
-    recipe = _fit_recipe(run.settings, vectors.key)
+    raw_docs, view, space = run.receipt("raw_docs"), load_view(run), chosen_space(run)
     used = view.used_documents()
     documents = int(used.sum())
     refit = run.settings.clusters.refit
-    current = load_pinned(run, vectors.key)
+    current = load_pinned(run, space.key)
     reason = "first run with these settings and vectors" if current is None else None
     if current is not None and refit == "now":
         reason = "asked for by clusters.refit"
     if current is not None and reason is None:
-        files, delta = _assign(run, view, vectors, current)
+        files, delta = _assign(run, view, space, current)
         if refit == "auto" and current.corpus != raw_docs.version:
             reason = needs_refit(
                 current.documents,
@@ -64,8 +63,8 @@ def run(run: Run) -> Receipt:
                 _mean_distance_of_new(files, view, raw_docs.version),
             )
     if reason:
-        current = _pin(run, view, vectors, recipe, documents, reason)
-        files, delta = _assign(run, view, vectors, current)
+        current = _pin(run, view, space, documents, reason)
+        files, delta = _assign(run, view, space, current)
     assert current is not None
     labels, distances = (column[used] for column in files.columns(view.documents, "labels", "distances"))
     sizes = np.bincount(labels, minlength=len(current.clusters.centroids))
@@ -76,7 +75,7 @@ def run(run: Run) -> Receipt:
         version=content_hash(files.key, raw_docs.version),
         uses={
             "raw_docs": raw_docs.version,
-            "shallow_embeddings": run.receipt("shallow_embeddings").version,
+            space.stage: space.version,
         },
         files={"fit": current.fit.folder},
         report={
@@ -92,10 +91,10 @@ def run(run: Run) -> Receipt:
     )
 
 
-def _assign(run: Run, view: View, vectors: StageFiles, current: Pinned) -> tuple[StageFiles, Delta]:
-    key = clusters_key(run.settings, vectors.key, current)
+def _assign(run: Run, view: View, space: Space, current: Pinned) -> tuple[StageFiles, Delta]:
+    key = clusters_key(run.settings, space.key, current)
     files = StageFiles(run.store, "clusters", key)
-    vector_file = vectors.present()
+    vector_file = space.files.present()
     corpus = _corpus_number(run.receipt("raw_docs").version)
 
     def compute(fragment: Fragment) -> dict[str, np.ndarray]:
@@ -119,19 +118,20 @@ def _corpus_number(version: str) -> np.uint64:
     return np.uint64(int(version[:16], 16))
 
 
-def _pin(run: Run, view: View, vectors: StageFiles, recipe: str, documents: int, reason: str) -> Pinned:
+def _pin(run: Run, view: View, space: Space, documents: int, reason: str) -> Pinned:
     settings = run.settings
-    run.progress.note(f"fitting {settings.clusters.k} clusters ({reason})")
+    k = cluster_count(run)
+    run.progress.note(f"fitting {k} clusters ({reason})")
     ids, _ = document_index(run.store, view)
     rows = rows_by_id(ids, view)
-    width = next(vectors.each(view.documents[:1]))[1]["vectors"].shape[1]
-    rows = rows[: min(POINTS_PER_CENTROID * settings.clusters.k, max(1, SAMPLE_BYTES // (4 * width)))]
+    width = next(space.each(view.documents[:1]))[1].shape[1]
+    rows = rows[: min(POINTS_PER_CENTROID * k, max(1, SAMPLE_BYTES // (4 * width)))]
     clusters = fit(
-        _gather(vectors, view, rows),
-        settings.clusters.k,
+        space.rows(view, rows),
+        k,
         algorithm=settings.clusters.algorithm,
         seed=settings.seed,
-        centre=settings.embedding.pooling != "mean",
+        centre=space.centre,
     )
     info: dict[str, Any] = {
         "documents": documents,
@@ -146,8 +146,15 @@ def _pin(run: Run, view: View, vectors: StageFiles, recipe: str, documents: int,
         "centroids": clusters.centroids,
         "sizes": clusters.sizes,
     }
-    pinned_fit = pin(run.store, "clusters", recipe, {ARRAYS: pack(arrays), INFO: orjson.dumps(info)}, reason)
+    files = {ARRAYS: pack(arrays), INFO: orjson.dumps(info)}
+    pinned_fit = pin(run.store, "clusters", _fit_recipe(settings, space.key), files, reason)
     return Pinned(pinned_fit, clusters, documents, info["corpus"])
+
+
+def cluster_count(run: Run) -> int:
+    """The number of clusters: `clusters.k`, or what k_calibration recommends."""
+    k = run.settings.clusters.k
+    return int(run.receipt("k_calibration").report["recommended"]) if k == "auto" else k
 
 
 def clusters_key(settings: Settings, vectors_key: str, current: Pinned) -> str:
@@ -169,21 +176,6 @@ def load_pinned(run: Run, vectors_key: str) -> Pinned | None:
     documents, corpus = info.pop("documents"), info.pop("corpus")
     values: dict[str, Any] = {**unpack(files[ARRAYS]), **info}
     return Pinned(found, ClusterFit(**values), documents, corpus)
-
-
-def _gather(vectors: StageFiles, view: View, rows: np.ndarray) -> np.ndarray:
-    """Vectors of some document rows, float32 (n, D), in the order of `rows`."""
-    start = offsets(view.documents)
-    parts: np.ndarray | None = None
-    by_row = np.argsort(rows)
-    ordered = rows[by_row]
-    for at, (_, arrays) in enumerate(vectors.each(view.documents)):
-        low, high = np.searchsorted(ordered, start[at : at + 2])
-        if parts is None:
-            parts = np.empty((len(rows), arrays["vectors"].shape[1]), dtype=np.float32)
-        parts[by_row[low:high]] = arrays["vectors"][ordered[low:high] - start[at]]
-    assert parts is not None
-    return parts
 
 
 def cluster_files(run: Run) -> StageFiles:

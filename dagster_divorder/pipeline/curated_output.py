@@ -19,13 +19,14 @@ import pyarrow as pa
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.diversity_metrics import load_metrics
+from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.greedy_order import load_order
 from dagster_divorder.pipeline.packed_sequences import load_packed, runs_of
 from dagster_divorder.pipeline.raw_docs import load_view
-from dagster_divorder.pipeline.run import STAGES, Run, content_hash
+from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.sample import document_index, rows_by_id
 from dagster_divorder.pipeline.sequence_order import load_sequence_order
-from dagster_divorder.pipeline.shallow_embeddings import vector_files
+from dagster_divorder.pipeline.space import chosen_space
 from dagster_divorder.pipeline.token_counts import token_files
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import pack, unpack
@@ -43,7 +44,7 @@ from dagster_divorder.store.fragments import records_folder
 from dagster_divorder.store.gather import BUCKET_BYTES, gather
 from dagster_divorder.store.ids import IdIndex
 from dagster_divorder.store.receipts import Receipt, load_receipt
-from dagster_divorder.store.view import View, offsets
+from dagster_divorder.store.view import View
 
 META_VERSION = 1
 USES = ("raw_docs", "greedy_order", "sequence_order", "diversity_metrics")
@@ -185,7 +186,7 @@ def _record_sizes(run: Run, view: View) -> np.ndarray:
 def _stage_sidecars(run: Run, view: View, output: OutputFolder) -> None:
     lengths = token_files(run).column(view.documents, "lengths")[view.document_row]
     output.stage("token_counts.npy", lambda file: _save_npy(file, lengths))
-    vectors = vector_files(run).column(view.documents, "vectors")[view.document_row]
+    vectors = chosen_space(run).files.column(view.documents, "vectors")[view.document_row]
     output.stage("embeddings.npy", lambda file: _save_npy(file, vectors))
 
 
@@ -195,7 +196,8 @@ def _save_npy(file: IO[bytes], array: np.ndarray) -> None:
 
 def _manifest(run: Run, view: View, key: str, files: dict[str, Any]) -> dict[str, Any]:
     settings = run.settings
-    reports = {stage: receipt.report for stage in STAGES if (receipt := load_receipt(run.store, stage))}
+    stages = needed(settings)
+    reports = {stage: receipt.report for stage in stages if (receipt := load_receipt(run.store, stage))}
     raw_docs, clusters, model = reports["raw_docs"], reports["clusters"], reports["base_model"]
     packed = reports["packed_sequences"]
     metrics = load_metrics(run.store, run.receipt("diversity_metrics").files["metrics"])
@@ -224,7 +226,7 @@ def _manifest(run: Run, view: View, key: str, files: dict[str, Any]) -> dict[str
         "cluster_sizes": clusters["cluster_sizes"],
         "seconds": {
             stage: reports[stage]["seconds"]
-            for stage in STAGES
+            for stage in stages
             if stage in reports and stage != "curated_output"
         },
         "versions": {
@@ -246,12 +248,7 @@ def _similarity(run: Run, view: View) -> dict[str, Any]:
 
     ids, _ = document_index(run.store, view)
     rows = np.sort(rows_by_id(ids, view)[:SIMILARITY_SAMPLE])
-    start = offsets(view.documents)
-    parts = [
-        arrays["vectors"][rows[slice(*np.searchsorted(rows, start[at : at + 2]))] - start[at]]
-        for at, (_, arrays) in enumerate(vector_files(run).each(view.documents))
-    ]
-    return dict(cosine_statistics(np.concatenate(parts)))
+    return dict(cosine_statistics(chosen_space(run).rows(view, rows)))
 
 
 def _delta(run: Run, now: np.ndarray, before: dict[str, Any] | None) -> dict[str, int]:

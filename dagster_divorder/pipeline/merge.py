@@ -17,7 +17,13 @@ from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.view import Fragment, View
 
-DOCUMENT_STAGES = ("token_counts", "shallow_embeddings", "clusters")
+DOCUMENT_STAGES = (
+    "token_counts",
+    "shallow_embeddings",
+    "deep_embeddings",
+    "external_embeddings",
+    "clusters",
+)
 RECORD_STAGES = ("traits",)
 MERGE_FROM = 16
 """Small fragments that gather before they are merged: fewer files as it falls, more rewriting."""

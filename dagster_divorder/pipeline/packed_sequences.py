@@ -31,7 +31,7 @@ from dagster_divorder.pipeline.frozen import Frozen, load_frozen
 from dagster_divorder.pipeline.greedy_order import load_order, order_documents
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
-from dagster_divorder.pipeline.shallow_embeddings import map_vectors
+from dagster_divorder.pipeline.space import chosen_space, map_vectors
 from dagster_divorder.pipeline.traits import Traits, load_traits
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.receipts import Receipt
@@ -47,13 +47,13 @@ def run(run: Run) -> Receipt:
     traits = load_traits(run)
     greedy_order = run.receipt("greedy_order")
     frozen = load_frozen(run, load_view(run), traits.tokens)
-    embeddings = run.receipt("shallow_embeddings")
+    space = chosen_space(run)
     key = content_hash(
         settings.recipe("packed_sequences"),
         traits.version,
         greedy_order.version,
         frozen.fit.hash if frozen else None,
-        embeddings.version if settings.packing.method == "related" else None,
+        space.version if settings.packing.method == "related" else None,
     )
     folder = f"stages/packed_sequences/{key}"
     found = run.store.sealed(folder)
@@ -75,7 +75,7 @@ def run(run: Run) -> Receipt:
         recipe=settings.recipe("packed_sequences"),
         key=key,
         version=found["plan"].rsplit(".", 2)[1],
-        uses={receipt.stage: receipt.version for receipt in (greedy_order, embeddings)},
+        uses={"greedy_order": greedy_order.version, space.stage: space.version},
         files={name: found[name] for name in FILES},
         report={
             "documents": documents,
@@ -134,8 +134,8 @@ def _order_pieces(run: Run, traits: Traits, pieces: Pieces) -> Pieces:
 
 
 def _vectors(run: Run, pieces: Pieces) -> Vectors:
-    vectors = map_vectors(run.store, load_view(run), run.receipt("shallow_embeddings"))
-    return lambda some: vectors[pieces.document[some]]
+    vectors = map_vectors(run.store, load_view(run), run.receipt(chosen_space(run).stage))
+    return lambda some: vectors[pieces.document[some]].astype(np.float32, copy=False)
 
 
 def _plan_arrays(packed: PackedSequences) -> dict[str, np.ndarray]:

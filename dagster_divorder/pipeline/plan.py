@@ -18,9 +18,10 @@ from dagster_divorder.pipeline.base_model import load_pinned as load_base_model
 from dagster_divorder.pipeline.clusters import clusters_key
 from dagster_divorder.pipeline.clusters import load_pinned as load_clusters
 from dagster_divorder.pipeline.curated_output import USES, output_key
+from dagster_divorder.pipeline.graph import needed, upstream
 from dagster_divorder.pipeline.prune import disk_use
 from dagster_divorder.pipeline.raw_docs import survey_input
-from dagster_divorder.pipeline.run import STAGES, UPSTREAM, Run, content_hash
+from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.shallow_embeddings import vectors_key
 from dagster_divorder.pipeline.token_counts import tokens_key
 from dagster_divorder.settings import Settings
@@ -64,7 +65,7 @@ def make_plan(settings: Settings) -> Plan:
     store = LocalStore(settings.store.path).open()
     survey, facts = survey_input(settings, store)
     planner = _Planner(Run(settings, store, Silent()), survey, facts)
-    plans = tuple(planner.plan(stage) for stage in STAGES)
+    plans = tuple(planner.plan(stage) for stage in needed(settings))
     return Plan(survey.records, survey.new_records, plans, disk_use(store))
 
 
@@ -112,7 +113,7 @@ class _Planner:
             return why
         if receipt.recipe != self.run.settings.recipe(stage):
             return "its settings or its code changed"
-        remade = [name for name in UPSTREAM[stage] if name in self.remade - {"raw_docs"}]
+        remade = [name for name in upstream(self.run.settings)[stage] if name in self.remade - {"raw_docs"}]
         return f"{remade[0]} is made again" if remade else "the records changed"
 
     def _why_some(self, stage: str, receipt: Receipt | None, documents: int) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dagster_divorder.pipeline.merge import DOCUMENT_STAGES, rewrite
-from dagster_divorder.pipeline.run import UPSTREAM
-from dagster_divorder.pipeline.shallow_embeddings import embeddings_file
+from dagster_divorder.pipeline.space import STAGE_OF, embeddings_file
+from dagster_divorder.settings import CODE_VERSIONS
 from dagster_divorder.store.fits import read_pin
 from dagster_divorder.store.fragments import DOCUMENTS, records_folder
 from dagster_divorder.store.local import LocalStore
@@ -81,7 +81,7 @@ def disk_use(store: LocalStore) -> dict[str, int]:
 
 def _needed(store: LocalStore) -> set[str]:
     """Names of all files that the current receipts lead to."""
-    receipts = {stage: receipt for stage in UPSTREAM if (receipt := load_receipt(store, stage))}
+    receipts = {stage: receipt for stage in CODE_VERSIONS if (receipt := load_receipt(store, stage))}
     names = {"format.json", "lease", *(f"receipts/{stage}.json" for stage in receipts)}
     names |= {history_file(stage) for stage in receipts}
     fits: set[str] = set()
@@ -97,8 +97,7 @@ def _needed(store: LocalStore) -> set[str]:
             fit = read_pin(store, name)
             if fit and fit.folder in fits:
                 names.add(name)
-    if "shallow_embeddings" in receipts:
-        names.add(embeddings_file(receipts["shallow_embeddings"]))
+    names |= {embeddings_file(receipts[stage]) for stage in STAGE_OF.values() if stage in receipts}
     if "raw_docs" in receipts:
         names |= _needed_by_view(store, receipts)
     return names

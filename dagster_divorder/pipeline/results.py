@@ -10,7 +10,7 @@ import numpy as np
 
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.diversity_metrics import load_metrics
-from dagster_divorder.pipeline.shallow_embeddings import map_vectors
+from dagster_divorder.pipeline.space import map_vectors, receipt_of_vectors
 from dagster_divorder.pipeline.traits import load_columns
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.fragments import DOCUMENTS, records_folder
@@ -66,11 +66,14 @@ class Results:
 
     @property
     def embeddings(self) -> np.ndarray:
-        """Vectors of the accepted records in input order, float32 (N, D), memory-mapped read-only.
+        """Vectors that were clustered, of the accepted records in input order, (N, D), float32 (float16 where
+        `deep.stored` says so), memory-mapped read-only.
 
         The first access writes them to one file in the store; later ones map it.
         """
-        return map_vectors(self.store, self._view(), self._receipt("shallow_embeddings"))
+        return map_vectors(
+            self.store, self._view(), receipt_of_vectors(self.store, self._receipt("clusters"))
+        )
 
     @property
     def sequences(self) -> pd.DataFrame:

@@ -16,31 +16,11 @@ import xxhash
 from dagster_divorder.engine.local import give_back_memory
 from dagster_divorder.engine.progress import Bar, Progress
 from dagster_divorder.errors import DamagedFileError, MissingStageError
+from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import DISK_FULL, LocalStore, explain_os_error
 from dagster_divorder.store.receipts import Receipt, load_receipt
-
-UPSTREAM: dict[str, tuple[str, ...]] = {
-    "raw_docs": (),
-    "base_model": ("raw_docs",),
-    "token_counts": ("raw_docs", "base_model"),
-    "shallow_embeddings": ("token_counts", "base_model"),
-    "clusters": ("shallow_embeddings",),
-    "greedy_order": ("clusters", "token_counts"),
-    "packed_sequences": ("greedy_order", "shallow_embeddings"),
-    "sequence_order": ("packed_sequences",),
-    "diversity_metrics": ("greedy_order", "sequence_order"),
-    "curated_output": ("greedy_order", "sequence_order", "diversity_metrics", "raw_docs"),
-    "strategy_comparison": ("clusters", "token_counts"),
-}
-"""What each stage reads directly, in the order in which stages run: the asset graph."""
-
-EVIDENCE = ("strategy_comparison",)
-"""Stages that no other reads; they run when they are asked for."""
-
-STAGES = tuple(stage for stage in UPSTREAM if stage not in EVIDENCE)
-"""The stages that an output needs, in the order in which they run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +77,10 @@ def _pace(receipt: Receipt, seconds: float, before: Receipt | None) -> float | N
 
 
 def run_all(
-    settings: Settings, progress: Progress | None = None, stages: Iterable[str] = STAGES
+    settings: Settings, progress: Progress | None = None, stages: Iterable[str] | None = None
 ) -> dict[str, Receipt]:
     """Run stages in order, by default all that an output needs, alone on the store throughout (see `run_stage`)."""
+    stages = needed(settings) if stages is None else stages
     progress = progress or Bar()
     store = LocalStore(settings.store.path)
     with store.lease(wait=settings.store.wait, on_wait=progress.note):
@@ -109,23 +90,20 @@ def run_all(
 
 def _mend_and_run(run: Run, stage: str) -> Receipt:
     """Run a stage; a damaged file it meets is discarded and made again, each file once."""
-    order = tuple(UPSTREAM)
-    first = last = order.index(stage)
+    order = needed(run.settings, stage)
+    first = len(order) - 1
     mended: set[str] = set()
     while True:
         try:
-            return [
-                _run_one(run, name)
-                for name in order[first : last + 1]
-                if name == stage or name not in EVIDENCE
-            ][-1]
+            return [_run_one(run, name) for name in order[first:]][-1]
         except DamagedFileError as error:
             maker = None if error.name in mended else discard(run.store, error.name)
             if maker is None:
                 raise
             mended.add(error.name)
             run.progress.note(f"{error} (done now: {maker} makes it again)")
-            first = min(first, order.index(maker))
+            if maker in order:  # else the stage that met it makes it
+                first = min(first, order.index(maker))
         except OSError as error:
             # Store and output explain theirs; what remains are files of a moment, such as a model in training.
             if error.errno not in DISK_FULL:

@@ -6,7 +6,6 @@ Per document fragment: `vectors` float32 (rows, D); a document without tokens ha
 from __future__ import annotations
 
 import os
-from typing import IO
 
 import numpy as np
 
@@ -17,10 +16,9 @@ from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.token_counts import token_files
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import unpack
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.view import Fragment, View
+from dagster_divorder.store.view import Fragment
 
 
 def run(run: Run) -> Receipt:
@@ -70,32 +68,3 @@ def vectors_key(settings: Settings, model: BaseModel, tokens_key: str) -> str:
         model.info["table"],
         content_hash(_weights(settings, model).tolist()),
     )
-
-
-def vector_files(run: Run) -> StageFiles:
-    """Vectors by document fragment."""
-    return StageFiles(run.store, "shallow_embeddings", run.receipt("shallow_embeddings").key)
-
-
-def embeddings_file(receipt: Receipt) -> str:
-    """Name in the store of the vectors gathered into one file."""
-    return f"results/embeddings-{receipt.version}.npy"
-
-
-def map_vectors(store: LocalStore, view: View, receipt: Receipt) -> np.ndarray:
-    """Vectors of the accepted records in input order, float32 (N, D), memory-mapped read-only.
-
-    The first call writes them to one file in the store; later ones map it.
-    """
-    name = embeddings_file(receipt)
-    if not store.exists(name):
-        files = StageFiles(store, "shallow_embeddings", receipt.key)
-
-        def write(file: IO[bytes]) -> None:
-            stored = files.column(view.documents, "vectors")[view.document_row]
-            np.lib.format.write_array(file, stored, allow_pickle=False)
-
-        for old in store.list("results"):
-            store.delete(old)
-        store.put(name, write)
-    return np.load(store.path(name), mmap_mode="r", allow_pickle=False)

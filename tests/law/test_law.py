@@ -35,8 +35,8 @@ from dagster_divorder import load_results, run_all
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import merge
+from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.pipeline.run import STAGES
 from dagster_divorder.settings import Settings
 from dagster_divorder.store import compact, ingest, inputs, readings
 from dagster_divorder.store.fragments import read_content
@@ -44,6 +44,8 @@ from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.view import View
 from tests.conftest import TOPICS, topic_text
+
+STAGES = needed(Settings())
 
 EXAMPLES = int(os.environ.get("DIVORDER_LAW_EXAMPLES", "40"))
 STEPS = 12

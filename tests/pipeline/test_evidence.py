@@ -13,8 +13,9 @@ from dagster_divorder.core.metrics import WINDOWS
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.diversity_metrics import ORDERS, load_metrics, load_table, remedy, verdicts
+from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.packed_sequences import load_packed
-from dagster_divorder.pipeline.run import UPSTREAM, Run
+from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.sequence_order import load_sequence_order
 from dagster_divorder.pipeline.strategy_comparison import load_comparison
 from dagster_divorder.pipeline.traits import load_traits
@@ -155,7 +156,7 @@ def test_strategies_are_compared_in_pairs(corpus: Path) -> None:
     settings = settings_of(
         corpus, comparison={"documents": ("original", "balanced"), "sequences": ("original", "random")}
     )
-    receipts = run_all(settings, Silent(), UPSTREAM)
+    receipts = run_all(settings, Silent(), [*needed(settings), "strategy_comparison"])
     store = LocalStore(settings.store.path)
     rows = load_comparison(store, receipts["strategy_comparison"].files["table"])
     pairs = [(row["documents"], row["sequences"]) for row in rows]

@@ -18,7 +18,7 @@ import xxhash
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.run import UPSTREAM
+from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.strategy_comparison import load_comparison
 from dagster_divorder.settings import CODE_VERSIONS, Settings
 from dagster_divorder.store.local import LocalStore
@@ -49,7 +49,7 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
         order={"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0}, "length_bins": 5},
         sequence={"length": 128, "batch": 4},
     )
-    receipts = run_all(settings, Silent(), UPSTREAM)
+    receipts = run_all(settings, Silent(), [*needed(settings), "strategy_comparison"])
     store = LocalStore(settings.store.path)
     view = View.load(store, receipts["raw_docs"].files["view"])
 

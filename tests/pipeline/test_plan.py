@@ -10,13 +10,15 @@ import pytest
 from dagster_divorder.cli import plan as plan_page
 from dagster_divorder.cli import prune as prune_page
 from dagster_divorder.errors import RejectLimitError
+from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.plan import Plan, make_plan
 from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.pipeline.run import STAGES
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.pipeline.test_pipeline import PER_DOCUMENT, run
+
+STAGES = needed(Settings())
 
 Make = Callable[..., Settings]
 WHOLE = tuple(
