@@ -64,6 +64,8 @@ CODE_VERSIONS = {
     "sequence_order": 1,
     "diversity_metrics": 2,
     "strategy_comparison": 1,
+    "ordering_report": 1,
+    "ordering_animation": 1,
     "curated_output": 2,
 }
 
@@ -318,6 +320,13 @@ class Comparison(_Section):
     """Sequence orders that it runs on each of them."""
 
 
+class Animation(_Section):
+    frames: int = Field(600, ge=2, le=10_000)
+    """Pictures of each film; smoother, and longer to draw, as it rises."""
+    fps: int = Field(30, ge=1, le=120)
+    """Pictures a second."""
+
+
 class Engine(_Section):
     workers: int = Field(0, ge=0)
     """Processes that tokenise, 0 for one a core; faster as it rises up to the cores, at some 400 MB each. No result
@@ -348,6 +357,7 @@ class Settings(BaseSettings):
     sequence: Sequence = Sequence()
     comparison: Comparison = Comparison()
     output: Output = Output()
+    animation: Animation = Animation()
     engine: Engine = Engine()
     seed: int = Field(0, ge=0, lt=1 << 63)
 
@@ -446,6 +456,16 @@ class Settings(BaseSettings):
                 "comparison": self.comparison.model_dump(mode="json"),
                 "order": self.order.model_dump(mode="json"),
                 "sequence": {"length": self.sequence.length, "batch": self.sequence.batch},
+                "seed": self.seed,
+            },
+            "ordering_report": {
+                "source_field": self.input.source_field,
+                "sequence": self.sequence.model_dump(mode="json"),
+                "seed": self.seed,
+            },
+            "ordering_animation": {
+                "animation": self.animation.model_dump(mode="json"),
+                "sequence_length": self.sequence.length,
                 "seed": self.seed,
             },
             "curated_output": {

@@ -80,7 +80,7 @@ def ordering_comparison(
     measured = [(order.name, order.diversity, colour) for order, colour in drawn]
     if sequences:
         measured.append((*sequences, SEQUENCES))
-    with _style():
+    with style():
         figure = Figure(figsize=(WIDTH, HEIGHT), dpi=DPI, facecolor="white")
         _draw_title(figure, before.diversity, before.mix.shape[1], title)
         _draw_bars(figure, [(before, BEFORE), (after, AFTER)])
@@ -93,7 +93,7 @@ def ordering_comparison(
 def to_png(figure: "Figure") -> bytes:
     """The figure as a PNG file's bytes."""
     rendered = io.BytesIO()
-    with _style():
+    with style():
         figure.savefig(rendered, format="png", dpi=DPI, metadata={"Software": None})
     return rendered.getvalue()
 
@@ -129,7 +129,7 @@ _STYLE: Any = {
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def style() -> Iterator[None]:
     """matplotlib's defaults and ours, whatever the user has set; what was set before comes back."""
     import matplotlib as mpl
 
