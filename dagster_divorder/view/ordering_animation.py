@@ -1,8 +1,8 @@
 """The film of an ordering: documents move from their original place to the curated one, and the diversity curve grows.
 
 The bar is the dataset. Left of the mark is what has been placed, in its new order; right of it, dimmed, what still
-waits, in the original order. Each small square is a token, drawn at even distances; its colour is its cluster. Below: distinct
-clusters in each sequence, of the original order, and of the curated one as far as it is placed.
+waits, in the original order. Each small square is a token, drawn at even distances; its colour is its cluster. Below:
+distinct clusters in each sequence, of the original order, and of the curated one as far as it is placed.
 
 Guarantee: see view/film.py. Cost: some 20 ms a frame, whatever the corpus: cells and points are samples.
 Source: the first seed's ordering_animation.mp4.
