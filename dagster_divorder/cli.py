@@ -3,6 +3,7 @@
 divorder run        every stage, without Dagster
 divorder summary    what the last run made: before and after, where the output is, what was new
 divorder plan       what a run would compute, why, for about how long; the disk in use
+divorder report     the output, then one HTML file beside it that shows what came of it (--all: with all evidence)
 divorder prune      remove what nothing needs any more (--dry-run: only say what that is)
 """
 
@@ -26,6 +27,10 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("run", help="run every stage, without Dagster; only what is new is computed")
     commands.add_parser("summary", help="show what the last run made")
     commands.add_parser("plan", help="show what a run would compute, and why; stores nothing")
+    reporting = commands.add_parser("report", help="run what an output needs, and write the report beside it")
+    reporting.add_argument(
+        "--all", action="store_true", help="first make all evidence that the report can show; takes longer"
+    )
     pruning = commands.add_parser("prune", help="remove what neither the current input nor settings need")
     pruning.add_argument("--dry-run", action="store_true", help="only show what would be freed")
     options = parser.parse_args(arguments)
@@ -33,6 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
         settings = load_settings(options.config)
         if options.command == "plan":
             print(plan(settings))
+        elif options.command == "report":
+            print(report(settings, everything=options.all))
         elif options.command == "prune":
             print(prune(settings, dry_run=options.dry_run))
         else:
@@ -67,6 +74,20 @@ def plan(settings: Settings) -> str:
         cells = list(zip((stage.stage, f"{stage.documents:,}", seconds), widths, strict=True))
         lines.append(f"{_table_line(cells)}  {stage.why}")
     return "\n".join([*lines, "", *_bytes_by_part("disk in use", made.disk)])
+
+
+def report(settings: Settings, *, everything: bool) -> str:
+    """Run what an output needs (or also all evidence), then make the report; a few lines of text on it."""
+    from dagster_divorder.pipeline import run_all
+    from dagster_divorder.pipeline.graph import needed
+
+    stage = "ordering_report"
+    stages = needed(settings, stage) if everything else (*needed(settings), stage)
+    made = run_all(settings, stages=stages)[stage].report
+    lines = ["", made["verdict"], "", f"{made['path']} ({made['bytes'] / 1e6:,.2f} MB)"]
+    if made["left_out"]:
+        lines.append(f"left out, as it has not been made: {', '.join(made['left_out'])}; `divorder report --all` makes it")
+    return "\n".join(lines)
 
 
 def prune(settings: Settings, *, dry_run: bool) -> str:

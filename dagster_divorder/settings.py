@@ -221,7 +221,9 @@ class AriComparison(_Section):
 
 class ClusterMap(_Section):
     sample: int = Field(20_000, ge=1)
-    """Documents on the map at most."""
+    """Documents on the map at most, drawn at random; a fuller map at more time as it rises."""
+    refit: Literal["never", "now"] = "never"
+    """now fits the map again; else documents that came later are placed on the first one, and the others stay."""
 
 
 def _known_strategy(name: str) -> str:
@@ -333,6 +335,14 @@ class Engine(_Section):
     depends on it."""
 
 
+class Automation(_Section):
+    interval_seconds: int = Field(10, ge=1)
+    """How often Dagster's sensor looks at the input files; fewer looks, and later runs, as it rises."""
+    settle_seconds: float = Field(10.0, ge=0)
+    """A changed file has to be still for this long before a run starts; fewer runs on half-written files as it
+    rises."""
+
+
 class Settings(BaseSettings):
     """All settings. Build it with `load_settings`, or in Python with keyword arguments (then nothing else is read)."""
 
@@ -359,6 +369,7 @@ class Settings(BaseSettings):
     output: Output = Output()
     animation: Animation = Animation()
     engine: Engine = Engine()
+    automation: Automation = Automation()
     seed: int = Field(0, ge=0, lt=1 << 63)
 
     @classmethod
@@ -399,11 +410,12 @@ class Settings(BaseSettings):
                 "comparison": self.ari_comparison.model_dump(mode="json"),
                 "k": self.clusters.k,
                 "algorithm": self.clusters.algorithm,
-                "pca": self._pca_of_spaces,
+                "pca": [self.components["shallow"], self.components["deep"]],
                 "seed": self.seed,
             },
             "k_calibration": {
-                "calibration": self.k_calibration.model_dump(mode="json"),
+                "values": self.k_calibration.values,
+                "sample": self.k_calibration.sample,
                 "space": self._space,
                 "algorithm": self.clusters.algorithm,
                 "sequence_length": self.sequence.length,
@@ -459,8 +471,18 @@ class Settings(BaseSettings):
                 "seed": self.seed,
             },
             "ordering_report": {
-                "source_field": self.input.source_field,
+                # What it says was asked; what came of that it reads from the stages before it.
+                "order": self.order.model_dump(mode="json"),
+                "packing": self.packing.model_dump(mode="json"),
                 "sequence": self.sequence.model_dump(mode="json"),
+                "model": [self.model.base, self.model.vocab_size, self.model.dim],
+                "vectors": [
+                    self._space,
+                    None if self.embedding.kind == "shallow" else self.deep_model,
+                    str(self.embedding.path),
+                ],
+                "k": self.clusters.k,
+                "source_field": self.input.source_field,
                 "seed": self.seed,
             },
             "ordering_animation": {
@@ -481,15 +503,15 @@ class Settings(BaseSettings):
         return self.deep.model or self.model.base
 
     @property
-    def _pca_of_spaces(self) -> dict[str, int]:
+    def components(self) -> dict[str, int]:
+        """Principal components by kind of vectors, 0 for all dimensions."""
         pca = self.embedding.pca
-        return {"shallow": pca, "deep": pca if self.deep.pca is None else self.deep.pca}
+        return {"shallow": pca, "deep": pca if self.deep.pca is None else self.deep.pca, "external": pca}
 
     @property
     def _space(self) -> dict[str, Any]:
         """What of the settings says which vectors are clustered, and how they are seen."""
-        kind = self.embedding.kind
-        pca = {"external": self.embedding.pca, **self._pca_of_spaces}
+        kind, pca = self.embedding.kind, self.components
         return {
             "kind": kind,
             "pooling": self.embedding.pooling if kind in ("shallow", "auto") else None,

@@ -5,8 +5,8 @@ A vector's place is (x - centre) / |x - centre|; its distance to a centroid is o
 
 Guarantee: the same bytes from `fit` for the same sample, k, algorithm and seed; from `assign`, a label and a
 distance that depend on that vector and the fit alone, whatever the batch, its order or the number of threads.
-Cost: fit O(iterations x restarts x n K D), n at most POINTS_PER_CENTROID x K; assign O(N K D) at the speed of a
-matrix product, with BLOCK_SCORES float32 of scratch.
+Cost: fit O(iterations x restarts x n K D), n at most POINTS_PER_CENTROID x K, and a copy of the sample (none with
+`overwrite`); assign O(N K D) at the speed of a matrix product, with BLOCK_SCORES float32 of scratch.
 Sources: Dhillon and Modha 2001 (spherical k-means); Johnson, Douze and Jegou 2017 (faiss); Bachem, Lucic,
 Hassani and Krause 2016 (AFK-MC2, its first centroids); Sculley 2010 (mini-batch); Arora, Liang and Ma 2017
 (taking away what all documents share).
@@ -14,6 +14,7 @@ Known weakness: k-means finds round clusters of like size, and a local optimum. 
 docs/decisions/base-model.md.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -66,9 +67,15 @@ class ClusterFit:
 
 
 def fit(
-    sample: NDArray[np.float32], k: int, *, algorithm: Algorithm = "faiss", seed: int = 0, centre: bool = True
+    sample: NDArray[np.float32],
+    k: int,
+    *,
+    algorithm: Algorithm = "faiss",
+    seed: int = 0,
+    centre: bool = True,
+    overwrite: bool = False,
 ) -> ClusterFit:
-    """Clusters of sample float32 (n, D), n >= 1.
+    """Clusters of sample float32 (n, D), n >= 1, which is of no more use afterwards with `overwrite`.
 
     A sample of more than POINTS_PER_CENTROID x k vectors is thinned, drawn from `seed`. There are fewer than k clusters
     where the sample has fewer distinct vectors (each is then its own centroid), or where some end up empty.
@@ -82,17 +89,22 @@ def fit(
         raise InputError(
             f"the sample has the shape {sample.shape} and k is {k}; expected at least one row and one cluster"
         )
-    if not np.isfinite(sample).all():
+    if not all(np.isfinite(sample[rows]).all() for rows in _blocks(sample)):
         raise InputError(
             "the sample holds NaN or infinity; expected finite numbers: embed those documents again"
         )
-    sample = _thinned(sample, POINTS_PER_CENTROID * k, seed)
-    middle = sample.mean(axis=0, dtype=np.float64).astype(np.float32) if centre else np.zeros_like(sample[0])
-    points = _directions(sample, middle)
-    if not len(points):
+    thinned = _thinned(sample, POINTS_PER_CENTROID * k, seed)
+    room = thinned if overwrite or not np.may_share_memory(thinned, sample) else np.empty_like(thinned)
+    middle = (
+        thinned.mean(axis=0, dtype=np.float64).astype(np.float32) if centre else np.zeros_like(thinned[0])
+    )
+    placed, directed = _directions(thinned, middle, room)
+    if not directed.any():
         # Vectors that are all alike keep, uncentred, the direction that they share.
+        alike = np.broadcast_to(middle if centre else thinned[0], thinned.shape)
+        placed, directed = _directions(alike, np.zeros_like(middle), room)
         middle = np.zeros_like(middle)
-        points = _directions(sample, middle)
+    points = placed if directed.all() else placed[directed]
 
     distinct = _distinct(points, k + 1)
     if len(distinct) <= k:
@@ -107,7 +119,7 @@ def fit(
         centroids, iterations, objective = run(points, k, seed)
         note = ""
     found = ClusterFit(
-        centre=middle,
+        centre=np.zeros_like(middle),
         centroids=centroids,
         sizes=np.zeros(len(centroids), np.int64),
         mean_distance=0.0,
@@ -115,7 +127,7 @@ def fit(
         objective=objective,
         note=note,
     )
-    return _largest_first(found, sample)
+    return replace(_largest_first(found, placed), centre=middle)
 
 
 def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -169,17 +181,28 @@ def _thinned(sample: NDArray[np.float32], rows: int, seed: int) -> NDArray[np.fl
     return np.ascontiguousarray(sample, np.float32)
 
 
-def _directions(sample: NDArray[np.float32], centre: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Unit vectors float32 (m, D) from the centre, of the vectors that have a direction."""
+def _blocks(rows: NDArray[np.float32]) -> Iterator[slice]:
+    """Rows in blocks of BLOCK_SCORES numbers, so that what is made of them takes little room."""
+    step = max(1, BLOCK_SCORES // rows.shape[1])
+    return (slice(first, first + step) for first in range(0, len(rows), step))
+
+
+def _directions(
+    sample: NDArray[np.float32], centre: NDArray[np.float32], room: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Unit vectors float32 (n, D) from the centre, written to `room`, which may be the sample itself; and which rows
+    have a direction, bool (n,): the others are zero."""
     from dagster_divorder.core.kernels.pool import NO_DIRECTION
 
-    points = sample - centre
-    lengths = np.linalg.norm(points, axis=1, keepdims=True)
-    directed = lengths[:, 0] > NO_DIRECTION * np.linalg.norm(centre)
-    if not directed.all():
-        points, lengths = points[directed], lengths[directed]
-    points /= lengths
-    return points
+    directed = np.empty(len(sample), bool)
+    floor = NO_DIRECTION * np.linalg.norm(centre)
+    for rows in _blocks(sample):
+        points = np.subtract(sample[rows], centre, out=room[rows])
+        lengths = np.linalg.norm(points, axis=1, keepdims=True)
+        directed[rows] = lengths[:, 0] > floor
+        points[~directed[rows]] = 0.0
+        np.divide(points, lengths, out=points, where=lengths > floor)
+    return room, directed
 
 
 def _distinct(points: NDArray[np.float32], limit: int) -> NDArray[np.float32]:
@@ -234,17 +257,19 @@ def _minibatch(points: NDArray[np.float32], k: int, seed: int) -> tuple[NDArray[
 
 
 def _largest_first(found: ClusterFit, sample: NDArray[np.float32]) -> ClusterFit:
-    """Empty clusters dropped, the others by falling size, with the sample's sizes and mean distance."""
-    labels, _ = assign(sample, found)
-    sizes = np.bincount(labels, minlength=len(found.centroids))
-    order = np.argsort(-sizes, kind="stable")[: np.count_nonzero(sizes)]
+    """Empty clusters dropped, the others by falling size, with the sizes and mean distance of a sample as it was
+    fitted: unit vectors, or zeros."""
+    labels, distances = assign(sample, found)
+    # What has no direction goes to the first cluster, whichever will be the first.
+    directed = sample.any(axis=1)
+    sizes = np.bincount(labels[directed], minlength=len(found.centroids))
+    order = np.argsort(-sizes, kind="stable")[: max(1, np.count_nonzero(sizes))]
     empty = len(sizes) - len(order)
     if empty:
         found = replace(found, note=f"{len(order)} clusters of {len(sizes)}: {empty} ended up empty")
-    found = replace(found, centroids=np.ascontiguousarray(found.centroids[order]))
-    labels, distances = assign(sample, found)
     return replace(
         found,
-        sizes=np.bincount(labels, minlength=len(found.centroids)),
+        centroids=np.ascontiguousarray(found.centroids[order]),
+        sizes=sizes[order] + np.where(order == order[0], len(sample) - int(directed.sum()), 0),
         mean_distance=float(distances.mean(dtype=np.float64)),
     )

@@ -1,28 +1,41 @@
-"""Asset checks: what the results promise, and whether they keep it."""
+"""Asset checks: what the results promise (`pipeline.verify`), held against each of them as soon as it is made.
+
+A check of an essential promise blocks: what follows is not made from a broken result, and the run fails. The others
+warn.
+"""
+
+from __future__ import annotations
+
+from typing import Any
 
 import dagster as dg
 
 from dagster_divorder.defs.stage import table
+from dagster_divorder.pipeline.verify import PROMISES, verify
 from dagster_divorder.settings import Settings
 
 
-@dg.asset_check(
-    asset="diversity_metrics", description="Windows of training keep the mix better than by shuffling."
-)
-def order_beats_shuffling(settings: dg.ResourceParam[Settings]) -> dg.AssetCheckResult:
-    """The sequences in their order, as a trainer consumes them, against shuffled ones (mean of three seeds), and beside
-    them the curated documents. A warning: the output is whole and can be trained on, whatever this says."""
-    from dagster_divorder.pipeline.diversity_metrics import remedy, verdicts
+def check(name: str) -> dg.AssetChecksDefinition:
+    """The asset check of a promise."""
+    promise = PROMISES[name]
 
-    found = verdicts(settings)
-    passed = found["sequences"].passed
-    text = f"{found['sequences'].text()}\n\nThe curated documents alone. {found['curated'].text()}"
-    return dg.AssetCheckResult(
-        passed=passed,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=text if passed else f"{text}\n\nWhat to do: {remedy(settings)}.",
-        metadata={
-            name: table([vars(comparison) for comparison in verdict.comparisons])
-            for name, verdict in found.items()
-        },
+    @dg.asset_check(
+        asset=promise.stage, name=name, description=promise.description, blocking=promise.essential
     )
+    def evaluate(settings: dg.ResourceParam[Settings]) -> dg.AssetCheckResult:
+        found = verify(settings, name)
+        return dg.AssetCheckResult(
+            passed=found.passed,
+            severity=dg.AssetCheckSeverity.ERROR if promise.essential else dg.AssetCheckSeverity.WARN,
+            description=found.text if found.passed else f"{found.text}\n\nWhat to do: {found.remedy}.",
+            metadata={figure: _shown(value) for figure, value in found.figures.items()},
+        )
+
+    return evaluate
+
+
+def _shown(value: Any) -> Any:
+    return table(value) if isinstance(value, list) else value
+
+
+CHECKS = [check(name) for name in PROMISES]

@@ -16,5 +16,8 @@ def clusters(
     again."""
     receipt = materialize(context, settings)
     sizes = receipt.report["cluster_sizes"]
-    rows = [{"cluster": label, "documents": size} for label, size in enumerate(sizes)]
+    documents = sum(sizes)
+    rows = [
+        {"cluster": label, "documents": size, "share": size / documents} for label, size in enumerate(sizes)
+    ]
     return result(receipt, {"cluster_sizes": table(rows[:200])})

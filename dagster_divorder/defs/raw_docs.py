@@ -4,8 +4,9 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_divorder.defs.stage import materialize, result
+from dagster_divorder.defs.stage import materialize, result, table
 from dagster_divorder.settings import Settings
+from dagster_divorder.store.local import LocalStore
 
 
 @dg.asset(group_name="corpus", kinds={"parquet", "json"})
@@ -14,6 +15,11 @@ def raw_docs(
 ) -> dg.MaterializeResult[Any]:
     """Records of the input files, each stored once by its hash, and the documents (texts) they hold. Refused records go
     to the rejects with path, line and reason."""
+    from dagster_divorder.pipeline.input_report import first_rejects, input_files
+
     receipt = materialize(context, settings)
-    files = "\n".join(f"- `{path}`" for path in receipt.report["files"][:20])
-    return result(receipt, {"input_files": dg.MetadataValue.md(files)})
+    store = LocalStore(settings.store.path)
+    rejects = first_rejects(store, receipt)
+    return result(
+        receipt, {"input_files": table(input_files(store, receipt)), "first_rejects": table(rejects)}
+    )

@@ -12,5 +12,5 @@ from dagster_divorder.settings import Settings
 def shallow_embeddings(
     context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[Any]:
-    """One vector a document: the pooled rows of the base model's token table, L2-normalised."""
+    """One vector a document, the pooled rows of the base model's token table: texts on like topics point alike."""
     return result(materialize(context, settings))

@@ -19,5 +19,4 @@ def strategy_comparison(
 
     receipt = materialize(context, settings)
     rows = load_comparison(LocalStore(settings.store.path), receipt.files["table"])
-    path = settings.store.path / receipt.files["table"]
-    return result(receipt, {"comparison": table(rows), "table_file": dg.MetadataValue.path(str(path))})
+    return result(receipt, {"comparison": table(rows)})

@@ -8,7 +8,7 @@ from dagster_divorder.defs.stage import materialize, result
 from dagster_divorder.settings import Settings
 
 
-@dg.asset(group_name="corpus", kinds={"huggingface"})
+@dg.asset(group_name="embedding", kinds={"huggingface"})
 def token_counts(
     context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[Any]:

@@ -1,7 +1,7 @@
 """A Hugging Face checkpoint as this project needs it: where it is, its input token table, its fingerprints.
 
 Guarantee: only tokenizer.json, JSON files and safetensors are read; nothing is unpickled and no code of a model
-runs. Of a sharded checkpoint on the Hub only the file with the input embedding is downloaded.
+runs. Of a sharded checkpoint on the Hub only the file with the input embedding is downloaded, unless all are asked for.
 Cost: one read of the table; neither torch nor transformers is imported. A float16 or bfloat16 table doubles in
 memory.
 Source: the safetensors format (8 bytes of header length, a JSON header, raw little-endian tensors).
@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,10 @@ TOKENIZER = "tokenizer.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 OPTIONAL = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+# What sentence-transformers says about a model: its modules, how hidden states are pooled, how many tokens it takes.
+MODULES = "modules.json"
+POOLING = "1_Pooling/config.json"
+SENTENCE = "sentence_bert_config.json"
 
 # Names of the module that maps token ids to vectors. Of several keys that match, the first name counts.
 TABLE_NAMES = (
@@ -66,12 +70,19 @@ class _Tensor:
     shape: tuple[int, ...]
 
 
-def locate(base: str) -> Path:
+Wanted = Literal["embedding", "all"]
+
+
+def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.base") -> Path:
     """The directory of a checkpoint: `base` itself where it is one, else the Hugging Face id downloaded or from
     the cache.
 
+    `weights`: which weight files must be there, that of the input embedding or all of them (with them comes what
+    sentence-transformers says about the model). `setting` is the one that errors name.
+
     Raises:
-        InputError: neither a directory nor an id that can be reached; no tokenizer.json; no safetensors.
+        InputError: neither a directory nor an id that can be reached; no tokenizer.json; no safetensors; of all
+            weights, a shard is missing.
     """
     directory = Path(base).expanduser()
     if directory.is_dir():
@@ -79,12 +90,36 @@ def locate(base: str) -> Path:
             raise _no_tokenizer(base)
         if not any(directory.glob("*.safetensors")):
             raise _no_weights(base, (path.name for path in directory.iterdir()))
+        if weights == "all":
+            weight_files(directory)
         return directory
     if not HUB_ID.fullmatch(base):
+        raise InputError(f"{setting} is {base!r}: there is no such directory, and it is not a Hugging Face id")
+    return _download(base, weights, setting)
+
+
+def weight_files(directory: Path | str) -> list[Path]:
+    """All weight files of a checkpoint, by name: model.safetensors, or the shards of its index, or any safetensors.
+
+    Raises:
+        InputError: a shard is missing, or there is no safetensors file.
+    """
+    directory = Path(directory)
+    if (directory / WEIGHTS).is_file():
+        return [directory / WEIGHTS]
+    index = directory / INDEX
+    if not index.is_file():
+        if found := sorted(directory.glob("*.safetensors")):
+            return found
+        raise _no_weights(str(directory), (path.name for path in directory.iterdir()))
+    files = [directory / name for name in sorted(set(_weight_map(index).values()))]
+    missing = [path.name for path in files if not path.is_file()]
+    if missing:
         raise InputError(
-            f"model.base is {base!r}: there is no such directory, and it is not a Hugging Face id"
+            f"{index} names {len(files)} weight files and {len(missing)} of them are not there "
+            f"({', '.join(missing[:3])}); fetch or save the model again"
         )
-    return _download(base)
+    return files
 
 
 def embedding_table(directory: Path | str, *, vocabulary: int = 0) -> EmbeddingTable:
@@ -248,8 +283,8 @@ def _read(key: str, tensor: _Tensor) -> NDArray[np.float32]:
     return raw.astype(np.float32, copy=False)
 
 
-def _download(base: str) -> Path:
-    """Snapshot directory with configuration, tokenizer and the one weight file that is needed."""
+def _download(base: str, weights: Wanted, setting: str) -> Path:
+    """Snapshot directory with configuration, tokenizer and the weight files that are needed."""
     import huggingface_hub
     from huggingface_hub import errors
 
@@ -263,7 +298,7 @@ def _download(base: str) -> Path:
             return None
         except Exception as error:
             raise InputError(
-                f"model.base is {base!r}: no such directory, and the Hugging Face Hub does not give its {name} "
+                f"{setting} is {base!r}: no such directory, and the Hugging Face Hub does not give its {name} "
                 f"({type(error).__name__}: {str(error).partition(chr(10))[0]}); check the id and the network, "
                 "for a gated model log in, or name a directory"
             ) from error
@@ -271,14 +306,14 @@ def _download(base: str) -> Path:
     config = fetch("config.json")
     if config is None:
         raise InputError(
-            f"model.base is {base!r}: no such directory, and neither the Hugging Face Hub nor the local cache gives "
+            f"{setting} is {base!r}: no such directory, and neither the Hugging Face Hub nor the local cache gives "
             "its config.json; check the id and the network (HF_HUB_OFFLINE forbids it), or name a directory"
         )
     # Every further file comes from the same commit, even if the repository changes meanwhile.
     revision = config.parent.name
     if fetch(TOKENIZER) is None:
         raise _no_tokenizer(base)
-    for name in OPTIONAL:
+    for name in (*OPTIONAL, *((MODULES, POOLING, SENTENCE) if weights == "all" else ())):
         fetch(name)
     index = fetch(INDEX)
     if index is None:
@@ -291,11 +326,12 @@ def _download(base: str) -> Path:
             raise _no_weights(base, pickled)
     else:
         files = _weight_map(index)
-        key = _choose(files, index.parent)
-        if fetch(files[key]) is None:
-            raise InputError(
-                f"{base}: its index places {key} in {files[key]}, which cannot be fetched; check the network"
-            )
+        keys = files if weights == "all" else [_choose(files, index.parent)]
+        for name, key in {files[key]: key for key in keys}.items():
+            if fetch(name) is None:
+                raise InputError(
+                    f"{base}: its index places {key} in {name}, which cannot be fetched; check the network"
+                )
     return config.parent
 
 

@@ -2,9 +2,10 @@
 
 Per document fragment: `labels` int32 (rows,), `distances` float32 (rows,), the cosine distance to the centroid, and
 `since` uint64 (rows,), the corpus that the row was new in. The fit is made again on request, or (`clusters.refit =
-"auto"`) when the corpus has doubled since or new documents lie too far from the centroids; then every document is
-assigned again. Which documents are new is read from `since`, not from what this run has computed: a run that was killed
-half-way and one that was not come to the same decision.
+"auto"`) when the corpus has doubled since, new documents lie too far from the centroids, or (`clusters.k = "auto"`)
+another number of clusters is recommended; then every document is assigned again. Which documents are new is read from
+`since`, not from what this run has computed: a run that was killed half-way and one that was not come to the same
+decision.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.cluster import POINTS_PER_CENTROID, ClusterFit, assign, fit, needs_refit
+from dagster_divorder.pipeline.cluster_names import FILE as NAMES
+from dagster_divorder.pipeline.cluster_names import name_clusters, names_in, sample_size
+from dagster_divorder.pipeline.cluster_table import cluster_table
 from dagster_divorder.pipeline.fragments import Delta, fill
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.sample import document_index, rows_by_id
-from dagster_divorder.pipeline.space import Space, chosen_space
+from dagster_divorder.pipeline.space import Space, chosen_kind, load_space
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.fits import Fit, pin, pinned, read_fit
@@ -36,23 +40,28 @@ INFO = "clusters.json"
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """A pinned clustering: centroids, and the corpus they were fitted to, its version and number of documents."""
+    """A pinned clustering: centroids, how many were asked for, and the corpus they were fitted to, its version and
+    number of documents."""
 
     fit: Fit
     clusters: ClusterFit
+    k: int
     documents: int
     corpus: str
 
 
 def run(run: Run) -> Receipt:
-    raw_docs, view, space = run.receipt("raw_docs"), load_view(run), chosen_space(run)
+    raw_docs, view = run.receipt("raw_docs"), load_view(run)
+    refit = run.settings.clusters.refit
+    space = load_space(run, chosen_kind(run), refit=refit == "now")
     used = view.used_documents()
     documents = int(used.sum())
-    refit = run.settings.clusters.refit
     current = load_pinned(run, space.key)
     reason = "first run with these settings and vectors" if current is None else None
     if current is not None and refit == "now":
         reason = "asked for by clusters.refit"
+    elif current is not None and refit == "auto" and cluster_count(run) != current.k:
+        reason = f"k_calibration recommends {cluster_count(run)} clusters now, not {current.k}"
     if current is not None and reason is None:
         files, delta = _assign(run, view, space, current)
         if refit == "auto" and current.corpus != raw_docs.version:
@@ -66,26 +75,32 @@ def run(run: Run) -> Receipt:
         current = _pin(run, view, space, documents, reason)
         files, delta = _assign(run, view, space, current)
     assert current is not None
-    labels, distances = (column[used] for column in files.columns(view.documents, "labels", "distances"))
-    sizes = np.bincount(labels, minlength=len(current.clusters.centroids))
+    labels, distances = files.columns(view.documents, "labels", "distances")
+    sizes = np.bincount(labels[used], minlength=len(current.clusters.centroids))
+    version = content_hash(files.key, raw_docs.version)
+    names = names_in(run.store, current.fit.folder)
+    table = cluster_table(run, view, version, names, np.where(used, labels, np.int32(-1)), distances)
     return Receipt(
         stage="clusters",
         recipe=run.settings.recipe("clusters"),
         key=files.key,
-        version=content_hash(files.key, raw_docs.version),
+        version=version,
         uses={
             "raw_docs": raw_docs.version,
             space.stage: space.version,
+            **{stage: run.receipt(stage).version for stage in _measures(run.settings)},
         },
-        files={"fit": current.fit.folder},
+        files={"fit": current.fit.folder, "table": table, **space.fits()},
         report={
             **delta.report(),
             "k": len(current.clusters.centroids),
             "fitted": reason or f"no: pinned ({current.fit.reason})",
             "fit_documents": current.documents,
             "fit_mean_distance": current.clusters.mean_distance,
-            "mean_distance": float(distances.mean(dtype=np.float64)),
+            "mean_distance": float(distances[used].mean(dtype=np.float64)),
             "note": current.clusters.note,
+            **space.report(),
+            "hint": None if space.components else _hint(current.clusters.centroids.shape[1], documents),
             "cluster_sizes": sizes.tolist(),
         },
     )
@@ -99,11 +114,26 @@ def _assign(run: Run, view: View, space: Space, current: Pinned) -> tuple[StageF
 
     def compute(fragment: Fragment) -> dict[str, np.ndarray]:
         stored = unpack(run.store.unseal(vector_file[fragment.name]))["vectors"]
-        labels, distances = assign(stored, current.clusters)
+        labels, distances = assign(space.see(stored), current.clusters)
         since = np.full(len(labels), corpus, dtype=np.uint64)
         return {"labels": labels, "distances": distances, "since": since}
 
     return files, fill(run, files, view, compute, "assigning to clusters")
+
+
+def _measures(settings: Settings) -> tuple[str, ...]:
+    """The stages whose findings say what is clustered, and how finely."""
+    vectors = ("ari_comparison",) if settings.embedding.kind == "auto" else ()
+    return (*vectors, "k_calibration") if settings.clusters.k == "auto" else vectors
+
+
+def _hint(dims: int, documents: int) -> str | None:
+    """What to do about vectors of more dims than there are documents, which lie at much the same distance from each
+    other."""
+    if dims <= documents:
+        return None
+    few = max(1, min(50, documents // 2))
+    return f"{dims:,} dims for {documents:,} documents; embedding.pca = {few} may give clearer clusters"
 
 
 def _mean_distance_of_new(files: StageFiles, view: View, corpus: str) -> float | None:
@@ -126,14 +156,19 @@ def _pin(run: Run, view: View, space: Space, documents: int, reason: str) -> Pin
     rows = rows_by_id(ids, view)
     width = next(space.each(view.documents[:1]))[1].shape[1]
     rows = rows[: min(POINTS_PER_CENTROID * k, max(1, SAMPLE_BYTES // (4 * width)))]
+    sample = space.rows(view, rows)
+    # Of so many documents every cluster has some, and its share of those that are read. The fit overwrites the sample.
+    named = sample[: 4 * sample_size(k)].copy()
     clusters = fit(
-        space.rows(view, rows),
+        sample,
         k,
         algorithm=settings.clusters.algorithm,
         seed=settings.seed,
         centre=space.centre,
+        overwrite=True,
     )
     info: dict[str, Any] = {
+        "k": k,
         "documents": documents,
         "corpus": run.receipt("raw_docs").version,
         "mean_distance": clusters.mean_distance,
@@ -146,9 +181,11 @@ def _pin(run: Run, view: View, space: Space, documents: int, reason: str) -> Pin
         "centroids": clusters.centroids,
         "sizes": clusters.sizes,
     }
-    files = {ARRAYS: pack(arrays), INFO: orjson.dumps(info)}
+    labels, _ = assign(named, clusters)
+    names = name_clusters(run.store, view, rows[: len(labels)], labels, len(clusters.centroids))
+    files = {ARRAYS: pack(arrays), INFO: orjson.dumps(info), NAMES: names}
     pinned_fit = pin(run.store, "clusters", _fit_recipe(settings, space.key), files, reason)
-    return Pinned(pinned_fit, clusters, documents, info["corpus"])
+    return Pinned(pinned_fit, clusters, k, documents, info["corpus"])
 
 
 def cluster_count(run: Run) -> int:
@@ -173,9 +210,9 @@ def load_pinned(run: Run, vectors_key: str) -> Pinned | None:
         return None
     files = read_fit(run.store, found)
     info = orjson.loads(files[INFO])
-    documents, corpus = info.pop("documents"), info.pop("corpus")
+    of_corpus = {name: info.pop(name) for name in ("k", "documents", "corpus")}
     values: dict[str, Any] = {**unpack(files[ARRAYS]), **info}
-    return Pinned(found, ClusterFit(**values), documents, corpus)
+    return Pinned(found, ClusterFit(**values), **of_corpus)
 
 
 def cluster_files(run: Run) -> StageFiles:

@@ -40,7 +40,7 @@ def upstream(settings: Settings) -> dict[str, tuple[str, ...]]:
         "diversity_metrics": ("greedy_order", "sequence_order"),
         OUTPUT: ("greedy_order", "sequence_order", "diversity_metrics", "raw_docs"),
         "strategy_comparison": ("clusters", "token_counts"),
-        "ordering_animation": ("greedy_order", "cluster_map"),
+        "ordering_animation": (OUTPUT, "greedy_order", "cluster_map"),
         "ordering_report": (
             OUTPUT,
             "strategy_comparison",

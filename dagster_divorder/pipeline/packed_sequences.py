@@ -31,7 +31,7 @@ from dagster_divorder.pipeline.frozen import Frozen, load_frozen
 from dagster_divorder.pipeline.greedy_order import load_order, order_documents
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
-from dagster_divorder.pipeline.space import chosen_space, map_vectors
+from dagster_divorder.pipeline.space import chosen_vectors, map_vectors
 from dagster_divorder.pipeline.traits import Traits, load_traits
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.receipts import Receipt
@@ -47,13 +47,13 @@ def run(run: Run) -> Receipt:
     traits = load_traits(run)
     greedy_order = run.receipt("greedy_order")
     frozen = load_frozen(run, load_view(run), traits.tokens)
-    space = chosen_space(run)
+    vectors = chosen_vectors(run)
     key = content_hash(
         settings.recipe("packed_sequences"),
         traits.version,
         greedy_order.version,
         frozen.fit.hash if frozen else None,
-        space.version if settings.packing.method == "related" else None,
+        vectors.version if settings.packing.method == "related" else None,
     )
     folder = f"stages/packed_sequences/{key}"
     found = run.store.sealed(folder)
@@ -75,7 +75,7 @@ def run(run: Run) -> Receipt:
         recipe=settings.recipe("packed_sequences"),
         key=key,
         version=found["plan"].rsplit(".", 2)[1],
-        uses={"greedy_order": greedy_order.version, space.stage: space.version},
+        uses={"greedy_order": greedy_order.version, vectors.stage: vectors.version},
         files={name: found[name] for name in FILES},
         report={
             "documents": documents,
@@ -134,7 +134,7 @@ def _order_pieces(run: Run, traits: Traits, pieces: Pieces) -> Pieces:
 
 
 def _vectors(run: Run, pieces: Pieces) -> Vectors:
-    vectors = map_vectors(run.store, load_view(run), run.receipt(chosen_space(run).stage))
+    vectors = map_vectors(run.store, load_view(run), chosen_vectors(run))
     return lambda some: vectors[pieces.document[some]].astype(np.float32, copy=False)
 
 

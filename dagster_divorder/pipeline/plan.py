@@ -3,13 +3,17 @@
 Reads the input as a run does, parsing what was never seen, and stores nothing. A per-document stage is looked up under
 the key that it would have, so results kept from other settings count as there; a stage that looks at all documents
 together, in the history of its results. Times are the last measured seconds a new document.
-Known weakness: that new documents lie too far from the centroids (`clusters.refit = "auto"`) shows only in a run.
+Known weakness: only a run shows that new documents lie too far from the centroids (`clusters.refit = "auto"`), that a
+known document has another vector in `embedding.path`, and what a measure that is taken again recommends. How much of
+the corpus has changed since a measure is told from the number of documents alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import orjson
 
 from dagster_divorder.core.cluster import needs_refit
 from dagster_divorder.engine.progress import Silent
@@ -18,15 +22,19 @@ from dagster_divorder.pipeline.base_model import load_pinned as load_base_model
 from dagster_divorder.pipeline.clusters import clusters_key
 from dagster_divorder.pipeline.clusters import load_pinned as load_clusters
 from dagster_divorder.pipeline.curated_output import USES, output_key
+from dagster_divorder.pipeline.external_embeddings import open_external
+from dagster_divorder.pipeline.external_embeddings import pinned_key as external_key
 from dagster_divorder.pipeline.graph import needed, upstream
+from dagster_divorder.pipeline.k_calibration import INFO as CALIBRATION
 from dagster_divorder.pipeline.prune import disk_use
 from dagster_divorder.pipeline.raw_docs import survey_input
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.shallow_embeddings import vectors_key
+from dagster_divorder.pipeline.space import STAGE_OF, load_components, space_key
 from dagster_divorder.pipeline.token_counts import tokens_key
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.curated import has_files, read_manifest
-from dagster_divorder.store.fits import pinned
+from dagster_divorder.store.fits import pinned, read_fit
 from dagster_divorder.store.ingest import Survey
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_history, load_receipt
@@ -81,8 +89,10 @@ class _Planner:
     remade: set[str] = field(default_factory=set)
     """Stages that are made again from the first document to the last."""
     model: BaseModel | None = None
-    key: str = ""
-    """Of the per-document stage before."""
+    keys: dict[str, str] = field(default_factory=dict)
+    """Of the per-document stages, as far as they can be told."""
+    recommended: int | None = None
+    """Clusters, by a calibration that is kept."""
 
     def plan(self, stage: str) -> StagePlan:
         own = {
@@ -90,6 +100,8 @@ class _Planner:
             "base_model": self._base_model,
             "token_counts": self._token_counts,
             "shallow_embeddings": self._shallow_embeddings,
+            "external_embeddings": self._external_embeddings,
+            "k_calibration": self._k_calibration,
             "clusters": self._clusters,
             "curated_output": self._curated_output,
         }
@@ -147,24 +159,72 @@ class _Planner:
     def _shallow_embeddings(self) -> _Work:
         if self.model is None:
             return self._all()
-        return self._per_document("shallow_embeddings", vectors_key(self.run.settings, self.model, self.key))
+        key = vectors_key(self.run.settings, self.model, self.keys["token_counts"])
+        return self._per_document("shallow_embeddings", key)
+
+    def _external_embeddings(self) -> _Work:
+        path = self.run.settings.embedding.path
+        assert path is not None
+        open_external(
+            path,
+            records=self.survey.records,
+            documents=self.survey.documents,
+            refused=self.survey.rejected,
+            rejects=self.run.store.path("rejects"),
+        )
+        key = external_key(self.run)
+        return self._per_document("external_embeddings", key) if key else self._all()
+
+    def _space_key(self) -> str | None:
+        """Of the space that documents are clustered in, None where it is made anew."""
+        kind = self.run.settings.embedding.kind
+        key = self.keys.get(STAGE_OF[kind])
+        if key is None or not self.run.settings.components[kind]:
+            return key
+        components = load_components(self.run, kind, key)
+        if components is None or (self._grown(components.documents) and self._refits == "auto"):
+            return None
+        return space_key(key, components)
+
+    @property
+    def _refits(self) -> str:
+        return self.run.settings.clusters.refit
+
+    def _grown(self, documents: int) -> str | None:
+        """Why what was fitted to so many documents is fitted again."""
+        return needs_refit(documents, self.survey.documents, 0.0, None)
+
+    def _k_calibration(self) -> _Work:
+        settings, space = self.run.settings, self._space_key()
+        recipe = f"{settings.recipe('k_calibration')}-{space}"
+        fit = pinned(self.run.store, "k_calibration", recipe) if space else None
+        if fit is None:
+            return self._all()
+        info = orjson.loads(read_fit(self.run.store, fit)[CALIBRATION])
+        before, now = info["documents"], self.survey.documents
+        if abs(now - before) > settings.k_calibration.refresh * max(now, before):
+            return self._all(f"the corpus has changed from {before:,} to {now:,} documents since")
+        self.recommended = info["recommended"]
+        self.versions["k_calibration"] = fit.hash
+        return _Work(0, 0)
 
     def _clusters(self) -> _Work:
-        current = load_clusters(self.run, self.key) if self.model else None
-        if current is None:
+        key = self._space_key()
+        current = load_clusters(self.run, key) if key else None
+        if key is None or current is None:
             return self._all()
-        refit = self.run.settings.clusters.refit
-        if refit == "now":
+        if self._refits == "now":
             return self._all("a refit is asked for")
-        if refit == "auto" and current.corpus != self.survey.version:
-            mean = current.clusters.mean_distance
-            if grown := needs_refit(current.documents, self.survey.documents, mean, None):
+        if self._refits == "auto":
+            if self.recommended not in (None, current.k):
+                return self._all(f"k_calibration recommends {self.recommended} clusters now")
+            if current.corpus != self.survey.version and (grown := self._grown(current.documents)):
                 return self._all(grown)
-        return self._per_document("clusters", clusters_key(self.run.settings, self.key, current))
+        return self._per_document("clusters", clusters_key(self.run.settings, key, current))
 
     def _per_document(self, stage: str, key: str) -> _Work:
         """The documents that have no result under a key."""
-        self.key = key
+        self.keys[stage] = key
         self.versions[stage] = content_hash(key, self.survey.version)
         present = StageFiles(self.run.store, stage, key).present()
         there = sum(count for name, count in self.survey.stored.items() if name in present)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import pyarrow as pa
 
-from dagster_divorder.store.arrays import unpack
+from dagster_divorder.store.arrays import row_array, unpack
 from dagster_divorder.store.fragments import DOCUMENTS, read_content
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.view import View, offsets
@@ -39,6 +40,24 @@ def sample_texts(store: LocalStore, view: View, max_bytes: int) -> list[str]:
         for row, text in _texts(store, view, rows)
     }
     return [texts[row] for row in rows.tolist()]
+
+
+def beginnings(store: LocalStore, view: View, rows: np.ndarray, characters: int) -> pa.Array:
+    """The first characters of the texts of some document rows, large_string (n,), in the order of `rows`."""
+    import pyarrow.compute as pc
+
+    start = offsets(view.documents)
+    by_row = np.argsort(rows, kind="stable")
+    ordered = rows[by_row]
+    parts = []
+    for at, fragment in enumerate(view.documents):
+        low, high = np.searchsorted(ordered, start[at : at + 2])
+        if low < high:
+            content = read_content(store, fragment.file).take(row_array(ordered[low:high] - start[at]))
+            parts += pc.utf8_slice_codeunits(content, 0, characters).chunks
+    place = np.empty_like(by_row)
+    place[by_row] = np.arange(len(by_row))
+    return pa.concat_arrays(parts).take(row_array(place)) if parts else pa.nulls(0, pa.large_string())
 
 
 def _texts(store: LocalStore, view: View, rows: np.ndarray) -> Iterator[tuple[int, str]]:

@@ -1,18 +1,31 @@
 """The space that documents are clustered in: which stage's vectors, and how they are seen.
 
 Letters: N accepted records, n rows, D dims of the space.
+
+With `embedding.pca` (`deep.pca`) vectors are seen along their principal components, which are a pinned fit of their
+own, made when a space is first asked for. They are fitted again as clusters are: when the corpus has doubled
+(`clusters.refit = "auto"`) or on request. Everything that hangs on the space then has another key.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import IO
+from dataclasses import dataclass, replace
+from typing import IO, Any
 
 import numpy as np
+import orjson
 
+from dagster_divorder.core.cluster import needs_refit
+from dagster_divorder.core.pca import Pca
 from dagster_divorder.errors import MissingStageError
-from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.run import Run, content_hash
+from dagster_divorder.pipeline.sample import document_index, rows_by_id
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.fits import Fit, pin, pinned, read_fit
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.stages import StageFiles
@@ -25,27 +38,55 @@ STAGE_OF = {
 }
 
 
+PCA_ROWS = 1 << 16
+PCA_BYTES = 1 << 28
+"""Components are fitted to at most so many documents, and bytes of float32 vectors; the fit takes three times that."""
+
+ARRAYS = "components.safetensors"
+INFO = "pca.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """Pinned principal components, and the number of documents when they were fitted."""
+
+    fit: Fit
+    pca: Pca
+    documents: int
+
+
 @dataclass(frozen=True, slots=True)
 class Space:
     """Vectors as they are clustered.
 
-    `stage` made them; `version` is that of its result; `centre`: take away what all documents share before clustering.
+    `stage` made them; `version` is that of its result; `centre`: take away what all documents share before clustering
+    (components have done so); `components`: None where vectors are seen as they are.
     """
 
     stage: str
     files: StageFiles
     version: str
     centre: bool
+    components: Components | None = None
 
     @property
     def key(self) -> str:
         """Names what the vectors of a fragment depend on besides the fragment."""
-        return self.files.key
+        return space_key(self.files.key, self.components)
 
     def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[Fragment, np.ndarray]]:
         """Vectors float32 (rows, D) fragment by fragment, in the order given."""
         for fragment, arrays in self.files.each(fragments):
-            yield fragment, arrays["vectors"].astype(np.float32, copy=False)
+            yield fragment, self.see(arrays["vectors"])
+
+    def see(self, stored: np.ndarray) -> np.ndarray:
+        """Vectors float32 (n, D) of this space, of vectors as the stage stores them."""
+        vectors = stored.astype(np.float32, copy=False)
+        if self.components is None:
+            return vectors
+        from dagster_divorder.core.pca import project
+
+        return project(vectors, self.components.pca, threads=os.cpu_count() or 1)
 
     def rows(self, view: View, rows: np.ndarray) -> np.ndarray:
         """Vectors of some document rows, float32 (n, D), in the order of `rows`."""
@@ -53,13 +94,30 @@ class Space:
         parts: np.ndarray | None = None
         by_row = np.argsort(rows)
         ordered = rows[by_row]
-        for at, (_, vectors) in enumerate(self.each(view.documents)):
+        for at, (_, arrays) in enumerate(self.files.each(view.documents)):
             low, high = np.searchsorted(ordered, start[at : at + 2])
+            vectors = self.see(arrays["vectors"][ordered[low:high] - start[at]])
             if parts is None:
                 parts = np.empty((len(rows), vectors.shape[1]), dtype=np.float32)
-            parts[by_row[low:high]] = vectors[ordered[low:high] - start[at]]
+            parts[by_row[low:high]] = vectors
         assert parts is not None
         return parts
+
+    def fits(self) -> dict[str, str]:
+        """Folders of the fits that the space hangs on, by name, for a receipt's `files`."""
+        return {"pca": self.components.fit.folder} if self.components else {}
+
+    def report(self) -> dict[str, Any]:
+        """What a person wants to know of the space."""
+        shown: dict[str, Any] = {"vectors": self.stage}
+        if self.components:
+            pca = self.components.pca
+            shown |= {
+                "pca": pca.axes.shape[1],
+                "explained_variance": pca.explained,
+                "pca_fitted": f"to {self.components.documents:,} documents ({self.components.fit.reason})",
+            }
+        return shown
 
 
 def chosen_kind(run: Run) -> str:
@@ -68,20 +126,86 @@ def chosen_kind(run: Run) -> str:
     return str(run.receipt("ari_comparison").report["chosen"]) if kind == "auto" else kind
 
 
+def chosen_vectors(run: Run) -> Receipt:
+    """The receipt of the stage whose vectors are clustered. MissingStageError as in `chosen_space`."""
+    return run.receipt(STAGE_OF[chosen_kind(run)])
+
+
 def chosen_space(run: Run) -> Space:
     """The space that documents are clustered in.
 
     Raises:
         MissingStageError: its stage has not run with these settings.
+        InputError: more principal components than documents or dims.
     """
     return load_space(run, chosen_kind(run))
 
 
-def load_space(run: Run, kind: str) -> Space:
-    """The space of a kind of vectors, `shallow`, `deep` or `external`. MissingStageError as in `chosen_space`."""
+def load_space(run: Run, kind: str, *, refit: bool = False) -> Space:
+    """The space of a kind of vectors, `shallow`, `deep` or `external`; with `refit` its components are fitted again.
+    Raises as `chosen_space`."""
     receipt = run.receipt(STAGE_OF[kind])
-    centre = kind != "shallow" or run.settings.embedding.pooling != "mean"
-    return Space(receipt.stage, StageFiles(run.store, receipt.stage, receipt.key), receipt.version, centre)
+    files = StageFiles(run.store, receipt.stage, receipt.key)
+    plain = Space(receipt.stage, files, receipt.version, is_centred(run.settings, kind))
+    count = run.settings.components[kind]
+    if not count:
+        return plain
+    view = load_view(run)
+    components = load_components(run, kind, receipt.key)
+    reason = _reason_to_fit(run, components, int(view.used_documents().sum()), refit)
+    if reason:
+        components = _pin_components(run, kind, plain, view, reason)
+    return replace(plain, centre=False, components=components)
+
+
+def is_centred(settings: Settings, kind: str) -> bool:
+    """Whether what all documents share is taken away before vectors of a kind are clustered."""
+    return kind != "shallow" or settings.embedding.pooling != "mean"
+
+
+def space_key(vectors_key: str, components: Components | None) -> str:
+    """`Space.key` of vectors under a stage key, seen along components if there are some."""
+    return content_hash(vectors_key, components.fit.hash) if components else vectors_key
+
+
+def load_components(run: Run, kind: str, vectors_key: str) -> Components | None:
+    """The pinned components of the vectors under a stage key, None if there are none yet."""
+    fit = pinned(run.store, "pca", _pca_recipe(run.settings, kind, vectors_key))
+    if fit is None:
+        return None
+    files = read_fit(run.store, fit)
+    arrays, info = unpack(files[ARRAYS]), orjson.loads(files[INFO])
+    pca = Pca(mean=arrays["mean"], axes=arrays["axes"], explained=info["explained"])
+    return Components(fit, pca, info["documents"])
+
+
+def _reason_to_fit(run: Run, current: Components | None, documents: int, refit: bool) -> str | None:
+    if current is None:
+        return "first run with these settings and vectors"
+    if refit:
+        return "asked for by clusters.refit"
+    auto = run.settings.clusters.refit == "auto"
+    return needs_refit(current.documents, documents, 0.0, None) if auto else None
+
+
+def _pin_components(run: Run, kind: str, space: Space, view: View, reason: str) -> Components:
+    from dagster_divorder.core.pca import fit
+
+    count = run.settings.components[kind]
+    run.progress.note(f"fitting {count} principal components of the {kind} vectors ({reason})")
+    ids, _ = document_index(run.store, view)
+    rows = rows_by_id(ids, view)
+    width = next(space.each(view.documents[:1]))[1].shape[1]
+    documents, rows = len(rows), rows[: min(PCA_ROWS, max(1, PCA_BYTES // (4 * width)))]
+    pca = fit(space.rows(view, rows), count)
+    info = {"documents": documents, "explained": pca.explained}
+    files = {ARRAYS: pack({"mean": pca.mean, "axes": pca.axes}), INFO: orjson.dumps(info)}
+    made = pin(run.store, "pca", _pca_recipe(run.settings, kind, space.files.key), files, reason)
+    return Components(made, pca, documents)
+
+
+def _pca_recipe(settings: Settings, kind: str, vectors_key: str) -> str:
+    return f"{settings.components[kind]}-{vectors_key}"
 
 
 def receipt_of_vectors(store: LocalStore, clusters: Receipt) -> Receipt:

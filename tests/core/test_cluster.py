@@ -145,6 +145,19 @@ def test_a_larger_sample_is_thinned_by_the_seed(monkeypatch):
     assert fit(vectors, 5).sizes.sum() == 100
 
 
+@pytest.mark.parametrize("centre", [True, False], ids=["centred", "plain"])
+@pytest.mark.parametrize(
+    "vectors", [planted()[0], np.tile(np.float32([0.6, 0.8]), (9, 1)), np.zeros((3, 2), np.float32)]
+)
+def test_overwriting_the_sample_changes_no_byte_of_the_fit(vectors, centre):
+    before = vectors.copy()
+    one = fit(vectors, 5, centre=centre)
+    assert_array_equal(vectors, before)
+    two = fit(before, 5, centre=centre, overwrite=True)
+    for name, value in dataclasses.asdict(one).items():
+        assert np.array_equal(value, dataclasses.asdict(two)[name]), name
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_fewer_distinct_vectors_than_clusters_are_their_own_centroids(algorithm):
     distinct = unit(np.random.default_rng(0).normal(size=(3, 6)))
@@ -180,6 +193,7 @@ def test_empty_documents_do_no_harm(algorithm, centre):
     labels, _ = assign(vectors, found)
     assert np.isfinite(found.centroids).all()
     assert len(set(labels[::50].tolist())) == 1
+    assert_array_equal(found.sizes, np.bincount(labels))
 
 
 def test_clusters_that_end_up_empty_are_dropped_and_counted():

@@ -1,0 +1,92 @@
+"""What calibrating the number of clusters costs, part by part, and what it costs again with 1 % of the corpus appended.
+
+python benchmarks/clustering/k_calibration.py ../shared/data/mixture.jsonl.gz --documents 20000
+
+Lines are taken evenly from the corpus (all of them without --documents); every hundredth is held back and appended.
+Asked for: 20,000 documents and 10 values of k under 60 s on 2 cores, the append at most 5 % of that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import tempfile
+from pathlib import Path
+
+from dagster_divorder import Settings, run_stage
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.k_calibration import load_table
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt
+
+PERCENT = 100
+
+
+def taken(corpus: Path, documents: int | None) -> list[bytes]:
+    """Lines spread evenly over the corpus."""
+    with (gzip.open if corpus.suffix == ".gz" else open)(corpus) as file:
+        lines = file.readlines()
+    count = min(documents or len(lines), len(lines))
+    return [lines[at * len(lines) // count] for at in range(count)]
+
+
+def calibrated(settings: Settings) -> Receipt:
+    for stage in needed(settings, "k_calibration"):
+        receipt = run_stage(stage, settings, Silent())
+    return receipt
+
+
+def show(rows: list[dict[str, object]]) -> None:
+    names = {
+        "k": "k",
+        "silhouette": "silhouette",
+        "smallest": "smallest",
+        "median": "median",
+        "largest": "largest",
+        "distinct clusters a sequence": "distinct",
+        "share of the clusters": "of k",
+        "distinct clusters a sequence, times shuffled": "x shuffled",
+        "worst share, batch anywhere": "worst",
+        "worst share, batch anywhere, times shuffled": "x shuffled",
+    }
+    print("".join(f"{name:>12}" for name in names.values()))
+    for row in rows:
+        cells = ("-" if row[name] is None else f"{row[name]:.4g}" for name in names)
+        print("".join(f"{cell:>12}" for cell in cells) + (" recommended" if row["recommended"] else ""))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--documents", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    lines = taken(options.corpus, options.documents)
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = Path(folder) / "corpus.jsonl"
+        settings = Settings(
+            input={"paths": [str(corpus)]}, store={"path": f"{folder}/store"}, seed=options.seed
+        )
+        corpus.write_bytes(b"".join(line for at, line in enumerate(lines, 1) if at % PERCENT))
+        first = calibrated(settings)
+        with corpus.open("ab") as file:
+            file.write(b"".join(lines[PERCENT - 1 :: PERCENT]))
+        appended = calibrated(settings)
+        show(load_table(LocalStore(settings.store.path), first.files["fit"]))
+    for note in first.report["notes"]:
+        print(note)
+    report = first.report
+    print(f"\n{report['documents']:,} documents: {report['seconds']:.2f} s, of which")
+    for part, seconds in report["seconds_of"].items():
+        print(f"  {part:28}{seconds:8.2f}")
+    share = appended.report["seconds"] / report["seconds"]
+    print(f"1 % appended: {appended.report['seconds']:.3f} s, {share:.2%} ({appended.report['measured']})")
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""The hot loop of finding each cluster's nearest documents.
+
+Letters: N documents, K clusters, m kept of each. Twin: reference_members.py.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+
+@njit(cache=True, nogil=True)
+def nearest_members(
+    labels: NDArray[np.int32],
+    distances: NDArray[np.float32],
+    ties: NDArray[np.uint64],
+    members: NDArray[np.int64],
+) -> None:
+    """members[k] = the documents of cluster k by rising (distance, tie), -1 after the last one.
+
+    Reads labels (N,), distances (N,), ties (N,), none of them twice in a cluster; documents of other labels than
+    [0, K) are left out. Writes members (K, m). O(N) and O(m) for each of the few that are nearer than all before.
+    """
+    clusters, kept = members.shape
+    members[:] = -1
+    for d in range(labels.shape[0]):
+        k = labels[d]
+        if k < 0 or k >= clusters:
+            continue
+        at = kept
+        while at > 0:
+            other = members[k, at - 1]
+            if other >= 0 and (
+                distances[other] < distances[d] or (distances[other] == distances[d] and ties[other] < ties[d])
+            ):
+                break
+            at -= 1
+        for later in range(kept - 1, at, -1):
+            members[k, later] = members[k, later - 1]
+        if at < kept:
+            members[k, at] = d

@@ -1,0 +1,75 @@
+"""Whether a plan of sequences holds every token once: counted from the runs, whatever method made them.
+
+Letters: N documents, Q runs.
+Cost: O(N + Q), and a sort of the runs of those documents that lie in several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dagster_divorder.core.packing.pieces import Ints, PackedSequences
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """tokens: of all documents; missing: of them in no run; doubled: laid again after the first time; outside: laid by
+    runs that lie beyond their document's end, or in a document that is not there. first: the lowest document at fault,
+    None where there is none (runs of unknown documents are of none)."""
+
+    tokens: int
+    missing: int
+    doubled: int
+    outside: int
+    first: int | None
+
+    @property
+    def exact(self) -> bool:
+        """Every token is in exactly one run."""
+        return not (self.missing or self.doubled or self.outside)
+
+
+def coverage(packed: PackedSequences, lengths: Ints) -> Coverage:
+    """How the runs of a plan cover documents of so many tokens, int64 (N,)."""
+    known = (packed.document >= 0) & (packed.document < len(lengths))
+    document, start, length = packed.document[known], packed.start[known], packed.length[known]
+    end = np.minimum(start + length, lengths[document])
+    start = np.minimum(start, end)
+    outside = int(packed.length.sum() - (end - start).sum())
+
+    runs = np.bincount(document, minlength=len(lengths))
+    covered = np.zeros(len(lengths), np.int64)
+    once = runs[document] == 1
+    covered[document[once]] = (end - start)[once]
+    # Where several runs lie in a document, what counts of each is what lies behind all those that begin before it.
+    several = np.flatnonzero(~once)
+    several = several[np.lexsort((start[several], document[several]))]
+    document, start, end = document[several], start[several], end[several]
+    if len(document):
+        # Documents laid end to end, so that one running maximum serves them all.
+        place = np.cumsum(np.concatenate([[False], document[1:] != document[:-1]])) * (lengths.max() + 1)
+        reached = np.maximum.accumulate(end + place) - place
+        before = np.concatenate([[0], reached[:-1]])
+        before[np.concatenate([[True], document[1:] != document[:-1]])] = 0
+        np.add.at(covered, document, np.maximum(end - np.maximum(start, before), 0))
+
+    laid = int(packed.length.sum()) - outside
+    fault = np.flatnonzero(covered != lengths)
+    doubled = laid - int(covered.sum())
+    if doubled or outside:
+        fault = np.union1d(fault, _overfull(packed, lengths, known))
+    return Coverage(
+        tokens=int(lengths.sum()),
+        missing=int((lengths - covered).sum()),
+        doubled=doubled,
+        outside=outside,
+        first=int(fault[0]) if len(fault) else None,
+    )
+
+
+def _overfull(packed: PackedSequences, lengths: Ints, known: np.ndarray) -> np.ndarray:
+    """Documents of which more tokens are laid than they have."""
+    laid = np.bincount(packed.document[known], weights=packed.length[known], minlength=len(lengths))
+    return np.flatnonzero(laid > lengths)

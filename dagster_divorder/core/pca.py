@@ -1,0 +1,83 @@
+"""Principal components: the directions in which a sample of vectors differs most, and vectors seen along them.
+
+Letters: N vectors, n vectors of the sample, D dims, C components.
+Guarantee: the same bytes from `fit` for the same sample; from `project` a vector that depends on that vector and the
+fit alone, whatever the batch or the number of threads.
+Cost: fit O(n D^2 + D^3) on one thread and 8 (n D + D^2) bytes; project O(N D C), half as fast as a matrix product.
+Sources: Pearson 1901, Hotelling 1933; scikit-learn's PCA by the eigenvectors of the covariance, signs set so that the
+largest entry of each axis is positive. Known weakness: directions of much variance need not be those of topics.
+Measured: docs/decisions/spaces.md.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pca:
+    """A projection: mean float64 (D,), axes float64 (D, C), orthonormal columns by falling variance.
+
+    explained: the share of the sample's variance along the axes, 0 to 1; 0 where the sample has none.
+    """
+
+    mean: NDArray[np.float64]
+    axes: NDArray[np.float64]
+    explained: float
+
+
+def fit(sample: NDArray[np.float32], components: int) -> Pca:
+    """Principal components of sample float32 (n, D).
+
+    Raises:
+        InputError: more components than min(n, D), fewer than one, NaN or infinity.
+    """
+    from sklearn.decomposition import PCA
+    from threadpoolctl import threadpool_limits
+
+    most = min(sample.shape)
+    if not 1 <= components <= most:
+        raise InputError(
+            f"{components} principal components are asked for; expected at most {most}, the smaller one of "
+            f"{len(sample):,} documents and {sample.shape[1]:,} dims: set embedding.pca (for the deep space deep.pca) "
+            f"to {most} or less, or to 0 to keep all dims"
+        )
+    if not np.isfinite(sample).all():
+        raise InputError(
+            "the sample holds NaN or infinity; expected finite numbers: embed those documents again"
+        )
+    # One vector has no variance, and scikit-learn divides by n - 1.
+    points = np.repeat(sample, 2, axis=0) if len(sample) == 1 else sample
+    # Vectors that are all alike have no variance, and no share of it.
+    with threadpool_limits(limits=1), np.errstate(invalid="ignore"):
+        found = PCA(components, svd_solver="covariance_eigh").fit(points.astype(np.float64))
+    explained = float(np.nan_to_num(found.explained_variance_ratio_.sum()))
+    return Pca(mean=found.mean_, axes=np.ascontiguousarray(found.components_.T), explained=explained)
+
+
+def project(vectors: NDArray[np.float32], pca: Pca, *, threads: int = 1) -> NDArray[np.float32]:
+    """Vectors float32 (N, D) along the axes, float32 (N, C), of length 1; a vector at the mean has length 0.
+
+    NaN and infinity stay visible as NaN. InputError for another D.
+    """
+    from dagster_divorder.core.kernels.project import project_rows
+
+    dims, components = pca.axes.shape
+    if vectors.ndim != 2 or vectors.shape[1] != dims:
+        raise InputError(
+            f"vectors have the shape {vectors.shape} and the components {dims} dims; fit the components again"
+        )
+    vectors = np.ascontiguousarray(vectors, np.float32)
+    projected = np.empty((len(vectors), components), np.float32)
+    cuts = np.linspace(0, len(vectors), threads + 1).astype(int).tolist()
+
+    def fill(first: int, last: int) -> None:
+        project_rows(vectors, first, last, pca.mean, pca.axes, projected)
+
+    with ThreadPoolExecutor(threads) as workers:
+        list(workers.map(fill, cuts[:-1], cuts[1:]))
+    return projected

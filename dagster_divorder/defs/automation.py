@@ -1,0 +1,79 @@
+"""Runs that start by themselves: a sensor on the input files, on by default, and a daily schedule, off by default."""
+
+from __future__ import annotations
+
+import time
+
+import dagster as dg
+
+from dagster_divorder.defs.jobs import CURATE, JOBS
+from dagster_divorder.errors import StoreBusyError
+from dagster_divorder.pipeline.watch import Cursor, look
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.local import LocalStore
+
+WHY = "divorder/why"
+"""Tag of a run that the sensor started: what had changed."""
+
+DAILY = "0 3 * * *"
+
+MATERIALIZE = "__ASSET_JOB"
+"""The name that Dagster gives to runs of assets picked by hand."""
+
+SILENT_SECONDS = 60.0
+"""A run whose log has been still for this long, and that does not hold the store, is taken for dead: one whose machine
+or terminal was killed stays STARTED for ever."""
+
+_ENDED = {dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED}
+_UNDER_WAY = [status for status in dg.DagsterRunStatus if status not in _ENDED]
+
+
+def watch_input(settings: Settings) -> dg.SensorDefinition:
+    """The sensor that starts `curate` when an input file is new, has grown or has changed."""
+
+    @dg.sensor(
+        name="watch_input",
+        job_name=CURATE,
+        minimum_interval_seconds=settings.automation.interval_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Starts {CURATE} when an input file is new, has grown or has changed, once it has been still for "
+        f"{settings.automation.settle_seconds:g} s (automation.settle_seconds). Only what is new is computed.",
+    )
+    def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        cursor = Cursor.from_json(context.cursor)
+        found = look(settings, cursor, time.time(), lambda: run_in_progress(context.instance, settings))
+        if found.cursor != cursor:
+            context.update_cursor(found.cursor.to_json())
+        return dg.RunRequest(tags={WHY: found.reason}) if found.start else dg.SkipReason(found.reason)
+
+    return sensor
+
+
+def run_in_progress(instance: dg.DagsterInstance, settings: Settings) -> str | None:
+    """Which run of ours is queued or running, for people; None if there is none."""
+    for run in instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY)):
+        ours = run.job_name in JOBS or run.job_name == MATERIALIZE
+        if ours and (run.status != dg.DagsterRunStatus.STARTED or _is_alive(instance, settings, run.run_id)):
+            return f"run {run.run_id[:8]} ({run.job_name}) is {run.status.value.lower()}"
+    return None
+
+
+def _is_alive(instance: dg.DagsterInstance, settings: Settings, run_id: str) -> bool:
+    last = instance.get_records_for_run(run_id, limit=1, ascending=False).records
+    if last and time.time() - last[0].event_log_entry.timestamp < SILENT_SECONDS:
+        return True
+    try:
+        with LocalStore(settings.store.path).lease(wait=False):
+            return False
+    except StoreBusyError:
+        return True
+
+
+daily = dg.ScheduleDefinition(
+    name="daily",
+    job_name=CURATE,
+    cron_schedule=DAILY,
+    default_status=dg.DefaultScheduleStatus.STOPPED,
+    description=f"Runs {CURATE} every night at three o'clock (UTC), whether the input has changed or not: for input "
+    "that never is still, or that lies where the sensor should not look.",
+)

@@ -1,0 +1,41 @@
+"""Jobs: what people run by name, each with all that it needs, unattended and without a launchpad to fill in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import dagster as dg
+
+from dagster_divorder.pipeline.graph import OUTPUT, needed
+from dagster_divorder.settings import Settings
+
+CURATE = "curate"
+
+JOBS: dict[str, tuple[tuple[str, ...], str]] = {
+    CURATE: ((OUTPUT,), "The curated output and all that it needs; only what is new is computed."),
+    "explore": (
+        ("k_calibration", "ari_comparison", "cluster_map", "strategy_comparison"),
+        "Evidence to choose settings by: how many clusters, which vectors, which strategy, and a map of the topics.",
+    ),
+    "report": (
+        ("ordering_report", "ordering_animation"),
+        "The report to send to someone, and the films, of the curated output.",
+    ),
+}
+"""Job -> the assets it is for, and its description."""
+
+
+def jobs(settings: Settings, assets: Collection[str]) -> list[Any]:
+    """The jobs that these assets allow."""
+    made = []
+    for name, (wanted, description) in JOBS.items():
+        there = [asset for asset in wanted if asset in assets]
+        selection = {stage for asset in there for stage in needed(settings, asset)} & set(assets)
+        if there:
+            made.append(
+                dg.define_asset_job(
+                    name, dg.AssetSelection.assets(*sorted(selection)), description=description
+                )
+            )
+    return made

@@ -1,0 +1,307 @@
+"""ari_comparison: whether the deep space holds other structure than the shallow one, and whether that is worth using.
+
+Both spaces are clustered anew at the same number of clusters, as `clusters` would. What comes of it (figures, tables,
+pictures, and the space that `embedding.kind = "auto"` takes) is a pinned fit, kept while the vectors have the same keys
+and no more than `ari_comparison.refresh` of the documents have changed: an append does not change the space.
+
+The rule is the first seed's: an adjusted Rand index (ARI) under DIFFERENT says that the deep space holds other structure.
+So does a space of noise, or of the lengths of texts. Deep vectors are therefore worth using only where their clusters
+also tell of the documents' words (`core.word_bits`) at least AS_MUCH as the shallow ones do.
+Measured: docs/decisions/ari-comparison.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from dagster_divorder.core.agreement import Agreement, agreement, contingency, match
+from dagster_divorder.core.cluster import POINTS_PER_CENTROID, ClusterFit, assign, fit
+from dagster_divorder.core.silhouette import Silhouette, silhouette
+from dagster_divorder.core.terms import characteristic_terms, count_words, short_names
+from dagster_divorder.core.word_bits import word_bits
+from dagster_divorder.pipeline.cluster_names import CHARACTERS, sample_size
+from dagster_divorder.pipeline.cluster_table import read_examples
+from dagster_divorder.pipeline.clusters import SAMPLE_BYTES
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.refresh import corpus_sketch, reason_to_measure, sketch_file
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.sample import beginnings, document_index, rows_by_id
+from dagster_divorder.pipeline.space import Space, load_space
+from dagster_divorder.store.arrays import pack_rows, unpack_rows
+from dagster_divorder.store.fits import pin, pinned, read_fit
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.view import View, offsets
+
+SPACES = ("shallow", "deep")
+K = 30
+"""Clusters where `clusters.k` is "auto", which asks for the space first."""
+
+DIFFERENT = 0.3
+AS_MUCH = 0.8
+
+MATCHED = 1_000
+"""Clusters of either space that are matched, the first ones, which were the largest when they were fitted."""
+DISAGREEMENTS = 20
+EXAMPLES = 2
+MAPPED = 5_000
+
+INFO = "ari_comparison.json"
+PAIRS = "pairs.parquet"
+DISAGREE = "disagreements.parquet"
+HEATMAP = "contingency.png"
+MAPS = "maps.png"
+
+
+def run(run: Run) -> Receipt:
+    settings, view = run.settings, load_view(run)
+    shallow, deep = (load_space(run, kind) for kind in SPACES)
+    recipe = f"{settings.recipe('ari_comparison')}-{shallow.key}-{deep.key}"
+    found = pinned(run.store, "ari_comparison", recipe)
+    documents = corpus_sketch(run, view)
+    reason = reason_to_measure(run, found, documents, settings.ari_comparison.refresh)
+    if reason:
+        run.progress.note(f"comparing the shallow and the deep space ({reason})")
+        files = {**_compare(run, view, shallow, deep), **sketch_file(documents)}
+        found = pin(run.store, "ari_comparison", recipe, files, reason)
+    assert found is not None
+    info = orjson.loads(read_fit(run.store, found)[INFO])
+    count = int(view.used_documents().sum())
+    return Receipt(
+        stage="ari_comparison",
+        recipe=settings.recipe("ari_comparison"),
+        key=found.hash,
+        version=found.hash,
+        uses={space.stage: space.version for space in (shallow, deep)},
+        files={
+            "fit": found.folder,
+            **{f"{space.stage}_{name}": folder for space in (shallow, deep) for name, folder in space.fits().items()},
+        },
+        report={
+            "documents": count,
+            "new_documents": count if reason else 0,
+            "reused_documents": 0 if reason else count,
+            "measured": reason or f"no: kept ({found.reason})",
+            **info,
+        },
+    )
+
+
+def load_pairs(store: LocalStore, fit: str) -> list[dict[str, Any]]:
+    """The matched clusters, a row a pair, that with the most common documents first; `fit` is the fit's folder in the
+    receipt."""
+    return unpack_rows(store.read(f"{fit}/{PAIRS}"))
+
+
+def load_disagreements(store: LocalStore, fit: str) -> list[dict[str, Any]]:
+    """Where the spaces disagree about most documents, a row a pair of clusters that are not matched: documents that the
+    one space puts into `shallow` and the other into `deep`, with examples that both are sure of."""
+    return unpack_rows(store.read(f"{fit}/{DISAGREE}"))
+
+
+def load_picture(store: LocalStore, fit: str, name: str) -> bytes | None:
+    """A picture, HEATMAP or MAPS, as a PNG file's bytes; None where it could not be drawn (`note` says why)."""
+    return store.read(f"{fit}/{name}") if store.exists(f"{fit}/{name}") else None
+
+
+def verdict(found: Agreement, bits: dict[str, float]) -> tuple[str, str]:
+    """The space to take, "shallow" or "deep", and why, in a sentence. bits: by space, see `core.word_bits`."""
+    rule = f"ARI {found.ari:.3f}; under {DIFFERENT} the deep space holds different structure"
+    told = f"its clusters tell {bits['deep']:.3f} bits a word of their documents, the shallow ones {bits['shallow']:.3f}"
+    if not found.ari < DIFFERENT:
+        return "shallow", f"{rule}: it does not, and the shallow space shows much the same at less cost."
+    if bits["deep"] > 0 and bits["deep"] >= AS_MUCH * bits["shallow"]:
+        return "deep", f"{rule}: it does, and {told}: it is worth using."
+    return (
+        "shallow",
+        f"{rule}: it does, but {told}, less than {AS_MUCH:.0%}: what differs says too little of what the documents "
+        "are about to be worth using.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Clustered:
+    """One space, clustered: labels int32 and distances float32 of the used documents by rising id."""
+
+    space: Space
+    fit: ClusterFit
+    labels: np.ndarray
+    distances: np.ndarray
+    silhouette: Silhouette
+
+    @property
+    def clusters(self) -> int:
+        return len(self.fit.centroids)
+
+
+def _compare(run: Run, view: View, *spaces: Space) -> dict[str, bytes]:
+    settings = run.settings
+    k = K if settings.clusters.k == "auto" else settings.clusters.k
+    ids, _ = document_index(run.store, view)
+    rows = rows_by_id(ids, view)
+    shallow, deep = (_cluster(run, view, space, rows, k) for space in spaces)
+
+    sampled = rows[: sample_size(k)]
+    words = count_words(beginnings(run.store, view, sampled, CHARACTERS))
+    names, bits = {}, {}
+    for kind, of in zip(SPACES, (shallow, deep), strict=True):
+        labels = of.labels[: len(sampled)]
+        names[kind] = short_names(characteristic_terms(words, labels, of.clusters))
+        bits[kind] = word_bits(words.counts, labels, of.clusters)
+
+    found = agreement(shallow.labels, deep.labels)
+    shown = min(shallow.clusters, MATCHED), min(deep.clusters, MATCHED)
+    both = (shallow.labels < shown[0]) & (deep.labels < shown[1])
+    table = contingency(shallow.labels[both], deep.labels[both], shown).toarray()
+    pairs = match(table)
+    chosen, why = verdict(found, bits)
+    maps, note = _maps(run, view, rows, (shallow, deep), names, pairs)
+    info = {
+        "chosen": chosen,
+        "verdict": why,
+        "k": k,
+        "ari": found.ari,
+        "ami": found.ami,
+        "nmi": found.nmi,
+        "silhouettes": {"shallow": shallow.silhouette.mean, "deep": deep.silhouette.mean},
+        "word_bits": bits,
+        "matched_documents": float(table[pairs].sum() / len(rows)),
+        "measured_documents": len(rows),
+        "note": note,
+    }
+    return {
+        INFO: orjson.dumps(info),
+        PAIRS: pack_rows(_pairs(table, pairs, names, (shallow, deep))),
+        DISAGREE: pack_rows(_disagreements(run, view, rows, table, pairs, names, (shallow, deep))),
+        HEATMAP: _heatmap(table, pairs, names, why),
+        **({MAPS: maps} if maps else {}),
+    }
+
+
+def _cluster(run: Run, view: View, space: Space, rows: np.ndarray, k: int) -> _Clustered:
+    settings = run.settings
+    width = next(space.each(view.documents[:1]))[1].shape[1]
+    made = fit(
+        space.rows(view, rows[: min(POINTS_PER_CENTROID * k, max(1, SAMPLE_BYTES // (4 * width)))]),
+        k,
+        algorithm=settings.clusters.algorithm,
+        seed=settings.seed,
+        centre=space.centre,
+    )
+    labels = np.empty(view.document_rows, np.int32)
+    distances = np.empty(view.document_rows, np.float32)
+    start = offsets(view.documents)
+    for at, (_, vectors) in enumerate(space.each(view.documents)):
+        part = slice(start[at], start[at + 1])
+        labels[part], distances[part] = assign(vectors, made)
+    measured = np.zeros(view.document_rows, bool)
+    measured[rows[: settings.ari_comparison.sample or len(rows)]] = True
+
+    def passes() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for at, (_, vectors) in enumerate(space.each(view.documents)):
+            part = slice(start[at], start[at + 1])
+            yield vectors[measured[part]], labels[part][measured[part]]
+
+    found = silhouette(passes, len(made.centroids), made.centre)
+    return _Clustered(space, made, labels[rows], distances[rows], found)
+
+
+Pairs = tuple[np.ndarray, np.ndarray]
+Both = tuple[_Clustered, _Clustered]
+Names = dict[str, list[str]]
+
+
+def _pairs(table: np.ndarray, pairs: Pairs, names: Names, spaces: Both) -> list[dict[str, Any]]:
+    shallow, deep = (np.bincount(of.labels, minlength=of.clusters) for of in spaces)
+    return [
+        {
+            "shallow": names["shallow"][a],
+            "deep": names["deep"][b],
+            "documents": int(table[a, b]),
+            "of the shallow one": float(table[a, b] / max(1, shallow[a])),
+            "of the deep one": float(table[a, b] / max(1, deep[b])),
+            "silhouette, shallow": float(spaces[0].silhouette.by_cluster[a]),
+            "silhouette, deep": float(spaces[1].silhouette.by_cluster[b]),
+        }
+        for a, b in zip(*pairs, strict=True)
+    ]
+
+
+def _disagreements(
+    run: Run, view: View, rows: np.ndarray, table: np.ndarray, pairs: Pairs, names: Names, spaces: Both
+) -> list[dict[str, Any]]:
+    """The largest cells of the table beside the matched ones. Their examples are the documents nearest to both
+    centroids: neither space is in doubt about them."""
+    shallow, deep = spaces
+    off = table.copy()
+    off[pairs] = 0
+    largest = np.argsort(-off, axis=None, kind="stable")[:DISAGREEMENTS]
+    partner = dict(zip(*(of.tolist() for of in pairs), strict=True))
+    both = shallow.distances + deep.distances
+    cells, examples = [], []
+    for a, b in zip(*(of.tolist() for of in np.unravel_index(largest, off.shape)), strict=True):
+        if not off[a, b]:
+            break
+        inside = np.flatnonzero((shallow.labels == a) & (deep.labels == b))
+        examples.append(rows[inside[np.argsort(both[inside], kind="stable")[:EXAMPLES]]])
+        cells.append(
+            {
+                "shallow": names["shallow"][a],
+                "deep": names["deep"][b],
+                "documents": int(off[a, b]),
+                "the shallow one's match": names["deep"][partner[a]] if a in partner else None,
+            }
+        )
+    texts = iter(read_examples(run.store, view, np.concatenate([rows[:0], *examples])))
+    return [
+        {**cell, "examples": [next(texts) for _ in of]} for cell, of in zip(cells, examples, strict=True)
+    ]
+
+
+def _heatmap(table: np.ndarray, pairs: Pairs, names: Names, why: str) -> bytes:
+    from dagster_divorder.view.contingency import contingency_picture
+
+    shallow, deep = pairs
+    return contingency_picture(
+        table[np.ix_(shallow, deep)],
+        [names["shallow"][at] for at in shallow],
+        [names["deep"][at] for at in deep],
+        why,
+    )
+
+
+def _maps(
+    run: Run, view: View, rows: np.ndarray, spaces: Both, names: Names, pairs: Pairs
+) -> tuple[bytes | None, str | None]:
+    """Both spaces' maps of the same documents, matched clusters in the same colour; or why there are none."""
+    from dagster_divorder.core.cluster_map import layout, why_no_map
+
+    if missing := why_no_map():
+        run.progress.note(missing)
+        return None, missing
+    from dagster_divorder.view.cluster_map import draw_maps
+
+    mapped = rows[:MAPPED]
+    shallow, deep = spaces
+    # Deep clusters in the places, and so colours, of those they are matched with.
+    place = np.full(deep.clusters, -1)
+    place[pairs[1]] = pairs[0]
+    free = np.setdiff1d(np.arange(shallow.clusters + deep.clusters), pairs[0])
+    place[place < 0] = free[: int((place < 0).sum())]
+    deep_names = [""] * max(int(place.max()) + 1, shallow.clusters)
+    for at, name in zip(place.tolist(), names["deep"], strict=True):
+        deep_names[at] = name
+    panels = []
+    for title, of, labels, own in (
+        ("Shallow", shallow, shallow.labels, names["shallow"] + [""] * (len(deep_names) - shallow.clusters)),
+        ("Deep", deep, place[deep.labels], deep_names),
+    ):
+        xy = layout(of.space.rows(view, mapped), run.settings.seed)
+        panels.append((title, xy, labels[: len(mapped)], own))
+    note = f"{len(mapped):,} documents; clusters that are matched have the same colour"
+    return draw_maps(panels, "The same documents in both spaces", note), None

@@ -1,0 +1,330 @@
+"""external_embeddings: the vectors of the user's own file (`embedding.path`), L2-normalised, by document.
+
+Per document fragment: `vectors` float32 (rows, D), and `source` uint64 (rows,), a hash of the row of the file that each
+came from, 0 where the file had none because no record of the input held the document then.
+
+The stage key names what the file held when it was first read, and is pinned. A file that has grown, was renamed or
+moved keeps it, so that only new documents are computed, and nothing is clustered again. Every row is hashed in every
+run, unless the input and the file (inode, size, times) are the same; where a known document has another vector there is
+a new key.
+Records of equal text are one document, which takes the vector of the first of them. A vector of zeros has no direction.
+Cost: the file read once, and where there are new documents their rows again; 40 bytes a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import xxhash
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.fragments import fill
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.run import Run, content_hash
+from dagster_divorder.pipeline.sample import document_index
+from dagster_divorder.settings import CODE_VERSIONS
+from dagster_divorder.store.arrays import unpack
+from dagster_divorder.store.fits import Fit, pin, pinned, read_fit
+from dagster_divorder.store.fragments import records_folder
+from dagster_divorder.store.ids import IdIndex, to_bytes
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.vectors import NpyVectors, Take, VectorFile, open_vectors, row_hashes
+from dagster_divorder.store.view import Fragment, View, offsets
+
+STAGE = "external_embeddings"
+INFO = "vectors.json"
+
+
+def run(run: Run) -> Receipt:
+    raw_docs, view = run.receipt("raw_docs"), load_view(run)
+    settings = run.settings
+    path = settings.embedding.path
+    assert path is not None
+    recipe = settings.recipe(STAGE)
+    figures = raw_docs.report
+    file = open_external(
+        path,
+        records=len(view),
+        documents=figures["documents"],
+        refused=figures["rejected_records"],
+        rejects=run.store.path(raw_docs.files["rejects"]),
+    )
+    read_as = content_hash(_state(path), raw_docs.version)
+    last = load_receipt(run.store, STAGE)
+    if last and last.recipe == recipe and last.report["read_as"] == read_as and _is_whole(run, view, last):
+        again = {
+            "new_documents": 0,
+            "reused_documents": last.report["documents"],
+            "read": "no: it has not changed",
+        }
+        return replace(last, report={**last.report, **again})
+    found = _scan(run, view, file)
+    fit, key, reason = _known_as(run, view, file, found, last)
+    files = StageFiles(run.store, STAGE, key)
+    present = files.present()
+    start = offsets(view.documents)
+    missing = [at for at, fragment in enumerate(view.documents) if fragment.name not in present]
+    rows_of = {view.documents[at].name: slice(start[at], start[at + 1]) for at in missing}
+    wanted = np.concatenate([np.empty(0, np.int64), *(found.row[rows] for rows in rows_of.values())])
+    with file.taker(np.unique(wanted[wanted >= 0]), run.store.root) as take:
+
+        def read(fragment: Fragment) -> dict[str, np.ndarray]:
+            rows = rows_of[fragment.name]
+            return {
+                "vectors": _vectors(file, take, found.row[rows], found.source[rows]),
+                "source": found.source[rows],
+            }
+
+        delta = fill(run, files, view, read, "reading vectors")
+    used = view.used_documents()
+    zero = row_hashes(np.zeros((1, file.dims), file.dtype))
+    return Receipt(
+        stage=STAGE,
+        recipe=recipe,
+        key=key,
+        version=content_hash(key, raw_docs.version),
+        uses={"raw_docs": raw_docs.version},
+        files={"fit": fit.folder},
+        report={
+            **delta.report(),
+            "path": str(path),
+            "dim": file.dims,
+            "dtype": str(file.dtype),
+            "keyed_by": file.keyed_by,
+            "rows": file.rows,
+            "read": reason,
+            "rows_of_no_document": found.unmatched,
+            "copies_with_other_vectors": found.disagreeing,
+            "zero_vectors": int((found.source[used] == zero).sum()),
+            "read_as": read_as,
+        },
+    )
+
+
+def open_external(path: Path, *, records: int, documents: int, refused: int, rejects: Path) -> VectorFile:
+    """The vectors of an input of so many accepted and refused records; `rejects` is where those are named.
+
+    Raises:
+        InputError: they cannot be read, or there is another number of rows than of records.
+    """
+    file = open_vectors(path)
+    if not isinstance(file, NpyVectors) or file.rows == records:
+        return file
+    if file.rows == records + refused:
+        remedy = f"leave out the rows of the {refused:,} refused records, whose lines {rejects} names"
+    elif file.rows > records:
+        remedy = "embed the input as it is now, in its order"
+    else:
+        remedy = "embed the records that have come, and save all rows in input order"
+    raise InputError(
+        f"{path} has {file.rows:,} rows; the input has {records:,} records ({documents:,} distinct documents; "
+        f"{refused:,} more records were refused); expected a row for each accepted record, in input order: {remedy}, "
+        "or write a Parquet file with a column doc_id and a vector"
+    )
+
+
+def _state(path: Path) -> list[int]:
+    """What changes with a file. Its time of change is the system's own: no program can set it back."""
+    found = path.stat()
+    return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+
+
+def _is_whole(run: Run, view: View, last: Receipt) -> bool:
+    present = StageFiles(run.store, last.stage, last.key).present()
+    return all(fragment.name in present for fragment in view.documents)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a file holds for the documents of a view.
+
+    By document row: `row` int64, the row of the file, -1 where it has none; `source` uint64, that row's hash, 0 where
+    it has none. `unmatched`: rows of no document; `disagreeing`: records whose vector is not that of the first record
+    of the same text.
+    """
+
+    row: np.ndarray
+    source: np.ndarray
+    unmatched: int
+    disagreeing: int
+
+
+def _scan(run: Run, view: View, file: VectorFile) -> _Found:
+    """Read the file once, and check all of it.
+
+    Raises:
+        InputError: NaN or infinity, an id that comes again with another vector, documents without one.
+    """
+    locate = _locator(run, view, file)
+    row = np.full(view.document_rows, -1, np.int64)
+    source = np.zeros(view.document_rows, np.uint64)
+    copies: list[tuple[np.ndarray, np.ndarray]] = []
+    unmatched = 0
+    with run.progress("reading vectors", file.rows, "rows") as advance:
+        for block in file.blocks():
+            _check_finite(file, block.vectors, block.first)
+            hashes = row_hashes(block.vectors)
+            document, leads = locate(block.keys, block.first)
+            unmatched += int((document < 0).sum())
+            at = np.flatnonzero(leads)
+            of = document[at]
+            new = row[of] < 0
+            # Of several values for one place the last stays, so this leaves the first.
+            row[of[new][::-1]] = (block.first + at[new])[::-1]
+            source[of[new][::-1]] = hashes[at[new]][::-1]
+            for again in np.flatnonzero(source[of] != hashes[at])[:1]:
+                raise InputError(
+                    f"{file.path}: rows {row[of[again]]} and {block.first + at[again]} have the same {file.keyed_by} "
+                    "and different vectors; expected one vector for each: leave out one of the rows"
+                )
+            other = np.flatnonzero(~leads & (document >= 0))
+            if len(other):
+                copies.append((document[other], hashes[other]))
+            advance(len(hashes))
+    lacking = view.used_documents() & (row < 0)
+    if lacking.any():
+        ids, _ = document_index(run.store, view)
+        raise InputError(
+            f"{file.path} has no vector for {int(lacking.sum()):,} of {int(view.used_documents().sum()):,} documents, "
+            f"the first of them doc_id {to_bytes(ids[lacking][:1]).hex()}; expected one for each: embed them and add "
+            "their rows"
+        )
+    disagreeing = sum(int((source[of] != hashes).sum()) for of, hashes in copies)
+    return _Found(row, source, unmatched, disagreeing)
+
+
+def _check_finite(file: VectorFile, vectors: np.ndarray, first: int) -> None:
+    finite = np.isfinite(vectors)
+    if not finite.all():
+        row, column = (int(place[0]) for place in np.nonzero(~finite))
+        raise InputError(
+            f"{file.path}: row {first + row} (counted from 0) holds {vectors[row, column]} in column {column}; "
+            "expected finite numbers: embed that document again"
+        )
+
+
+Locate = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+
+
+def _locator(run: Run, view: View, file: VectorFile) -> Locate:
+    """A function of the keys of a block and its first row: document row of each, int64 (n,), -1 where the input holds
+    no such document; and whether it leads, bool (n,), being the first record of its document."""
+    first_record = np.full(view.document_rows, -1, np.int64)
+    first_record[view.document_row[::-1]] = np.arange(len(view) - 1, -1, -1)
+
+    def of_records(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        document = np.where(records < 0, -1, view.document_row[records])
+        return document, (records >= 0) & (first_record[document] == records)
+
+    if file.keyed_by == "row":
+
+        def by_row(keys: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
+            for at in np.flatnonzero((keys < 0) | (keys >= len(view)))[:1]:
+                raise InputError(
+                    f"{file.path}: 'row' is {keys[at]} in row {first + at}; expected the number of a record, 0 to "
+                    f"{len(view) - 1:,}: number the records in input order from 0"
+                )
+            return of_records(keys)
+
+        return by_row
+
+    index = IdIndex()
+    if file.keyed_by == "doc_id":
+        index.add(document_index(run.store, view)[0])
+        used = view.used_documents()
+
+        def by_document(keys: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
+            document = index.find(keys)
+            leads = (document >= 0) & used[document]
+            return np.where(leads, document, -1), leads
+
+        return by_document
+
+    present = run.store.sealed(f"{records_folder(run.receipt('raw_docs').key)}/index")
+    index.add(np.concatenate([unpack(run.store.unseal(present[part.name]))["id"] for part in view.records]))
+    record_at = np.full(index.size, -1, np.int64)
+    record_at[view.record_row[::-1]] = np.arange(len(view) - 1, -1, -1)
+
+    def by_record(keys: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
+        stored = index.find(keys)
+        return of_records(np.where(stored < 0, -1, record_at[stored]))
+
+    return by_record
+
+
+def _vectors(file: VectorFile, take: Take, rows: np.ndarray, source: np.ndarray) -> np.ndarray:
+    """Unit vectors float32 (n, D) of some rows of the file, zero for -1; `source` is their hashes."""
+    from dagster_divorder.core.kernels.project import unit_rows
+
+    there = rows >= 0
+    taken = take(rows[there])
+    if not np.array_equal(row_hashes(taken), source[there]):
+        raise InputError(f"{file.path} changed while it was read; run again")
+    vectors = np.zeros((len(rows), file.dims), np.float32)
+    units = np.empty(taken.shape, np.float32)
+    unit_rows(taken if taken.dtype == np.float64 else taken.astype(np.float32, copy=False), units)
+    vectors[there] = units
+    return vectors
+
+
+def pinned_key(run: Run) -> str | None:
+    """The stage key of the vectors at `embedding.path`, None before they have been read."""
+    fit = pinned(run.store, STAGE, run.settings.recipe(STAGE))
+    return str(_info(run, fit)["key"]) if fit else None
+
+
+def _info(run: Run, fit: Fit) -> dict[str, Any]:
+    info: dict[str, Any] = orjson.loads(read_fit(run.store, fit)[INFO])
+    return info
+
+
+def _known_as(
+    run: Run, view: View, file: VectorFile, found: _Found, last: Receipt | None
+) -> tuple[Fit, str, str]:
+    """The fit, the stage key that it pins, and why it is that one: the pinned key, if no known document has another
+    vector now; else that of the last run, which may have read a file of another name; else a new one."""
+    recipe = run.settings.recipe(STAGE)
+    fit = pinned(run.store, STAGE, recipe)
+    reason = "first run with these vectors"
+    if fit:
+        info = _info(run, fit)
+        _, reason = _compare(run, view, file, found, info["key"], info["dims"])
+        if not reason:
+            return fit, info["key"], f"no: pinned ({fit.reason})"
+    if last and last.recipe.partition("-")[0] == recipe.partition("-")[0]:
+        known, other = _compare(run, view, file, found, last.key, last.report["dim"])
+        if known and not other:
+            reason = "the vectors of the last run"
+            return _pin(run, last.key, file.dims, reason), last.key, reason
+    content = xxhash.xxh3_128_hexdigest(found.source[view.document_row])
+    key = content_hash(STAGE, CODE_VERSIONS[STAGE], file.dims, content)
+    return _pin(run, key, file.dims, reason), key, reason
+
+
+def _pin(run: Run, key: str, dims: int, reason: str) -> Fit:
+    files = {INFO: orjson.dumps({"key": key, "dims": dims})}
+    return pin(run.store, STAGE, run.settings.recipe(STAGE), files, reason)
+
+
+def _compare(run: Run, view: View, file: VectorFile, found: _Found, key: str, dims: int) -> tuple[int, str]:
+    """How many documents of the input are stored under a key, and how the file's vectors differ from theirs, "" where
+    they do not."""
+    if dims != file.dims:
+        return 0, f"the vectors have {file.dims} dims now, not {dims}"
+    used, start = view.used_documents(), offsets(view.documents)
+    files = StageFiles(run.store, STAGE, key)
+    present = files.present()
+    known = other = 0
+    for at, fragment in enumerate(view.documents):
+        if fragment.name in present:
+            rows = slice(start[at], start[at + 1])
+            source = files.column([fragment], "source")
+            known += int(used[rows].sum())
+            other += int((used[rows] & (source != found.source[rows])).sum())
+    return known, f"{other:,} of {known:,} known documents have another vector now" if other else ""

@@ -1,0 +1,206 @@
+"""Has the input changed since the last run read it, and may a run start? What the sensor of `defs.automation` asks.
+
+Times and sizes come first: where no file's differ from those of the last look that was answered, nothing is read. A
+change has to be still for `automation.settle_seconds` by the watcher's own clock, whatever the files' times say. Then
+the input is held against the readings of the last run: where every byte is what that run read (a file was touched, or
+someone has run the pipeline by hand meanwhile), no run is needed.
+
+Guarantee: a change is answered once, whether its run succeeds or fails, also across restarts of the watcher, since all
+it knows is in the cursor and in the store.
+Cost: one `stat` a file; after a change, hashing the files if no size differs and they have CONTENT_BYTES at most.
+Known weakness: in a larger input, and where a last line has no line feed, a touched file starts a run, which then finds
+nothing new.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+import xxhash
+
+from dagster_divorder.errors import DivOrderError, InputError
+from dagster_divorder.pipeline.graph import OUTPUT
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.inputs import find_files, is_plain, kind_of
+from dagster_divorder.store.local import LocalStore, megabytes
+from dagster_divorder.store.readings import Known, Prefix, Reading, load_readings
+from dagster_divorder.store.receipts import load_receipt
+
+CONTENT_BYTES = 2 << 30
+"""A larger input is not hashed to see whether a change is one: a look has to end within a minute on a slow disk too."""
+_NAMED = 3
+"""Files that a reason names."""
+
+_UNUSABLE = "unusable"
+"""The state of an input that is missing or that no run could read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """What a watcher remembers: the state of the input that is answered for, another one that it has noticed, and when
+    (seconds since the epoch)."""
+
+    seen: str | None = None
+    noticed: str | None = None
+    since: float = 0.0
+
+    def to_json(self) -> str:
+        return orjson.dumps(asdict(self)).decode()
+
+    @classmethod
+    def from_json(cls, text: str | None) -> Cursor:
+        """A cursor from its JSON; a new one where there is none, or one that another version wrote."""
+        try:
+            return cls(**orjson.loads(text)) if text else cls()
+        except (orjson.JSONDecodeError, TypeError):
+            return cls()
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What came of one look: whether a run is to start, why (or why not), and what to remember."""
+
+    start: bool
+    reason: str
+    cursor: Cursor
+
+
+class _File(NamedTuple):
+    path: Path
+    size: int
+    identity: tuple[int, ...]
+
+
+def look(settings: Settings, cursor: Cursor, now: float, in_progress: Callable[[], str | None]) -> Look:
+    """One look at the input.
+
+    Args:
+        now: seconds since the epoch, by the clock of every look.
+        in_progress: says which run is under way, None if there is none; asked only where a run may have to start.
+    """
+    try:
+        files = _stat_all(settings)
+    except InputError as error:
+        return Look(False, f"{error}. A run starts once there is input.", replace(cursor, seen=_UNUSABLE))
+    state = _state_of(files)
+    if state == cursor.seen:
+        return Look(False, f"no change in {_count(files)}", cursor)
+    if busy := in_progress():
+        return Look(False, f"{busy}; the input is looked at again when it has ended", cursor)
+    read = _readings(settings)
+    if read is None and cursor.seen is None:
+        reason = (
+            f"nothing was ever made of this input ({_count(files)}): materialise it once (Materialize all, or the job "
+            "curate); from then on every change starts a run by itself"
+        )
+        return Look(False, reason, Cursor(seen=state))
+    if state != cursor.noticed or now < cursor.since:
+        cursor = replace(cursor, noticed=state, since=now)
+    changes = _changed_sizes(files, read or [])
+    if now - cursor.since < settings.automation.settle_seconds:
+        what = _few(changes) or f"times of {_count(files)}"
+        wait = f"a run starts once the input has been still for {settings.automation.settle_seconds:g} s"
+        return Look(False, f"changed: {what}; {wait}", cursor)
+    answered = Cursor(seen=state)
+    changes = changes or _changed_contents(files, read or [])
+    if not changes and _is_up_to_date(settings):
+        return Look(False, f"only times differ: {_count(files)}, every byte as the last run read it", answered)
+    return Look(True, _few(changes) or "the last run did not come to its end", answered)
+
+
+def _stat_all(settings: Settings) -> list[_File]:
+    _, paths = find_files(settings.input.paths)
+    files = []
+    for path in paths:
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise InputError(f"{path} cannot be looked at: {error.strerror}") from None
+        # The change time cannot be set: it tells a file that was put back with its old times.
+        identity = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        files.append(_File(path, found.st_size, identity))
+    return files
+
+
+def _state_of(files: Sequence[_File]) -> str:
+    return xxhash.xxh3_128_hexdigest(orjson.dumps([(str(file.path), file.identity) for file in files]))
+
+
+def _readings(settings: Settings) -> list[Reading] | None:
+    """What the last run on the store read of each file, None if there was none."""
+    store = LocalStore(settings.store.path)
+    try:
+        receipt = load_receipt(store, "raw_docs")
+        return load_readings(store, receipt.files["readings"]) if receipt else None
+    except DivOrderError:
+        # Damage is for the next run to find and mend.
+        return []
+
+
+def _is_up_to_date(settings: Settings) -> bool:
+    """Whether what was read last has gone all the way to the output, under these settings."""
+    from dagster_divorder.pipeline.run import Run
+
+    try:
+        Run(settings, LocalStore(settings.store.path)).receipt(OUTPUT)
+    except DivOrderError:
+        return False
+    return True
+
+
+def _changed_sizes(files: Sequence[_File], readings: Sequence[Reading]) -> list[str]:
+    """What sizes and names tell of a change, for people."""
+    before = {reading.path: reading.size for reading in readings}
+    changes = []
+    for file in _with_content(files):
+        size = before.pop(str(file.path), None)
+        if size is None:
+            changes.append(f"{file.path.name} is new ({megabytes(file.size)})")
+        elif size != file.size:
+            more = "more" if file.size > size else "less"
+            changes.append(f"{file.path.name} has {abs(file.size - size):,} bytes {more}")
+    return changes + [f"{Path(path).name} is gone" for path in before]
+
+
+def _changed_contents(files: Sequence[_File], readings: Sequence[Reading]) -> list[str]:
+    """What is not as it was read, of files that have the sizes that were read."""
+    files = _with_content(files)
+    if [str(file.path) for file in files] != [reading.path for reading in readings]:
+        return ["the files are in another order"]
+    size = sum(file.size for file in files)
+    if size > CONTENT_BYTES:
+        return [f"times of {_count(files)}, which are too large to look into"]
+    known = Known(readings, size)
+    return [f"{file.path.name} has other content" for file in files if not _is_unchanged(file.path, known)]
+
+
+def _is_unchanged(path: Path, known: Known) -> bool:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            if kind_of(path) == "jsonl" and is_plain(path):
+                found = known.unchanged(file, str(path))
+                reading = found[0] if found else None
+            else:
+                reading = known.same(file, str(path), Prefix.of_all(file))
+    except OSError:
+        return False
+    return reading is not None and reading.path == str(path)
+
+
+def _with_content(files: Sequence[_File]) -> list[_File]:
+    """An empty file has no reading."""
+    return [file for file in files if file.size]
+
+
+def _few(changes: Sequence[str]) -> str:
+    more = [f"and {len(changes) - _NAMED:,} more"] if len(changes) > _NAMED else []
+    return ", ".join([*changes[:_NAMED], *more])
+
+
+def _count(files: Sequence[_File]) -> str:
+    return f"{len(files):,} input file{'s' if len(files) != 1 else ''}"

@@ -1,0 +1,101 @@
+"""Numbers and texts as a reader wants them."""
+
+from __future__ import annotations
+
+import unicodedata
+
+CLIP = 240
+"""Characters of a document's text that are shown."""
+READ = 4 * CLIP + 1
+"""Characters that `clip` looks at: more than are shown, since white space is folded, and one to see that there are more."""
+
+WORD = 24
+"""Characters of a word that is rather left out than cut."""
+
+_ASIDE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """`digits` significant digits and thousands separators; a whole number in full; a dash where there is none."""
+    if value is None or value != value:
+        return "–"
+    if float(value).is_integer() or abs(value) >= 10**digits:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}" if abs(value) >= 1e-4 else f"{value:.1e}"
+
+
+def fixed(value: float | None, decimals: int = 2) -> str:
+    """So many decimals, so that a column of numbers can be compared."""
+    return "–" if value is None or value != value else f"{value:,.{decimals}f}"
+
+
+def points(share: float | None) -> str:
+    """A share, or a difference of shares, in per cent without the unit: two decimals."""
+    return fixed(None if share is None else 100 * share)
+
+
+def percent_fixed(share: float) -> str:
+    """A share in a column of them: two decimals."""
+    return f"{points(share)}\u00a0%"
+
+
+def percent(share: float | None) -> str:
+    """A share, such as `4.2 %`, which no line end cuts."""
+    return "–" if share is None or share != share else f"{number(100 * share)}\u00a0%"
+
+
+def short(value: float) -> str:
+    """A large number in three digits, such as `38.5M`."""
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return number(value)
+
+
+def megabytes(size: float) -> str:
+    """Bytes as people read them."""
+    return f"{size / 1e6:,.1f} MB"
+
+
+def seconds(value: float) -> str:
+    """A duration: `0.24 s`, `15.7 s`, `3 min 20 s`."""
+    if value < 60:
+        return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+    hours, rest = divmod(round(value), 3600)
+    minutes, left = divmod(rest, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {left} s"
+
+
+def times(ours: float, other: float) -> str:
+    """How many times smaller ours is, such as `3.4 times less`."""
+    if ours == other or 0.95 < ours / (other or 1) < 1.05:
+        return "about the same"
+    if ours == 0:
+        return "none left"
+    if other == 0:
+        return "shuffling: none"
+    return f"{number(other / ours, 2)} times less" if ours < other else f"{number(ours / other, 2)} times more"
+
+
+def count(of: int, what: str) -> str:
+    """`1 document`, `2,000 documents`."""
+    return f"{of:,} {what}" if of == 1 else f"{of:,} {what}s"
+
+
+def listed(names: list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def clip(text: str, characters: int = CLIP) -> str:
+    """The beginning of a text on one line. Control characters, and those that turn the direction of writing or show
+    nothing, are left out, so that no text can disguise what stands beside it."""
+    head = text[: 4 * characters]
+    shown = "".join(" " if c.isspace() else "" if unicodedata.category(c) in _ASIDE else c for c in head)
+    line = " ".join(shown.split())
+    if len(line) <= characters and len(text) <= len(head):
+        return line
+    cut = line[:characters]
+    # Between words, where the last one is none that fills the line.
+    words, _, last = cut.rpartition(" ")
+    return f"{(words if words and len(last) < WORD else cut).rstrip()} …"

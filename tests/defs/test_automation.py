@@ -1,0 +1,140 @@
+"""The sensor and the schedule: which run they start, and that they start none while one is under way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.test_utils import create_run_for_test
+
+from dagster_divorder.defs.automation import SILENT_SECONDS, WHY, daily, watch_input
+from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.store.local import LocalStore
+
+Load = Callable[[], dg.Definitions]
+
+
+@pytest.fixture
+def settings(config: Path) -> Settings:
+    config.write_text(config.read_text() + "[automation]\nsettle_seconds = 0\ninterval_seconds = 3\n")
+    return load_settings(config)
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+class Daemon:
+    """Ticks of the sensor, which remembers its cursor."""
+
+    def __init__(self, settings: Settings, instance: dg.DagsterInstance) -> None:
+        self.sensor, self.instance, self.cursor = watch_input(settings), instance, None
+
+    def tick(self) -> dg.RunRequest | str:
+        """The run that a tick asks for, or why it asks for none."""
+        context = dg.build_sensor_context(instance=self.instance, cursor=self.cursor)
+        found = self.sensor.evaluate_tick(context)
+        self.cursor = found.cursor
+        return found.run_requests[0] if found.run_requests else str(found.skip_message)
+
+
+def append(config: Path) -> None:
+    with open(config.parent / "docs.jsonl", "ab") as file:
+        file.write(b'{"text": "one more"}\n')
+
+
+def test_the_location_has_a_sensor_that_is_on_and_a_schedule_that_is_off(
+    load: Load, settings: Settings
+) -> None:
+    repository = load().get_repository_def()
+    (sensor,), (schedule,) = repository.sensor_defs, repository.schedule_defs
+    assert (sensor.job_name, sensor.default_status) == ("curate", dg.DefaultSensorStatus.RUNNING)
+    assert sensor.minimum_interval_seconds == 3
+    assert (schedule.job_name, schedule.default_status) == ("curate", dg.DefaultScheduleStatus.STOPPED)
+    assert schedule.cron_schedule == "0 3 * * *"
+
+
+def test_the_schedule_asks_for_one_run(load: Load, instance: dg.DagsterInstance) -> None:
+    repository = load().get_repository_def()
+    context = dg.build_schedule_context(instance=instance, repository_def=repository)
+    (request,) = daily.evaluate_tick(context).run_requests or []
+    assert request.run_config == {}
+
+
+def test_appended_lines_ask_for_one_run_and_say_why(
+    settings: Settings, config: Path, instance: dg.DagsterInstance
+) -> None:
+    daemon = Daemon(settings, instance)
+    assert "materialise it once" in str(daemon.tick())
+    append(config)
+    request = daemon.tick()
+    assert isinstance(request, dg.RunRequest)
+    assert request.run_key is None
+    assert request.tags[WHY].startswith("docs.jsonl")
+    # Another daemon goes on from the same cursor.
+    other = Daemon(settings, instance)
+    other.cursor = daemon.cursor
+    assert other.tick() == "no change in 1 input file"
+
+
+def test_a_missing_input_is_said_plainly(
+    settings: Settings, config: Path, instance: dg.DagsterInstance
+) -> None:
+    (config.parent / "docs.jsonl").unlink()
+    said = str(Daemon(settings, instance).tick())
+    assert "no file matches" in said
+    assert str(config.parent / "docs.jsonl") in said
+
+
+@pytest.mark.parametrize("job", ["curate", "report", "__ASSET_JOB"])
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.CANCELING])
+def test_while_a_run_is_under_way_no_other_is_asked_for(
+    settings: Settings, config: Path, instance: dg.DagsterInstance, job: str, status: dg.DagsterRunStatus
+) -> None:
+    daemon = Daemon(settings, instance)
+    daemon.tick()
+    append(config)
+    run = create_run_for_test(instance, job_name=job, status=status)
+    before = daemon.cursor
+    said = str(daemon.tick())
+    assert f"run {run.run_id[:8]} ({job}) is {status.value.lower()}" in said
+    assert daemon.cursor == before
+    instance.delete_run(run.run_id)
+    assert isinstance(daemon.tick(), dg.RunRequest)
+
+
+def test_runs_of_others_do_not_count(settings: Settings, config: Path, instance: dg.DagsterInstance) -> None:
+    daemon = Daemon(settings, instance)
+    daemon.tick()
+    append(config)
+    create_run_for_test(instance, job_name="theirs", status=dg.DagsterRunStatus.STARTED)
+    assert isinstance(daemon.tick(), dg.RunRequest)
+
+
+@pytest.mark.parametrize("holds_the_store", [True, False])
+def test_a_run_whose_process_was_killed_holds_nothing_up(
+    settings: Settings,
+    config: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    holds_the_store: bool,
+) -> None:
+    daemon = Daemon(settings, instance)
+    daemon.tick()
+    append(config)
+    run = create_run_for_test(instance, job_name="curate", status=dg.DagsterRunStatus.STARTED)
+    instance.report_engine_event("alive", run)
+    assert "is started" in str(daemon.tick())
+    # It is silent from then on.
+    later = time.time() + SILENT_SECONDS + 1
+    monkeypatch.setattr("dagster_divorder.defs.automation.time.time", lambda: later)
+    if holds_the_store:
+        with LocalStore(settings.store.path).lease():
+            assert "is started" in str(daemon.tick())
+    else:
+        assert isinstance(daemon.tick(), dg.RunRequest)

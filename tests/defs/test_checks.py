@@ -1,0 +1,61 @@
+"""Asset checks run with their assets; one that finds a broken order stops what would be made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+import numpy as np
+import pytest
+
+from dagster_divorder.pipeline.verify import PROMISES
+
+Load = Callable[[], dg.Definitions]
+
+
+@pytest.mark.parametrize("strategy", ["balanced", "original"])
+def test_checks_run_with_the_assets_and_say_what_they_found(load: Load, config: Path, strategy: str) -> None:
+    config.write_text(
+        config.read_text().replace("[sequence]", f'[sequence]\nstrategy = "{strategy}"')
+        + f'[order]\nstrategy = "{strategy}"\ntraits = {{ cluster = 1.0 }}\n'
+    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = load().resolve_job_def("curate").execute_in_process(instance=instance)
+        assert run.success  # a check that warns does not fail the run
+        checks = {check.check_name: check for check in run.get_asset_check_evaluations()}
+    assert set(checks) == set(PROMISES)
+    for name, check in checks.items():
+        assert check.asset_key == dg.AssetKey(PROMISES[name].stage)
+        assert check.blocking == PROMISES[name].essential
+        assert check.passed == (strategy == "balanced" or name != "order_beats_shuffling"), check.description
+    beaten = checks["order_beats_shuffling"]
+    assert beaten.severity == dg.AssetCheckSeverity.WARN
+    assert "any batch: cluster mean" in str(beaten.description)
+    assert "not compared: 10 batches" in str(beaten.description)
+    assert ("What to do: sequence.strategy is 'original'" in str(beaten.description)) != beaten.passed
+    output = checks["every_record_in_output"]
+    assert output.metadata["records"].value == output.metadata["planned_records"].value == 120
+    assert output.metadata["multiset_hash"].value == output.metadata["planned_multiset_hash"].value
+
+
+def test_a_broken_order_stops_the_run_before_an_output_is_made_from_it(
+    load: Load, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "dagster_divorder.pipeline.greedy_order.order_documents",
+        lambda traits, *_, **__: np.zeros(len(traits.tokens), np.int64),
+    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = load().resolve_job_def("curate").execute_in_process(instance=instance, raise_on_error=False)
+        assert not run.success
+        made = {event.asset_key.to_user_string() for event in run.get_asset_materialization_events()}
+        checks = {check.check_name: check for check in run.get_asset_check_evaluations()}
+    assert "greedy_order" in made
+    assert made.isdisjoint({"packed_sequences", "sequence_order", "curated_output"})
+    check = checks["order_is_a_permutation"]
+    assert not check.passed
+    assert check.severity == dg.AssetCheckSeverity.ERROR
+    assert "119 left out, 1 named more than once" in str(check.description)
+    assert "What to do: delete the folder" in str(check.description)
+    assert not (config.parent / "curated").exists()

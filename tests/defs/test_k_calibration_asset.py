@@ -1,0 +1,48 @@
+"""The asset k_calibration: in the way of clusters where they ask for it, evidence where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from dagster_divorder.settings import load_settings
+from tests.defs.conftest import metadata_of
+
+Load = Callable[[], dg.Definitions]
+
+
+def upstream(defs: dg.Definitions, name: str) -> set[str]:
+    return {key.to_user_string() for key in defs.resolve_asset_graph().get(dg.AssetKey(name)).parent_keys}
+
+
+@pytest.fixture
+def auto(config: Path) -> Path:
+    config.write_text(config.read_text().replace("k = 4", 'k = "auto"').replace("[2, 3, 4]", "[3, 5, 200]"))
+    return config
+
+
+def test_clusters_read_it_where_k_is_auto(load: Load, config: Path) -> None:
+    assert upstream(load(), "clusters") == {"shallow_embeddings"}
+    config.write_text(config.read_text().replace("k = 4", 'k = "auto"'))
+    assert upstream(load(), "clusters") == {"shallow_embeddings", "k_calibration"}
+
+
+def test_it_shows_table_and_picture_and_clusters_follow(auto: Path, load: Load) -> None:
+    defs = load()
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = dg.materialize(
+            list(defs.assets or []),  # type: ignore[arg-type]
+            selection=dg.AssetSelection.assets("clusters").upstream(),
+            instance=instance,
+            resources={"settings": load_settings(auto)},
+        )
+    assert run.success
+    made = metadata_of(run)
+    shown = made["k_calibration"]
+    assert [record.data["k"] for record in shown["calibration"].value.records] == [3, 5]
+    assert shown["recommended"].value == made["clusters"]["k"].value
+    assert shown["notes"].value == ["200 not tried: more than the documents there are (120)"]
+    assert str(shown["picture"].value).startswith("![silhouettes](data:image/png;base64,")

@@ -1,0 +1,244 @@
+"""k_calibration on real files: it finds planted topics, says what the pipeline then does, and is kept while the corpus
+stays much the same."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from sklearn.metrics import silhouette_samples
+
+from dagster_divorder import load_results, run_all, run_stage
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline import k_calibration as module
+from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.k_calibration import _load, load_table
+from dagster_divorder.pipeline.prune import prune
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.space import chosen_space
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt
+from tests.conftest import TOPICS, write_jsonl
+
+VALUES = (2, 3, 4, 5, 8, 12)
+
+
+def planted(per_topic: int, seed: int = 0, topics: tuple[str, ...] = tuple(TOPICS)) -> list[dict[str, Any]]:
+    """Records of words drawn from each topic's own: nothing but topics tells them apart."""
+    random = np.random.default_rng(seed)
+    return [
+        {"text": " ".join([topic, *random.choice(TOPICS[topic].split(), random.integers(20, 80))])}
+        for topic in topics
+        for _ in range(per_topic)
+    ]
+
+
+def settings_of(folder: Path, **sections: Any) -> Settings:
+    base: dict[str, Any] = {
+        "input": {"paths": [str(folder / "docs.jsonl")]},
+        "store": {"path": folder / "store"},
+        "output": {"path": folder / "curated", "plot": False},
+        "model": {"vocab_size": 512, "dim": 16},
+        "clusters": {"k": "auto"},
+        "k_calibration": {"values": VALUES},
+        "sequence": {"length": 128, "batch": 4},
+    }
+    return Settings(
+        **{name: {**base.get(name, {}), **sections.get(name, {})} for name in {**base, **sections}}
+    )
+
+
+def table(settings: Settings, receipt: Receipt) -> list[dict[str, Any]]:
+    return load_table(LocalStore(settings.store.path), receipt.files["fit"])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, dict[str, Receipt]]:
+    """A run over four topics; some records are copies."""
+    folder = tmp_path_factory.mktemp("calibration")
+    records = planted(50)
+    write_jsonl(folder / "docs.jsonl", [*records, *records[:30]])
+    settings = settings_of(folder)
+    return settings, run_all(settings, Silent())
+
+
+def test_planted_topics_are_found_and_clustered(made: tuple[Settings, dict[str, Receipt]]) -> None:
+    settings, receipts = made
+    report = receipts["k_calibration"].report
+    assert (report["recommended"], receipts["clusters"].report["k"]) == (4, 4)
+    assert report["documents"] == report["new_documents"] == 200
+    assert report["measured"] == "first run with these settings and vectors"
+    rows = table(settings, receipts["k_calibration"])
+    assert [row["k"] for row in rows] == list(VALUES)
+    assert [row["k"] for row in rows if row["recommended"]] == [4]
+    assert report["best_silhouette"] == max(row["silhouette"] for row in rows)
+    for row in rows:
+        assert row["clusters"] == row["k"]
+        assert 1 <= row["smallest"] <= row["median"] <= row["largest"]
+        assert row["smallest"] * row["k"] <= 200 <= row["largest"] * row["k"]
+        distinct = row["distinct clusters a sequence"]
+        assert row["share of the clusters"] == distinct / row["clusters"] <= 1
+        for name in ("distinct clusters a sequence", "worst share, batch anywhere"):
+            times = row[name] / row[f"{name}, shuffled"]
+            assert row[f"{name}, times shuffled"] == times
+            assert times > 1 if name.startswith("distinct") else times < 1
+
+
+def test_what_is_measured_is_what_the_pipeline_then_does(made: tuple[Settings, dict[str, Receipt]]) -> None:
+    """Silhouette and sizes of the clusters that come out, and the figures of the order that they lead to."""
+    settings, receipts = made
+    (row,) = (row for row in table(settings, receipts["k_calibration"]) if row["recommended"])
+    results = load_results(settings.store.path)
+    first = ~results.documents["doc_id"].duplicated().to_numpy()
+    labels = results.documents["cluster"].to_numpy()[first]
+    vectors = np.asarray(results.embeddings)[first]
+    sizes = np.bincount(labels)
+    assert (row["smallest"], row["median"], row["largest"]) == (sizes.min(), np.median(sizes), sizes.max())
+    # Pooled by idf, so seen from the centre of the sample, which is here all documents.
+    expected = silhouette_samples(vectors - vectors.mean(axis=0), labels, metric="cosine").mean()
+    assert row["silhouette"] == pytest.approx(expected, abs=1e-5)
+    sequences = results.metrics["sequences"]
+    assert row["distinct clusters a sequence"] == sequences["split"]["mean"]
+    assert row["worst share, batch anywhere"] == sequences["windows"]["batch"]["cluster"]["worst"]
+
+
+def test_nothing_new_keeps_it_and_it_survives_a_prune(made: tuple[Settings, dict[str, Receipt]]) -> None:
+    settings, receipts = made
+    prune(LocalStore(settings.store.path).open())
+    before = receipts["k_calibration"]
+    for changed in (settings, settings.model_copy(update={"k_calibration": kept(settings, refresh=0.0)})):
+        again = run_stage("k_calibration", changed, Silent())
+        assert (again.version, again.files, again.recipe) == (before.version, before.files, before.recipe)
+        assert again.report["new_documents"] == 0
+        assert again.report["measured"] == "no: kept (first run with these settings and vectors)"
+
+
+def kept(settings: Settings, **changes: Any) -> Any:
+    return settings.k_calibration.model_copy(update=changes)
+
+
+def test_vectors_beyond_the_cap_are_read_fragment_by_fragment(
+    made: tuple[Settings, dict[str, Receipt]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, _ = made
+    run = Run(settings, LocalStore(settings.store.path), Silent())
+    view, space = load_view(run), chosen_space(run)
+    held = _load(run, view, space)
+    assert held.held.shape == (200, 16)
+    monkeypatch.setattr(module, "HELD_BYTES", 150 * 4 * 16)
+    read = _load(run, view, space)
+    assert_array_equal(read.held, held.held[:150])
+    for of in (held, read):
+        found = np.full((200, 16), np.nan)
+        for places, vectors in of.batches():
+            assert np.isnan(found[places]).all()
+            found[places] = vectors
+        assert_array_equal(found, held.held)
+    streamed = settings.model_copy(
+        update={"clusters": settings.clusters.model_copy(update={"algorithm": "minibatch"})}
+    )
+    receipt = run_stage("k_calibration", streamed, Silent())
+    assert receipt.report["recommended"] == 4
+    assert [row["k"] for row in table(streamed, receipt)] == list(VALUES)
+
+
+def test_a_sample_limits_the_silhouettes_alone(made: tuple[Settings, dict[str, Receipt]]) -> None:
+    settings, receipts = made
+    sampled = settings.model_copy(update={"k_calibration": kept(settings, sample=150)})
+    rows, found = (
+        table(settings, receipt)
+        for receipt in (receipts["k_calibration"], run_stage("k_calibration", sampled, Silent()))
+    )
+    for whole, part in zip(rows, found, strict=True):
+        assert whole["silhouette"] != part["silhouette"] == pytest.approx(whole["silhouette"], abs=0.1)
+        assert {**whole, "silhouette": 0} == {**part, "silhouette": 0}
+
+
+def test_it_is_measured_again_once_enough_documents_have_changed(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    stages = needed(settings, "clusters")
+    records = planted(50, topics=("sea", "kitchen", "garden"))
+
+    def reports(of: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+        write_jsonl(tmp_path / "docs.jsonl", of)
+        receipts = run_all(settings, Silent(), stages)
+        return receipts["k_calibration"].report, receipts["clusters"].report
+
+    calibration, clusters = reports(records)
+    assert (calibration["recommended"], clusters["k"]) == (3, 3)
+    records += planted(30, seed=1, topics=("sea",))
+    calibration, clusters = reports(records)
+    assert calibration["measured"] == "no: kept (first run with these settings and vectors)"
+    assert (calibration["documents"], calibration["measured_documents"]) == (180, 150)
+    assert (calibration["new_documents"], clusters["k"], clusters["new_documents"]) == (0, 3, 30)
+    records += planted(20, topics=("rail",))
+    calibration, clusters = reports(records)
+    assert calibration["measured"] == "25% of the documents have changed since"
+    assert (calibration["recommended"], calibration["new_documents"], clusters["k"]) == (4, 200, 4)
+    assert clusters["fitted"] == "k_calibration recommends 4 clusters now, not 3"
+    calibration, clusters = reports(records)
+    assert calibration["measured"] == "no: kept (25% of the documents have changed since)"
+    assert (calibration["new_documents"], clusters["new_documents"]) == (0, 0)
+
+
+COPIES = [
+    f"{start} {one} {other}" for start in "abc" for one, other in permutations(["wave", "tide", "oven"], 2)
+]
+"""Eighteen documents, of which two have each vector: the same words, in another order."""
+
+
+@pytest.mark.parametrize(
+    ("texts", "tried", "recommended", "note"),
+    [
+        (
+            ["one wave", "two boats", "three gulls"],
+            [3],
+            3,
+            "5, 9, 12 not tried: more than the documents there are (3)",
+        ),
+        (["the same text"] * 4, [1], 1, "5, 9, 12 not tried: more than the documents there are (1)"),
+        (
+            COPIES,
+            [5, 9],
+            9,
+            "12 left out: it gives no more clusters than a smaller number (9 clusters of 12: the sample has no more "
+            "distinct vectors)",
+        ),
+    ],
+    ids=["three documents", "one document", "nine vectors"],
+)
+def test_what_is_too_small_for_a_number_is_said(
+    tmp_path: Path, texts: list[str], tried: list[int], recommended: int, note: str
+) -> None:
+    settings = settings_of(
+        tmp_path, k_calibration={"values": (5, 9, 12)}, sequence={"length": 8192, "batch": 256}
+    )
+    write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
+    receipts = run_all(settings, Silent(), needed(settings, "clusters"))
+    calibration = receipts["k_calibration"]
+    assert calibration.report["recommended"] == receipts["clusters"].report["k"] == recommended
+    assert calibration.report["notes"][0] == note
+    rows = table(settings, calibration)
+    assert [row["k"] for row in rows] == tried
+    # Less than a batch: nothing can stray.
+    assert {row["worst share, batch anywhere"] for row in rows} == {None}
+
+
+def test_without_topics_it_says_that_no_number_stands_out(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    words = [f"w{at}" for at in range(600)]
+    texts = [" ".join(random.choice(words, 200)) for _ in range(300)]
+    settings = settings_of(tmp_path, model={"vocab_size": 1024, "dim": 128})
+    write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
+    report = run_all(settings, Silent(), needed(settings, "k_calibration"))["k_calibration"].report
+    assert 0 < report["best_silhouette"] < 0.02
+    assert report["notes"] == [
+        f"no number of clusters stands out: the best silhouette is {report['best_silhouette']:.3f}, "
+        "so choose by what the order gains"
+    ]

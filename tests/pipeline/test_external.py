@@ -1,0 +1,343 @@
+"""Vectors of the user's own: which document gets which, what an append computes, what a changed file does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder import load_results, run_all
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline import external_embeddings, merge
+from dagster_divorder.pipeline.plan import make_plan
+from dagster_divorder.pipeline.prune import plan_prune, prune
+from dagster_divorder.settings import Settings
+from dagster_divorder.store import ingest
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import View
+from tests.conftest import topic_records, write_jsonl
+
+Make = Callable[..., Settings]
+READ = ("raw_docs", "external_embeddings")
+DIMS = 6
+
+
+def vectors_of(texts: list[str], model: int = 0) -> np.ndarray:
+    """What a model would make of texts: the same text, the same vector."""
+    rows = [np.random.default_rng([model, *text.encode()]).normal(size=DIMS) for text in texts]
+    return np.array(rows, np.float32).reshape(len(texts), DIMS)
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    return vectors / np.where(lengths > 0, lengths, 1)
+
+
+class Corpus:
+    """An input file, the file of its vectors, and runs on them."""
+
+    def __init__(self, folder: Path, make: Make) -> None:
+        self.folder = folder
+        self.make = make
+        self.path = folder / "vectors.npy"
+
+    def settings(self, **sections: Any) -> Settings:
+        embedding = {"kind": "external", "path": self.path, **sections.pop("embedding", {})}
+        return self.make(embedding=embedding, **sections)
+
+    def write(self, texts: list[str], model: int = 0) -> None:
+        write_jsonl(self.folder / "docs.jsonl", ({"text": text, "at": at} for at, text in enumerate(texts)))
+        np.save(self.path, vectors_of(texts, model))
+
+    def run(self, *stages: str, **sections: Any) -> dict[str, Receipt]:
+        return run_all(self.settings(**sections), Silent(), stages or None)
+
+    def read(self, **sections: Any) -> dict[str, Any]:
+        return self.run(*READ, **sections)["external_embeddings"].report
+
+    def stored(self, receipt: Receipt, raw_docs: Receipt) -> np.ndarray:
+        """Vectors of the records, as stored."""
+        store = LocalStore(self.folder / "store")
+        view = View.load(store, raw_docs.files["view"])
+        files = StageFiles(store, "external_embeddings", receipt.key)
+        return files.column(view.documents, "vectors")[view.document_row]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    return Corpus(tmp_path, make_settings)
+
+
+TEXTS = [record["text"] for record in topic_records(15)]
+
+
+def test_the_whole_pipeline_on_vectors_of_your_own(corpus: Corpus) -> None:
+    texts = [*TEXTS, *TEXTS[:4]]
+    corpus.write(texts)
+    vectors = vectors_of(texts)
+    vectors[7] = 0
+    vectors[60] += 1
+    np.save(corpus.path, vectors.astype(np.float64) * 1e200)
+    made = corpus.run(output={"sidecars": True})
+    report = made["external_embeddings"].report
+    assert (report["dim"], report["dtype"], report["keyed_by"]) == (DIMS, "float64", "row")
+    assert (report["rows"], report["zero_vectors"], report["copies_with_other_vectors"]) == (64, 1, 1)
+    expected = unit(vectors)
+    expected[60:] = expected[:4]
+    found = load_results(corpus.folder / "store").embeddings
+    assert np.abs(found - expected).max() < 1e-6
+    assert not found[7].any()
+    assert np.array_equal(np.load(corpus.folder / "curated/embeddings.npy"), found)
+    meta = orjson.loads((corpus.folder / "curated/curated_meta.json").read_bytes())
+    assert meta["space"] == {"vectors": "external_embeddings"}
+    assert made["clusters"].uses["external_embeddings"] == made["external_embeddings"].version
+    again = corpus.run(output={"sidecars": True})
+    assert {receipt.report["new_documents"] for receipt in again.values()} == {0}
+    assert again["external_embeddings"].report["read"] == "no: it has not changed"
+
+
+def test_an_append_computes_the_new_vectors_and_clusters_nothing_again(corpus: Corpus) -> None:
+    corpus.write(TEXTS)
+    first = corpus.run(packing={"method": "related"})
+    corpus.write([*TEXTS[:30], "new 1", "new 2", *TEXTS[30:], "new 3"])
+    made = corpus.run(packing={"method": "related"})
+    for stage in ("external_embeddings", "clusters"):
+        assert (made[stage].report["new_documents"], made[stage].report["reused_documents"]) == (3, 60)
+        assert made[stage].key == first[stage].key
+    assert made["clusters"].report["fitted"].startswith("no: pinned")
+    assert made["external_embeddings"].report["read"].startswith("no: pinned")
+
+
+def test_another_vector_of_a_known_document_is_noticed(corpus: Corpus) -> None:
+    corpus.write(TEXTS)
+    first = corpus.run(*READ)["external_embeddings"]
+    vectors, times = vectors_of(TEXTS), corpus.path.stat()
+    vectors[20, 1] += 1e-3
+    np.save(corpus.path, vectors)
+    os.utime(corpus.path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    changed = corpus.run(*READ)["external_embeddings"]
+    assert changed.report["read"] == "1 of 60 known documents have another vector now"
+    assert (changed.report["new_documents"], changed.key == first.key) == (60, False)
+    np.save(corpus.path, vectors_of(TEXTS))
+    back = corpus.run(*READ)["external_embeddings"]
+    assert (back.report["new_documents"], back.key) == (0, first.key)
+    np.save(corpus.path, np.pad(vectors, ((0, 0), (0, 1))))
+    assert corpus.read()["read"] == "the vectors have 7 dims now, not 6"
+
+
+def test_the_path_of_the_file_says_nothing(corpus: Corpus) -> None:
+    corpus.write(TEXTS)
+    first = corpus.run(*READ)["external_embeddings"]
+    corpus.write([*TEXTS, "new"])
+    corpus.path = corpus.path.rename(corpus.folder / "vectors-2.npy")
+    second = corpus.run(*READ)["external_embeddings"]
+    assert (second.key, second.report["new_documents"]) == (first.key, 1)
+    # Another model's, and back.
+    other = corpus.folder / "other.npy"
+    np.save(other, vectors_of([*TEXTS, "new"], model=1))
+    assert corpus.read(embedding={"path": other})["new_documents"] == 61
+    assert corpus.read()["new_documents"] == 0
+
+
+def parquet(corpus: Corpus, vectors: np.ndarray, order: np.ndarray, **keys: list[Any]) -> Path:
+    table = pa.table({**keys, "vector": list(vectors)})
+    pq.write_table(table.take(pa.array(order)), corpus.folder / "vectors.parquet", row_group_size=10)
+    return corpus.folder / "vectors.parquet"
+
+
+@pytest.mark.parametrize("keyed_by", ["doc_id", "record_id", "row"])
+def test_parquet_in_any_order_is_the_same_as_npy(corpus: Corpus, keyed_by: str) -> None:
+    texts = [*TEXTS, *TEXTS[:4]]
+    corpus.write(texts)
+    made = corpus.run(*READ, "base_model", "token_counts", "clusters", "greedy_order")
+    documents = load_results(corpus.folder / "store").documents
+    keys = list(range(64)) if keyed_by == "row" else documents[keyed_by].tolist()
+    order = np.random.default_rng(0).permutation(64)
+    path = parquet(corpus, vectors_of(texts), order, **{keyed_by: keys})
+    same = corpus.run(*READ, embedding={"path": path})["external_embeddings"]
+    assert (same.key, same.report["new_documents"]) == (made["external_embeddings"].key, 0)
+    fresh = corpus.run(*READ, embedding={"path": path}, store={"path": corpus.folder / "fresh"})
+    assert fresh["external_embeddings"].key == same.key
+    assert fresh["external_embeddings"].report["keyed_by"] == keyed_by
+    store = LocalStore(corpus.folder / "fresh")
+    view = View.load(store, fresh["raw_docs"].files["view"])
+    found = StageFiles(store, "external_embeddings", same.key).column(view.documents, "vectors")
+    assert np.array_equal(
+        found[view.document_row], corpus.stored(made["external_embeddings"], made["raw_docs"])
+    )
+
+
+def test_vectors_of_documents_that_are_not_in_the_input_are_counted(corpus: Corpus) -> None:
+    corpus.write([*TEXTS, "gone"])
+    corpus.run(*READ, "base_model", "token_counts", "clusters", "greedy_order")
+    keys = load_results(corpus.folder / "store").documents["doc_id"].tolist()
+    path = parquet(corpus, vectors_of([*TEXTS, "gone", "never"]), np.arange(62), doc_id=[*keys, "f" * 32])
+    corpus.write(TEXTS)
+    assert corpus.read(embedding={"path": path})["rows_of_no_document"] == 2
+
+
+# What is refused ---------------------------------------------------------------------------------------------------
+
+
+def refused(corpus: Corpus, **sections: Any) -> str:
+    with pytest.raises(InputError) as error:
+        corpus.run(*READ, **sections)
+    assert not LocalStore(corpus.folder / "store").folders("stages/external_embeddings")
+    return str(error.value)
+
+
+def test_another_number_of_rows_is_refused_with_all_numbers(corpus: Corpus) -> None:
+    corpus.write([*TEXTS, TEXTS[0]])
+    np.save(corpus.path, vectors_of(TEXTS)[:50])
+    message = refused(corpus)
+    assert (
+        "has 50 rows; the input has 61 records (60 distinct documents; 0 more records were refused)"
+        in message
+    )
+    assert "embed the records that have come" in message
+    with pytest.raises(InputError, match="has 50 rows; the input has 61 records"):
+        make_plan(corpus.settings())
+    np.save(corpus.path, vectors_of([*TEXTS, "a", "b"]))
+    assert "embed the input as it is now" in refused(corpus)
+    with (corpus.folder / "docs.jsonl").open("ab") as file:
+        file.write(b'{"no": "text"}\n')
+    message = refused(corpus, input={"max_reject_share": 0.1})
+    assert "leave out the rows of the 1 refused records, whose lines " in message
+    assert Path(message.partition("whose lines ")[2].partition(" names")[0]).is_file()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused_by_row_and_column(corpus: Corpus, bad: float) -> None:
+    corpus.write(TEXTS)
+    vectors = vectors_of(TEXTS)
+    vectors[33, 2] = bad
+    np.save(corpus.path, vectors)
+    assert f"row 33 (counted from 0) holds {bad} in column 2; expected finite numbers" in refused(corpus)
+
+
+def test_parquet_rows_that_cannot_be_placed(corpus: Corpus) -> None:
+    corpus.write(TEXTS)
+    vectors, all_rows = vectors_of(TEXTS), np.arange(60)
+
+    def said(order: np.ndarray, rows: list[int]) -> str:
+        return refused(corpus, embedding={"path": parquet(corpus, vectors[: len(rows)], order, row=rows)})
+
+    message = said(all_rows[:-2], list(range(60)))
+    assert "has no vector for 2 of 60 documents, the first of them doc_id " in message
+    assert "'row' is 60 in row 59; expected the number of a record, 0 to 59" in said(
+        all_rows, [*range(59), 60]
+    )
+    assert "'row' is -1 in row 0" in said(all_rows, [-1, *range(1, 60)])
+    message = said(all_rows, [*range(58), 3, 58])
+    assert "rows 3 and 58 have the same row and different vectors; expected one vector for each" in message
+
+
+def test_an_id_may_come_again_with_the_same_vector(corpus: Corpus) -> None:
+    corpus.write(TEXTS)
+    order = np.concatenate([np.arange(60), [3, 3, 17]])
+    path = parquet(corpus, vectors_of(TEXTS), order, row=list(range(60)))
+    assert corpus.read(embedding={"path": path})["documents"] == 60
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus.write(TEXTS)
+    known_as = external_embeddings._known_as
+
+    def change(*args: Any) -> Any:
+        np.save(corpus.path, vectors_of(TEXTS, model=1))
+        return known_as(*args)
+
+    monkeypatch.setattr(external_embeddings, "_known_as", change)
+    with pytest.raises(InputError, match="changed while it was read; run again"):
+        corpus.run(*READ)
+
+
+# Histories ---------------------------------------------------------------------------------------------------------
+
+steps = st.tuples(st.lists(st.integers(0, 14), min_size=1, max_size=12), st.integers(0, 5), st.booleans())
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(steps, min_size=1, max_size=5))
+def test_whatever_happened_before_every_record_has_its_vector(
+    tmp_path_factory: pytest.TempPathFactory, make_settings: Make, history: list[tuple[list[int], int, bool]]
+) -> None:
+    """Documents come, go and come back, also before the vectors were first asked for; small fragments are merged."""
+    folder = tmp_path_factory.mktemp("history")
+    corpus = Corpus(
+        folder,
+        lambda **sections: make_settings(
+            input={"paths": [str(folder / "docs.jsonl")]}, store={"path": folder / "store"}, **sections
+        ),
+    )
+    known: set[str] = set()
+    key = ""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(ingest, "FRAGMENT_ROWS", 4)
+        patch.setattr(merge, "MERGE_FROM", 3)
+        for numbers, model, read in history:
+            texts = [f"text {number}" for number in numbers]
+            corpus.write(texts, model // 5)
+            if not read:
+                corpus.run("raw_docs")
+                continue
+            made = corpus.run(*READ)
+            report = made["external_embeddings"].report
+            if made["external_embeddings"].key != key:
+                known = set()
+            key = made["external_embeddings"].key
+            assert report["documents"] == len(set(texts))
+            assert report["new_documents"] == len(set(texts) - known)
+            known |= set(texts)
+            expected = unit(vectors_of(texts, model // 5))
+            assert (
+                np.abs(corpus.stored(made["external_embeddings"], made["raw_docs"]) - expected).max() < 1e-6
+            )
+
+
+def test_merging_and_pruning_keep_the_vectors(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "MERGE_FROM", 3)
+    texts = [*TEXTS]
+    for number in range(4):
+        corpus.write(texts)
+        made = corpus.run(clusters={"refit": "never"}, embedding={"pca": 3})
+        assert made["external_embeddings"].report["new_documents"] == (1 if number else 60)
+        texts = [*texts, f"new {number}"]
+    store = LocalStore(corpus.folder / "store")
+    prune(store)
+    assert plan_prune(store).bytes == {}
+    again = corpus.run(clusters={"refit": "never"}, embedding={"pca": 3})
+    assert {receipt.report["new_documents"] for receipt in again.values()} == {0}
+    (folder,) = store.folders("stages/external_embeddings")
+    assert set(store.sealed(folder)) == set(store.sealed("documents"))
+
+
+def test_the_plan_of_vectors_of_your_own(corpus: Corpus) -> None:
+    corpus.write(TEXTS)
+
+    def planned() -> dict[str, tuple[str, int]]:
+        stages = make_plan(corpus.settings()).stages
+        return {stage.stage: (stage.scope, stage.documents) for stage in stages}
+
+    assert planned()["external_embeddings"] == planned()["clusters"] == ("all", 60)
+    corpus.run()
+    assert {scope for scope, _ in planned().values()} == {"nothing"}
+    corpus.write([*TEXTS, "new"])
+    assert planned()["external_embeddings"] == planned()["clusters"] == ("new", 1)
+    assert "shallow_embeddings" not in planned()

@@ -1,0 +1,222 @@
+"""The report of real files: what is in it, what is left out, and when it is made again."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_divorder import run_all, run_stage
+from dagster_divorder.cli import main
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import MissingStageError
+from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.ordering_report import PAGE
+from dagster_divorder.pipeline.prune import prune
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt
+from tests.conftest import topic_records, write_jsonl
+from tests.view.html_page import Page, check
+
+HOSTILE = "<script>document.title='taken'</script><img src=x onerror=alert(1)>\"'>"
+
+
+def hostile_records(per_topic: int = 40, start: int = 0) -> list[dict[str, Any]]:
+    records = topic_records(per_topic, start)
+    for number, record in enumerate(records):
+        record["text"] = f"{HOSTILE} {record['text']}"
+        record["source"] = f"</style>{HOSTILE}{number % 30}"
+    return records
+
+
+def settings_of(folder: Path, **sections: Any) -> Settings:
+    defaults: dict[str, Any] = {
+        "input": {"paths": [str(folder / "docs.jsonl")], "source_field": "source"},
+        "store": {"path": folder / "store"},
+        "output": {"path": folder / "curated", "plot": False},
+        "model": {"vocab_size": 512, "dim": 8},
+        "clusters": {"k": 4},
+        "order": {"length_bins": 5, "traits": {"cluster": 1.0, "source": 1.0}},
+        "sequence": {"length": 128, "batch": 4},
+        "comparison": {"documents": ("original", "balanced"), "sequences": ("original", "balanced")},
+    }
+    for name, section in sections.items():
+        defaults[name] = {**defaults.get(name, {}), **section}
+    return Settings(**defaults)
+
+
+def report(settings: Settings, *others: str) -> Receipt:
+    return run_all(settings, Silent(), [*needed(settings), *others, "ordering_report"])["ordering_report"]
+
+
+def page_of(settings: Settings) -> Page:
+    return check((settings.output.path / PAGE).read_bytes())
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a corpus that holds markup, whose store every test here shares."""
+    folder = tmp_path_factory.mktemp("report")
+    write_jsonl(folder / "docs.jsonl", hostile_records())
+    return folder
+
+
+def test_it_shows_what_an_output_is_made_of(corpus: Path) -> None:
+    settings = settings_of(corpus)
+    found = report(settings)
+    page, shown = page_of(settings), found.report
+    assert shown["path"] == str(settings.output.path / PAGE)
+    assert shown["bytes"] == (settings.output.path / PAGE).stat().st_size < 1_000_000
+    assert shown["verdict"] in " ".join(page.text.split())
+    assert set(shown["left_out"]) == {"strategy_comparison", "k_calibration", "ari_comparison", "cluster_map"}
+    headings = [section["aria-labelledby"].removesuffix("-title") for section in page.all("section")]
+    assert headings == [
+        *("asked", "before-and-after", "sequences", "prefix", "certificate", "worst", "sources", "lengths"),
+        *("clusters", "run", "left-out"),
+    ]
+    assert len(shown["sections"]) == len(headings)
+    assert page.text.count("divorder report --all") == 4
+    # Sources: the twenty largest, and one row for the others.
+    assert "10 other values" in page.text
+    assert "160 documents" in page.text and str(corpus / "docs.jsonl") in page.text
+
+
+def test_what_the_corpus_holds_is_text(corpus: Path) -> None:
+    settings = settings_of(corpus)
+    report(settings)
+    page = page_of(settings)
+    assert "script" not in {tag for tag, _ in page.elements}
+    assert page.text.count(HOSTILE[:40]) > 20
+
+
+def test_nothing_new_makes_nothing(corpus: Path) -> None:
+    settings = settings_of(corpus)
+    first = report(settings)
+    path = settings.output.path / PAGE
+    before, when = path.read_bytes(), path.stat().st_mtime_ns
+    again = report(settings)
+    assert again.report["new_documents"] == 0 and again.version == first.version
+    assert path.stat().st_mtime_ns == when
+    # A page that was altered or removed is put back.
+    path.write_bytes(b"altered")
+    report(settings)
+    assert path.read_bytes() == before
+    path.unlink()
+    report(settings)
+    assert path.read_bytes() == before
+
+
+def test_pruning_and_another_output_leave_it_alone(corpus: Path) -> None:
+    settings = settings_of(corpus)
+    report(settings)
+    path = settings.output.path / PAGE
+    before = path.read_bytes()
+    prune(LocalStore(settings.store.path))
+    assert report(settings).report["new_documents"] == 0
+    run_all(settings_of(corpus, output={"sidecars": True}), Silent())
+    assert path.read_bytes() == before
+    run_all(settings, Silent())
+    assert path.read_bytes() == before
+    assert not [name for name in settings.output.path.iterdir() if name.name.startswith(".tmp")]
+
+
+def test_evidence_is_in_it_while_it_fits(corpus: Path) -> None:
+    settings = settings_of(corpus)
+    report(settings, "strategy_comparison")
+    page = page_of(settings)
+    assert "Strategies compared" in page.text
+    # The pair of this output stands out.
+    assert [of["class"] for of in page.all("tr") if "class" in of].count("marked") == 2
+    other = settings_of(corpus, comparison={"documents": ("random",)})
+    found = report(other)
+    assert "strategy_comparison" in found.report["left_out"]
+    assert "strategy_comparison was last made with other settings" in page_of(other).text
+    assert found.version != report(settings).version
+
+
+def test_appended_data_makes_it_again(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", hostile_records(20))
+    settings = settings_of(tmp_path)
+    first = report(settings)
+    assert "first output in its folder" in page_of(settings).text
+    write_jsonl(tmp_path / "docs.jsonl", [*hostile_records(20), *topic_records(5, 900)])
+    again = report(settings)
+    assert again.version != first.version and again.report["new_documents"] == again.report["documents"]
+    assert "20 documents are new, 80 were there, 0 are gone" in page_of(settings).text
+
+
+def test_only_times_differ_from_run_to_run(tmp_path: Path) -> None:
+    made = []
+    for folder in (tmp_path / "one" / "x", tmp_path / "two" / "x"):
+        write_jsonl(folder / "docs.jsonl", topic_records(15))
+        settings = settings_of(folder)
+        version = report(settings, "strategy_comparison").version
+        text = (settings.output.path / PAGE).read_text().replace(str(folder), "")
+        made.append((re.sub(r">[\d.,]+( s)?<", "><", text), version))
+    # The folder's name is in the page, so in the version; the rest is the same.
+    assert made[0][0] == made[1][0]
+
+
+CORPORA: dict[str, tuple[int, dict[str, Any]]] = {
+    "one document a topic": (1, {}),
+    "smaller than a batch": (5, {"sequence": {"length": 128, "batch": 256}}),
+    "epochs": (30, {"sequence": {"length": 64, "batch": 2, "epochs": 3}}),
+    "best fit": (20, {"packing": {"method": "best_fit", "end_of_text": True}}),
+    "pieces": (20, {"packing": {"piece_tokens": 32}}),
+    "no source, a number, a flag": (
+        20,
+        {"input": {"source_field": None}, "order": {"traits": {"length": 1.0, "score": 1.0, "checked": 1.0}}},
+    ),
+    "a source of one's own": (20, {"order": {"traits": {"length": 1.0}}}),
+    "a moving target": (
+        20,
+        {
+            "order": {
+                "traits": {"cluster": 1.0, "checked": 1.0},
+                "targets": {"checked": {"progress": (0, 1), "true": (0.8, 0.1)}},
+            }
+        },
+    ),
+    "more clusters than colours": (40, {"clusters": {"k": 80}}),
+    "one cluster": (10, {"clusters": {"k": 1}}),
+}
+
+
+@pytest.mark.parametrize(("per_topic", "sections"), CORPORA.values(), ids=CORPORA)
+@pytest.mark.filterwarnings("error")
+def test_every_corpus_has_a_report(tmp_path: Path, per_topic: int, sections: dict[str, Any]) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(per_topic))
+    settings = settings_of(tmp_path, **sections)
+    report(settings)
+    page = page_of(settings)
+    assert "nan" not in page.text.lower().split()
+    names = [section["id"] for section in page.all("section")]
+    assert ("sources" in names) == (settings.input.source_field is not None or "checked" in settings.order.traits)
+
+
+def test_it_needs_an_output(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
+    settings = settings_of(tmp_path)
+    with pytest.raises(MissingStageError, match="curated_output has no result"):
+        run_stage("ordering_report", settings, Silent())
+    run_all(settings, Silent())
+    (settings.output.path / "curated_meta.json").unlink()
+    with pytest.raises(MissingStageError, match="does not hold the output that curated_output made last"):
+        run_stage("ordering_report", settings, Silent())
+
+
+def test_one_command_makes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
+    (tmp_path / "divorder.toml").write_text(
+        'seed = 1\n[input]\npaths = ["docs.jsonl"]\n[store]\npath = "store"\n[output]\npath = "out"\n'
+        "[model]\nvocab_size = 512\ndim = 8\n[clusters]\nk = 3\n[sequence]\nlength = 64\nbatch = 2\n"
+    )
+    assert main(["--config", str(tmp_path / "divorder.toml"), "report"]) == 0
+    said = capsys.readouterr().out
+    assert str(tmp_path / "out" / PAGE) in said and "divorder report --all" in said
+    check((tmp_path / "out" / PAGE).read_bytes())

@@ -1,0 +1,159 @@
+"""The space that documents are clustered in: principal components as a pinned fit, and what hangs on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from dagster_divorder import run_all
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError, StoreError
+from dagster_divorder.pipeline.clusters import load_pinned
+from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.plan import make_plan
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.space import chosen_space
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.local import LocalStore
+from tests.conftest import topic_records, write_jsonl
+
+Make = Callable[..., Settings]
+CLUSTERED = needed(Settings(), "clusters")
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
+
+
+def cluster(settings: Settings) -> dict[str, Any]:
+    """The report of clusters, and where it says that its fits are."""
+    made = run_all(settings, Silent(), CLUSTERED)["clusters"]
+    return {**made.report, "key": made.key, **made.files}
+
+
+def opened(settings: Settings) -> Run:
+    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+
+
+def test_vectors_are_seen_along_their_components(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings(embedding={"pca": 3})
+    report = cluster(settings)
+    assert (report["vectors"], report["pca"]) == ("shallow_embeddings", 3)
+    assert 0.2 < report["explained_variance"] < 1
+    assert report["pca_fitted"] == "to 80 documents (first run with these settings and vectors)"
+    assert sum(report["cluster_sizes"]) == 80
+    run = opened(settings)
+    space, view = chosen_space(run), load_view(run)
+    clusters = load_pinned(run, space.key)
+    assert clusters is not None
+    assert clusters.clusters.centroids.shape == (4, 3)
+    assert not clusters.clusters.centre.any(), "components have taken the mean away"
+    whole = np.concatenate([vectors for _, vectors in space.each(view.documents)])
+    assert whole.dtype == np.float32
+    assert np.allclose(np.linalg.norm(whole, axis=1), 1, atol=1e-6)
+    for rows in (np.arange(80)[::-7], np.array([5, 5, 79, 0]), np.array([3])):
+        assert space.rows(view, rows).tobytes() == whole[rows].tobytes()
+
+
+def test_an_append_uses_the_components_there_are(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings(embedding={"pca": 3})
+    first = cluster(settings)
+    write_jsonl(corpus, [*topic_records(20), *topic_records(2, start=90)])
+    second = cluster(settings)
+    assert (second["new_documents"], second["key"]) == (8, first["key"])
+    assert (second["pca"], second["fit"]) == (first["pca"], first["fit"])
+
+
+def test_components_are_fitted_again_with_the_clusters(corpus: Path, make_settings: Make) -> None:
+    auto, never = (make_settings(embedding={"pca": 3}, clusters={"refit": how}) for how in ("auto", "never"))
+    first = cluster(auto)
+    write_jsonl(corpus, topic_records(40))
+    kept = cluster(never)
+    assert (kept["pca_fitted"], kept["new_documents"]) == (first["pca_fitted"], 80)
+    assert make_plan(auto).stages[4].scope == "all"
+    grown = cluster(auto)
+    assert grown["pca_fitted"] == (
+        "to 160 documents (the corpus has grown from 80 to 160 documents since the fit)"
+    )
+    assert grown["new_documents"] == 160
+    # Fitted to the same documents they are the same.
+    asked = cluster(make_settings(embedding={"pca": 3}, clusters={"refit": "now"}))
+    assert asked["pca_fitted"] == "to 160 documents (asked for by clusters.refit)"
+    assert (asked["key"], asked["new_documents"]) == (grown["key"], 0)
+
+
+def test_every_number_of_components_is_a_space_of_its_own(corpus: Path, make_settings: Make) -> None:
+    keys = [cluster(make_settings(embedding={"pca": number}))["key"] for number in (0, 3, 2)]
+    assert len(set(keys)) == 3
+    for number, key in zip((0, 3, 2), keys, strict=True):
+        again = cluster(make_settings(embedding={"pca": number}))
+        assert (again["key"], again["new_documents"]) == (key, 0)
+    deep = cluster(make_settings(embedding={"pca": 2}, deep={"pca": 3}))
+    assert (deep["key"], deep["new_documents"]) == (keys[2], 0), "deep.pca is of the deep space alone"
+
+
+def test_a_plan_knows_the_components(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings(embedding={"pca": 3})
+
+    def clusters(settings: Settings) -> tuple[str, int]:
+        (stage,) = [stage for stage in make_plan(settings).stages if stage.stage == "clusters"]
+        return stage.scope, stage.documents
+
+    assert clusters(settings) == ("all", 80)
+    run_all(settings, Silent())
+    assert {stage.scope for stage in make_plan(settings).stages} == {"nothing"}
+    write_jsonl(corpus, [*topic_records(20), *topic_records(1, start=90)])
+    assert clusters(settings) == ("new", 4)
+    assert clusters(make_settings(embedding={"pca": 2})) == ("all", 84)
+    meta = orjson.loads((settings.output.path / "curated_meta.json").read_bytes())
+    assert meta["space"]["pca"] == 3
+
+
+def test_more_components_than_there_can_be_are_refused_with_the_number(
+    corpus: Path, make_settings: Make
+) -> None:
+    with pytest.raises(InputError, match=r"17 principal components are asked for; expected at most 16,"):
+        cluster(make_settings(embedding={"pca": 17}))
+    write_jsonl(corpus, topic_records(2))
+    with pytest.raises(InputError, match="at most 8, the smaller one of 8 documents and 16 dims"):
+        cluster(make_settings(embedding={"pca": 9}))
+    report = cluster(make_settings(embedding={"pca": 8}))
+    assert report["hint"] is None
+
+
+def test_more_dims_than_documents_without_components_come_with_a_hint(
+    corpus: Path, make_settings: Make
+) -> None:
+    assert cluster(make_settings())["hint"] is None
+    write_jsonl(corpus, topic_records(3))
+    assert cluster(make_settings(clusters={"k": 3}))["hint"] == (
+        "16 dims for 12 documents; embedding.pca = 6 may give clearer clusters"
+    )
+
+
+def test_one_document_has_components_too(corpus: Path, make_settings: Make) -> None:
+    write_jsonl(corpus, topic_records(1)[:1])
+    report = cluster(make_settings(embedding={"pca": 1}))
+    assert (report["cluster_sizes"], report["explained_variance"]) == ([1], 0.0)
+
+
+def test_damaged_components_are_refused_and_named(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings(embedding={"pca": 3})
+    cluster(settings)
+    (file,) = settings.store.path.glob("fits/pca/*/components.safetensors")
+    file.write_bytes(file.read_bytes()[:-1] + b"\0")
+    with pytest.raises(StoreError, match=r"fits/pca/.* is damaged"):
+        cluster(settings)

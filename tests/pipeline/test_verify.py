@@ -1,0 +1,271 @@
+"""Every promise is seen to be kept, and to be broken: results are spoilt one by one, and each finding says what to do."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_divorder.errors import MissingStageError
+from dagster_divorder.pipeline import run_all
+from dagster_divorder.pipeline.verify import PROMISES, verify, verify_all
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.multiset import sum_of_ids
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from tests.conftest import topic_records, write_jsonl
+
+BASE: dict[str, Any] = {
+    "model": {"vocab_size": 512, "dim": 16},
+    "clusters": {"k": 4},
+    "order": {"length_bins": 5},
+    "sequence": {"length": 128, "batch": 4},
+}
+
+
+def settings_in(folder: Path, name: str = "docs.jsonl", **sections: Any) -> Settings:
+    return Settings(
+        **BASE
+        | {
+            "input": {"paths": [str(folder / name)]},
+            "store": {"path": folder / "store"},
+            "output": {"path": folder / "curated", "plot": False, "shard_bytes": 20_000},
+        }
+        | sections
+    )
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    folder = tmp_path_factory.mktemp("kept")
+    records = topic_records(30)
+    file = write_jsonl(folder / "docs.jsonl", [*records, records[3], records[3]])
+    with open(file, "ab") as more:
+        more.write(b'{"text": "carriage return"}\r\n{"text": "two of them"}\r\r\n{"text": 3}\n{"text": "no end"}')
+    settings = settings_in(folder)
+    run_all(settings)
+    return settings
+
+
+@pytest.fixture
+def made(kept: Settings, tmp_path: Path) -> Iterator[Settings]:
+    """Results to spoil; they are put back afterwards."""
+    folder = kept.store.path.parent
+    shutil.copytree(folder, tmp_path / "copy")
+    yield kept
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "copy", folder)
+
+
+def receipt(settings: Settings, stage: str) -> Receipt:
+    found = load_receipt(LocalStore(settings.store.path), stage)
+    assert found
+    return found
+
+
+def spoil(settings: Settings, stage: str, file: str, change: Callable[[dict[str, np.ndarray]], Any]) -> None:
+    """Put other arrays where a stage's receipt says that its result is."""
+    store = LocalStore(settings.store.path)
+    before = receipt(settings, stage)
+    arrays = {name: array.copy() for name, array in unpack(store.unseal(before.files[file])).items()}
+    change(arrays)
+    name = store.seal("stages/spoilt", file, pack(arrays), "safetensors")
+    replace(before, files={**before.files, file: name}).save(store)
+
+
+def test_every_promise_is_kept(kept: Settings) -> None:
+    found = verify_all(kept)
+    assert list(found) == list(PROMISES)
+    assert {name: finding.text for name, finding in found.items() if not finding.passed} == {}
+    assert found["every_record_in_output"].figures["records"] == 125
+    assert found["rejects_below_limit"].figures["first_rejects"][0]["line"] == 125
+
+
+def test_without_a_result_there_is_nothing_to_verify(tmp_path: Path) -> None:
+    with pytest.raises(MissingStageError, match="materialise it first"):
+        verify(settings_in(tmp_path), "no_token_lost")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0, "1 left out, 1 named more than once, 0 that do not exist"),
+        (125, "1 left out, 0 named more than once, 1 that do not exist"),
+        (-1, "1 left out, 0 named more than once, 1 that do not exist"),
+    ],
+)
+@pytest.mark.parametrize("stage", ["greedy_order", "sequence_order"])
+def test_an_order_that_is_no_permutation(made: Settings, stage: str, value: int, said: str) -> None:
+    def put(arrays: dict[str, np.ndarray]) -> None:
+        order = arrays["order"].reshape(-1)
+        order[np.flatnonzero(order == 1)] = value
+
+    spoil(made, stage, "order", put)
+    name = "order_is_a_permutation" if stage == "greedy_order" else "sequence_order_is_a_permutation"
+    finding = verify(made, name)
+    assert not finding.passed
+    assert said in finding.text
+    assert f"materialise {stage} again" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda plan: plan["length"].__setitem__(0, plan["length"][0] - 1), "1 are in no sequence, 0 are laid again"),
+        (lambda plan: plan["document"].__setitem__(0, 10_000), "that no document has"),
+    ],
+)
+def test_a_token_that_is_lost(made: Settings, change: Callable[[Any], None], said: str) -> None:
+    spoil(made, "packed_sequences", "plan", change)
+    finding = verify(made, "no_token_lost")
+    assert not finding.passed
+    assert said in finding.text
+    assert "materialise packed_sequences again" in finding.remedy
+
+
+def shards(settings: Settings) -> list[Path]:
+    found = sorted(settings.output.path.glob("curated-*.jsonl"))
+    assert len(found) > 1
+    return found
+
+
+def edit(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Settings], None]:
+    def apply(settings: Settings) -> None:
+        file = shards(settings)[0]
+        file.write_bytes(b"".join(line + b"\n" for line in change(file.read_bytes().split(b"\n")[:-1])))
+
+    return apply
+
+
+SPOILT_OUTPUTS: dict[str, tuple[Callable[[Settings], Any], str]] = {
+    "a line is gone": (edit(lambda lines: lines[1:]), "124 records, expected 125"),
+    "a line is there twice": (edit(lambda lines: [lines[0], *lines]), "126 records, expected 125"),
+    "a line is longer": (edit(lambda lines: [lines[0] + b" ", *lines[1:]]), "bytes, expected"),
+    "a line in place of another": (
+        edit(lambda lines: [lines[0][::-1], *lines[1:]]),
+        "as many, but other ones",
+    ),
+    "a shard is gone": (lambda settings: shards(settings)[0].unlink(), "cannot be read"),
+    "no manifest": (lambda settings: (settings.output.path / "curated_meta.json").unlink(), "has no manifest"),
+    "another output": (
+        lambda settings: (settings.output.path / "curated_meta.json").write_bytes(
+            orjson.dumps({"key": "other", "files": {}})
+        ),
+        "is not the one that the last run wrote",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), SPOILT_OUTPUTS.values(), ids=SPOILT_OUTPUTS)
+def test_an_output_that_does_not_hold_the_records(
+    made: Settings, change: Callable[[Settings], Any], said: str
+) -> None:
+    change(made)
+    finding = verify(made, "every_record_in_output")
+    assert not finding.passed
+    assert said in finding.text
+    assert "materialise curated_output again" in finding.remedy
+    # What the finding says to do helps.
+    (made.output.path / "curated_meta.json").unlink(missing_ok=True)
+    run_all(made)
+    assert verify(made, "every_record_in_output").passed
+
+
+def test_lines_in_another_order_are_the_same_records(made: Settings) -> None:
+    edit(lambda lines: lines[::-1])(made)
+    assert verify(made, "every_record_in_output").passed
+
+
+def test_a_limit_of_rejects_that_was_lowered(kept: Settings) -> None:
+    strict = kept.model_copy(update={"input": kept.input.model_copy(update={"max_reject_share": 0.001})})
+    finding = verify(strict, "rejects_below_limit")
+    assert not finding.passed
+    assert "1 of 126 records were refused (0.79%)" in finding.text
+    assert "input.max_reject_share above 0.007937" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ([70, 30, 20, 0], "1 of 4 clusters are empty (the first: 3)"),
+        ([100, 7, 7, 6], "cluster 0 holds 83% of the documents, more than 75%"),
+        ([6, 100, *[2] * 8], "cluster 1 holds 82% of the documents, more than 50%"),
+    ],
+)
+def test_clusters_that_tell_little_apart(made: Settings, sizes: list[int], said: str) -> None:
+    before = receipt(made, "clusters")
+    replace(before, report={**before.report, "cluster_sizes": sizes}).save(LocalStore(made.store.path))
+    finding = verify(made, "clusters_not_degenerate")
+    assert not finding.passed
+    assert said in finding.text
+    assert "clusters.k" in finding.remedy
+
+
+def test_one_cluster_that_was_asked_for_is_not_degenerate(made: Settings) -> None:
+    before = receipt(made, "clusters")
+    replace(before, report={**before.report, "cluster_sizes": [120]}).save(LocalStore(made.store.path))
+    assert verify(made, "clusters_not_degenerate").passed
+
+
+def test_a_damaged_file_is_a_finding(made: Settings) -> None:
+    file = made.store.path / receipt(made, "greedy_order").files["order"]
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    finding = verify(made, "order_is_a_permutation")
+    assert not finding.passed
+    assert "is damaged" in finding.text
+    assert finding.remedy.startswith("materialise greedy_order again")
+
+
+ROWS = {
+    "text": [f"row {number}: " + "wave tide boat" * (number % 7) for number in range(40)],
+    "score": [number / 3 for number in range(40)],
+    "day": [pa.scalar(number, pa.timestamp("ns")) for number in range(40)],
+    "price": [Decimal(number) / 100 for number in range(40)],
+    "tags": [[f"t{number % 3}"] * (number % 4) for number in range(40)],
+    "who": [{"name": f"n{number}", "age": None if number % 5 else number} for number in range(40)],
+    "raw": [bytes([number]) for number in range(40)],
+    "none": [None] * 40,
+}
+
+
+@pytest.mark.parametrize("format", ["parquet", "jsonl"])
+def test_rows_of_parquet(tmp_path: Path, format: str) -> None:
+    table = pa.table({name: pa.array(column) for name, column in ROWS.items() if format == "parquet" or name != "raw"})
+    coded = pa.array([f"s{number % 3}" for number in range(40)]).dictionary_encode()
+    table = table.append_column("source", coded)
+    table = pa.concat_tables([table, table.slice(3, 2)])
+    pq.write_table(table, tmp_path / "docs.parquet")
+    output = {"path": tmp_path / "curated", "plot": False, "format": format}
+    settings = settings_in(tmp_path, "docs.parquet", output=output)
+    run_all(settings)
+    finding = verify(settings, "every_record_in_output")
+    assert finding.passed, finding.text
+    assert finding.figures["records"] == 42
+    (file,) = tmp_path.glob("curated/curated.*")
+    if format == "jsonl":
+        file.write_bytes(file.read_bytes().replace(b"row 7:", b"row 8:", 1))
+    else:
+        written = pq.read_table(file)
+        pq.write_table(pa.concat_tables([written.slice(1), written.slice(1, 1)]), file)
+    assert "as many, but other ones" in verify(settings, "every_record_in_output").text
+
+
+def test_the_sum_of_ids_is_that_of_whole_numbers() -> None:
+    random = np.random.default_rng(0)
+    ids = random.integers(0, 1 << 64, (500, 2), dtype=np.uint64)
+    ids[:3] = np.iinfo(np.uint64).max
+    times = random.integers(0, 1000, 500)
+    whole = sum(
+        ((int(high) << 64) + int(low)) * int(count) for (high, low), count in zip(ids, times, strict=True)
+    )
+    assert sum_of_ids(ids, times) == whole % (1 << 128)

@@ -1,0 +1,176 @@
+"""`dagster dev` as a person starts it, in a folder of its own, and questions to it over its GraphQL."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+Found = TypeVar("Found")
+
+ROOT = Path(__file__).parent.parent.parent
+READY_SECONDS = 120.0
+RUN_SECONDS = 240.0
+POLL_SECONDS = 0.25
+
+_LAUNCH = """mutation($params: ExecutionParams!) { launchRun(executionParams: $params) {
+    __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }"""
+_TERMINATE = """mutation($run: String!) { terminateRun(runId: $run) {
+    __typename ... on PythonError { message } ... on TerminateRunFailure { message } } }"""
+_RUNS = "{ runsOrError { ... on Runs { results { runId jobName status tags { key value } } } } }"
+_LOGS = """query($run: ID!) { logsForRun(runId: $run) { ... on EventConnection { events {
+    __typename ... on MessageEvent { message stepKey timestamp } } } } }"""
+_TICKS = """query($selector: SensorSelector!) { sensorOrError(sensorSelector: $selector) { ... on Sensor {
+    sensorState { status ticks(limit: 20) { status skipReason runIds } } } } }"""
+_MADE = """query($key: AssetKeyInput!) { assetOrError(assetKey: $key) { ... on Asset {
+    assetMaterializations(limit: 1) { runId metadataEntries {
+        label ... on IntMetadataEntry { intValue } ... on BoolMetadataEntry { boolValue } } } } } }"""
+_LOCATION = """{ workspaceOrError { ... on Workspace { locationEntries { name loadStatus
+    locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
+
+REPOSITORY = {"repositoryLocationName": "divorder", "repositoryName": "__repository__"}
+
+
+def until(found: Callable[[], Found | None], seconds: float, what: str) -> Found:
+    """What `found` gives once that is something, asked again and again.
+
+    Raises:
+        TimeoutError: it gave nothing for so long.
+    """
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if value := found():
+            return value
+        time.sleep(POLL_SECONDS)
+    raise TimeoutError(f"no {what} in {seconds:g} s")
+
+
+class DagsterDev:
+    """A running `dagster dev`: a context manager. `folder` holds its settings file, its history and its log."""
+
+    def __init__(self, folder: Path, config: Path) -> None:
+        self.folder = folder
+        self.log = folder / "dagster_dev.log"
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        # As in a fresh checkout: Dagster finds its settings and the code location in the working directory.
+        for name in ("dagster.yaml", "workspace.yaml"):
+            shutil.copy(ROOT / name, folder)
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("DAGSTER_", "DIVORDER_"))}
+        self.environment = {**own, "DIVORDER_CONFIG": str(config), "PYTHONUNBUFFERED": "1"}
+
+    def __enter__(self) -> DagsterDev:
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "dagster", "dev", "-h", "127.0.0.1", "-p", str(self.port)],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                # A shell that starts pytest in the background has it ignored.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
+        try:
+            until(self._is_ready, READY_SECONDS, "answer from dagster dev")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.killpg(self.process.pid, signal.SIGINT)
+        try:
+            self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def _is_ready(self) -> bool:
+        if self.process.poll() is not None:
+            raise RuntimeError(f"dagster dev ended:\n{self.log.read_text()}")
+        try:
+            entries = self.ask(_LOCATION)["workspaceOrError"]["locationEntries"]
+        except (urllib.error.URLError, ConnectionError):
+            return False
+        errors = [entry["locationOrLoadError"] for entry in entries if entry["loadStatus"] == "LOADED"]
+        for error in errors:
+            if error["__typename"] == "PythonError":
+                raise RuntimeError(error["message"])
+        return len(errors) == 1
+
+    def ask(self, query: str, **variables: Any) -> dict[str, Any]:
+        """The data that answers a GraphQL query."""
+        body = json.dumps({"query": query, "variables": variables}).encode()
+        request = urllib.request.Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            answer = json.load(response)
+        if "errors" in answer:
+            raise RuntimeError(answer["errors"])
+        data: dict[str, Any] = answer["data"]
+        return data
+
+    def launch(self, job: str) -> str:
+        """Start a job as the launchpad does with nothing filled in; the run's id."""
+        selector = {**REPOSITORY, "jobName": job}
+        params = {"selector": selector, "runConfigData": {}, "mode": "default"}
+        answer = self.ask(_LAUNCH, params=params)["launchRun"]
+        if answer["__typename"] != "LaunchRunSuccess":
+            raise RuntimeError(answer)
+        run: str = answer["run"]["runId"]
+        return run
+
+    def terminate(self, run: str) -> None:
+        """Cancel a run as the UI does."""
+        answer = self.ask(_TERMINATE, run=run)["terminateRun"]
+        if answer["__typename"] != "TerminateRunSuccess":
+            raise RuntimeError(answer)
+
+    def runs(self) -> dict[str, dict[str, Any]]:
+        """Runs by id, the last one first: `jobName`, `status`, and their `tags` as a dict."""
+        results = self.ask(_RUNS)["runsOrError"]["results"]
+        return {
+            run["runId"]: {**run, "tags": {tag["key"]: tag["value"] for tag in run["tags"]}} for run in results
+        }
+
+    def end_of(self, run: str, seconds: float = RUN_SECONDS) -> str:
+        """The status that a run ends with."""
+
+        def ended() -> str | None:
+            status: str = self.runs()[run]["status"]
+            return status if status in ("SUCCESS", "FAILURE", "CANCELED") else None
+
+        return until(ended, seconds, f"end of run {run}")
+
+    def said(self, run: str) -> list[dict[str, Any]]:
+        """The events of a run so far: `__typename`, `message`, `stepKey`."""
+        events: list[dict[str, Any]] = self.ask(_LOGS, run=run)["logsForRun"]["events"]
+        return events
+
+    def ticks(self) -> list[dict[str, Any]]:
+        """The last ticks of the sensor, the latest first: `status`, `skipReason`, `runIds`."""
+        state = self.ask(_TICKS, selector={**REPOSITORY, "sensorName": "watch_input"})["sensorOrError"]
+        ticks: list[dict[str, Any]] = state["sensorState"]["ticks"]
+        return ticks
+
+    def made(self, asset: str) -> dict[str, Any]:
+        """Numbers and flags of an asset's last materialisation, and its `run`."""
+        found = self.ask(_MADE, key={"path": [asset]})["assetOrError"]["assetMaterializations"]
+        if not found:
+            return {}
+        values = {
+            entry["label"]: entry.get("intValue", entry.get("boolValue")) for entry in found[0]["metadataEntries"]
+        }
+        return {**values, "run": found[0]["runId"]}

@@ -1,0 +1,69 @@
+"""The picture of a calibration: it draws whatever was tried, and always the same bytes."""
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from dagster_divorder.view.k_calibration import k_calibration
+from dagster_divorder.view.ordering_comparison import to_png
+
+
+def rows(values, silhouettes, chosen=0):
+    return [
+        {
+            "k": k,
+            "silhouette": silhouette,
+            "distinct clusters a sequence": min(k, 9) - 0.5,
+            "distinct clusters a sequence, shuffled": min(k, 9) / 2,
+            "recommended": at == chosen,
+        }
+        for at, (k, silhouette) in enumerate(zip(values, silhouettes, strict=True))
+    ]
+
+
+def figure(values=(5, 10, 30, 100), silhouettes=(0.1, 0.2, 0.19, 0.1), chosen=2):
+    return k_calibration(rows(values, silhouettes, chosen), max(silhouettes) - 0.01)
+
+
+@pytest.mark.parametrize(
+    ("values", "silhouettes"),
+    [
+        ((5, 10, 30, 100), (0.1, 0.2, 0.19, 0.1)),
+        ((7,), (0.0,)),
+        ((2, 3), (-0.1, -0.2)),
+        (tuple(range(2, 300)), tuple(np.linspace(0.3, 0, 298))),
+        ((2, 10_000), (0.5, 0.5)),
+    ],
+    ids=["usual", "one value", "negative", "many values", "far apart"],
+)
+@pytest.mark.filterwarnings("error")
+def test_it_draws(tmp_path, values, silhouettes):
+    (tmp_path / "picture.png").write_bytes(to_png(figure(values, silhouettes, 0)))
+    image = imread(tmp_path / "picture.png")
+    assert image.shape[:2] == (900, 1200)
+    assert (image[0, :, :3] == 1).all() and (image[:, 0, :3] == 1).all()  # a white rim: nothing is cut off
+    assert (image[..., :3].min(axis=2) < 0.5).sum() > 1000  # there is ink
+
+
+def test_the_recommended_number_is_marked_and_the_others_are_labelled():
+    made = figure()
+    assert made.texts[0].get_text() == "30 clusters recommended"
+    for axes in made.axes:
+        assert axes.get_xscale() == "log"
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["5", "10", "30", "100"]
+        assert any(list(line.get_xdata()) == [30, 30] for line in axes.lines)
+    assert figure((4, 5, 6), (0.1, 0.2, 0.1), 1).axes[0].get_xscale() == "linear"
+
+
+def test_labels_of_many_values_do_not_touch():
+    made = figure(tuple(range(2, 300)), tuple(np.linspace(0.3, 0, 298)), 0)
+    assert 5 < len(made.axes[0].get_xticks()) <= 26
+
+
+def test_the_same_numbers_give_the_same_bytes_whatever_the_users_style():
+    first = to_png(figure())
+    before = dict(mpl.rcParams)
+    with mpl.rc_context({"font.size": 30, "axes.grid": True}):
+        assert to_png(figure()) == first
+    assert dict(mpl.rcParams) == before

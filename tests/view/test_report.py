@@ -1,0 +1,219 @@
+"""The report's page and its parts: safe whatever a corpus holds, the same bytes for the same numbers, right numbers."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import subprocess
+import sys
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from PIL import Image
+
+from dagster_divorder.core.metrics import Verdict, beats_shuffling
+from dagster_divorder.core.metrics.window_deviation import WindowDeviation
+from dagster_divorder.view.report import bars, chart, distinct, lengths, picture, strips, words, worst_windows
+from dagster_divorder.view.report.cloud import cloud
+from dagster_divorder.view.report.html import Markup, fill
+from dagster_divorder.view.report.page import page
+from dagster_divorder.view.report.section import Section
+from dagster_divorder.view.report.table import Column, table
+from dagster_divorder.view.report.verdict import Judgement, sentences
+from tests.view.html_page import check
+
+HOSTILE = "<script>alert(1)</script>\"' onload=x </style></svg><img src=x onerror=alert(1)> $x_{$ {{ 7 * 7 }} ]]>"
+
+
+def a_page(*sections: Section, title: str = "How it was ordered") -> bytes:
+    return page(title, "facts", Markup(""), [Section("asked", "What was asked", "lead", Markup("")), *sections], ["end"])
+
+
+def a_chart(name: str = "lengths") -> Section:
+    random = np.random.default_rng(0)
+    quantiles = np.sort(random.integers(1, 5000, (40, 5)), axis=1).astype(float)
+    made = lengths.section({"original": quantiles, "sequences": quantiles})
+    assert made.anchor == name
+    return made
+
+
+@pytest.mark.filterwarnings("error")
+def test_no_text_of_a_corpus_becomes_markup() -> None:
+    shares = np.full((5, 2), 0.5, np.float32)
+    of = strips.Strips(HOSTILE, [HOSTILE, "日本 $y"], np.array([0.5, 0.5]), shares, shares)
+    shown = worst_windows.Shown(HOSTILE, HOSTILE)
+    windows = worst_windows.section(
+        [worst_windows.Window(HOSTILE, HOSTILE, [shown])], [worst_windows.OneSided(0, 0.5, 1, 1, shown)], 1, 2
+    )
+    drawn = chart.chart(
+        "hostile",
+        lambda figure, wide: chart.panel(figure, 9, 9, 9, 9).set_title(HOSTILE),
+        title=HOSTILE,
+        description=HOSTILE,
+        height=90,
+        caption=HOSTILE,
+    )
+    named = cloud(np.eye(2), np.array([0, 1]), [HOSTILE, "b"], np.eye(3)[:2], 2)
+    made = a_page(
+        strips.section([of]),
+        windows,
+        Section("c", HOSTILE, HOSTILE, drawn + named + table(HOSTILE, [Column(HOSTILE, text=True)], [(HOSTILE,)])),
+        title=HOSTILE,
+    )
+    found = check(made)
+    assert "script" not in {tag for tag, _ in found.elements}
+    assert found.text.count("<script>alert(1)</script>") > 10
+    assert "{{ 7 * 7 }}" in found.text and "49" not in found.text
+
+
+def test_what_shows_nothing_or_turns_the_writing_is_left_out() -> None:
+    assert words.clip("a\u202eb\x00c\u200bd\x1b[31m\ne\t f") == "abcd[31m e f"
+    assert words.clip("word " * 100, 22) == "word word word word …"
+    assert words.clip("x" * 500, 100) == "x" * 100 + " …"
+    assert words.clip("", 10) == ""
+    # White space that is left out does not make a long text look whole.
+    assert words.clip("a" + " " * 5000 + "b", 100).endswith("…")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        (0.0, "0"),
+        (1234567, "1,234,567"),
+        (12345.6, "12,346"),
+        (2.23912, "2.24"),
+        (0.0012345, "0.00123"),
+        (0.0000012, "1.2e-06"),
+    ],
+)
+def test_numbers_are_short(value: float | None, said: str) -> None:
+    assert words.number(value) == said
+
+
+def test_times_say_which_is_smaller() -> None:
+    assert words.times(1.0, 3.4) == "3.4 times less"
+    assert words.times(3.4, 1.0) == "3.4 times more"
+    assert words.times(1.0, 1.02) == "about the same"
+    assert words.times(0.0, 0.0) == "about the same"
+    assert words.times(0.0, 2.0) == "none left"
+    assert words.times(2.0, 0.0) == "shuffling: none"
+
+
+def test_a_chart_is_the_same_whatever_the_users_style_and_leaves_it() -> None:
+    first = a_chart().body
+    before = dict(mpl.rcParams)
+    with mpl.rc_context({"font.size": 30, "svg.fonttype": "path", "lines.linewidth": 9, "savefig.bbox": "tight"}):
+        styled = dict(mpl.rcParams)
+        assert a_chart().body == first
+        assert dict(mpl.rcParams) == styled
+    assert dict(mpl.rcParams) == before
+
+
+def test_charts_are_in_the_pages_colours_and_typeface() -> None:
+    body = a_chart().body
+    assert "font-family" not in body
+    assert not re.search(r"#[0-9a-f]{6}", body)
+    used = set(re.findall(r"var\(--([a-z]+)\)", body))
+    assert {"ink", "muted", "rule", "original", "sequences"} - used <= {"ink"} and used <= set(chart.COLOURS)
+    check(a_page(a_chart()))
+
+
+def test_numbers_of_a_chart_can_be_searched() -> None:
+    values = np.arange(1, 5)
+    made = distinct.section(
+        {"original": distinct.Binned(values / 5, values * 1.0, values * 1.0, values * 1.0)}, 7, 128
+    )
+    assert ">original documents: 2.5<" in made.body
+    assert "from 1 to 4" in made.body
+
+
+def opened(uri: str) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(uri.removeprefix("data:image/png;base64,"))))
+
+
+def test_a_bar_shows_each_share_to_a_pixel() -> None:
+    mix = np.random.default_rng(0).dirichlet(np.ones(6), 20).astype(np.float32)
+    colours = np.eye(6)[:, :3] * 0.8 + np.arange(6)[:, None] / 30
+    drawn = np.asarray(opened(picture.bar(mix, colours, 200)).convert("RGB")) / 255
+    assert drawn.shape == (200, 20, 3)
+    np.testing.assert_allclose(drawn.mean(axis=0), mix @ colours, atol=6 / 200 + 1 / 255)
+
+
+def test_a_strip_is_as_dark_as_the_share() -> None:
+    drawn = np.asarray(opened(picture.strip(np.array([0.0, 0.001, 0.125, 1.0]), (10, 20, 30))))
+    assert drawn.shape == (1, 4, 4)
+    assert drawn[0, :, 3].tolist() == [0, round(255 * 0.1), round(255 * 0.5), 255]
+
+
+def test_the_bars_say_what_they_show_in_words() -> None:
+    mix = np.eye(4, dtype=np.float32)
+    made = bars.section([bars.Bar("Original order", mix), bars.Bar("After", np.full((4, 4), 0.25))], 1000, 0)
+    assert "the largest cluster has 100 % of the tokens on average" in made.body
+    assert "75 % of a column’s tokens would have to change" in made.body
+    assert "the largest cluster has 25 % of the tokens on average" in made.body
+
+
+def test_clusters_keep_their_colours() -> None:
+    """The colour of a value in the table is the one it has in the bar."""
+    mix = np.eye(5, dtype=np.float32)[[3, 1, 4, 0, 2]]
+    drawn = np.asarray(opened(re.findall(r'class="mix" src="([^"]+)"', bars.section([bars.Bar("a", mix)], 5, 0).body)[0]).convert("RGB"))
+    colours = np.rint(255 * bars.colours_of(mix)).astype(int)
+    assert drawn[0].tolist() == colours[[3, 1, 4, 0, 2]].tolist()
+
+
+def deviation(window: int, worst: float, mean: float, partial: bool = False) -> WindowDeviation:
+    return WindowDeviation(window, 1000, worst, mean, worst, mean, 7, partial, 0.0, 0.0)
+
+
+def judgement(ours: float, shuffled: float, tokens: int = 10**6) -> Judgement:
+    def windows(worst: float) -> dict[str, dict[str, WindowDeviation]]:
+        sizes = {"sequence": 64, "batch": 256}
+        return {name: {"cluster": deviation(size, worst, worst / 2)} for name, size in sizes.items()}
+
+    found = beats_shuffling(windows(ours), windows(shuffled), ["cluster"], tokens)
+    metrics = {
+        name: {
+            "windows": {size: {trait: vars(of) for trait, of in traits.items()} for size, traits in windows(worst).items()},
+            "split": {"mean": 5.0},
+            "batch": 4,
+            "sequence_length": 64,
+        }
+        for name, worst in (("original", 0.9), ("sequences_random", shuffled), ("sequences", ours))
+    }
+    return Judgement(sequences=found, documents=Verdict((), (), ()), metrics=metrics, remedy="balance fewer traits")
+
+
+def test_the_verdict_is_two_sentences() -> None:
+    claim, because = sentences(judgement(0.0412, 0.142))
+    assert "better than shuffling" in claim
+    assert "batch of 4 sequences" in because
+    assert "4.12 percentage points, against 14.20 after shuffling and 90.00 in the original order" in because
+
+
+def test_a_bad_verdict_says_what_to_do() -> None:
+    claim, because = sentences(judgement(0.2, 0.1))
+    assert claim == "This order does not beat shuffling in cluster in any sequence and cluster in any batch."
+    assert because == "What to do: balance fewer traits."
+
+
+def test_too_small_a_corpus_has_no_verdict() -> None:
+    of = judgement(0.2, 0.1, tokens=100)
+    claim, because = sentences(of)
+    assert not of.compared and not of.passed
+    assert "cannot be told" in claim and "5 distinct clusters" in because
+
+
+def test_values_are_escaped_and_a_missing_one_is_an_error() -> None:
+    assert fill("<b>{{ value }}</b>", value="<i>") == "<b>&lt;i&gt;</b>"
+    assert fill("{{ value }}", value=Markup("<i>")) == "<i>"
+    with pytest.raises(Exception, match="'value' is undefined"):
+        fill("{{ value }}")
+
+
+def test_importing_it_loads_no_matplotlib() -> None:
+    code = "import sys, dagster_divorder.view.report.distinct; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
