@@ -27,6 +27,8 @@ install: .venv/.installed ## create .venv and install the pinned packages (nothi
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@$(PIP) torch
 	@$(PIP) -e '.[dev]'
+	@echo "Compiling what the cluster map needs, once for this processor ..."
+	@$(BIN)/python -c 'from dagster_divorder.core.cluster_map import warm; warm()'
 	@touch $@
 
 sample: install ## build the sample corpus, data/sample/docs.jsonl (there already: instant)

@@ -86,7 +86,8 @@ def report(settings: Settings, *, everything: bool) -> str:
     made = run_all(settings, stages=stages)[stage].report
     lines = ["", made["verdict"], "", f"{made['path']} ({made['bytes'] / 1e6:,.2f} MB)"]
     if made["left_out"]:
-        lines.append(f"left out, as it has not been made: {', '.join(made['left_out'])}; `divorder report --all` makes it")
+        left_out = ", ".join(made["left_out"])
+        lines.append(f"left out, as it has not been made: {left_out}; `divorder report --all` makes it")
     return "\n".join(lines)
 
 

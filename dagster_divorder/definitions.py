@@ -24,7 +24,7 @@ from dagster_divorder.defs.sequence_order import sequence_order
 from dagster_divorder.defs.shallow_embeddings import shallow_embeddings
 from dagster_divorder.defs.strategy_comparison import strategy_comparison
 from dagster_divorder.defs.token_counts import token_counts
-from dagster_divorder.pipeline.graph import upstream
+from dagster_divorder.pipeline.graph import needed, upstream
 from dagster_divorder.settings import load_settings
 
 # `--select '*'` and MaterializeResult's generics are stable for our use.
@@ -53,12 +53,15 @@ ASSETS = [
 
 
 GRAPH = upstream(settings)
+NEEDED = needed(settings)
 
 
 def _as_set(asset: dg.AssetsDefinition) -> dg.AssetsDefinition:
     """The settings say what an asset reads; an edited file shows the assets it concerns as stale (once the code
     location is reloaded)."""
     stage, spec = asset.key.path[-1], asset.get_asset_spec()
+    # What clusters are made by is no evidence, but a part of how they come about.
+    group = "embedding" if spec.group_name == "evidence" and stage in NEEDED else spec.group_name
     # Decorated anew: `map_asset_specs` with other deps shows them, but a run does not follow them (Dagster 1.13).
     function = asset.op.compute_fn.decorated_fn  # type: ignore[union-attr]
     return dg.asset(
@@ -66,7 +69,7 @@ def _as_set(asset: dg.AssetsDefinition) -> dg.AssetsDefinition:
         deps=GRAPH[stage],
         code_version=settings.recipe(stage),
         description=spec.description,
-        group_name=spec.group_name,
+        group_name=group,
         kinds=spec.kinds,
     )(function)
 

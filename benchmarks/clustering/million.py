@@ -3,9 +3,9 @@
     .venv/bin/python benchmarks/clustering/million.py [VECTORS] [--dims 256] [--k 1000] [--scratch FOLDER]
 
 The vectors are synthetic (2,000 directions of unequal frequency, and noise), handed to the pipeline as external
-embeddings of as many tiny records. Every part runs in a process of its own, two threads at most: `bare` trains faiss on
-the stage's own sample and looks up the nearest centroid of all vectors, held in memory; `stage` is `clusters`, which
-reads a sample from the store, fits, assigns every vector and writes labels. Peak memory is the process's own
+embeddings of as many records of a kilobyte. Every part runs in a process of its own: `bare` trains faiss on the
+stage's own sample and looks up the nearest centroid of all vectors, held in memory; `stage` is `clusters`, which reads
+a sample from the store, fits, names, assigns every vector and writes labels. Peak memory is the process's own
 high-water mark.
 """
 
@@ -25,12 +25,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
 
 import numpy as np
+from measured import run_pipeline
 from shared import environment, parser
 
 ROOT = Path(__file__).parents[2]
 BLOCK = 16_384
 DIRECTIONS = 2_000
 NOISE = 1.0
+FILLER = " and nothing more" * 50
+"""A thousand bytes a record, as documents have: fragments then hold some 8,192 of them."""
 
 
 def main() -> None:
@@ -57,7 +60,7 @@ def _prepare(folder: Path, vectors: int, dims: int, k: int) -> dict[str, str]:
     """Records and vectors on disk, and the pipeline run up to `clusters`; the environment that says where."""
     corpus, matrix = folder / "corpus.jsonl", folder / "vectors.npy"
     with corpus.open("w", buffering=1 << 22) as file:
-        file.writelines(f'{{"text":"record {number}"}}\n' for number in range(vectors))
+        file.writelines(f'{{"text":"record {number}{FILLER}"}}\n' for number in range(vectors))
     shape = np.lib.format.open_memmap(matrix, "w+", np.float32, (vectors, dims))
     for first, block in _planted(vectors, dims):
         shape[first : first + len(block)] = block
@@ -70,9 +73,8 @@ def _prepare(folder: Path, vectors: int, dims: int, k: int) -> dict[str, str]:
         "DIVORDER_CLUSTERS__K": str(k),
         "DIVORDER_CLUSTERS__REFIT": "now",
     }
-    code = "from dagster_divorder import *; s = load_settings(); [run_stage(n, s) for n in ('raw_docs', 'external_embeddings')]"
     start = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], env=environ, cwd=ROOT, check=True)
+    run_pipeline(environ, "raw_docs,external_embeddings")
     print(f"{vectors:,} x {dims} vectors in fragments after {time.perf_counter() - start:.1f} s", flush=True)
     return environ
 
@@ -97,12 +99,12 @@ def _run(environ: dict[str, str], part: str, k: int) -> dict[str, Any]:
 
 def _stage(k: int) -> dict[str, Any]:
     """The stage, and how much of it is the fit."""
+    import faiss  # noqa: F401  its import is no part of the work
+
     from dagster_divorder.core import cluster
     from dagster_divorder.engine.progress import Silent
     from dagster_divorder.pipeline import clusters, run_stage
     from dagster_divorder.settings import load_settings
-
-    import faiss  # noqa: F401  its import is no part of the work
 
     settings = load_settings()
     # What the round before has computed.

@@ -49,7 +49,9 @@ def agreement(a: Labels, b: Labels) -> Agreement:
     )
 
     if a.shape != b.shape or not len(a):
-        raise InputError(f"labels have the shapes {a.shape} and {b.shape}; expected the same, and at least one")
+        raise InputError(
+            f"labels have the shapes {a.shape} and {b.shape}; expected the same, and at least one"
+        )
     some = slice(AMI_STEPS // (1 + int(max(a.max(), b.max()))) or 1)
     return Agreement(
         ari=float(adjusted_rand_score(a, b)),

@@ -6,7 +6,7 @@ A vector's place is (x - centre) / |x - centre|; its distance to a centroid is o
 Guarantee: the same bytes from `fit` for the same sample, k, algorithm and seed; from `assign`, a label and a
 distance that depend on that vector and the fit alone, whatever the batch, its order or the number of threads.
 Cost: fit O(iterations x restarts x n K D), n at most POINTS_PER_CENTROID x K, and a copy of the sample (none with
-`overwrite`); assign O(N K D) at the speed of a matrix product, with BLOCK_SCORES float32 of scratch.
+`overwrite`); assign O(N K D) at the speed of a matrix product, with BLOCK_SCORES float32 of scratch a thread.
 Sources: Dhillon and Modha 2001 (spherical k-means); Johnson, Douze and Jegou 2017 (faiss); Bachem, Lucic,
 Hassani and Krause 2016 (AFK-MC2, its first centroids); Sculley 2010 (mini-batch); Arora, Liang and Ma 2017
 (taking away what all documents share).
@@ -14,7 +14,9 @@ Known weakness: k-means finds round clusters of like size, and a local optimum. 
 docs/decisions/base-model.md.
 """
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -135,6 +137,8 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
 
     A vector at the centre has no direction: label 0, distance 1. InputError for another D, NaN or infinity.
     """
+    from threadpoolctl import threadpool_limits
+
     from dagster_divorder.core.kernels.pool import nearest
 
     clusters, dims = fit.centroids.shape
@@ -146,7 +150,8 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
     labels = np.empty(len(vectors), np.int32)
     distances = np.empty(len(vectors), np.float32)
     step = max(1, BLOCK_SCORES // clusters)
-    for first in range(0, len(vectors), step):
+
+    def place(first: int) -> None:
         rows = slice(first, first + step)
         scores = vectors[rows] @ fit.centroids.T
         bad = nearest(vectors[rows], scores, fit.centre, fit.centroids, labels[rows], distances[rows])
@@ -154,6 +159,15 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
             raise InputError(
                 f"vector {first + bad} holds NaN or infinity; expected finite numbers: embed it again"
             )
+
+    firsts = range(0, len(vectors), step)
+    if len(firsts) < 2:
+        for first in firsts:
+            place(first)
+        return labels, distances
+    # A thread a block: the threads of one product would wait for each other at the end of each.
+    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(os.cpu_count() or 1) as workers:
+        list(workers.map(place, firsts))
     return labels, distances
 
 

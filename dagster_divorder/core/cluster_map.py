@@ -7,8 +7,8 @@ alone; the others stay where they are.
 
 Guarantee: the same bytes from `fit` for the same vectors and seed (one machine, one umap-learn); from `place`, a place
 that depends on that vector and the map alone, whatever the batch or the number of threads.
-Cost: `fit` some 8 s for 20,000 x 128 on one core and 5 s to import and compile umap-learn, O(n^2 C) for the neighbours;
-`place` 0.5 ms a document, O(n C), without umap-learn.
+Cost: `fit` some 7 s for 20,000 x 128 on one core, O(n^2 C) for the neighbours, and 6 s to import umap-learn and compile
+what it does not keep; `place` 0.3 ms a document, O(n C), without umap-learn.
 Source: McInnes, Healy and Melville 2018 (umap-learn); Kobak and Linderman 2021 (components as a start).
 Known weakness: distances between groups, and their sizes on the map, mean little. A document of a new topic lies among
 the old ones it is nearest to. Measured: docs/decisions/cluster-map.md.
@@ -99,6 +99,13 @@ def place(vectors: NDArray[np.float32], on: MapFit, *, threads: int = 1) -> NDAr
     with ThreadPoolExecutor(threads) as workers:
         list(workers.map(fill, cuts[:-1], cuts[1:]))
     return placed
+
+
+def warm() -> None:
+    """Compile what numba keeps on disk for later processes, by a map of a few points. Without umap-learn, nothing."""
+    if why_no_map() is None:
+        few = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
+        place(few, fit(few, 0))
 
 
 def _check_finite(vectors: NDArray[np.float32]) -> None:

@@ -11,7 +11,8 @@ Cost: two passes over the vectors for all V values together, each O(N D sum of K
 bytes a vector for the labels.
 Source: Rousseeuw 1987 (choosing k by the silhouette); the first seed's `--calibrate-k` (within 5 % of the peak).
 Known weakness: k-means from another seed gives another silhouette, by as much as CLOSE of it (docs/decisions). What is
-measured is the clustering that the same sample and seed give again, not k as such.
+measured is the clustering that the same sample and seed give again, not k as such. Clusters of a handful of vectors
+have high silhouettes again, near copies that stand apart: leave such values out.
 """
 
 from __future__ import annotations

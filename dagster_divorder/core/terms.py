@@ -31,7 +31,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from os.path import commonprefix
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -97,7 +96,7 @@ def count_words(texts: pa.Array) -> Words:
     spaced = pc.replace_substring_regex(texts, r"[^\p{L}\p{M}\p{N}_]+", " ")
     split = pc.split_pattern(spaced, " ")
     found = split.flatten().dictionary_encode()
-    document = np.from_dlpack(pc.list_parent_indices(split))
+    document = np.from_dlpack(pc.list_parent_indices(split)).astype(np.int64)
     numbers: dict[str, int] = {}
     parts: list[int] = []
     ends = [0]
@@ -238,7 +237,7 @@ def _distinct(ranked: Sequence[str], texts: pa.Array, members: NDArray[np.int64]
 
 
 def _same_word(a: str, b: str) -> bool:
-    shared = len(commonprefix((a, b)))
+    shared = next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     return shared >= min(3, len(a), len(b)) and shared >= SAME_WORD * max(len(a), len(b))
 
 

@@ -3,14 +3,15 @@
 Letters: n documents, W words, K clusters.
 
 Half of the documents are counted: p(w), and p(w | c) in each cluster, smoothed towards p(w) by as many words as tell
-most. The other half is foretold: log2 p(w | c) / p(w), the bits that knowing the cluster c saves on a word w, meaned over
-the distinct words of every document; then the halves change places. What a clustering has learnt of single documents, of
-noise, or of anything that has nothing to do with what they say (their length, their layout) saves nothing.
+most. The other half is foretold: log2 p(w | c) / p(w), the bits that knowing the cluster c saves on a word w, as a mean
+over the distinct words of every document; then the halves change places. What a clustering has learnt of single
+documents, of noise, or of anything that has little to do with what they say (their length, their layout) saves little.
 
 Guarantee: 0 or more; the same documents in the same order give the same bits.
 Cost: O(words of all documents), some ten passes.
 Sources: Zhai and Lafferty 2004 (Dirichlet smoothing); Rissanen 1983 (bits saved as a measure of structure).
-Known weakness: clusters of style or quality tell fewer words than topics do. Measured: docs/decisions/ari-comparison.md.
+Known weakness: clusters of style or quality tell fewer words than topics do. Measured:
+docs/decisions/ari-comparison.md.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def _foretold(
     by_cluster = of_cluster @ used
     by_cluster.sort_indices()
     whole = np.bincount(by_cluster.indices, by_cluster.data, vocabulary)
-    sizes = np.asarray(by_cluster.sum(axis=1))
+    sizes: NDArray[np.int64] = by_cluster.sum(axis=1)
     told = used[np.flatnonzero(left_out)]
     cluster = labels[left_out].repeat(np.diff(told.indptr)).astype(np.int64)
     # A word that was never counted has no share to begin with.

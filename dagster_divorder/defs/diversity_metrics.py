@@ -19,8 +19,8 @@ def diversity_metrics(
 
     receipt = materialize(context, settings)
     measures = load_table(LocalStore(settings.store.path), receipt.files["table"])
-    shown: dict[str, Any] = {"orders": table(receipt.report["summary"]), "measures": table(measures)}
+    shown: dict[str, Any] = {"orders": table(receipt.report["summary"])}
     if "picture" in receipt.files:
         file = settings.store.path / receipt.files["picture"]
         shown["ordering_comparison"] = picture(file, "orders compared")
-    return result(receipt, shown)
+    return result(receipt, {**shown, "measures": table(measures)})

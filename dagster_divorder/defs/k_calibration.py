@@ -9,7 +9,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 
 
-@dg.asset(group_name="embedding", kinds={"scikitlearn"})
+@dg.asset(group_name="evidence", kinds={"scikitlearn"})
 def k_calibration(
     context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[Any]:

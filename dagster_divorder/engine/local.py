@@ -10,7 +10,7 @@ Known weakness: no worker is replaced; a run that failed goes on where it stoppe
 
 A worker is a fresh interpreter (`engine/worker.py`), neither a fork, which would inherit locks and the lease, nor a
 `multiprocessing` child, which runs the caller's script again and outlives a parent that is killed. Its libraries use
-one thread each, so that workers do not fight for the cores. Measured: docs/decisions/speed.md.
+one thread each unless told otherwise, so that workers do not fight for the cores. Measured: docs/decisions/speed.md.
 """
 
 from __future__ import annotations
@@ -32,22 +32,21 @@ from dagster_divorder.errors import WorkerError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+)
+NUMBER = "DAGSTER_DIVORDER_WORKER"
 ENVIRONMENT = {
-    **dict.fromkeys(
-        (
-            "OMP_NUM_THREADS",
-            "OPENBLAS_NUM_THREADS",
-            "MKL_NUM_THREADS",
-            "NUMBA_NUM_THREADS",
-            "RAYON_NUM_THREADS",
-        ),
-        "1",
-    ),
     # Large blocks go back to the system when they are freed: 350 MB a worker that tokenises instead of 550.
     "MALLOC_MMAP_THRESHOLD_": str(256 << 10),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
-"""What a worker's environment has over its parent's."""
+"""What a worker's environment has over its parent's, with its threads in each of THREADS and in NUMBER which of the
+workers it is."""
 
 
 def count_workers(setting: int) -> int:
@@ -55,8 +54,16 @@ def count_workers(setting: int) -> int:
     return setting or len(os.sched_getaffinity(0))
 
 
-def each(function: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
-    """`function(item)` for every item, in order, in up to `workers` processes (in this one if `workers` is 1).
+def worker_number() -> int:
+    """Which of the workers this process is, from 0; 0 also where it is none."""
+    return int(os.environ.get(NUMBER, 0))
+
+
+def each(
+    function: Callable[[Item], Result], items: Sequence[Item], workers: int, *, threads: int = 1
+) -> Iterator[Result]:
+    """`function(item)` for every item, in order, in up to `workers` processes (in this one if `workers` is 1), each of
+    whose libraries uses up to `threads` threads.
 
     Function, items and results are pickled. Up to one result more than workers waits to be taken.
 
@@ -68,7 +75,7 @@ def each(function: Callable[[Item], Result], items: Sequence[Item], workers: int
         yield from map(function, items)
         return
     give_back_memory()
-    crew = [_Worker() for _ in range(workers)]
+    crew = [_Worker(number, threads) for number in range(workers)]
     idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
     for worker in crew:
         idle.put(worker)
@@ -111,7 +118,7 @@ def give_back_memory() -> None:
 class _Worker:
     """A worker process, called like the function that it is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int, threads: int) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "dagster_divorder.engine.worker"],
             stdin=subprocess.PIPE,
@@ -119,6 +126,8 @@ class _Worker:
             env={
                 **os.environ,
                 **ENVIRONMENT,
+                **dict.fromkeys(THREADS, str(threads)),
+                NUMBER: str(number),
                 "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             },
         )

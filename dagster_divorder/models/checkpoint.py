@@ -94,7 +94,9 @@ def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.ba
             weight_files(directory)
         return directory
     if not HUB_ID.fullmatch(base):
-        raise InputError(f"{setting} is {base!r}: there is no such directory, and it is not a Hugging Face id")
+        raise InputError(
+            f"{setting} is {base!r}: there is no such directory, and it is not a Hugging Face id"
+        )
     return _download(base, weights, setting)
 
 

@@ -157,7 +157,8 @@ def train(
         )
     config = _config(base, table.shape[1])
     with _fixed_threads(), _fixed_random(seed):
-        model = _model(_scaled(table, weights), config)
+        table = _even(_weighted(table, weights), pairs, ids)
+        model = _model(table / np.float32(_size(table) or 1.0), config)
         curve = _fit(model, pairs, ids, advance)
     directory.mkdir(parents=True, exist_ok=True)
     _save(model, config, base, directory)
@@ -173,13 +174,40 @@ def train(
     }
 
 
-def _scaled(table: NDArray[np.float32], weights: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The table, its rows scaled by weights, with a root mean square of 1; rows without a weight are zero."""
+def _weighted(table: NDArray[np.float32], weights: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The table, its rows scaled by weights; rows without a weight are zero."""
     scaled = np.zeros_like(table)
     scaled[: len(weights)] = table[: len(weights)] * weights[:, None]
-    size = math.sqrt(np.square(scaled, dtype=np.float64).mean())
-    return scaled / np.float32(size or 1.0)
+    return scaled
 
+
+def _size(table: NDArray[np.float32]) -> float:
+    return math.sqrt(np.square(table, dtype=np.float64).mean())
+
+
+def _even(table: NDArray[np.float32], pairs: Pairs, ids: NDArray[np.integer]) -> NDArray[np.float32]:
+    """The table in coordinates in which two spans of a document differ equally in all directions."""
+    from sklearn.covariance import ledoit_wolf
+    from threadpoolctl import threadpool_limits
+
+    if not len(pairs.document):
+        return table
+    spans = np.repeat(pairs.length, 2)
+    starts = np.cumsum(spans) - spans
+    means = np.empty((len(spans), table.shape[1]), np.float32)
+    for at in range(0, len(spans), 1024):
+        part = starts[at : at + 1024]
+        end = part[-1] + spans[at : at + 1024][-1]
+        means[at : at + 1024] = np.add.reduceat(table[ids[part[0] : end]], part - part[0])
+    length = np.linalg.norm(means, axis=1, keepdims=True)
+    means = np.divide(means, length, out=np.zeros_like(means), where=length > 0)
+    with threadpool_limits(limits=1):
+        noise, shrink = ledoit_wolf((means[::2] - means[1::2]).astype(np.float64), assume_centered=True)
+        squares, directions = np.linalg.eigh(noise)
+        if VERBOSE: print("shrink", shrink, np.round(squares[[0,1,5,20,60,100,-1]]/squares.mean(),4))
+        return (table @ (directions * squares**POWER @ directions.T)).astype(np.float32)
+POWER=-.5
+VERBOSE=False
 
 def _config(base: Path, width: int) -> dict[str, Any]:
     """config.json: that of the table, with layers."""

@@ -4,9 +4,9 @@ Both spaces are clustered anew at the same number of clusters, as `clusters` wou
 pictures, and the space that `embedding.kind = "auto"` takes) is a pinned fit, kept while the vectors have the same keys
 and no more than `ari_comparison.refresh` of the documents have changed: an append does not change the space.
 
-The rule is the first seed's: an adjusted Rand index (ARI) under DIFFERENT says that the deep space holds other structure.
-So does a space of noise, or of the lengths of texts. Deep vectors are therefore worth using only where their clusters
-also tell of the documents' words (`core.word_bits`) at least AS_MUCH as the shallow ones do.
+The rule is the first seed's: an adjusted Rand index (ARI) under DIFFERENT says that the deep space holds other
+structure. So does a space of noise, or of the lengths of texts. Deep vectors are therefore worth using only where their
+clusters also tell of the documents' words (`core.word_bits`) at least AS_MUCH as the shallow ones do.
 Measured: docs/decisions/ari-comparison.md.
 """
 
@@ -80,7 +80,11 @@ def run(run: Run) -> Receipt:
         uses={space.stage: space.version for space in (shallow, deep)},
         files={
             "fit": found.folder,
-            **{f"{space.stage}_{name}": folder for space in (shallow, deep) for name, folder in space.fits().items()},
+            **{
+                f"{space.stage}_{name}": folder
+                for space in (shallow, deep)
+                for name, folder in space.fits().items()
+            },
         },
         report={
             "documents": count,
@@ -111,16 +115,19 @@ def load_picture(store: LocalStore, fit: str, name: str) -> bytes | None:
 
 def verdict(found: Agreement, bits: dict[str, float]) -> tuple[str, str]:
     """The space to take, "shallow" or "deep", and why, in a sentence. bits: by space, see `core.word_bits`."""
-    rule = f"ARI {found.ari:.3f}; under {DIFFERENT} the deep space holds different structure"
-    told = f"its clusters tell {bits['deep']:.3f} bits a word of their documents, the shallow ones {bits['shallow']:.3f}"
+    ours, theirs = bits["deep"], bits["shallow"]
+    told = f"its clusters tell {ours:.3f} bits a word of their documents, the shallow ones {theirs:.3f}"
     if not found.ari < DIFFERENT:
-        return "shallow", f"{rule}: it does not, and the shallow space shows much the same at less cost."
-    if bits["deep"] > 0 and bits["deep"] >= AS_MUCH * bits["shallow"]:
-        return "deep", f"{rule}: it does, and {told}: it is worth using."
-    return (
-        "shallow",
-        f"{rule}: it does, but {told}, less than {AS_MUCH:.0%}: what differs says too little of what the documents "
-        "are about to be worth using.",
+        return "shallow", (
+            f"ARI {found.ari:.3f}, not under {DIFFERENT}: the deep space shows much the same structure as the shallow "
+            "one, at a higher cost."
+        )
+    different = f"ARI {found.ari:.3f}, under {DIFFERENT}: the deep space holds different structure"
+    if ours > 0 and ours >= AS_MUCH * theirs:
+        return "deep", f"{different}, and {told}: it is worth using."
+    return "shallow", (
+        f"{different}, but {told}; less than {AS_MUCH:.0%} of these says that the difference has too little to do with "
+        "what the documents are about to be worth using."
     )
 
 
@@ -258,9 +265,7 @@ def _disagreements(
             }
         )
     texts = iter(read_examples(run.store, view, np.concatenate([rows[:0], *examples])))
-    return [
-        {**cell, "examples": [next(texts) for _ in of]} for cell, of in zip(cells, examples, strict=True)
-    ]
+    return [{**cell, "examples": [next(texts) for _ in of]} for cell, of in zip(cells, examples, strict=True)]
 
 
 def _heatmap(table: np.ndarray, pairs: Pairs, names: Names, why: str) -> bytes:

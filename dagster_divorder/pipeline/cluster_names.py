@@ -30,7 +30,9 @@ def sample_size(clusters: int) -> int:
     return min(MOST_DOCUMENTS, max(DOCUMENTS, PER_CLUSTER * clusters))
 
 
-def name_clusters(store: LocalStore, view: View, rows: np.ndarray, labels: np.ndarray, clusters: int) -> bytes:
+def name_clusters(
+    store: LocalStore, view: View, rows: np.ndarray, labels: np.ndarray, clusters: int
+) -> bytes:
     """The names of K clusters, as a file of their fit. rows int64 (n,): documents by rising id; labels int (n,)."""
     chosen = _evenly(labels, sample_size(clusters))
     words = count_words(beginnings(store, view, rows[chosen], CHARACTERS))

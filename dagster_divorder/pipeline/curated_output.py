@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.cluster_names import load_names
 from dagster_divorder.pipeline.diversity_metrics import load_metrics
 from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.greedy_order import load_order
@@ -228,6 +229,7 @@ def _manifest(run: Run, view: View, key: str, files: dict[str, Any]) -> dict[str
         "packing": {**settings.packing.model_dump(), **{name: packed[name] for name in PACKED}},
         "seed": settings.seed,
         "diversity": {name: _without_curve(figures) for name, figures in metrics.items()},
+        "cluster_names": load_names(run),
         "cluster_sizes": clusters["cluster_sizes"],
         "seconds": {
             stage: reports[stage]["seconds"]

@@ -28,6 +28,7 @@ from dagster_divorder.core.metrics import (
     worse_batches,
 )
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack
+from dagster_divorder.pipeline.cluster_names import load_names
 from dagster_divorder.pipeline.greedy_order import load_order
 from dagster_divorder.pipeline.packed_sequences import load_packed
 from dagster_divorder.pipeline.run import Run, content_hash
@@ -173,6 +174,7 @@ def _picture(run: Run, traits: Traits, measured: dict[str, Diversity]) -> bytes:
             shuffled=pictured("random", _shuffle(run, documents, 0)),
             after=pictured("curated", load_order(run)),
             sequences=("sequences", measured["sequences"]),
+            names=load_names(run),
         )
     )
 

@@ -22,6 +22,7 @@ import numpy as np
 import orjson
 import xxhash
 
+from dagster_divorder.core.unit import unit_rows
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.fragments import fill
 from dagster_divorder.pipeline.raw_docs import load_view
@@ -260,16 +261,12 @@ def _locator(run: Run, view: View, file: VectorFile) -> Locate:
 
 def _vectors(file: VectorFile, take: Take, rows: np.ndarray, source: np.ndarray) -> np.ndarray:
     """Unit vectors float32 (n, D) of some rows of the file, zero for -1; `source` is their hashes."""
-    from dagster_divorder.core.kernels.project import unit_rows
-
     there = rows >= 0
     taken = take(rows[there])
     if not np.array_equal(row_hashes(taken), source[there]):
         raise InputError(f"{file.path} changed while it was read; run again")
     vectors = np.zeros((len(rows), file.dims), np.float32)
-    units = np.empty(taken.shape, np.float32)
-    unit_rows(taken if taken.dtype == np.float64 else taken.astype(np.float32, copy=False), units)
-    vectors[there] = units
+    vectors[there] = unit_rows(taken)
     return vectors
 
 

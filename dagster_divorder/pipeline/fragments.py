@@ -15,6 +15,7 @@ from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View, offsets
 
 Compute = Callable[[Fragment], dict[str, np.ndarray]]
+Keep = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,25 @@ class Delta:
         }
 
 
-def fill(run: Run, files: StageFiles, view: View, compute: Compute, what: str, *, workers: int = 1) -> Delta:
-    """Make every document fragment of the view have its result; with `workers`, `compute` is pickled."""
+def fill(
+    run: Run,
+    files: StageFiles,
+    view: View,
+    compute: Compute,
+    what: str,
+    *,
+    workers: int = 1,
+    threads: int = 1,
+    keep: Keep = lambda arrays: arrays,
+) -> Delta:
+    """Make every document fragment of the view have its result; with `workers`, of `threads` each, `compute` is
+    pickled. `keep` says what of a result is stored."""
     present = files.present()
     missing = [fragment for fragment in view.documents if fragment.name not in present]
     with run.progress(what, sum(fragment.rows for fragment in missing), "documents") as advance:
         left = sum(fragment.rows for fragment in missing)
-        for fragment, arrays in zip(missing, each(compute, missing, workers), strict=True):
+        results = each(compute, missing, workers, threads=threads)
+        for fragment, arrays in zip(missing, map(keep, results), strict=True):
             try:
                 files.put(fragment.name, arrays)
             except DiskFullError as error:

@@ -2,8 +2,8 @@
 
 `ordering_animation.mp4`: the dataset as a bar, documents moving from the original order into the curated one, and the
 diversity of its sequences. `ordering_animation_umap.mp4`: the cluster map, points lighting up as their documents are
-picked, in the original order and in the curated one; only where there is a map. What is drawn are samples, so films cost
-the same for millions of documents. They are made again only when what they show has changed.
+picked, in the original order and in the curated one; only where there is a map. What is drawn are samples, so films
+cost the same for millions of documents. They are made again only when what they show has changed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """ordering_report: one HTML file next to the output that shows what was asked, what came of it, and the evidence.
 
-It needs what an output needs. Evidence of other stages is in it where it is there for these settings and this corpus; what
-is not is named, with the command that makes it. `ordering_report.html`, and `cluster_cloud.png` where there is a map, are
-written to `output.path` whole or not at all; the output's manifest does not list them.
+It needs what an output needs. Evidence of other stages is in it where it is there for these settings and this corpus;
+  what
+is not is named, with the command that makes it. `ordering_report.html`, and `cluster_cloud.png` where there is a map,
+are written to `output.path` whole or not at all; the output's manifest does not list them.
 
-`page` is made again only when something that it shows has changed. Times and memory of stages are shown, and differ from
-run to run, so neither key nor version covers them: a page shows those of the run that made it.
+`page` is made again only when something that it shows has changed. Times and memory of stages are shown, and differ
+from run to run, so neither key nor version covers them: a page shows those of the run that made it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from dagster_divorder.store.local import write_atomically
 from dagster_divorder.store.receipts import Receipt
 
 if TYPE_CHECKING:
-    from dagster_divorder.view.report import Section
+    from dagster_divorder.view.report.section import Section
     from dagster_divorder.view.report.verdict import Judgement
 
 PAGE = "ordering_report.html"
@@ -178,16 +179,18 @@ def _sections(
 def _reports(run: Run, found: dict[str, Receipt]) -> dict[str, dict[str, Any]]:
     """Reports of the stages of the output, and of the evidence, in the order in which they run."""
     stages = {*needed(run.settings), *found}
-    receipts = {stage: run.receipt(stage) for stage in needed(run.settings, "ordering_report") if stage in stages}
+    receipts = {
+        stage: run.receipt(stage) for stage in needed(run.settings, "ordering_report") if stage in stages
+    }
     return {stage: receipt.report for stage, receipt in receipts.items()}
 
 
 def _facts(manifest: dict[str, Any]) -> str:
     sequence = manifest["sequence"]
     return (
-        f"{manifest['counts']['documents']:,} distinct texts · {manifest['tokens']:,} tokens · {manifest['k']:,} clusters · "
-        f"{manifest['packing']['sequences']:,} sequences of {sequence['length']:,} tokens · batches of "
-        f"{sequence['batch']:,} sequences"
+        f"{manifest['counts']['documents']:,} distinct texts · {manifest['tokens']:,} tokens · "
+        f"{manifest['k']:,} clusters · {manifest['packing']['sequences']:,} sequences of "
+        f"{sequence['length']:,} tokens · batches of {sequence['batch']:,} sequences"
     )
 
 

@@ -17,6 +17,8 @@ import orjson
 
 from dagster_divorder.core.cluster import needs_refit
 from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.ari_comparison import INFO as COMPARISON
+from dagster_divorder.pipeline.ari_comparison import SPACES
 from dagster_divorder.pipeline.base_model import BaseModel, reason_to_fit
 from dagster_divorder.pipeline.base_model import load_pinned as load_base_model
 from dagster_divorder.pipeline.clusters import clusters_key
@@ -39,6 +41,9 @@ from dagster_divorder.store.ingest import Survey
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_history, load_receipt
 from dagster_divorder.store.stages import StageFiles
+
+MEASURES = {"ari_comparison": (COMPARISON, "measured_documents"), "k_calibration": (CALIBRATION, "documents")}
+"""Of each measure the file that says what it found, and the name in it of the number of documents."""
 
 Scope = Literal["nothing", "new", "all"]
 
@@ -91,8 +96,14 @@ class _Planner:
     model: BaseModel | None = None
     keys: dict[str, str] = field(default_factory=dict)
     """Of the per-document stages, as far as they can be told."""
+    chosen: str | None = None
+    """The kind of vectors that are clustered, None before a comparison has said so."""
     recommended: int | None = None
     """Clusters, by a calibration that is kept."""
+
+    def __post_init__(self) -> None:
+        kind = self.run.settings.embedding.kind
+        self.chosen = None if kind == "auto" else kind
 
     def plan(self, stage: str) -> StagePlan:
         own = {
@@ -101,6 +112,7 @@ class _Planner:
             "token_counts": self._token_counts,
             "shallow_embeddings": self._shallow_embeddings,
             "external_embeddings": self._external_embeddings,
+            "ari_comparison": self._ari_comparison,
             "k_calibration": self._k_calibration,
             "clusters": self._clusters,
             "curated_output": self._curated_output,
@@ -175,11 +187,10 @@ class _Planner:
         key = external_key(self.run)
         return self._per_document("external_embeddings", key) if key else self._all()
 
-    def _space_key(self) -> str | None:
-        """Of the space that documents are clustered in, None where it is made anew."""
-        kind = self.run.settings.embedding.kind
-        key = self.keys.get(STAGE_OF[kind])
-        if key is None or not self.run.settings.components[kind]:
+    def _space_key(self, kind: str | None) -> str | None:
+        """Of the space of a kind of vectors, None where it is made anew."""
+        key = self.keys.get(STAGE_OF[kind]) if kind else None
+        if key is None or kind is None or not self.run.settings.components[kind]:
             return key
         components = load_components(self.run, kind, key)
         if components is None or (self._grown(components.documents) and self._refits == "auto"):
@@ -194,22 +205,36 @@ class _Planner:
         """Why what was fitted to so many documents is fitted again."""
         return needs_refit(documents, self.survey.documents, 0.0, None)
 
+    def _ari_comparison(self) -> _Work:
+        keys, settings = [self._space_key(kind) for kind in SPACES], self.run.settings.ari_comparison
+        work, info = self._measure("ari_comparison", keys, settings.refresh)
+        if self.run.settings.embedding.kind == "auto":
+            self.chosen = info.get("chosen")
+        return work
+
     def _k_calibration(self) -> _Work:
-        settings, space = self.run.settings, self._space_key()
-        recipe = f"{settings.recipe('k_calibration')}-{space}"
-        fit = pinned(self.run.store, "k_calibration", recipe) if space else None
+        keys, settings = [self._space_key(self.chosen)], self.run.settings.k_calibration
+        work, info = self._measure("k_calibration", keys, settings.refresh)
+        self.recommended = info.get("recommended")
+        return work
+
+    def _measure(self, stage: str, spaces: list[str | None], refresh: float) -> tuple[_Work, dict[str, Any]]:
+        """A measure of the corpus as a whole, and what it said last; nothing where it was never taken."""
+        keys = [key for key in spaces if key]
+        recipe = "-".join([self.run.settings.recipe(stage), *keys])
+        fit = pinned(self.run.store, stage, recipe) if len(keys) == len(spaces) else None
         if fit is None:
-            return self._all()
-        info = orjson.loads(read_fit(self.run.store, fit)[CALIBRATION])
-        before, now = info["documents"], self.survey.documents
-        if abs(now - before) > settings.k_calibration.refresh * max(now, before):
-            return self._all(f"the corpus has changed from {before:,} to {now:,} documents since")
-        self.recommended = info["recommended"]
-        self.versions["k_calibration"] = fit.hash
-        return _Work(0, 0)
+            return self._all(), {}
+        file, documents = MEASURES[stage]
+        info: dict[str, Any] = orjson.loads(read_fit(self.run.store, fit)[file])
+        before, now = info[documents], self.survey.documents
+        if abs(now - before) > refresh * max(now, before):
+            return self._all(f"the corpus has gone from {before:,} to {now:,} documents"), info
+        self.versions[stage] = fit.hash
+        return _Work(0, 0), info
 
     def _clusters(self) -> _Work:
-        key = self._space_key()
+        key = self._space_key(self.chosen)
         current = load_clusters(self.run, key) if key else None
         if key is None or current is None:
             return self._all()

@@ -48,6 +48,22 @@ def calibration(run: Run, receipt: Receipt) -> Section:
     return section(rows, receipt.report["notes"], run.receipt("clusters").report["k"])
 
 
+def agreement(run: Run, receipt: Receipt) -> Section:
+    """ari_comparison."""
+    from dagster_divorder.pipeline.ari_comparison import (
+        HEATMAP,
+        MAPS,
+        load_disagreements,
+        load_pairs,
+        load_picture,
+    )
+    from dagster_divorder.view.report.agreement import section
+
+    store, fit = run.store, receipt.files["fit"]
+    pictures = [load_picture(store, fit, name) for name in (HEATMAP, MAPS)]
+    return section(receipt.report, load_pairs(store, fit), load_disagreements(store, fit), *pictures)
+
+
 def cloud(of: Ordered, coloured: Coloured, receipt: Receipt | None) -> Markup | None:
     """The map as a figure, in the colours of the bars; None where there is none."""
     from dagster_divorder.pipeline.cluster_map import load_map
@@ -74,5 +90,6 @@ def cloud(of: Ordered, coloured: Coloured, receipt: Receipt | None) -> Markup | 
 SECTIONS: dict[str, Callable[[Run, Receipt], Section]] = {
     "strategy_comparison": strategies,
     "k_calibration": calibration,
+    "ari_comparison": agreement,
 }
 """Evidence with a section of its own, in the order in which it is read."""

@@ -115,7 +115,8 @@ class Ordered:
 
 @dataclass(frozen=True, eq=False)
 class Coloured:
-    """The section of the bars; the clusters in it, their colours, RGB in [0, 1] (J, 3), and a small picture of before and
+    """The section of the bars; the clusters in it, their colours, RGB in [0, 1] (J, 3), and a small picture of before
+      and
     after, PNG."""
 
     section: Section
@@ -198,9 +199,7 @@ def lengths(of: Ordered) -> Section:
 
     tokens, (runs, _) = of.traits.tokens, of.runs
     before = quantiles_along(of.original, tokens, tokens, LENGTH_COLUMNS, QUANTILES)
-    after = quantiles_along(
-        runs, of.packed.length, tokens[of.packed.document], LENGTH_COLUMNS, QUANTILES
-    )
+    after = quantiles_along(runs, of.packed.length, tokens[of.packed.document], LENGTH_COLUMNS, QUANTILES)
     return section({"original": before, "sequences": after})
 
 

@@ -49,7 +49,9 @@ def _worst_batch(of: Ordered, trait: str, batch: dict[str, Any]) -> Window:
     total = int(of.packed.length.sum())
     epoch, start = divmod(batch["worst_start"], total)
     # It may run on into the next epoch.
-    runs = np.concatenate([runs_in_order(of.packed.indptr, order)[0] for order in of.epochs[epoch : epoch + 2]])
+    runs = np.concatenate(
+        [runs_in_order(of.packed.indptr, order)[0] for order in of.epochs[epoch : epoch + 2]]
+    )
     found, inside = window_contents(runs, of.packed.length, start, batch["window_tokens"])
     documents, held = _by_document(of.packed.document[found], inside)
     codes, values = of.traits.codes[trait], of.traits.sizes()[trait]
@@ -60,8 +62,9 @@ def _worst_batch(of: Ordered, trait: str, batch: dict[str, Any]) -> Window:
     chosen = codes[documents] == value if over else np.ones(len(documents), bool)
     where = f" of epoch {epoch + 1}" if len(of.epochs) > 1 else ""
     says = (
-        f"It starts at {percent(start / total)} of the tokens{where} and holds {count(len(documents), 'document')}. {_named(of, trait, value)} "
-        f"makes up {percent(float(there[value]))} of its tokens, but {percent(float(corpus[value]))} of the corpus’s. "
+        f"It starts at {percent(start / total)} of the tokens{where} and holds "
+        f"{count(len(documents), 'document')}. {_named(of, trait, value)} makes up "
+        f"{percent(float(there[value]))} of its tokens, but {percent(float(corpus[value]))} of the corpus’s. "
         + ("The largest documents of that kind:" if over else "The largest documents in it:")
     )
     return Window(f"The worst batch for {trait}", says, _largest(of, documents[chosen], held[chosen]))

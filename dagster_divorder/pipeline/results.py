@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dagster_divorder.errors import MissingStageError
+from dagster_divorder.pipeline.cluster_names import names_in
 from dagster_divorder.pipeline.diversity_metrics import load_metrics
 from dagster_divorder.pipeline.space import map_vectors, receipt_of_vectors
 from dagster_divorder.pipeline.traits import load_columns
@@ -34,8 +35,8 @@ class Results:
     def documents(self) -> pd.DataFrame:
         """One row per accepted record in input order.
 
-        Columns: `record_id`, `doc_id` (hex), `source`, `tokens`, `cluster`, `cluster_distance` (cosine), `position` (in
-        the curated order), then one per field in `order.traits`.
+        Columns: `record_id`, `doc_id` (hex), `source`, `tokens`, `cluster`, `cluster_name` (a category),
+        `cluster_distance` (cosine), `position` (in the curated order), then one per field in `order.traits`.
         """
         import pandas as pd
 
@@ -45,6 +46,8 @@ class Results:
         position = np.empty(len(order), dtype=np.int64)
         position[order] = np.arange(len(order))
         clusters = self._stage("clusters")
+        labels = clusters.column(view.documents, "labels")[view.document_row]
+        names = names_in(self.store, self._receipt("clusters").files["fit"])
         fields = tuple(order_receipt.report["fields"])
         columns = load_columns(self.store, view, order_receipt.report["columns_folder"], fields)
         source = order_receipt.report["source_field"]
@@ -57,7 +60,8 @@ class Results:
             if source
             else pd.Series([None] * len(view), dtype="str"),
             "tokens": self._stage("token_counts").column(view.documents, "lengths")[view.document_row],
-            "cluster": clusters.column(view.documents, "labels")[view.document_row],
+            "cluster": labels,
+            "cluster_name": pd.Categorical.from_codes(labels, pd.Index(names)),
             "cluster_distance": clusters.column(view.documents, "distances")[view.document_row],
             "position": position,
         }

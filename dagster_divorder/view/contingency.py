@@ -39,18 +39,20 @@ def contingency_picture(
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure = Figure(figsize=(WIDTH, HEIGHT), dpi=DPI, facecolor="white")
         figure.text(0.03, 0.955, "Which clusters are the same in both spaces", size=21, weight="bold")
-        figure.text(0.03, 0.905, _wrapped(note), size=12, color=FAINT, va="center", linespacing=1.4)
+        figure.text(0.03, 0.94, _wrapped(note), size=12, color=FAINT, va="top", linespacing=1.4)
         axes = figure.add_axes((0.24, 0.24, 0.66, 0.63))
         image = axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
         size = 11 if shown <= 30 else 9
-        axes.set_xticks(range(shown), [_short(name) for name in columns[:shown]], rotation=55, ha="right", size=size)
+        axes.set_xticks(
+            range(shown), [_short(name) for name in columns[:shown]], rotation=55, ha="right", size=size
+        )
         axes.set_yticks(range(shown), [_short(name) for name in rows[:shown]], size=size)
         axes.tick_params(length=0, labelcolor="#222222")
         axes.spines[:].set_visible(False)
         axes.set_ylabel("shallow", size=13, weight="bold")
         axes.set_xlabel("deep", size=13, weight="bold")
         bar = figure.colorbar(image, cax=figure.add_axes((0.92, 0.24, 0.015, 0.63)))
-        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.outline.set_visible(False)
         bar.set_label("share of the shallow cluster's documents", size=11)
         if len(rows) > shown:
             figure.text(0.03, 0.02, f"and {len(rows) - shown:,} pairs more", size=11, color=FAINT)

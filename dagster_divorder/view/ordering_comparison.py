@@ -6,14 +6,16 @@ in each sequence, the prefix deviation, and a table of the numbers. The packed s
 and a row more.
 
 Letters: S sequences, K clusters, C columns of a bar.
-Guarantee: the same numbers give the same PNG bytes (one machine, one matplotlib), whatever the user's style;
-matplotlib's global state is left as it was.
+Guarantee: the same numbers give the same PNG bytes (one machine, its typefaces, one matplotlib), whatever the user's
+style; matplotlib's global state is left as it was.
 Cost: some 2 s, O(S + C K).
 Source: the first seed's ordering_comparison.png.
-Known weakness: above some 40 clusters neighbours are told apart by their place in the bar, not by colour.
+Known weakness: above some 40 clusters neighbours are told apart by their place in the bar, not by colour. A name in a
+script that no installed typeface has is drawn as boxes.
 """
 
 import io
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,9 +37,29 @@ LEFT, RIGHT, GAP, STRIP, PANEL = 0.045, 0.917, 0.012, 0.024, 0.415
 BAR = 0.13  # of the figure's height
 BAR_PIXELS, BAR_ROWS = round((RIGHT - LEFT) * WIDTH * DPI), round(BAR * HEIGHT * DPI)
 
+NAMES = 0.917  # of the figure's height: where the clusters' names stand
+
 INK, FAINT, RULE = "#222222", "#6b6b6b", "#d0d0d0"
 # Told apart with any colour vision, and in grey.
 BEFORE, SHUFFLED, AFTER, SEQUENCES = "#d55e00", "#7f7f7f", "#0072b2", "#111111"
+
+# For names in scripts that matplotlib's own typeface lacks, where they are installed.
+OTHER_SCRIPTS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Noto Sans SC",
+    "Noto Sans JP",
+    "Noto Sans KR",
+    "WenQuanYi Zen Hei",
+    "Arial Unicode MS",
+    "Hiragino Sans",
+    "PingFang SC",
+    "Apple SD Gothic Neo",
+    "Microsoft YaHei",
+    "Malgun Gothic",
+    "Noto Sans Thai",
+    "Noto Sans Devanagari",
+)
 
 BIN_SEQUENCES = 16
 MIN_BINS, MAX_BINS = 40, 200
@@ -64,11 +86,13 @@ def ordering_comparison(
     shuffled: PicturedOrder | None = None,
     *,
     sequences: tuple[str, Diversity] | None = None,
+    names: Sequence[str] = (),
     title: str | None = None,
 ) -> "Figure":
     """The figure, 1600 x 1100 pixels. InputError when an order drawn as a bar has no mix, or K differs.
 
     sequences: what the packed sequences in their order are called, and measure; in the prefix panel and the table.
+    names: of the K clusters, by label; the largest are named above the bars, as many as there is room for.
     """
     from matplotlib.figure import Figure
 
@@ -83,7 +107,7 @@ def ordering_comparison(
     with style():
         figure = Figure(figsize=(WIDTH, HEIGHT), dpi=DPI, facecolor="white")
         _draw_title(figure, before.diversity, before.mix.shape[1], title)
-        _draw_bars(figure, [(before, BEFORE), (after, AFTER)])
+        _draw_bars(figure, [(before, BEFORE), (after, AFTER)], names)
         _draw_distinct(_panel(figure, LEFT), drawn, before.mix.shape[1])
         _draw_prefix(_panel(figure, RIGHT + GAP + STRIP - PANEL), measured)
         _draw_table(figure, measured)
@@ -93,7 +117,8 @@ def ordering_comparison(
 def to_png(figure: "Figure") -> bytes:
     """The figure as a PNG file's bytes."""
     rendered = io.BytesIO()
-    with style():
+    with style(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(rendered, format="png", dpi=DPI, metadata={"Software": None})
     return rendered.getvalue()
 
@@ -136,7 +161,16 @@ def style() -> Iterator[None]:
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_STYLE)
+        mpl.rcParams["font.family"] = ["sans-serif", *_other_scripts()]
         yield
+
+
+def _other_scripts() -> list[str]:
+    """The typefaces that this machine has for scripts that matplotlib's own one lacks."""
+    from matplotlib.font_manager import fontManager
+
+    installed = set(fontManager.get_font_names())
+    return [name for name in OTHER_SCRIPTS if name in installed]
 
 
 Drawn = Sequence[tuple[PicturedOrder, str]]
@@ -154,10 +188,11 @@ def _draw_title(figure: "Figure", diversity: Diversity, k: int, title: str | Non
     figure.text(LEFT, 0.938, facts, size=13, color=FAINT, va="baseline")
 
 
-def _draw_bars(figure: "Figure", drawn: Drawn) -> None:
+def _draw_bars(figure: "Figure", drawn: Drawn, names: Sequence[str]) -> None:
     mixes = [order.mix for order, _ in drawn if order.mix is not None]
     ranks = np.argsort(_centres(mixes[0]), kind="stable")
     colours = cluster_colours(len(ranks))
+    _draw_names(figure, names, mixes[0].mean(axis=0, dtype=np.float64), colours[np.argsort(ranks)])
     for (order, colour), mix, bottom in zip(drawn, mixes, (0.752, 0.577), strict=True):
         head = bottom + BAR + 0.009
         axes = figure.add_axes((LEFT, bottom, RIGHT - LEFT, BAR))
@@ -184,6 +219,24 @@ def _draw_bars(figure: "Figure", drawn: Drawn) -> None:
         whole = mix.mean(axis=0, dtype=np.float64, keepdims=True)[:, ranks]
         corpus.imshow(_stacked(whole, colours), aspect="auto", interpolation="nearest")
         corpus.set_axis_off()
+
+
+def _draw_names(
+    figure: "Figure", names: Sequence[str], shares: NDArray[np.float64], colours: NDArray[np.float64]
+) -> None:
+    """The names of the largest clusters in a row, each behind its colour."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    left = LEFT
+    for cluster in np.argsort(-shares, kind="stable")[: len(names)]:
+        text = figure.text(left + 0.011, NAMES, names[cluster], size=11, color=FAINT, parse_math=False)
+        right = text.get_window_extent(renderer).x1 / (WIDTH * DPI)
+        if right > RIGHT + GAP + STRIP:
+            text.remove()
+            break
+        figure.text(left, NAMES, "■", size=11, color=colours[cluster])
+        left = right + 0.013
 
 
 def _draw_distinct(axes: "Axes", drawn: Drawn, k: int) -> None:

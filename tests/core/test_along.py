@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,7 +23,7 @@ def test_every_window_is_in_one_bin(values: list[int], bins: int) -> None:
     if not values:
         return
     edges = [at * len(values) // len(found.at) for at in range(len(found.at) + 1)]
-    for at, (first, last) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for at, (first, last) in enumerate(pairwise(edges)):
         part = values[first:last]
         assert found.mean[at] == pytest.approx(np.mean(part))
         assert (found.low[at], found.high[at]) == (min(part), max(part))
@@ -30,8 +32,12 @@ def test_every_window_is_in_one_bin(values: list[int], bins: int) -> None:
 
 
 @given(documents, st.integers(1, 7), st.randoms())
-def test_quantiles_are_those_of_the_tokens_one_by_one(of: list[tuple[int, int]], columns: int, random) -> None:
-    tokens, values = (np.array(column, np.int64) for column in zip(*of, strict=True)) if of else (np.zeros(0, int),) * 2
+def test_quantiles_are_those_of_the_tokens_one_by_one(
+    of: list[tuple[int, int]], columns: int, random
+) -> None:
+    tokens, values = (
+        (np.array(column, np.int64) for column in zip(*of, strict=True)) if of else (np.zeros(0, int),) * 2
+    )
     order = list(range(len(of)))
     random.shuffle(order)
     quantiles = (0.1, 0.5, 0.9)
@@ -55,7 +61,9 @@ def test_more_tokens_than_64_bits_hold_are_refused() -> None:
 
 @given(documents, st.integers(0, 8))
 def test_the_largest_values_are_kept_and_all_others_are_one(of: list[tuple[int, int]], keep: int) -> None:
-    tokens, codes = (np.array(column, np.int64) for column in zip(*of, strict=True)) if of else (np.zeros(0, int),) * 2
+    tokens, codes = (
+        (np.array(column, np.int64) for column in zip(*of, strict=True)) if of else (np.zeros(0, int),) * 2
+    )
     sizes = np.bincount(codes, tokens, 6) if of else np.zeros(6)
     found = largest(tokens, codes, 6, keep)
     kept = found.values.tolist()

@@ -1,4 +1,4 @@
-"""Principal components: the kernels against their twins, what a fit is, and that a batch changes no byte."""
+"""Principal components: the kernel against its twin, what a fit is, and that a batch changes no byte."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from threadpoolctl import threadpool_limits
 
-from dagster_divorder.core.kernels import project as kernels
 from dagster_divorder.core.kernels import reference_project
 from dagster_divorder.core.pca import Pca, fit, project
 from dagster_divorder.errors import InputError
@@ -22,26 +21,6 @@ def spread(n=400, dims=12, seed=0):
 
 
 shapes = st.tuples(st.integers(0, 9), st.integers(1, 7), st.integers(0, 1000))
-
-
-@settings(max_examples=40, deadline=None)
-@given(shapes, st.sampled_from([1e-300, 1.0, 1e300]), st.booleans())
-def test_unit_rows_equal_their_twin(shape, scale, single):
-    n, dims, seed = shape
-    vectors = np.random.default_rng(seed).normal(size=(n, dims)) * scale
-    vectors[::3] = 0.0
-    if single:
-        vectors = (vectors / scale).astype(np.float32)
-    units = np.empty((n, dims), np.float32)
-    assert kernels.unit_rows(vectors, units) == -1
-    assert_allclose(units, reference_project.unit_rows(vectors), atol=1e-7)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_the_first_row_that_is_not_finite_is_named(bad):
-    vectors = np.ones((4, 3))
-    vectors[2:, 1] = bad
-    assert kernels.unit_rows(vectors, np.empty((4, 3), np.float32)) == 2
 
 
 @settings(max_examples=40, deadline=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -149,28 +150,31 @@ def test_appended_data_makes_it_again(tmp_path: Path) -> None:
 
 
 def test_only_times_differ_from_run_to_run(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
+    settings = settings_of(tmp_path)
     made = []
-    for folder in (tmp_path / "one" / "x", tmp_path / "two" / "x"):
-        write_jsonl(folder / "docs.jsonl", topic_records(15))
-        settings = settings_of(folder)
+    for _ in range(2):
         version = report(settings, "strategy_comparison").version
-        text = (settings.output.path / PAGE).read_text().replace(str(folder), "")
-        made.append((re.sub(r">[\d.,]+( s)?<", "><", text), version))
-    # The folder's name is in the page, so in the version; the rest is the same.
-    assert made[0][0] == made[1][0]
+        text = (settings.output.path / PAGE).read_text()
+        shutil.rmtree(settings.store.path)
+        shutil.rmtree(settings.output.path)
+        # Times and megabytes stand in cells of their own.
+        made.append((re.sub(r'<td class="n">[\d.]+( s)?</td>', "", text), version))
+    assert made[0] == made[1]
 
 
 CORPORA: dict[str, tuple[int, dict[str, Any]]] = {
-    "one document a topic": (1, {}),
+    "one document a topic, one cluster": (1, {"clusters": {"k": 1}, "order": {"traits": {"length": 1.0}}}),
     "smaller than a batch": (5, {"sequence": {"length": 128, "batch": 256}}),
-    "epochs": (30, {"sequence": {"length": 64, "batch": 2, "epochs": 3}}),
+    "epochs of pieces": (
+        20,
+        {"sequence": {"length": 64, "batch": 2, "epochs": 3}, "packing": {"piece_tokens": 32}},
+    ),
     "best fit": (20, {"packing": {"method": "best_fit", "end_of_text": True}}),
-    "pieces": (20, {"packing": {"piece_tokens": 32}}),
     "no source, a number, a flag": (
         20,
         {"input": {"source_field": None}, "order": {"traits": {"length": 1.0, "score": 1.0, "checked": 1.0}}},
     ),
-    "a source of one's own": (20, {"order": {"traits": {"length": 1.0}}}),
     "a moving target": (
         20,
         {
@@ -181,7 +185,6 @@ CORPORA: dict[str, tuple[int, dict[str, Any]]] = {
         },
     ),
     "more clusters than colours": (40, {"clusters": {"k": 80}}),
-    "one cluster": (10, {"clusters": {"k": 1}}),
 }
 
 
@@ -194,7 +197,9 @@ def test_every_corpus_has_a_report(tmp_path: Path, per_topic: int, sections: dic
     page = page_of(settings)
     assert "nan" not in page.text.lower().split()
     names = [section["id"] for section in page.all("section")]
-    assert ("sources" in names) == (settings.input.source_field is not None or "checked" in settings.order.traits)
+    assert ("sources" in names) == (
+        settings.input.source_field is not None or "checked" in settings.order.traits
+    )
 
 
 def test_it_needs_an_output(tmp_path: Path) -> None:

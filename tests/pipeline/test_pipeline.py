@@ -256,8 +256,17 @@ def test_results_for_notebooks(corpus: Path, make_settings: Make) -> None:
     run(settings)
     results = load_results(settings.store.path)
     documents = results.documents
-    expected = ["record_id", "doc_id", "source", "tokens", "cluster", "cluster_distance", "position", "score"]
-    assert list(documents.columns) == expected
+    assert list(documents.columns) == [
+        "record_id",
+        "doc_id",
+        "source",
+        "tokens",
+        "cluster",
+        "cluster_name",
+        "cluster_distance",
+        "position",
+        "score",
+    ]
     assert documents["source"].tolist() == [record["source"] for record in topic_records()]
     order = np.load(settings.output.path / "order.npy")
     assert documents["position"].to_numpy()[order].tolist() == list(range(240))

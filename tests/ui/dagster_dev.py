@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 Found = TypeVar("Found")
 
 ROOT = Path(__file__).parent.parent.parent
-READY_SECONDS = 120.0
-RUN_SECONDS = 240.0
+READY_SECONDS = 180.0
+RUN_SECONDS = 400.0
 POLL_SECONDS = 0.25
 
 _LAUNCH = """mutation($params: ExecutionParams!) { launchRun(executionParams: $params) {
@@ -121,6 +121,11 @@ class DagsterDev:
             raise RuntimeError(answer["errors"])
         data: dict[str, Any] = answer["data"]
         return data
+
+    def assets(self) -> list[str]:
+        """The assets that can be materialised."""
+        nodes = self.ask("{ assetNodes { assetKey { path } isMaterializable } }")["assetNodes"]
+        return [node["assetKey"]["path"][-1] for node in nodes if node["isMaterializable"]]
 
     def launch(self, job: str) -> str:
         """Start a job as the launchpad does with nothing filled in; the run's id."""

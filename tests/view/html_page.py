@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 
 VOID = {"meta", "link", "img", "br", "path", "use", "rect"}
 
@@ -40,8 +41,41 @@ class Page(HTMLParser):
 
 
 TAGS = {
-    *("html", "head", "meta", "title", "link", "style", "body", "header", "main", "footer", "nav", "section", "article"),
-    *("h1", "h2", "h3", "p", "a", "b", "br", "span", "bdi", "code", "div", "ul", "ol", "li", "dl", "dt", "dd", "blockquote"),
+    *(
+        "html",
+        "head",
+        "meta",
+        "title",
+        "link",
+        "style",
+        "body",
+        "header",
+        "main",
+        "footer",
+        "nav",
+        "section",
+        "article",
+    ),
+    *(
+        "h1",
+        "h2",
+        "h3",
+        "p",
+        "a",
+        "b",
+        "br",
+        "span",
+        "bdi",
+        "code",
+        "div",
+        "ul",
+        "ol",
+        "li",
+        "dl",
+        "dt",
+        "dd",
+        "blockquote",
+    ),
     *("figure", "figcaption", "img", "table", "caption", "thead", "tbody", "tr", "th", "td"),
     *("svg", "desc", "defs", "g", "path", "use", "text", "tspan", "rect", "clippath"),
 }
@@ -56,7 +90,11 @@ def check(data: bytes) -> Page:
         assert not any(name.startswith("on") for name in attributes), (tag, attributes)
         for name in ("href", "src", "xlink:href"):
             value = attributes.get(name, "#")
-            assert value.startswith(("#", "data:image/png;base64,")) or value == "data:,", (tag, name, value[:80])
+            assert value.startswith(("#", "data:image/png;base64,")) or value == "data:,", (
+                tag,
+                name,
+                value[:80],
+            )
         assert not re.search(r"url\((?!#)", attributes.get("style", "")), attributes
     assert page.all("html") == [{"lang": "en"}]
     policies = [of["content"] for of in page.all("meta") if of.get("http-equiv") == "Content-Security-Policy"]
@@ -68,7 +106,7 @@ def check(data: bytes) -> Page:
         assert drawing.get("aria-hidden") == "true" or (drawing["role"] == "img" and drawing["aria-label"])
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h\d", tag)]
     assert levels[0] == 1 and levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after <= before + 1 for before, after in pairwise(levels))
     assert len(page.all("caption")) == len(page.all("table"))
     assert all(head["scope"] in ("col", "row") for head in page.all("th"))
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]

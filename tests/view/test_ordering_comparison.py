@@ -26,13 +26,16 @@ def pictured(name: str, order: np.ndarray, n: int, k: int, columns: int = 60) ->
     )
 
 
-def figure(n: int = 400, k: int = 30, shuffled: bool = True, columns: int = 60):
+def figure(
+    n: int = 400, k: int = 30, shuffled: bool = True, columns: int = 60, names: list[str] | None = None
+):
     shuffle = np.random.default_rng(1).permutation(n)
     riffled = np.argsort(np.arange(n) * 0.6180339887 % 1.0, kind="stable")
     return ordering_comparison(
         pictured("original", np.arange(n), n, k, columns),
         pictured("curated", riffled, n, k, columns),
         pictured("shuffle", shuffle, n, k, columns) if shuffled else None,
+        names=names or [],
     )
 
 
@@ -66,6 +69,23 @@ def test_the_same_numbers_give_the_same_bytes_whatever_the_users_style():
         assert dict(mpl.rcParams) == styled
     assert dict(mpl.rcParams) == before
     assert size(first) == (1600, 1100)
+
+
+def test_the_largest_clusters_are_named_in_their_colours():
+    k = 30
+    names = [f"$name of {label} which is long enough" for label in range(k)]
+    drawn = figure(names=names)
+    written = [text for text in drawn.texts if text.get_text() in names]
+    squares = [text for text in drawn.texts if text.get_text() == "■"]
+    mix = pictured("original", np.arange(400), 400, k).mix
+    largest = np.argsort(-mix.mean(axis=0, dtype=np.float64), kind="stable")
+    assert 3 <= len(written) < k, "as many as there is room for"
+    assert [text.get_text() for text in written] == [names[label] for label in largest[: len(written)]]
+    ranks = np.argsort(np.argsort(view._centres(mix), kind="stable"), kind="stable")
+    for square, label in zip(squares, largest, strict=False):
+        assert square.get_color() == pytest.approx(view.cluster_colours(k)[ranks[label]])
+    assert len(squares) == len(written)
+    assert to_png(drawn) != to_png(figure())
 
 
 def test_names_and_numbers_are_written():

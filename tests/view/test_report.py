@@ -15,7 +15,18 @@ from PIL import Image
 
 from dagster_divorder.core.metrics import Verdict, beats_shuffling
 from dagster_divorder.core.metrics.window_deviation import WindowDeviation
-from dagster_divorder.view.report import bars, chart, distinct, lengths, picture, strips, words, worst_windows
+from dagster_divorder.view.report import (
+    agreement,
+    bars,
+    calibration,
+    chart,
+    distinct,
+    lengths,
+    picture,
+    strips,
+    words,
+    worst_windows,
+)
 from dagster_divorder.view.report.cloud import cloud
 from dagster_divorder.view.report.html import Markup, fill
 from dagster_divorder.view.report.page import page
@@ -24,11 +35,26 @@ from dagster_divorder.view.report.table import Column, table
 from dagster_divorder.view.report.verdict import Judgement, sentences
 from tests.view.html_page import check
 
-HOSTILE = "<script>alert(1)</script>\"' onload=x </style></svg><img src=x onerror=alert(1)> $x_{$ {{ 7 * 7 }} ]]>"
+HOSTILE = (
+    "<script>alert(1)</script>\"' onload=x </style></svg><img src=x onerror=alert(1)> $x_{$ {{ 7 * 7 }} ]]>"
+)
+
+
+AGREEMENT = {
+    **{"ari": 0.25, "ami": 0.5, "nmi": 0.55},
+    "silhouettes": {"shallow": 0.1, "deep": 0.2},
+    "word_bits": {"shallow": 1.0, "deep": 0.9},
+}
 
 
 def a_page(*sections: Section, title: str = "How it was ordered") -> bytes:
-    return page(title, "facts", Markup(""), [Section("asked", "What was asked", "lead", Markup("")), *sections], ["end"])
+    return page(
+        title,
+        "facts",
+        Markup(""),
+        [Section("asked", "What was asked", "lead", Markup("")), *sections],
+        ["end"],
+    )
 
 
 def a_chart(name: str = "lengths") -> Section:
@@ -56,10 +82,28 @@ def test_no_text_of_a_corpus_becomes_markup() -> None:
         caption=HOSTILE,
     )
     named = cloud(np.eye(2), np.array([0, 1]), [HOSTILE, "b"], np.eye(3)[:2], 2)
+    compared = agreement.section(
+        {"verdict": HOSTILE, "measured_documents": 9, "k": 2, "matched_documents": 0.5, **AGREEMENT},
+        [
+            {
+                "shallow": HOSTILE,
+                "deep": HOSTILE,
+                "documents": 3,
+                "of the shallow one": 0.2,
+                "of the deep one": 0.1,
+            }
+        ],
+        [{"shallow": HOSTILE, "deep": HOSTILE, "documents": 3, "examples": [HOSTILE, ""]}],
+        b"a picture",
+        None,
+    )
     made = a_page(
         strips.section([of]),
         windows,
-        Section("c", HOSTILE, HOSTILE, drawn + named + table(HOSTILE, [Column(HOSTILE, text=True)], [(HOSTILE,)])),
+        compared,
+        Section(
+            "c", HOSTILE, HOSTILE, drawn + named + table(HOSTILE, [Column(HOSTILE, text=True)], [(HOSTILE,)])
+        ),
         title=HOSTILE,
     )
     found = check(made)
@@ -106,7 +150,9 @@ def test_times_say_which_is_smaller() -> None:
 def test_a_chart_is_the_same_whatever_the_users_style_and_leaves_it() -> None:
     first = a_chart().body
     before = dict(mpl.rcParams)
-    with mpl.rc_context({"font.size": 30, "svg.fonttype": "path", "lines.linewidth": 9, "savefig.bbox": "tight"}):
+    with mpl.rc_context(
+        {"font.size": 30, "svg.fonttype": "path", "lines.linewidth": 9, "savefig.bbox": "tight"}
+    ):
         styled = dict(mpl.rcParams)
         assert a_chart().body == first
         assert dict(mpl.rcParams) == styled
@@ -129,6 +175,30 @@ def test_numbers_of_a_chart_can_be_searched() -> None:
     )
     assert ">original documents: 2.5<" in made.body
     assert "from 1 to 4" in made.body
+
+
+def test_the_recommended_number_of_clusters_stands_out() -> None:
+    rows = [
+        {
+            "k": k,
+            "silhouette": k / 100,
+            "recommended": k == 20,
+            **{"smallest": 1, "median": 2.0, "largest": 3},
+            **{
+                f"{name}{who}": 0.5
+                for name in (calibration.DISTINCT, calibration.WORST)
+                for who in ("", ", shuffled")
+            },
+        }
+        for k in (5, 10, 20, 50)
+    ]
+    rows[0][calibration.WORST] = None  # smaller than a batch
+    made = calibration.section(rows, [HOSTILE], 30)
+    found = check(a_page(made))
+    assert made.lead == "Calibration recommends 20 clusters; this output has 30."
+    marked = made.body.partition('<tr class="marked">')[2].partition("</tr>")[0]
+    assert '<th scope="row">20</th>' in marked and "0.200" in marked
+    assert "script" not in {tag for tag, _ in found.elements}
 
 
 def opened(uri: str) -> Image.Image:
@@ -160,7 +230,11 @@ def test_the_bars_say_what_they_show_in_words() -> None:
 def test_clusters_keep_their_colours() -> None:
     """The colour of a value in the table is the one it has in the bar."""
     mix = np.eye(5, dtype=np.float32)[[3, 1, 4, 0, 2]]
-    drawn = np.asarray(opened(re.findall(r'class="mix" src="([^"]+)"', bars.section([bars.Bar("a", mix)], 5, 0).body)[0]).convert("RGB"))
+    drawn = np.asarray(
+        opened(
+            re.findall(r'class="mix" src="([^"]+)"', bars.section([bars.Bar("a", mix)], 5, 0).body)[0]
+        ).convert("RGB")
+    )
     colours = np.rint(255 * bars.colours_of(mix)).astype(int)
     assert drawn[0].tolist() == colours[[3, 1, 4, 0, 2]].tolist()
 
@@ -177,14 +251,19 @@ def judgement(ours: float, shuffled: float, tokens: int = 10**6) -> Judgement:
     found = beats_shuffling(windows(ours), windows(shuffled), ["cluster"], tokens)
     metrics = {
         name: {
-            "windows": {size: {trait: vars(of) for trait, of in traits.items()} for size, traits in windows(worst).items()},
+            "windows": {
+                size: {trait: vars(of) for trait, of in traits.items()}
+                for size, traits in windows(worst).items()
+            },
             "split": {"mean": 5.0},
             "batch": 4,
             "sequence_length": 64,
         }
         for name, worst in (("original", 0.9), ("sequences_random", shuffled), ("sequences", ours))
     }
-    return Judgement(sequences=found, documents=Verdict((), (), ()), metrics=metrics, remedy="balance fewer traits")
+    return Judgement(
+        sequences=found, documents=Verdict((), (), ()), metrics=metrics, remedy="balance fewer traits"
+    )
 
 
 def test_the_verdict_is_two_sentences() -> None:
@@ -192,6 +271,13 @@ def test_the_verdict_is_two_sentences() -> None:
     assert "better than shuffling" in claim
     assert "batch of 4 sequences" in because
     assert "4.12 percentage points, against 14.20 after shuffling and 90.00 in the original order" in because
+
+
+def test_a_corpus_of_a_few_batches_is_judged_by_its_sequences() -> None:
+    claim, because = sentences(judgement(0.1, 0.2, tokens=1000))
+    assert "better than shuffling" in claim
+    assert "In a sequence of 64 tokens" in because
+    assert "5.00 percentage points off on average, against 10.00 after shuffling" in because
 
 
 def test_a_bad_verdict_says_what_to_do() -> None:

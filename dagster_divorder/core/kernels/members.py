@@ -30,7 +30,8 @@ def nearest_members(
         while at > 0:
             other = members[k, at - 1]
             if other >= 0 and (
-                distances[other] < distances[d] or (distances[other] == distances[d] and ties[other] < ties[d])
+                distances[other] < distances[d]
+                or (distances[other] == distances[d] and ties[other] < ties[d])
             ):
                 break
             at -= 1

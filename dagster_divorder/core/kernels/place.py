@@ -7,7 +7,8 @@ places, weighted by w, and moves down the gradient of
 
     -sum_j w_j log q(y, y_j) - sum_i log(1 - q(y, y_i)),   q(y, z) = 1 / (1 + a |y - z|^2b),
 
-i drawn from all points: in epochs in which j is due with a frequency of w_j, with NEGATIVES points i each time.
+i drawn from all points: a step towards j in a share of the epochs that rises with w_j, and NEGATIVES steps away from
+points i for each.
 
 Guarantee: a row of the result depends on that row of the input, the map and the draws alone. The GIL is released.
 Source: UMAP.transform of umap-learn, given one point; McInnes, Healy and Melville 2018. Twin: reference_place.py.
@@ -91,30 +92,27 @@ def settle(
     Reads weights (k,), near (k,), xy (n, 2) and draws (R,), rows of the map that are taken in turn. O(EPOCHS k).
     """
     k = weights.shape[0]
-    largest = weights.max()
-    every = np.empty(k)
-    for j in range(k):
-        # A membership too small for one epoch has no part.
-        every[j] = largest / weights[j] if weights[j] >= largest / EPOCHS else np.inf
-    due = every.copy()
-    negatives_due = every / NEGATIVES
+    # How often a neighbour has a part, of all epochs; never, where it would not have one in EPOCHS.
+    share = weights / weights.max()
+    share[share < 1.0 / EPOCHS] = 0.0
+    pulls = np.zeros(k, np.int64)
+    pushes = np.zeros(k, np.int64)
     px, py = np.float64(place[0]), np.float64(place[1])
     drawn = 0
     for epoch in range(1, EPOCHS):
         step = FIRST_STEP * (1.0 - (epoch - 1) / EPOCHS)
         for j in range(k):
-            if due[j] > epoch:
+            if pulls[j] >= int(epoch * share[j]):
                 continue
-            due[j] += every[j]
+            pulls[j] += 1
             dx, dy = px - xy[near[j], 0], py - xy[near[j], 1]
             square = dx * dx + dy * dy
             if square > 0.0:
                 pull = -2.0 * a * b * square ** (b - 1.0) / (1.0 + a * square**b)
                 px += step * min(LONGEST_MOVE, max(-LONGEST_MOVE, pull * dx))
                 py += step * min(LONGEST_MOVE, max(-LONGEST_MOVE, pull * dy))
-            negatives = int((epoch - negatives_due[j]) / (every[j] / NEGATIVES))
-            negatives_due[j] += negatives * (every[j] / NEGATIVES)
-            for _ in range(negatives):
+            while pushes[j] < int(NEGATIVES * epoch * share[j]) - 1:
+                pushes[j] += 1
                 i = draws[drawn]
                 drawn = (drawn + 1) % draws.shape[0]
                 dx, dy = px - xy[i, 0], py - xy[i, 1]

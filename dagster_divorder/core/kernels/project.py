@@ -1,10 +1,10 @@
-"""Hot loops that turn vectors into unit vectors: on their own, and on the axes of a projection.
+"""The hot loop of a projection: vectors along some axes, of length 1.
 
 Letters: n vectors, D dims, C components.
 
 Guarantee: an output row is computed by one thread, its sums in the order of the dims and in float64, so that its bytes
 depend on that row's input alone: not on the batch, as those of a matrix product do. The GIL is released.
-Twins: reference_project.py.
+Twin: reference_project.py.
 """
 
 import numpy as np
@@ -15,33 +15,6 @@ from dagster_divorder.core.kernels.pool import NO_DIRECTION
 
 Singles = NDArray[np.float32]
 Doubles = NDArray[np.float64]
-Vectors = Singles | Doubles
-
-
-@njit(cache=True, nogil=True)
-def unit_rows(vectors: Vectors, units: Singles) -> int:
-    """units[i] = x_i / |x_i|; zero stays zero.
-
-    Reads vectors (n, D), float32 or float64; writes units (n, D). Rows are scaled by their largest entry first, so that
-    no square over- or underflows. Returns the first row that is not finite, else -1. O(n D).
-    """
-    dims = vectors.shape[1]
-    for row in range(vectors.shape[0]):
-        largest = 0.0
-        for i in range(dims):
-            x = abs(np.float64(vectors[row, i]))
-            if not x < np.inf:
-                return row
-            largest = max(largest, x)
-        square = 0.0
-        if largest > 0.0:
-            for i in range(dims):
-                x = np.float64(vectors[row, i]) / largest
-                square += x * x
-        length = np.sqrt(square)
-        for i in range(dims):
-            units[row, i] = np.float64(vectors[row, i]) / largest / length if largest > 0.0 else 0.0
-    return -1
 
 
 @njit(cache=True, nogil=True)

@@ -1,4 +1,4 @@
-"""Slow, obvious twins of `project.py`. For tests only."""
+"""Slow, obvious twin of `project.py`. For tests only."""
 
 import math
 
@@ -8,11 +8,6 @@ from numpy.typing import NDArray
 from dagster_divorder.core.kernels.pool import NO_DIRECTION
 
 Doubles = NDArray[np.float64]
-
-
-def unit_rows(vectors: NDArray[np.floating]) -> Doubles:
-    """Each row over its length, in float64 (n, D); zero stays zero."""
-    return np.array([_unit([float(x) for x in row]) for row in vectors]).reshape(vectors.shape)
 
 
 def project_rows(vectors: NDArray[np.floating], mean: Doubles, axes: Doubles) -> Doubles:

@@ -37,8 +37,8 @@ def window_contents(
 def sequence_variation(counts: csr_matrix) -> NDArray[np.float64]:
     """Total variation between each sequence's shares of one trait and the whole's, float64 (S,); 0 without tokens.
 
-    counts: CSR (S, J), tokens of each value in each sequence. Padding is no token. With q the shares of a sequence and p
-    the whole's, tv = sum_j max(0, q_j - p_j), so only the values that a sequence holds are looked at.
+    counts: CSR (S, J), tokens of each value in each sequence. Padding is no token. With q the shares of a sequence and
+    p the whole's, tv = sum_j max(0, q_j - p_j), so only the values that a sequence holds are looked at.
     """
     lengths = np.asarray(counts.sum(axis=1), np.int64).ravel()
     share = np.asarray(counts.sum(axis=0), np.int64).ravel() / max(int(lengths.sum()), 1)

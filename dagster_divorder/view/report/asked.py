@@ -62,7 +62,8 @@ def _input(files: list[str]) -> str:
 def _model(settings: Settings) -> str:
     model = settings.model
     if model.base == "bootstrap":
-        return f"bootstrap, trained on this corpus: up to {number(model.vocab_size)} tokens, {number(model.dim)} dimensions"
+        size = f"{number(model.vocab_size)} tokens, {number(model.dim)} dimensions"
+        return f"bootstrap, trained on this corpus: up to {size}"
     return model.base
 
 

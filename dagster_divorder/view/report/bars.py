@@ -25,9 +25,14 @@ _BARS = """\
 <img class="whole" src="{{ corpus }}" alt="The corpus’s own mix, which every column should resemble.">
 </div>
 {% endfor %}
-<div class="axis" aria-hidden="true"><span>0 %</span><span>25</span><span>50</span><span>75</span><span>100 %</span></div>
-<figcaption>Position in the dataset, % of tokens. Each column shows the clusters’ shares of {{ width }} consecutive tokens;
-the narrow bar on the right is the whole corpus{{ folded }}. Colours are those of the clusters’ table below.</figcaption>
+<div class="axis" aria-hidden="true">
+{% for percent in (0, 25, 50, 75, 100) %}
+<span>{{ percent }}</span>
+{% endfor %}
+</div>
+<figcaption>Position in the dataset, % of tokens. Each column shows the clusters’ shares of {{ width }} consecutive
+tokens; the narrow bar on the right is the whole corpus{{ folded }}. Colours are those of the table of clusters
+below.</figcaption>
 </figure>
 """
 
@@ -94,6 +99,6 @@ def _alt(of: Bar, whole: NDArray[np.float64], ranked: NDArray[np.int64]) -> str:
     largest = of.mix.max(axis=1)
     return (
         f"{of.name}: in a column the largest cluster has {100 * largest.mean():.0f} % of the tokens on average and "
-        f"{100 * largest.max():.0f} % at most; {100 * off.mean():.0f} % of a column’s tokens would have to change to match "
-        "the corpus."
+        f"{100 * largest.max():.0f} % at most; {100 * off.mean():.0f} % of a column’s tokens would have to "
+        "change to match the corpus."
     )

@@ -44,7 +44,9 @@ def section(rows: list[dict[str, Any]], notes: list[str], k: int) -> Section:
 
     def draw(figure: Figure, wide: bool) -> None:
         silhouette, gain = panels(figure, 2, wide, one_scale=False)
-        silhouette.plot(values, [row["silhouette"] for row in rows], "o-", color=COLOURS["curated"], markersize=5)
+        silhouette.plot(
+            values, [row["silhouette"] for row in rows], "o-", color=COLOURS["curated"], markersize=5
+        )
         gain.plot(values, [row[DISTINCT] for row in rows], "o-", color=COLOURS["curated"], markersize=5)
         shuffled = [row[f"{DISTINCT}, shuffled"] for row in rows]
         gain.plot(values, shuffled, "o", linestyle=(0, (2, 2)), color=COLOURS["shuffled"], markersize=4)
@@ -62,12 +64,12 @@ def section(rows: list[dict[str, Any]], notes: list[str], k: int) -> Section:
         "calibration",
         draw,
         title="Silhouette and distinct clusters a sequence against the number of clusters",
-        description=f"Two line charts over {number(values[0])} to {number(values[-1])} clusters. The best silhouette is "
-        f"{number(best)}; {number(chosen)} clusters are recommended.",
+        description=f"Two line charts over {number(values[0])} to {number(values[-1])} clusters. The best "
+        f"silhouette is {number(best)}; {number(chosen)} clusters are recommended.",
         height=280,
         narrow_height=420,
-        caption="Against the number of clusters. Second chart: curated, and dashed the same after shuffling. Upright line: "
-        f"{number(chosen)}, the highest number whose silhouette is as good as the best.",
+        caption="Against the number of clusters. Second chart: curated, and dashed the same after shuffling. "
+        f"Upright line: {number(chosen)}, the highest number whose silhouette is as good as the best.",
     )
     cells = [
         (

@@ -48,8 +48,8 @@ def section(judgement: Judgement) -> Section:
     return Section(
         "certificate",
         "Every window, wherever it starts",
-        "The largest stray of any value’s share from the corpus’s, in percentage points, over windows that start at every "
-        "token; shuffling is the mean of three seeds.",
+        "The largest stray of any value’s share from the corpus’s, in percentage points, over windows that "
+        "start at every token; shuffling is the mean of three seeds.",
         Markup("").join(parts),
     )
 

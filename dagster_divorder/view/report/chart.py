@@ -1,8 +1,8 @@
 """matplotlib charts as SVG inside the page: in the page's own colours and typeface, at two widths.
 
 Each chart is drawn twice, for a desk and for a phone, so that its text keeps its size; the style sheet shows the one
-that fits. Colours are names of the style sheet's variables, so that one drawing is right in light, in dark and in print.
-Text stays text: it can be searched, and is read in the typeface of the page.
+that fits. Colours are names of the style sheet's variables, so that one drawing is right in light, in dark and in
+print. Text stays text: it can be searched, and is read in the typeface of the page.
 
 Guarantee: the same numbers give the same bytes, whatever the user's style; matplotlib's global state is left as it was.
 """
@@ -35,8 +35,6 @@ COLOURS = {
     "sequences": "#04345c",
     "surface": "#fefefe",
 }
-DASHES: dict[str, Any] = {"original": "solid", "shuffled": (0, (2, 2)), "curated": "solid", "sequences": "solid"}
-
 Draw = Callable[["Figure", bool], None]
 
 _FIGURE = """\
@@ -52,7 +50,7 @@ _OPEN = (
     'aria-describedby="{{ name }}-says"><desc id="{{ name }}-says">{{ description }}</desc>'
 )
 
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "svg.fonttype": "none",
     "text.parse_math": False,
     "font.size": 12.5,
@@ -90,7 +88,13 @@ _STYLE: dict[str, Any] = {
 
 
 def chart(
-    name: str, draw: Draw, *, title: str, description: str, height: int, narrow_height: int | None = None,
+    name: str,
+    draw: Draw,
+    *,
+    title: str,
+    description: str,
+    height: int,
+    narrow_height: int | None = None,
     caption: str = "",
 ) -> Markup:
     """A figure element. draw(figure, wide) draws on an empty figure whose unit of size is a CSS pixel.
@@ -104,7 +108,7 @@ def chart(
     return fill(_FIGURE, caption=caption, **drawings)
 
 
-def panel(figure: "Figure", left: float, bottom: float, right: float, top: float, **options: Any) -> Axes:
+def panel(figure: Figure, left: float, bottom: float, right: float, top: float, **options: Any) -> Axes:
     """Axes by their margins in CSS pixels."""
     width, height = figure.get_size_inches() * figure.dpi
     box = (left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height)
@@ -138,9 +142,7 @@ def position_axis(axes: Axes) -> None:
     axes.set_xticks(range(0, 101, 25))
 
 
-def _svg(
-    name: str, draw: Draw, size: str, width: int, height: int, title: str, description: str
-) -> Markup:
+def _svg(name: str, draw: Draw, size: str, width: int, height: int, title: str, description: str) -> Markup:
     from matplotlib.figure import Figure
 
     drawn = io.StringIO()
@@ -148,9 +150,7 @@ def _svg(
         figure = Figure(figsize=(width / 72, height / 72), dpi=72)
         draw(figure, size == "wide")
         figure.savefig(drawn, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    head = fill(
-        _OPEN, name=name, size=size, width=width, height=height, title=title, description=description
-    )
+    head = fill(_OPEN, name=name, size=size, width=width, height=height, title=title, description=description)
     return head + Markup(_for_the_page(name, drawn.getvalue()))
 
 
@@ -161,7 +161,8 @@ def _style(name: str) -> Iterator[None]:
 
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update({**_STYLE, "svg.hashsalt": name})
+        mpl.rcParams.update(_STYLE)
+        mpl.rcParams["svg.hashsalt"] = name
         yield
 
 

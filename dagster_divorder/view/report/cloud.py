@@ -1,6 +1,7 @@
 """The documents as a cloud: similar ones near each other, in the colours of their clusters, the largest ones named.
 
-The points are a picture that is see-through between them, so that it fits light and dark; the names lie over it as text.
+The points are a picture that is see-through between them, so that it fits light and dark; the names lie over it as
+text.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _CLOUD = """\
 <div class="plane">
 <img src="{{ picture }}" width="{{ width }}" height="{{ height }}" alt="{{ alt }}">
 {% for name in names %}
-<span{% if loop.index > 8 %} class="desk"{% endif %} style="left:{{ '%.1f' % name.left }}%;top:{{ '%.1f' % name.top }}%">\
+<span class="{{ 'desk' if loop.index > 8 else 'all' }}" style="left:{{ name.left }}%;top:{{ name.top }}%">\
 {{ name.text }}</span>
 {% endfor %}
 </div>
@@ -54,22 +55,22 @@ def cloud(
     colours: NDArray[np.floating],
     documents: int,
 ) -> Markup:
-    """The figure. xy: float (n, 2), documents on the map in a random order. places: int (n,), the row of each one's cluster
-    in names and colours, RGB in [0, 1] (J, 3). documents: of the corpus."""
+    """The figure. xy: float (n, 2), documents on the map in a random order. places: int (n,), the row of each one's
+    cluster in names and colours, RGB in [0, 1] (J, 3). documents: of the corpus."""
     xy, places = xy[:POINTS], places[:POINTS]
     pixels = _in_pixels(xy)
     shown = _names(pixels, places, names)
     caption = (
-        f"UMAP of {number(len(xy))} of {number(documents)} documents: similar ones are near each other; the distances between "
-        "groups mean little. Colours are those of the table."
+        f"UMAP of {number(len(xy))} of {number(documents)} documents: similar ones are near each other; the "
+        "distances between groups mean little. Colours are those of the table."
     )
     return fill(
         _CLOUD,
         picture=data_uri(_few_shades(_drawn(pixels, colours[places]))),
         width=WIDTH,
         height=HEIGHT,
-        alt=f"A cloud of {number(len(xy))} points in the colours of {number(len(np.unique(places)))} clusters; the largest are "
-        f"{', '.join(name.text for name in shown[:8])}.",
+        alt=f"A cloud of {number(len(xy))} points in the colours of {number(len(np.unique(places)))} "
+        f"clusters; the largest are {', '.join(name.text for name in shown[:8])}.",
         names=shown,
         caption=caption,
     )
@@ -91,8 +92,8 @@ def _names(pixels: NDArray[np.float64], places: NDArray[np.integer], names: Sequ
     for place in np.argsort(-counts, kind="stable")[:NAMED].tolist():
         if counts[place] == 0:
             break
-        middle = np.median(pixels[places == place], axis=0) / [WIDTH, HEIGHT] * 100
-        name = _Name(_brief(names[place]), float(middle[0]), float(middle[1]))
+        left, top = np.round(np.median(pixels[places == place], axis=0) / [WIDTH, HEIGHT] * 100, 1).tolist()
+        name = _Name(_brief(names[place]), left, top)
         if not any(_touch(name, other) for other in shown):
             shown.append(name)
     return shown

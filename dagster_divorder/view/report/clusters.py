@@ -13,16 +13,14 @@ from dagster_divorder.view.report.strips import NAME, STRIP_COLUMNS, Strips, str
 from dagster_divorder.view.report.table import Column, table
 from dagster_divorder.view.report.words import clip, number, percent_fixed
 
-_NAME = (
-    '<span class="named"><span class="swatch" style="background:{{ colour }}"></span><span>{{ name }}</span></span>'
-)
+_NAME = '<span class="named"><span class="swatch" style="background:{{ colour }}"></span><span>{{ name }}</span></span>'
 
 
 def section(
     of: Strips, documents: Sequence[int], colours: NDArray[np.floating], clusters: int, cloud: Markup | None
 ) -> Section:
-    """of: the clusters along the dataset, the largest first. documents: in each of them. colours: RGB in [0, 1], those of
-    the bars. cloud: the map of the documents, if there is one."""
+    """of: the clusters along the dataset, the largest first. documents: in each of them. colours: RGB in [0, 1], those
+    of the bars. cloud: the map of the documents, if there is one."""
     rows = [
         (
             fill(_NAME, colour=_hex(colours[value]), name=clip(name, NAME)),
@@ -32,7 +30,12 @@ def section(
         )
         for value, name in enumerate(of.names)
     ]
-    columns = [Column("cluster", text=True), Column("documents", desk=True), Column("of all tokens"), *STRIP_COLUMNS]
+    columns = [
+        Column("cluster", text=True),
+        Column("documents", desk=True),
+        Column("of all tokens"),
+        *STRIP_COLUMNS,
+    ]
     return Section(
         "clusters",
         "The clusters",

@@ -32,8 +32,8 @@ def section(orders: Mapping[str, Binned], clusters: int, sequence_length: int) -
             axes.set_ylim(0, 1.06 * top)
             axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
             position_axis(axes)
-            axes.set_title(f"{series.name}: {number(float(found.mean.mean()))}" if len(found.at) else series.name)
-            axes.title.set_color(colour)
+            mean = f": {number(float(found.mean.mean()))}" if len(found.at) else ""
+            axes.set_title(f"{series.name}{mean}", color=colour)
 
     means = "; ".join(
         f"{SERIES[name].name}: {number(float(found.mean.mean()))} on average, from {number(float(found.low.min()))} to "
@@ -48,12 +48,13 @@ def section(orders: Mapping[str, Binned], clusters: int, sequence_length: int) -
         description=f"{len(orders)} line charts over the position in the dataset. {means}.",
         height=250,
         narrow_height=150 * len(orders) + 60,
-        caption="Line: mean of neighbouring sequences; band: from the fewest to the most. The number is the mean over all.",
+        caption="Line: mean of neighbouring sequences; band: from the fewest to the most. The number is the "
+        "mean over all.",
     )
     return Section(
         "sequences",
         "Topics in every sequence",
-        f"How many of the {clusters:,} clusters a sequence of {sequence_length:,} tokens holds, from the first sequence to "
-        "the last. Documents that fill whole sequences limit it, whatever the order.",
+        f"How many of the {clusters:,} clusters a sequence of {sequence_length:,} tokens holds, from the "
+        "first sequence to the last. Documents that fill whole sequences limit it, whatever the order.",
         body,
     )

@@ -19,7 +19,7 @@ def fill(template: str, **values: Any) -> Markup:
     return Markup(_template(template).render(**values))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _template(template: str) -> Template:
     return _environment().from_string(template)
 

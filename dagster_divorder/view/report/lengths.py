@@ -56,8 +56,9 @@ def section(orders: Mapping[str, NDArray[np.float64]]) -> Section:
         description=f"{len(orders)} fan charts, logarithmic. {says}.",
         height=270,
         narrow_height=430,
-        caption="Along the position in the dataset, % of tokens: length in tokens of the document that a token belongs to, "
-        "logarithmic scale. Line: median; dark: the middle half; light: from the 10th to the 90th percentile.",
+        caption="Along the position in the dataset, % of tokens: length in tokens of the document that a "
+        "token belongs to, logarithmic scale. Line: median; dark: the middle half; light: from the 10th to "
+        "the 90th percentile.",
     )
     return Section(
         "lengths",

@@ -41,8 +41,8 @@ def two_bars(
 
 
 def strip(shares: NDArray[np.floating], colour: tuple[int, int, int]) -> str:
-    """A data URI of one pixel a slice, (C,) shares in [0, 1]; as dark as the cube root of the share, so that small shares
-    show."""
+    """A data URI of one pixel a slice, (C,) shares in [0, 1]; as dark as the cube root of the share, so that small
+    shares show."""
     import PIL.Image
 
     pixels = np.empty((1, len(shares), 4), np.uint8)
@@ -70,7 +70,12 @@ def _indexed(values: NDArray[np.uint8], palette: NDArray[np.floating]) -> Image:
 
 def data_uri(image: Image) -> str:
     """An image as an `src` that needs no file."""
-    return f"data:image/png;base64,{base64.b64encode(_png(image)).decode()}"
+    return png_uri(_png(image))
+
+
+def png_uri(png: bytes) -> str:
+    """The same for the bytes of a PNG file."""
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
 def _png(image: Image) -> bytes:

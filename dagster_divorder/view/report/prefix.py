@@ -52,15 +52,15 @@ def section(metrics: dict[str, dict[str, Any]]) -> Section:
         description=f"Line chart, logarithmic. Mean deviation in tokens: {means}.",
         height=340,
         narrow_height=300,
-        caption="Along the position in the dataset, % of tokens: L2 distance in tokens, logarithmic scale; lower is better.",
+        caption="Along the position in the dataset, % of tokens: L2 distance in tokens, logarithmic scale; "
+        "lower is better.",
     )
     ours, shuffled = (metrics[name]["prefix"]["mean"] for name in ("sequences", "sequences_random"))
     return Section(
         "prefix",
         "Nothing piles up",
-        "The tokens seen so far, held against the corpus’s mix at every point of training: any window is the difference of "
-        f"two such prefixes. Curated sequences stray {number(ours)} tokens on average, shuffled ones {number(shuffled)}: "
-        f"{times(ours, shuffled)}.",
+        "The tokens seen so far, held against the corpus’s mix at every point of training: any window is the "
+        f"difference of two such prefixes. Curated sequences stray {number(ours)} tokens on average, "
+        f"shuffled ones {number(shuffled)}: {times(ours, shuffled)}.",
         body,
     )
-

@@ -23,8 +23,8 @@ _COLUMNS = [
 
 
 def section(rows: list[dict[str, Any]], documents: str, sequences: str) -> Section:
-    """rows: as `pipeline.strategy_comparison.row` makes them. documents, sequences: the strategies of this output, whose
-    row stands out."""
+    """rows: as `pipeline.strategy_comparison.row` makes them. documents, sequences: the strategies of this output,
+    whose row stands out."""
     cells = [
         (
             row["documents"],
@@ -41,14 +41,13 @@ def section(rows: list[dict[str, Any]], documents: str, sequences: str) -> Secti
         for row in rows
     ]
     ours = [
-        at
-        for at, row in enumerate(rows)
-        if (row["documents"], row["sequences"]) == (documents, sequences)
+        at for at, row in enumerate(rows) if (row["documents"], row["sequences"]) == (documents, sequences)
     ]
     return Section(
         "strategies",
         "Strategies on this corpus",
-        "Every pair of a document and a sequence strategy, held against the corpus’s own mix. More clusters in a sequence are "
-        "better, less of all else. TV: the share of a batch’s tokens that would have to change to match the corpus.",
+        "Every pair of a document and a sequence strategy, held against the corpus’s own mix. More clusters "
+        "in a sequence are better, less of all else. TV: the share of a batch’s tokens that would have to "
+        "change to match the corpus.",
         table("Strategies compared; this output’s pair is marked", _COLUMNS, cells, ours),
     )

@@ -37,7 +37,8 @@ _TABLE = """\
 
 @dataclass(frozen=True)
 class Column:
-    """head: what stands above it, with the unit. text: left-aligned; else it holds numbers. desk: left out on a phone."""
+    """head: what stands above it, with the unit. text: left-aligned; else it holds numbers. desk: left out on a
+    phone."""
 
     head: str
     text: bool = False

@@ -33,7 +33,8 @@ def section(reports: dict[str, dict[str, Any]], delta: dict[str, int]) -> Sectio
     rows.append(("all stages", "", "", "", seconds(total)))
     new, kept, gone = (delta[f"{name}_documents"] for name in ("new", "reused", "dropped"))
     before = (
-        f"Against the output before it, {number(new)} documents are new, {number(kept)} were there, {number(gone)} are gone."
+        f"Against the output before it, {number(new)} documents are new, {number(kept)} were there, "
+        f"{number(gone)} are gone."
         if kept or gone
         else "It is the first output in its folder."
     )

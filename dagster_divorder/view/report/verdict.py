@@ -79,18 +79,20 @@ def sentences(judgement: Judgement) -> tuple[str, str]:
             f"This order does not beat shuffling in {listed(failed)}.",
             f"What to do: {judgement.remedy}.",
         )
-    largest = verdict.comparisons[-1].window
     claim = "This order keeps the windows of training at the corpus’s own mix better than shuffling does."
-    before, shuffled, ours = (
-        metrics[name]["windows"][_window(metrics, largest)]["cluster"]
-        for name in ("original", "sequences_random", "sequences")
-    )
-    if ours["partial"] or not ours["positions"]:
-        return claim, ""
+    before, shuffled, ours = (metrics[name] for name in ("original", "sequences_random", "sequences"))
+    if any(c.window == "batch" for c in verdict.comparisons):
+        worst = [points(of["windows"]["batch"]["cluster"]["worst"]) for of in (ours, shuffled, before)]
+        return claim, (
+            f"Wherever a batch of {ours['batch']:,} sequences starts, no cluster’s share strays from the "
+            f"corpus’s by more than {worst[0]} percentage points, against {worst[1]} after shuffling and "
+            f"{worst[2]} in the original order."
+        )
+    mean = [points(of["windows"]["sequence"]["cluster"]["mean"]) for of in (ours, shuffled, before)]
     return claim, (
-        f"Wherever a {_called(metrics, largest)} starts, no cluster’s share strays from the corpus’s by more than "
-        f"{points(ours['worst'])} percentage points, against {points(shuffled['worst'])} after shuffling and "
-        f"{points(before['worst'])} in the original order."
+        f"In a sequence of {ours['sequence_length']:,} tokens the cluster that strays most is {mean[0]} "
+        f"percentage points off on average, against {mean[1]} after shuffling and {mean[2]} in the original "
+        "order; there are too few batches to compare."
     )
 
 
@@ -109,22 +111,12 @@ def section(judgement: Judgement) -> Markup:
     )
 
 
-def _window(metrics: dict[str, dict[str, Any]], largest: str) -> str:
-    """The window that the verdict speaks of: a batch, where it was compared."""
-    return "batch" if "batch" in largest else largest
-
-
-def _called(metrics: dict[str, dict[str, Any]], largest: str) -> str:
-    of = metrics["sequences"]
-    if _window(metrics, largest) == "batch":
-        return f"batch of {of['batch']:,} sequences"
-    return f"sequence of {of['sequence_length']:,} tokens"
-
-
 def _tiles(metrics: dict[str, dict[str, Any]]) -> list[_Tile]:
     def tile(what: str, unit: str, value: Any, shown: Any = number) -> _Tile:
         return _Tile(
-            what, unit, *(shown(value(metrics[name])) for name in ("sequences", "sequences_random", "original"))
+            what,
+            unit,
+            *(shown(value(metrics[name])) for name in ("sequences", "sequences_random", "original")),
         )
 
     tiles = [tile("In a sequence", "clusters on average", lambda of: of["split"]["mean"])]
@@ -132,16 +124,22 @@ def _tiles(metrics: dict[str, dict[str, Any]]) -> list[_Tile]:
         tiles += [
             tile(
                 "In the worst batch",
-                "points is a cluster’s share off",
+                "percentage points off, for one cluster",
                 lambda of: of["windows"]["batch"]["cluster"]["worst"],
                 points,
             ),
             tile(
                 "In the mean batch",
-                "% of the tokens are not as in the corpus",
+                "% of its tokens would have to change",
                 lambda of: of["windows"]["batch"]["cluster"]["mean_tv"],
                 points,
             ),
         ]
-    tiles.append(tile("At any point of training", "tokens is the prefix off, on average", lambda of: of["prefix"]["mean"]))
+    tiles.append(
+        tile(
+            "Up to any point",
+            "tokens off the mix, on average",
+            lambda of: of["prefix"]["mean"],
+        )
+    )
     return tiles

@@ -7,7 +7,8 @@ import unicodedata
 CLIP = 240
 """Characters of a document's text that are shown."""
 READ = 4 * CLIP + 1
-"""Characters that `clip` looks at: more than are shown, since white space is folded, and one to see that there are more."""
+"""Characters that `clip` looks at: more than are shown, since white space is folded, and one to see that there are
+more."""
 
 WORD = 24
 """Characters of a word that is rather left out than cut."""
@@ -74,7 +75,9 @@ def times(ours: float, other: float) -> str:
         return "none left"
     if other == 0:
         return "shuffling: none"
-    return f"{number(other / ours, 2)} times less" if ours < other else f"{number(ours / other, 2)} times more"
+    return (
+        f"{number(other / ours, 2)} times less" if ours < other else f"{number(ours / other, 2)} times more"
+    )
 
 
 def count(of: int, what: str) -> str:

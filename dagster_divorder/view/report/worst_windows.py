@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dagster_divorder.view.report.html import Markup, fill
 from dagster_divorder.view.report.section import Section
 from dagster_divorder.view.report.table import Column, table
-from dagster_divorder.view.report.words import clip, number, percent
+from dagster_divorder.view.report.words import number, percent
 
 _WINDOW = """\
 <article class="window">
@@ -25,8 +25,8 @@ _WINDOW = """\
 _NOTE = "<p>{{ note }}</p>"
 _TEXT = '{{ facts }}<br><bdi class="text">{{ text | clip(120) or "(no text)" }}</bdi>'
 _CAPTION = (
-    "The sequences whose clusters differ most from the corpus’s, each with another document. TV: the share of the tokens that "
-    "would have to change to match the corpus"
+    "The sequences whose clusters differ most from the corpus’s, each with another document. TV: the share "
+    "of the tokens that would have to change to match the corpus"
 )
 _COLUMNS = [
     Column("sequence", text=True),
@@ -94,6 +94,6 @@ def _note(alone: int, of: int) -> str:
     if not alone:
         return "Every sequence holds more than one document."
     return (
-        f"{number(alone)} of {number(of)} sequences hold tokens of one document only, which no order of whole documents can "
-        "mix; packing.piece_tokens cuts long documents into pieces, at the price of long context."
+        f"{number(alone)} of {number(of)} sequences hold tokens of one document only, which no order of "
+        "whole documents can mix; packing.piece_tokens cuts long documents into pieces, at the price of long context."
     )

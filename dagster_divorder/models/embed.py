@@ -1,0 +1,339 @@
+"""Documents of token ids to vectors: windows sorted by length, batched under a budget, pooled and normalised.
+
+Letters: n documents, T tokens of all of them, W windows, D dims.
+Guarantee: every document with tokens gets a finite vector of length 1, one without tokens zero. A batch that does not
+fit into memory is cut and tried again, a window that never fits is read in parts; a vector that is not finite is
+computed again in float32, alone. What could not be helped is flagged. On a CPU the bytes do not depend on the number
+of lanes or threads.
+Cost: the forward pass; everything else is some per cent of it (benchmarks/deep).
+Known weakness: on a GPU the budget follows its memory, so another machine batches, and rounds, differently.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.models.batches import batch_end, cut_windows
+from dagster_divorder.models.deep import Model
+from dagster_divorder.models.memory import (
+    CPU_BUDGET,
+    SHORTEST,
+    Budget,
+    OutOfMemory,
+    cpu_lanes,
+    estimate_mps,
+    is_out_of_memory,
+    measure_gpu,
+    position_bytes,
+    release,
+)
+from dagster_divorder.models.reading import quiet
+
+if TYPE_CHECKING:
+    import torch
+
+NOT_FINITE = 1
+"""Flag of a document whose vector is the mean of its fellows', since its own was not finite."""
+CUT = 2
+"""Flag of a document that was read in shorter windows than asked for, since memory ran out."""
+
+GROW_AFTER = 8
+"""Batches in a row that fit before the budget, once halved, is doubled again."""
+
+
+@dataclass(slots=True)
+class Work:
+    """What was done, in `seconds`: `tokens` that went through the model, special ones among them, in `positions` of
+    batches."""
+
+    tokens: int = 0
+    positions: int = 0
+    batches: int = 0
+    out_of_memory: int = 0
+    seconds: float = 0.0
+
+    def add(self, other: Work) -> None:
+        self.tokens += other.tokens
+        self.positions += other.positions
+        self.batches += other.batches
+        self.out_of_memory += other.out_of_memory
+        self.seconds += other.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """`vectors` float32 (n, D); `flagged` uint8 (n,), NOT_FINITE and CUT or 0; `work`."""
+
+    vectors: NDArray[np.float32]
+    flagged: NDArray[np.uint8]
+    work: Work
+
+
+@dataclass
+class Embedder:
+    """A model and how it is fed.
+
+    `lanes` batches run side by side, on `threads` threads in all; `positions` is the budget as it is now. No batch of
+    more than one window is larger than `budget`, and no window larger than `ceiling`.
+    """
+
+    model: Model
+    budget: Budget
+    chunk: bool = False
+    lanes: int = 1
+    threads: int = 1
+    ceiling: int | None = None
+    positions: float = field(init=False)
+    _fitted: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.positions = self.budget.positions
+
+    def embed(
+        self,
+        ids: NDArray[np.unsignedinteger],
+        lengths: NDArray[np.int64],
+        advance: Callable[[int], object] = lambda tokens: None,
+    ) -> Embedded:
+        """Vectors of documents given as `ids` (T,), end to end, and `lengths` (n,); `advance` hears of tokens done.
+
+        Raises:
+            InputError: not even SHORTEST tokens fit into memory.
+            OutOfMemory: a batch did not fit, and this process is one of several that compute together.
+        """
+        windows = cut_windows(lengths, self.model.reading.room, chunk=self.chunk)
+        starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        job = _Job(self, ids, starts[windows.document] + windows.start, windows.length, advance)
+        with quiet(), _torch_threads(self.model.reading.device, self.threads // self.lanes):
+            vectors = job.run()
+        read = np.zeros((len(lengths), self.model.dims), dtype=np.float32)
+        if len(windows):
+            seen = np.bincount(windows.document, windows.length, minlength=len(lengths))
+            weighted = vectors * (windows.length / seen[windows.document])[:, None].astype(np.float32)
+            first = np.flatnonzero(windows.start == 0)
+            read[windows.document[first]] = np.add.reduceat(weighted, first, axis=0)
+        finite = np.isfinite(read).all(axis=1)
+        read[~finite] = 0
+        read = normalised(read)
+        flagged = np.zeros(len(lengths), dtype=np.uint8)
+        flagged[windows.document[job.cut]] |= CUT
+        if not finite.all():
+            flagged[~finite] |= NOT_FINITE
+            read[~finite] = normalised(read[finite & (lengths > 0)].sum(axis=0, keepdims=True))
+        return Embedded(read, flagged, job.work)
+
+
+def make_embedder(model: Model, *, chunk: bool, threads: int, limit: int | None = None) -> Embedder:
+    """An embedder for the model's device, on up to `threads` threads of a CPU. `limit`: positions that no batch and no
+    window may pass, where more are known not to fit."""
+    import torch
+
+    reading, config = model.reading, model.module.config.get_text_config()
+    each = position_bytes(config, torch.finfo(getattr(torch, reading.dtype)).bits // 8)
+    lanes = 1
+    if limit is not None:
+        budget = Budget(limit)
+    elif reading.device == "cuda":
+        budget = _budget_of_gpu(model)
+    elif reading.device == "mps":
+        budget = estimate_mps(each)
+    else:
+        budget = Budget(CPU_BUDGET)
+    if reading.device == "cpu" and not model.sharded:
+        # Rotary frequencies that follow the longest window in sight are kept in the model: one pass at a time.
+        rotary = str(getattr(config, "rope_parameters", None))
+        moving = "dynamic" in rotary or "longrope" in rotary
+        lanes = 1 if moving else cpu_lanes(threads, reading.window, each)
+    return Embedder(model, budget, chunk=chunk, lanes=lanes, threads=threads, ceiling=limit)
+
+
+def _budget_of_gpu(model: Model) -> Budget:
+    """Measured; where several processes share the model, the least of theirs."""
+    import torch
+
+    def forward(rows: int, length: int) -> object:
+        ids = np.full((rows, length), model.reading.pad, dtype=np.int64)
+        return model(ids, np.maximum(length - np.arange(rows), 1))
+
+    try:
+        budget = measure_gpu(forward, model.reading.window)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        if model.sharded:
+            raise OutOfMemory(2 * CPU_BUDGET) from error
+        release("cuda")
+        return Budget(CPU_BUDGET)
+    if not model.sharded:
+        return budget
+    least = torch.tensor([budget.positions, budget.square], dtype=torch.float64, device=model.device)
+    torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN)
+    return Budget(int(least[0]), float(least[1]))
+
+
+class _Job:
+    """One call of `embed`: windows that begin at `begin` in `ids` and are `length` long, (W,)."""
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        ids: NDArray[np.unsignedinteger],
+        begin: NDArray[np.int64],
+        length: NDArray[np.int64],
+        advance: Callable[[int], object],
+    ) -> None:
+        self.embedder = embedder
+        self.model = embedder.model
+        self.reading = embedder.model.reading
+        self.ids = ids
+        self.begin = begin
+        self.length = length
+        self.advance = advance
+        self.extra = len(self.reading.prefix) + len(self.reading.suffix)
+        self.cut = np.zeros(len(begin), dtype=bool)
+        """bool (W,): read in parts."""
+        self.work = Work()
+
+    def run(self) -> NDArray[np.float32]:
+        """Pooled vectors of the windows, float32 (W, D); a row may hold NaN."""
+        order = np.argsort(-self.length, kind="stable")
+        sizes = self.length[order] + self.extra
+        made: list[tuple[NDArray[np.int64], torch.Tensor | NDArray[np.float32]]] = []
+        with ThreadPoolExecutor(self.embedder.lanes, thread_name_prefix="divorder-forward") as lanes:
+            todo = deque([(0, len(order))] if len(order) else [])
+            waiting: deque[tuple[int, int, Future[torch.Tensor | None]]] = deque()
+            while todo or waiting:
+                # One more than lanes: the next batch is padded while the others are computed.
+                while todo and len(waiting) <= self.embedder.lanes:
+                    begin, stop = todo.popleft()
+                    end = batch_end(sizes[:stop], begin, self.embedder.positions, self.embedder.budget.square)
+                    if end < stop:
+                        todo.appendleft((end, stop))
+                    rows = order[begin:end]
+                    waiting.append((begin, end, lanes.submit(self._try, self.begin[rows], self.length[rows])))
+                begin, end, future = waiting.popleft()
+                rows = order[begin:end]
+                vectors: torch.Tensor | NDArray[np.float32] | None = future.result()
+                if vectors is None:
+                    wait([future for _, _, future in waiting])  # what they hold is free again then
+                    self._shrink(int(sizes[begin]) * (end - begin))
+                    if end - begin > 1:
+                        todo.appendleft((begin, end))
+                        continue
+                    vectors = self._part(int(rows[0]))[None]
+                else:
+                    self._fits(sizes[begin:end])
+                made.append((rows, vectors))
+                self.advance(int(self.length[rows].sum()))
+        found = np.empty((len(order), self.model.dims), dtype=np.float32)
+        for rows, vectors in made:
+            # The first one waits for the GPU, which until here has been fed without a pause.
+            found[rows] = vectors if isinstance(vectors, np.ndarray) else vectors.cpu().numpy()
+        self._repair(found)
+        return found
+
+    def _try(self, begin: NDArray[np.int64], length: NDArray[np.int64]) -> torch.Tensor | None:
+        """Vectors of a batch, (B, D), None where memory ran out. Runs in a lane."""
+        lengths = length + self.extra
+        ids = np.full((len(begin), int(lengths.max())), self.reading.pad, dtype=np.int64)
+        ahead = len(self.reading.prefix)
+        ids[:, :ahead] = self.reading.prefix
+        for row, (at, count) in enumerate(zip(begin.tolist(), length.tolist(), strict=True)):
+            ids[row, ahead : ahead + count] = self.ids[at : at + count]
+            ids[row, ahead + count : self.extra + count] = self.reading.suffix
+        if self.embedder.ceiling is not None and len(ids) == 1 and ids.size > self.embedder.ceiling:
+            return None
+        try:
+            vectors = self.model(ids, lengths)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if self.model.sharded:  # the others hang in a collective: all have to begin again
+                raise OutOfMemory(ids.size) from error
+            vectors = None
+        if vectors is None:  # the error is gone here, and with it the tensors of the frames that it holds
+            release(self.reading.device)
+        return vectors
+
+    def _shrink(self, failed: int) -> None:
+        """After a batch of so many positions did not fit."""
+        self.work.out_of_memory += 1
+        self.embedder.positions = max(1.0, min(self.embedder.positions, failed) / 2)
+        self.embedder._fitted = 0
+
+    def _fits(self, sizes: NDArray[np.int64]) -> None:
+        """After a batch of windows of these sizes, longest first, was computed."""
+        self.work.tokens += int(sizes.sum())
+        self.work.positions += int(sizes[0]) * len(sizes)
+        self.work.batches += 1
+        self.embedder._fitted += 1
+        if self.embedder._fitted >= GROW_AFTER and self.embedder.positions < self.embedder.budget.positions:
+            self.embedder.positions = min(2 * self.embedder.positions, self.embedder.budget.positions)
+            self.embedder._fitted = 0
+
+    def _part(self, window: int, begin: int = 0, length: int = 0) -> NDArray[np.float32]:
+        """The vector, (D,), of a window, or a stretch of it, that may not fit at once: then the token-weighted mean of
+        its halves."""
+        begin, length = (begin, length) if length else (int(self.begin[window]), int(self.length[window]))
+        found = self._try(np.array([begin]), np.array([length]))
+        if found is not None:
+            self._fits(np.array([length + self.extra]))
+            vector: NDArray[np.float32] = found[0].cpu().numpy()
+            return vector
+        if length <= SHORTEST:
+            raise InputError(
+                f"memory ran out in a forward pass of {length} tokens on {self.reading.device}; free some, or spread "
+                "the model over several GPUs with deep.tensor_parallel"
+            )
+        self._shrink(length + self.extra)
+        self.cut[window] = True
+        half = (length + 1) // 2
+        first = self._part(window, begin, half)
+        second = self._part(window, begin + half, length - half)
+        return (half * first + (length - half) * second) / np.float32(length)
+
+    def _repair(self, found: NDArray[np.float32]) -> None:
+        """Compute windows that are not finite again, each alone and in float32."""
+        broken = np.flatnonzero(~np.isfinite(found).all(axis=1))
+        if not len(broken):
+            return
+        try:
+            with self.model.in_float32():
+                for window in broken.tolist():
+                    found[window] = self._part(window)
+        except OutOfMemory:
+            raise
+        except Exception:  # no room for the model in float32, or weights that have no such form
+            release(self.reading.device)
+
+
+def normalised(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows scaled to length 1, zero rows as they are."""
+    norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
+    norms[norms == 0] = 1
+    return (vectors / norms[:, None]).astype(np.float32)
+
+
+@contextmanager
+def _torch_threads(device: str, threads: int) -> Iterator[None]:
+    """So many threads for each forward pass on a CPU meanwhile."""
+    import torch
+
+    if device != "cpu":
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

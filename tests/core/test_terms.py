@@ -1,0 +1,176 @@
+"""Characteristic terms: what clusters are named by, in scripts with spaces and without."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder.core.terms import TERMS, characteristic_terms, count_words, short_names
+
+TOPICS = ("harbour anchor gull reef", "oven yeast crust dough", "soil hedge mulch spade")
+FUNCTION = ["the", "and", "that", "with", "from", "this"]
+
+
+def counted(*texts: str) -> dict[str, int]:
+    """Words of all texts together and how often they are used."""
+    words = count_words(pa.array(texts, pa.large_string()))
+    return dict(zip(words.vocabulary, words.counts.sum(axis=0).tolist(), strict=True))
+
+
+def topical(per_topic: int = 40, seed: int = 0) -> tuple[list[str], np.ndarray]:
+    """Texts that are mostly function words, with a burst of two words of their topic, in a random order."""
+    random = np.random.default_rng(seed)
+    texts, labels = [], []
+    for label, words in enumerate(TOPICS):
+        for _ in range(per_topic):
+            own = random.choice(words.split(), 2, replace=False)
+            texts.append(" ".join(random.permutation([*random.choice(FUNCTION, 40), *np.repeat(own, 3)])))
+            labels.append(label)
+    order = random.permutation(len(texts))
+    return [texts[at] for at in order], np.array(labels)[order]
+
+
+def terms_of(texts: list[str], labels: np.ndarray, clusters: int) -> list[tuple[str, ...]]:
+    return characteristic_terms(count_words(pa.array(texts, pa.large_string())), labels, clusters)
+
+
+def test_clusters_are_named_by_their_topics_and_not_by_function_words() -> None:
+    texts, labels = topical()
+    for topic, terms in zip(TOPICS, terms_of(texts, labels, 3), strict=True):
+        assert set(terms[:4]) == set(topic.split())
+
+
+def test_a_single_cluster_is_named_too() -> None:
+    texts, labels = topical()
+    (terms,) = terms_of(texts, np.zeros_like(labels), 1)
+    assert set(terms) <= set(" ".join(TOPICS).split())
+    assert len(terms) == TERMS
+
+
+def test_words_in_all_of_a_clusters_documents_give_way_to_others() -> None:
+    texts, labels = topical()
+    headed = [
+        f"pagina {text} pagina" if label == 0 else text for text, label in zip(texts, labels, strict=True)
+    ]
+    assert set(terms_of(headed, labels, 3)[0][:4]) == set(TOPICS[0].split())
+
+
+def test_one_document_that_repeats_itself_names_nothing() -> None:
+    texts, labels = topical()
+    first = int(np.flatnonzero(labels == 0)[0])
+    texts[first] += " zebra" * 500
+    assert "zebra" not in terms_of(texts, labels, 3)[0]
+
+
+def test_forms_of_one_word_are_one_term() -> None:
+    texts, labels = topical()
+    many = [text.replace("anchor anchor", "anchor anchors") for text in texts]
+    assert any("anchors" in text for text in many)
+    terms = terms_of(many, labels, 3)[0]
+    assert sum(term.startswith("anchor") for term in terms) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Straße STRASSE", {"strasse": 2}),
+        ("1,204 B2B x 7 _self_ n_samples __", {"b2b": 1, "self": 1, "n_samples": 1}),
+        ("don't l'eau", {"don": 1, "eau": 1}),
+        ("x" * 41 + " " + "y" * 40, {"y" * 40: 1}),
+        ("хлеб ХЛЕБ", {"хлеб": 2}),
+        ("हिन्दी", {"हिन्दी": 1}),
+        ("cafe\u0301 caf\u00e9", {"caf\u00e9": 2}),
+        ("면적은 1,234", {"면적은": 1}),
+        ("烏克蘭的20年", {"烏克": 1, "克蘭": 1, "蘭的": 1}),
+        ("コマンドを表示する", {"コマンド": 1, "表示": 1}),
+        ("PHP言語", {"php": 1, "言語": 1}),
+        ("คำสั่ง", {"คำ": 1, "ำสั่": 1, "สั่ง": 1}),
+        ("", {}),
+    ],
+)
+def test_what_counts_as_a_word(text: str, words: dict[str, int]) -> None:
+    assert counted(text) == words
+
+
+def test_words_are_counted_by_document() -> None:
+    words = count_words(pa.array(["salt salt bread", "", "bread"], pa.string()))
+    table = words.counts.toarray()
+    assert {word: table[:, at].tolist() for at, word in enumerate(words.vocabulary)} == {
+        "salt": [2, 0, 0],
+        "bread": [1, 0, 1],
+    }
+
+
+def test_a_pair_of_characters_is_shown_with_what_it_goes_on_with() -> None:
+    random = np.random.default_rng(0)
+    towns = [
+        f"{''.join(random.choice(list('東西南北山川田中'), 3))}位於烏克蘭{random.choice(list('。，；'))}"
+        for _ in range(30)
+    ]
+    sports = [f"{''.join(random.choice(list('大小高低新古春秋'), 3))}足球聯賽。" for _ in range(30)]
+    empty = ["天地玄黃"] * 30
+    labels = np.repeat([0, 1, 2], 30)
+    # In the half of each that has the word it is whole, never a part of it.
+    texts = [text if at % 2 else empty[at % 30] for at, text in enumerate(towns + sports)] + empty
+    terms = terms_of(texts, labels, 3)
+    assert "位於烏克蘭" in terms[0] and "足球聯賽" in terms[1]
+    assert not {"烏克", "克蘭", "足球"} & {*terms[0], *terms[1]}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1000), st.permutations(range(4)))
+def test_the_number_of_a_cluster_changes_none_of_its_terms(seed: int, numbers: list[int]) -> None:
+    texts, labels = topical(8, seed)
+    before = terms_of(texts, labels, 4)
+    after = terms_of(texts, np.array(numbers)[labels], 4)
+    assert [after[number] for number in numbers] == before
+    assert before[3] == ()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1000), st.integers(1, 12))
+def test_terms_are_words_of_several_documents_of_their_cluster(seed: int, clusters: int) -> None:
+    random = np.random.default_rng(seed)
+    texts, _ = topical(10, seed)
+    labels = random.integers(0, clusters, len(texts))
+    for label, terms in enumerate(terms_of(texts, labels, clusters)):
+        own = [text.split() for text, of in zip(texts, labels, strict=True) if of == label]
+        assert len(set(terms)) == len(terms) <= TERMS
+        for term in terms:
+            assert sum(term in words for words in own) >= min(3, len(own))
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdef"), max_size=5, unique=True), max_size=30))
+def test_no_two_clusters_have_the_same_name(terms: list[list[str]]) -> None:
+    names = short_names(terms)
+    assert len(set(names)) == len(names) == len(terms)
+    for number, (name, of) in enumerate(zip(names, terms, strict=True)):
+        assert name.startswith(", ".join(of[:3])) if of else name == f"cluster {number}"
+
+
+def test_a_name_that_is_taken_grows() -> None:
+    same = ["sea", "gull", "reef", "sail", "net"]
+    assert short_names([same, same, same, same]) == [
+        "sea, gull, reef",
+        "sea, gull, reef, sail",
+        "sea, gull, reef, sail, net",
+        "sea, gull, reef (cluster 3)",
+    ]
+
+
+def test_counting_words_does_not_import_pandas() -> None:
+    """Which takes longer than everything else that naming does."""
+    code = (
+        "import sys, pyarrow as pa\n"
+        "from dagster_divorder.core.terms import characteristic_terms, count_words\n"
+        "import numpy as np\n"
+        "ends = pa.py_buffer(np.array([0, 5, 9], np.int64))\n"
+        "texts = pa.LargeStringArray.from_buffers(2, ends, pa.py_buffer(b'bread tea'))\n"
+        "characteristic_terms(count_words(texts), np.array([0, 1]), 2)\n"
+        "assert 'pandas' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

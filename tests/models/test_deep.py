@@ -1,0 +1,465 @@
+"""Vectors of deep models: those of transformers for one document at a time, whatever the batches, and when memory runs
+out or numbers overflow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.models.deep import Model, load
+from dagster_divorder.models.embed import CUT, NOT_FINITE, Embedder, make_embedder, normalised
+from dagster_divorder.models.memory import Budget
+from dagster_divorder.models.reading import NO_LIMIT, Reading, affixes, left_out, quiet, read
+from dagster_divorder.models.tokenize import load_encoder
+from tests.tiny_models import AFFIXES, BOS, CONTEXT, EOS, TEXTS, save_model, save_tokenizer, write_json
+
+LONG = " ".join(TEXTS)
+DOCUMENTS = [*TEXTS, "", "a", LONG, f"{BOS} spelled out {EOS}"]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Checkpoints by kind, each made once."""
+    folder, made = tmp_path_factory.mktemp("models"), set()
+
+    def get(kind: str) -> Path:
+        if kind not in made:
+            save_model(folder / kind, kind)
+            save_tokenizer(folder / kind, *AFFIXES[kind])
+            made.add(kind)
+        return folder / kind
+
+    return get
+
+
+@pytest.fixture
+def changed(checkpoints: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
+    """A copy of a checkpoint with other JSON files, given by name and content."""
+
+    def make(kind: str, files: dict[str, Any]) -> Path:
+        import shutil
+
+        folder = shutil.copytree(checkpoints(kind), tmp_path / kind)
+        for name, content in files.items():
+            old = json.loads((folder / name).read_text()) if (folder / name).exists() else None
+            write_json(folder / name, {**old, **content} if isinstance(old, dict) else content)
+        return folder
+
+    return make
+
+
+def tokens_of(folder: Path, texts: list[str] = DOCUMENTS) -> tuple[np.ndarray, np.ndarray]:
+    return load_encoder(folder, "tokenizers").encode(texts)
+
+
+def embed(folder: Path, texts: list[str] = DOCUMENTS, *, chunk: bool = False, **options: Any) -> np.ndarray:
+    embedder = make_embedder(load(folder, read(folder, **options)), chunk=chunk, threads=2)
+    return embedder.embed(*tokens_of(folder, texts)).vectors
+
+
+def plain(folder: Path, text: str, pooling: str, window: int, *, chunk: bool = False) -> np.ndarray:
+    """The vector as plain transformers has it: one text, no padding, no batch."""
+    from tokenizers import Tokenizer
+    from transformers import AutoModel
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.encode_special_tokens = True
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    before, after = AFFIXES[folder.name]
+    around = [[tokenizer.token_to_id(name) for name in names] for names in (before, after)]
+    room = window - len(before) - len(after)
+    windows = [ids[at : at + room] for at in range(0, len(ids), room)]
+    with quiet(), torch.inference_mode():
+        model = AutoModel.from_pretrained(folder)
+        model = model.get_encoder() if folder.name == "t5" else model
+        total = torch.zeros(32)
+        for part in windows if chunk else windows[:1]:
+            hidden = model(input_ids=torch.tensor([[*around[0], *part, *around[1]]])).last_hidden_state[0]
+            vector = {"mean": hidden.mean(0), "last": hidden[-1], "cls": hidden[0]}[pooling]
+            total += vector * len(part)
+    norm = float(total.norm())
+    return total.numpy() / (norm or 1)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "bert", "roberta", "gpt2", "t5"])
+def test_vectors_are_those_of_one_document_at_a_time(checkpoints: Callable[..., Path], kind: str) -> None:
+    folder = checkpoints(kind)
+    found = embed(folder)
+    window = NO_LIMIT if kind == "t5" else CONTEXT
+    expected = np.stack([plain(folder, text, "mean", window) for text in DOCUMENTS])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert found.dtype == np.float32
+    norms = np.linalg.norm(found, axis=1)
+    np.testing.assert_allclose(norms, [float(bool(text)) for text in DOCUMENTS], atol=1e-6)
+    # The comparison can fail: vectors of different documents are further apart than that.
+    assert np.abs(found[0] - found[1]).max() > 1e-2
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
+@pytest.mark.parametrize("chunk", [False, True], ids=["truncate", "chunk"])
+@pytest.mark.parametrize("kind", ["qwen3", "bert"])
+def test_poolings_and_windows(
+    checkpoints: Callable[..., Path], kind: str, chunk: bool, pooling: str
+) -> None:
+    folder = checkpoints(kind)
+    found = embed(folder, chunk=chunk, pooling=pooling, max_tokens=19)
+    expected = np.stack([plain(folder, text, pooling, 19, chunk=chunk) for text in DOCUMENTS])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_whole_book_counts_only_in_chunks(checkpoints: Callable[..., Path]) -> None:
+    folder = checkpoints("llama")
+    texts = [LONG, f"{LONG} {TEXTS[0]}"]
+    truncated, chunked = (embed(folder, texts, chunk=chunk) for chunk in (False, True))
+    np.testing.assert_allclose(truncated[0], truncated[1], atol=1e-6)
+    assert np.abs(chunked[0] - chunked[1]).max() > 1e-4
+
+
+@pytest.mark.parametrize("kind", list(AFFIXES))
+def test_special_tokens_around_a_text_are_the_tokenizers_own(
+    checkpoints: Callable[..., Path], kind: str
+) -> None:
+    from tokenizers import Tokenizer
+
+    folder = checkpoints(kind)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    expected = tuple(tuple(tokenizer.token_to_id(name) for name in names) for names in AFFIXES[kind])
+    assert affixes(folder) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, "mean"),
+        ({"pooling_mode_mean_sqrt_len_tokens": True}, "mean"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_lasttoken": True, "include_prompt": True}, "last"),
+        ({"pooling_mode": "mean"}, "mean"),
+        ({"pooling_mode": "cls"}, "cls"),
+        ({"pooling_mode": "lasttoken"}, "last"),
+    ],
+)
+def test_pooling_is_what_sentence_transformers_files_say(
+    changed: Callable[..., Path], content: dict[str, Any], expected: str
+) -> None:
+    folder = changed("bert", {"1_Pooling/config.json": content})
+    assert read(folder).pooling == expected
+    assert read(folder, pooling="last").pooling == "last"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"pooling_mode_max_tokens": True},
+        {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
+        {"pooling_mode": "weightedmean"},
+        {},
+    ],
+)
+def test_a_pooling_that_is_not_offered_is_named(
+    changed: Callable[..., Path], content: dict[str, Any]
+) -> None:
+    folder = changed("bert", {"1_Pooling/config.json": content})
+    with pytest.raises(InputError, match=r"1_Pooling/config.json asks for .*deep.pooling = \"mean\""):
+        read(folder)
+    assert read(folder, pooling="mean").pooling == "mean"
+
+
+def test_layers_after_pooling_are_told_of(changed: Callable[..., Path]) -> None:
+    kinds = ["Transformer", "Pooling", "Dense", "Normalize"]
+    modules = [{"type": f"sentence_transformers.models.{kind}"} for kind in kinds]
+    assert left_out(changed("bert", {"modules.json": modules})) == ("Dense",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "files", "expected"),
+    [
+        ("llama", {}, CONTEXT),
+        ("roberta", {}, CONTEXT),
+        ("gpt2", {}, CONTEXT),
+        ("t5", {}, NO_LIMIT),
+        ("t5", {"tokenizer_config.json": {"model_max_length": 512}}, 512),
+        ("bert", {"tokenizer_config.json": {"model_max_length": 10**30}}, CONTEXT),
+        ("bert", {"tokenizer_config.json": {"model_max_length": 40}}, 40),
+        ("bert", {"sentence_bert_config.json": {"max_seq_length": 24}}, 24),
+        ("bert", {"sentence_bert_config.json": {"max_seq_length": None}}, CONTEXT),
+        ("llama", {"tokenizer_config.json": {"model_max_length": 4096}}, CONTEXT),
+    ],
+)
+def test_the_context_is_the_least_that_sane_files_say(
+    changed: Callable[..., Path], kind: str, files: dict[str, Any], expected: int
+) -> None:
+    folder = changed(kind, files)
+    assert read(folder).window == expected
+
+
+def test_more_tokens_than_positions_are_refused_and_more_than_usual_are_not(
+    changed: Callable[..., Path],
+) -> None:
+    folder = changed("roberta", {"sentence_bert_config.json": {"max_seq_length": 24}})
+    assert read(folder, max_tokens=CONTEXT).window == CONTEXT
+    with pytest.raises(InputError, match=f"deep.max_tokens is 49 and .* has {CONTEXT} positions"):
+        read(folder, max_tokens=CONTEXT + 1)
+    with pytest.raises(InputError, match="deep.max_tokens is 2 and the tokenizer of .* adds 2 tokens"):
+        read(folder, max_tokens=2)
+
+
+def test_device_and_dtype_are_told_apart(changed: Callable[..., Path], monkeypatch: Any) -> None:
+    folder = changed("llama", {"config.json": {"dtype": "bfloat16"}})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert (read(folder).device, read(folder).dtype) == ("cpu", "float32")
+    with pytest.raises(InputError, match='deep.device is "cuda", which torch .* does not find'):
+        read(folder, device="cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert (read(folder).device, read(folder).dtype) == ("cuda", "bfloat16")
+    assert read(folder, dtype="float16").dtype == "float16"
+    assert read(folder, device="cpu").dtype == "float32"
+    config = json.loads((folder / "config.json").read_text())
+    del config["dtype"]
+    write_json(folder / "config.json", config)
+    assert read(folder).dtype == "float32"  # as its weights are stored
+
+
+def test_a_model_that_cannot_be_used_says_why(
+    checkpoints: Callable[..., Path], changed: Callable[..., Path], tmp_path: Path
+) -> None:
+    own_code = {"model_type": "nobodys", "auto_map": {"AutoConfig": "code.C", "AutoModel": "code.M"}}
+    with pytest.raises(InputError, match="comes with code of its own, which is never run"):
+        read(changed("llama", {"config.json": own_code}))
+    with pytest.raises(InputError, match=r"\(ViTModel\) has no forward pass from token ids"):
+        folder = checkpoints("vit")
+        load(folder, read(folder))
+    with pytest.raises(InputError, match=r"lacks 18 of 29 weights of LlamaModel .*layers.2"):
+        folder = changed("llama", {"config.json": {"num_hidden_layers": 4}})
+        load(folder, read(folder))
+    with pytest.raises(InputError, match=r"ids up to 699 and its embedding only 600 rows"):
+        load(checkpoints("llama"), read(checkpoints("llama")), vocabulary=700)
+    (tmp_path / "bert").mkdir()
+    with pytest.raises(InputError, match="has no config.json; expected a Hugging Face checkpoint"):
+        read(tmp_path / "bert")
+
+
+def test_weights_as_pickle_are_not_read(changed: Callable[..., Path]) -> None:
+    folder = changed("bert", {})
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match="expected a causal or an encoder model of text with its weights as safe"):
+        load(folder, Reading("mean", CONTEXT, (), (), 0, "cpu", "float32"))
+
+
+def test_a_checkpoint_without_its_pooler_is_whole(changed: Callable[..., Path]) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    folder = changed("bert", {})
+    before = embed(folder)
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if "pooler" not in name}
+    assert len(kept) < len(weights)
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    np.testing.assert_array_equal(embed(folder), before)
+
+
+def test_transformers_says_nothing(checkpoints: Callable[..., Path], capfd: Any) -> None:
+    from transformers.utils import logging
+
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    embed(checkpoints("bert"))
+    said = capfd.readouterr()
+    assert (said.out, said.err) == ("", "")
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == (level, bar)
+
+
+class Wrapped(Model):
+    """A model whose calls are seen, and may fail, before they are answered."""
+
+    def __init__(self, model: Model, watch: Callable[[np.ndarray, np.ndarray], Any]) -> None:
+        super().__init__(model.module, model.reading)
+        self.dims = model.dims
+        self.watch = watch
+
+    def __call__(self, ids: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
+        change = self.watch(ids, lengths)
+        vectors = super().__call__(ids, lengths)
+        return change(vectors) if change else vectors
+
+
+@pytest.fixture(scope="module")
+def llama(checkpoints: Callable[..., Path]) -> Model:
+    folder = checkpoints("llama")
+    return load(folder, read(folder))
+
+
+@pytest.fixture(scope="module")
+def documents(checkpoints: Callable[..., Path]) -> tuple[np.ndarray, np.ndarray]:
+    return tokens_of(checkpoints("llama"))
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+@pytest.mark.parametrize("threads", [1, 4])
+def test_bytes_do_not_depend_on_lanes_or_threads(
+    llama: Model, documents: tuple[np.ndarray, np.ndarray], lanes: int, threads: int
+) -> None:
+    expected = Embedder(llama, Budget(200), chunk=True).embed(*documents).vectors
+    used: set[int] = set()
+
+    def watch(ids: np.ndarray, lengths: np.ndarray) -> None:
+        used.add(torch.get_num_threads())
+
+    before = torch.get_num_threads()
+    embedder = Embedder(Wrapped(llama, watch), Budget(200), chunk=True, lanes=lanes, threads=lanes * threads)
+    np.testing.assert_array_equal(embedder.embed(*documents).vectors, expected)
+    assert used == {threads}
+    assert torch.get_num_threads() == before
+
+
+def cuda_error(positions: int) -> Exception:
+    return torch.cuda.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {positions} GiB.")
+
+
+def cpu_error(positions: int) -> Exception:
+    return RuntimeError(f"[enforce fail] not enough memory: you tried to allocate {positions} bytes.")
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("error", [cuda_error, cpu_error])
+def test_batches_that_do_not_fit_are_made_smaller_and_grow_back(
+    llama: Model, documents: tuple[np.ndarray, np.ndarray], error: Callable[[int], Exception], lanes: int
+) -> None:
+    calls: list[int] = []
+
+    def watch(ids: np.ndarray, lengths: np.ndarray) -> None:
+        calls.append(ids.size)
+        if ids.size > 100:
+            raise error(ids.size)
+
+    expected = Embedder(llama, Budget(400), chunk=True).embed(*documents)
+    embedder = Embedder(Wrapped(llama, watch), Budget(400), chunk=True, lanes=lanes)
+    done: list[int] = []
+    found = embedder.embed(*documents, done.append)
+    np.testing.assert_allclose(found.vectors, expected.vectors, atol=1e-5)
+    assert not found.flagged.any()
+    assert found.work.out_of_memory == sum(size > 100 for size in calls) > 1
+    assert found.work.tokens == expected.work.tokens
+    assert found.work.positions == sum(size for size in calls if size <= 100)
+    assert sum(done) == documents[1].sum()
+    # The budget was halved to what fits, and tried again later.
+    tried = [at for at, size in enumerate(calls) if size > 100]
+    assert max(np.diff(tried)) > 4
+    assert max(calls[tried[0] + 6 :]) > 100
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_window_that_never_fits_is_read_in_parts(
+    llama: Model, documents: tuple[np.ndarray, np.ndarray], lanes: int
+) -> None:
+    def watch(ids: np.ndarray, lengths: np.ndarray) -> None:
+        if ids.size > 30:
+            raise cuda_error(ids.size)
+
+    found = Embedder(Wrapped(llama, watch), Budget(400), lanes=lanes).embed(*documents)
+    longest = np.minimum(documents[1], CONTEXT - 1)
+    np.testing.assert_array_equal(found.flagged == CUT, longest + 1 > 30)
+    whole = Embedder(llama, Budget(400)).embed(*documents).vectors
+    np.testing.assert_allclose(found.vectors[found.flagged == 0], whole[found.flagged == 0], atol=1e-5)
+    # A document of 47 tokens, seen as 24 and 23.
+    at, start = int(np.argmax(longest)), int(documents[1][: int(np.argmax(longest))].sum())
+    parts = [documents[0][start : start + 24], documents[0][start + 24 : start + 47]]
+    prefix = llama.reading.prefix
+    halves = [llama(np.array([[*prefix, *part]]), np.array([1 + len(part)])).numpy()[0] for part in parts]
+    np.testing.assert_allclose(
+        found.vectors[at], normalised((24 * halves[0] + 23 * halves[1])[None])[0], atol=1e-5
+    )
+
+
+def test_where_nothing_fits_the_run_ends_with_a_remedy(
+    llama: Model, documents: tuple[np.ndarray, np.ndarray]
+) -> None:
+    def watch(ids: np.ndarray, lengths: np.ndarray) -> None:
+        raise cuda_error(ids.size)
+
+    with pytest.raises(InputError, match=r"memory ran out in a forward pass of 12 tokens .*tensor_parallel"):
+        Embedder(Wrapped(llama, watch), Budget(400)).embed(*documents)
+
+
+def test_other_errors_are_not_taken_for_it(llama: Model, documents: tuple[np.ndarray, np.ndarray]) -> None:
+    def watch(ids: np.ndarray, lengths: np.ndarray) -> None:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        Embedder(Wrapped(llama, watch), Budget(400), lanes=2).embed(*documents)
+
+
+def spoil(rows: np.ndarray) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Makes the vectors of some rows infinite or NaN."""
+
+    def change(vectors: torch.Tensor) -> torch.Tensor:
+        vectors = vectors.clone()
+        vectors[torch.from_numpy(rows), 3] = torch.inf
+        vectors[torch.from_numpy(rows), 5] = torch.nan
+        return vectors
+
+    return change
+
+
+def test_what_overflows_is_computed_again_in_float32(checkpoints: Callable[..., Path]) -> None:
+    folder = checkpoints("llama")
+    half = load(folder, read(folder, dtype="bfloat16"))
+    ids, lengths = tokens_of(folder)
+    marked = int(ids[0])
+
+    def watch(ids: np.ndarray, lengths: np.ndarray) -> Any:
+        return None if half.module.dtype == torch.float32 else spoil((ids == marked).any(axis=1))
+
+    weights = {name: value.clone() for name, value in half.module.state_dict().items()}
+    found = Embedder(Wrapped(half, watch), Budget(400)).embed(ids, lengths)
+    assert not found.flagged.any()
+    exact, rough = embed(folder), embed(folder, dtype="bfloat16")
+    windows = np.split(ids, np.cumsum(lengths)[:-1])
+    again = np.array([marked in window[: CONTEXT - 1] for window in windows])
+    assert 0 < again.sum() < len(again)
+    # Those are as in float32 (of weights that were rounded once), the others as before.
+    assert np.abs(found.vectors - exact)[again].max() < np.abs(rough - exact)[again].max()
+    np.testing.assert_allclose(found.vectors[~again], rough[~again], atol=1e-6)
+    for name, value in half.module.state_dict().items():
+        assert value.dtype == weights[name].dtype
+        torch.testing.assert_close(value, weights[name], rtol=0, atol=0)
+
+
+def test_what_stays_not_finite_gets_the_mean_and_a_flag(
+    llama: Model, documents: tuple[np.ndarray, np.ndarray]
+) -> None:
+    ids, lengths = documents
+    marked = int(ids[0])
+    found = Embedder(
+        Wrapped(llama, lambda ids, lengths: spoil((ids == marked).any(axis=1))), Budget(400)
+    ).embed(ids, lengths)
+    whole = Embedder(llama, Budget(400)).embed(ids, lengths).vectors
+    windows = np.split(ids, np.cumsum(lengths)[:-1])
+    bad = np.array([marked in window[: CONTEXT - 1] for window in windows])
+    np.testing.assert_array_equal(found.flagged, np.where(bad, NOT_FINITE, 0))
+    np.testing.assert_allclose(found.vectors[~bad], whole[~bad], atol=1e-5)
+    mean = normalised(whole[~bad & (lengths > 0)].sum(axis=0, keepdims=True))[0]
+    np.testing.assert_allclose(found.vectors[bad], np.broadcast_to(mean, (bad.sum(), 32)), atol=1e-5)
+
+
+def test_where_no_vector_is_finite_all_are_zero_and_flagged(
+    llama: Model, documents: tuple[np.ndarray, np.ndarray]
+) -> None:
+    ids, lengths = documents
+    watch = lambda ids, lengths: spoil(np.ones(len(ids), dtype=bool))  # noqa: E731
+    found = Embedder(Wrapped(llama, watch), Budget(400)).embed(ids, lengths)
+    assert not found.vectors.any()
+    np.testing.assert_array_equal(found.flagged == NOT_FINITE, lengths > 0)
+
+
+def test_documents_without_tokens_alone(llama: Model) -> None:
+    found = Embedder(llama, Budget(400)).embed(np.empty(0, np.uint16), np.zeros(3, np.int64))
+    assert found.vectors.shape == (3, 32) and not found.vectors.any()
+    assert found.work.batches == 0

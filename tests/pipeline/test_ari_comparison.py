@@ -1,0 +1,238 @@
+"""ari_comparison on real files, with vectors made for the purpose: what it finds, which space it takes, and for how
+long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score, silhouette_score
+
+from dagster_divorder import run_stage
+from dagster_divorder.core import cluster_map
+from dagster_divorder.core.agreement import Agreement
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.ari_comparison import (
+    AS_MUCH,
+    DIFFERENT,
+    HEATMAP,
+    MAPS,
+    load_disagreements,
+    load_pairs,
+    load_picture,
+    verdict,
+)
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.run import Run, content_hash
+from dagster_divorder.pipeline.space import STAGE_OF, chosen_kind
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.stages import StageFiles
+from tests.conftest import TOPICS, write_jsonl
+
+MOODS = {
+    "glad": "merry bright laugh feast song sunny cheer dance smile grin",
+    "sad": "grief tears lonely grave sorrow mourn weep gloom loss ache",
+    "cross": "shout quarrel temper glare stamp fury growl snap curse rage",
+    "calm": "hush still ease gentle breath rest quiet drift slow nap",
+}
+
+
+def records(count: int, start: int = 0) -> list[dict[str, str]]:
+    """Texts of a topic and, independently, of a mood: two structures that are as good as each other."""
+    random = np.random.default_rng(start)
+    made = []
+    for number in range(start, start + count):
+        topic, mood = (list(of)[random.integers(4)] for of in (TOPICS, MOODS))
+        words = [*random.choice(TOPICS[topic].split(), 12), *random.choice(MOODS[mood].split(), 12)]
+        made.append({"text": " ".join([topic, mood, str(number), *words])})
+    return made
+
+
+def settings_of(folder: Path, **sections: Any) -> Settings:
+    return Settings(
+        input={"paths": [str(folder / "docs.jsonl")]},
+        store={"path": folder / "store"},
+        output={"path": folder / "curated"},
+        clusters={"k": 4},
+        embedding={"kind": "auto"},
+        **sections,
+    )
+
+
+def pointing(texts: list[str], kind: str) -> np.ndarray:
+    """Vectors float32 (n, 8) that tell the topics apart, or the moods, or nothing."""
+    if kind == "noise":
+        groups = np.array([hash_of(text) % 4 for text in texts])
+    else:
+        names = list(TOPICS if kind == "topics" else MOODS)
+        groups = np.array([names.index(text.split()[0 if kind == "topics" else 1]) for text in texts])
+    jitter = np.array([[hash_of(text + str(dim)) % 1000 for dim in range(8)] for text in texts]) / 1000
+    vectors = np.eye(8)[groups] + 0.3 * (jitter - 0.5)
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def hash_of(text: str) -> int:
+    return int(content_hash(text)[:8], 16)
+
+
+def embed(settings: Settings, **kinds: str) -> Run:
+    """The corpus read, and each space given the vectors of a kind."""
+    raw_docs = run_stage("raw_docs", settings, Silent())
+    run = Run(settings, LocalStore(settings.store.path).open(), Silent())
+    for space, kind in kinds.items():
+        stage = STAGE_OF[space]
+        files = StageFiles(run.store, stage, content_hash(stage, kind))
+        for fragment in load_view(run).documents:
+            texts = read_content(run.store, fragment.file).to_pylist()
+            files.put(fragment.name, {"vectors": pointing(texts, kind)})
+        Receipt(
+            stage=stage,
+            recipe=settings.recipe(stage),
+            key=files.key,
+            version=content_hash(files.key, raw_docs.version),
+            uses={"raw_docs": raw_docs.version},
+        ).save(run.store)
+    return run
+
+
+@pytest.fixture(autouse=True)
+def no_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_map, "why_no_map", lambda: "no map: this is a test")
+
+
+def compare(run: Run) -> Receipt:
+    return run_stage("ari_comparison", run.settings, Silent())
+
+
+@pytest.mark.parametrize(
+    ("deep", "chosen", "said"),
+    [
+        ("topics", "shallow", "much the same structure"),
+        ("noise", "shallow", "too little to do with what the documents are about"),
+        ("moods", "deep", "it is worth using"),
+    ],
+)
+def test_deep_vectors_are_taken_for_another_structure_that_tells_as_much(
+    tmp_path: Path, deep: str, chosen: str, said: str
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", records(400))
+    run = embed(settings_of(tmp_path), shallow="topics", deep=deep)
+    receipt = compare(run)
+    report = receipt.report
+    assert (report["chosen"], report["k"], report["documents"]) == (chosen, 4, 400)
+    assert said in report["verdict"]
+    assert chosen_kind(run) == chosen
+    assert (report["ari"] > 0.99) if deep == "topics" else (abs(report["ari"]) < 0.03)
+    bits = report["word_bits"]
+    assert bits["shallow"] > 0.3
+    assert bits["deep"] < 0.05 * bits["shallow"] if deep == "noise" else bits["deep"] > 0.3
+    names = {row["deep"] for row in load_pairs(run.store, receipt.files["fit"])}
+    if deep == "moods":
+        words = {mood: {mood, *MOODS[mood].split()} for mood in MOODS}
+        assert {mood for mood in MOODS for name in names if set(name.split(", ")) <= words[mood]} == set(
+            MOODS
+        )
+
+
+@pytest.mark.parametrize(
+    ("ari", "shallow", "deep", "chosen"),
+    [
+        (DIFFERENT, 0.2, 0.9, "shallow"),
+        (DIFFERENT - 1e-6, 0.2, 0.2 * AS_MUCH, "deep"),
+        (DIFFERENT - 1e-6, 0.2, 0.2 * AS_MUCH - 1e-6, "shallow"),
+        (0.0, 0.0, 0.0, "shallow"),
+        (0.0, 0.0, 0.1, "deep"),
+    ],
+)
+def test_the_rule(ari: float, shallow: float, deep: float, chosen: str) -> None:
+    found, why = verdict(Agreement(ari, ari, ari), {"shallow": shallow, "deep": deep})
+    assert found == chosen
+    assert f"ARI {ari:.3f}" in why
+
+
+def test_figures_are_those_of_the_vectors(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", records(150))
+    run = embed(settings_of(tmp_path), shallow="topics", deep="moods")
+    receipt = compare(run)
+    texts = [record["text"] for record in records(150)]
+    groups = {kind: [text.split()[at] for text in texts] for at, kind in enumerate(("topics", "moods"))}
+    report = receipt.report
+    assert report["ari"] == pytest.approx(adjusted_rand_score(groups["topics"], groups["moods"]), abs=1e-9)
+    for space, kind in (("shallow", "topics"), ("deep", "moods")):
+        vectors = pointing(texts, kind)
+        seen = vectors - vectors.mean(axis=0)
+        expected = silhouette_score(seen, groups[kind], metric="cosine")
+        assert report["silhouettes"][space] == pytest.approx(expected, abs=1e-5)
+    pairs = load_pairs(run.store, receipt.files["fit"])
+    disagreements = load_disagreements(run.store, receipt.files["fit"])
+    assert sum(row["documents"] for row in (*pairs, *disagreements)) == 150
+    assert report["matched_documents"] == pytest.approx(sum(row["documents"] for row in pairs) / 150)
+    for row in disagreements:
+        assert row["examples"]
+        for text in row["examples"]:
+            topic, mood = text.split()[:2]
+            assert set(row["shallow"].split(", ")) <= {topic, *TOPICS[topic].split()}
+            assert set(row["deep"].split(", ")) <= {mood, *MOODS[mood].split()}
+
+
+def test_a_sample_limits_the_silhouettes_alone(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", records(150))
+    whole, sampled = (
+        compare(
+            embed(settings_of(tmp_path, ari_comparison={"sample": sample}), shallow="topics", deep="moods")
+        )
+        for sample in (0, 40)
+    )
+    for figure in ("ari", "ami", "word_bits", "chosen"):
+        assert whole.report[figure] == sampled.report[figure]
+    assert whole.report["silhouettes"] != sampled.report["silhouettes"]
+
+
+def test_the_decision_is_kept_while_few_documents_change(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", records(200))
+    settings = settings_of(tmp_path)
+    run = embed(settings, shallow="topics", deep="moods")
+    first = compare(run)
+    again = compare(run)
+    assert (first.report["new_documents"], again.report["new_documents"]) == (200, 0)
+    assert again == replace(first, report=again.report)
+    assert again.report["measured"] == "no: kept (first run with these settings and vectors)"
+    write_jsonl(tmp_path / "docs.jsonl", [*records(200), *records(40, start=1000)])
+    kept = compare(embed(settings, shallow="topics", deep="moods"))
+    assert (kept.version, kept.report["documents"], kept.report["new_documents"]) == (first.version, 240, 0)
+    assert chosen_kind(run) == "deep"
+    write_jsonl(tmp_path / "docs.jsonl", [*records(200), *records(60, start=1000)])
+    anew = compare(embed(settings, shallow="topics", deep="moods"))
+    assert anew.report["measured"] == "23% of the documents have changed since"
+    assert anew.report["measured_documents"] == anew.report["new_documents"] == 260
+    other = compare(embed(settings, shallow="topics", deep="noise"))
+    assert other.report["measured"] == "first run with these settings and vectors"
+
+
+def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", records(100))
+    run = embed(settings_of(tmp_path), shallow="topics", deep="moods")
+    receipt = compare(run)
+    assert receipt.report["note"] == "no map: this is a test"
+    assert load_picture(run.store, receipt.files["fit"], MAPS) is None
+    png = load_picture(run.store, receipt.files["fit"], HEATMAP)
+    assert png is not None and png.startswith(b"\x89PNG")
+    monkeypatch.setattr(cluster_map, "why_no_map", lambda: None)
+    monkeypatch.setattr(cluster_map, "layout", lambda vectors, seed: vectors[:, :2].copy())
+    # Fewer clusters in one space than in the other.
+    receipt = compare(embed(settings_of(tmp_path, seed=1), shallow="topics", deep="noise"))
+    assert receipt.report["note"] is None
+    png = load_picture(run.store, receipt.files["fit"], MAPS)
+    assert png is not None and png.startswith(b"\x89PNG")
+
+
+def test_a_corpus_of_one_document(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", records(1))
+    report = compare(embed(settings_of(tmp_path), shallow="topics", deep="moods")).report
+    assert (report["ari"], report["chosen"]) == (1.0, "shallow")

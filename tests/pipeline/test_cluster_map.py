@@ -1,0 +1,275 @@
+"""cluster_map on real files: what is on the map, that it stays put, and what happens where umap-learn is missing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_divorder import run_all
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline import cluster_map
+from dagster_divorder.pipeline.cluster_map import ClusterMap, load_map
+from dagster_divorder.pipeline.cluster_names import load_names
+from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.sample import document_index, rows_by_id
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import View
+from tests.conftest import topic_records, write_jsonl
+
+Make = Callable[..., Settings]
+RECORDS = topic_records(20)
+MORE = topic_records(6, start=200)
+
+
+class Corpus:
+    """One input file and runs up to cluster_map on it."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self.path = path
+        self.settings = settings
+        self.store = LocalStore(settings.store.path)
+
+    def run(self, records: list[dict[str, Any]] | None = None, **cluster_map: Any) -> Receipt:
+        if records is not None:
+            write_jsonl(self.path, records)
+        changed = self.settings.cluster_map.model_copy(update=cluster_map)
+        self.settings = self.settings.model_copy(update={"cluster_map": changed})
+        self.receipts = run_all(self.settings, Silent(), needed(self.settings, "cluster_map"))
+        return self.receipts["cluster_map"]
+
+    def shown(self) -> ClusterMap:
+        return load_map(self.store, self.receipts["cluster_map"].files["places"])
+
+    def places(self) -> dict[tuple[int, int], bytes]:
+        """By id, the place of each document on the map."""
+        shown = self.shown()
+        return {tuple(i): xy.tobytes() for i, xy in zip(shown.ids.tolist(), shown.xy, strict=True)}
+
+    def documents(self) -> tuple[list[tuple[int, int]], np.ndarray]:
+        """Ids and clusters of all documents, by rising id."""
+        view = View.load(self.store, self.receipts["raw_docs"].files["view"])
+        ids, _ = document_index(self.store, view)
+        rows = rows_by_id(ids, view)
+        files = StageFiles(self.store, "clusters", self.receipts["clusters"].key)
+        return [tuple(i) for i in ids[rows].tolist()], files.column(view.documents, "labels")[rows]
+
+
+@pytest.fixture
+def make_corpus(tmp_path: Path, make_settings: Make) -> Callable[..., Corpus]:
+    def make(name: str = "a", **sections: Any) -> Corpus:
+        chosen = make_settings(
+            input={"paths": [str(tmp_path / name / "docs.jsonl")]},
+            store={"path": tmp_path / name / "store"},
+            clusters={"refit": "never"},
+            engine={"workers": 1},
+            **sections,
+        )
+        return Corpus(tmp_path / name / "docs.jsonl", chosen)
+
+    return make
+
+
+@pytest.fixture
+def corpus(make_corpus: Callable[..., Corpus]) -> Corpus:
+    return make_corpus()
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    def forbidden(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("computed again")
+
+    for name in names:
+        monkeypatch.setattr(cluster_map, name, forbidden)
+
+
+def test_every_document_is_on_the_map_with_its_cluster(corpus: Corpus) -> None:
+    receipt = corpus.run(RECORDS)
+    ids, labels = corpus.documents()
+    shown = corpus.shown()
+    assert [tuple(i) for i in shown.ids.tolist()] == ids and len(ids) == 80
+    assert np.array_equal(shown.labels, labels)
+    assert not shown.placed.any() and np.isfinite(shown.xy).all()
+    assert receipt.report["documents"] == receipt.report["new_documents"] == 80
+    assert receipt.report["placed"] == 0 and receipt.report["note"] is None
+    assert receipt.report["fitted"] == "first run with these settings and vectors"
+    table = pq.read_table(corpus.store.path(receipt.files["map"])).to_pylist()
+    assert [row["doc_id"] for row in table] == [f"{high:016x}{low:016x}" for high, low in ids]
+    assert [(row["x"], row["y"]) for row in table] == [tuple(xy) for xy in shown.xy.tolist()]
+    names = load_names(Run(corpus.settings, corpus.store))
+    assert [(row["cluster"], row["name"]) for row in table] == [(c, names[c]) for c in labels]
+    assert corpus.store.unseal(receipt.files["picture"]).startswith(b"\x89PNG")
+
+
+def test_nothing_new_computes_nothing(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = corpus.run(RECORDS)
+    forbid(monkeypatch, "fit", "place", "why_no_map", "_chart", "_parquet", "_picture")
+    after = corpus.run(RECORDS)
+    assert (after.version, after.files) == (before.version, before.files)
+    assert (after.report["new_documents"], after.report["reused_documents"]) == (0, 80)
+
+
+def test_the_map_stays_put_as_the_corpus_grows(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus.run(RECORDS)
+    before = corpus.places()
+    forbid(monkeypatch, "fit")
+    receipt = corpus.run(RECORDS + MORE)
+    after = corpus.places()
+    assert before.items() < after.items() and len(after) == 80 + 24
+    assert [receipt.report[name] for name in ("new_documents", "reused_documents", "placed")] == [24, 80, 24]
+    assert receipt.report["fitted"].startswith("no: pinned")
+    shown = corpus.shown()
+    new = [tuple(i) not in before for i in shown.ids.tolist()]
+    assert np.array_equal(shown.placed.astype(bool), new)
+    topics = {record["text"].split()[0] for record in MORE}
+    assert len(topics) == 4
+    # Of each that came later, the nearest that was there is mostly of its own cluster.
+    old = ~shown.placed.astype(bool)
+    apart = np.linalg.norm(shown.xy[~old][:, None] - shown.xy[old][None], axis=2)
+    assert (shown.labels[old][apart.argmin(axis=1)] == shown.labels[~old]).mean() > 0.7
+
+
+def test_it_does_not_matter_in_how_many_runs_documents_came(
+    make_corpus: Callable[..., Corpus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once, by_parts = make_corpus("at once"), make_corpus("by parts")
+    at_once.run(RECORDS)
+    at_once.run(RECORDS + MORE)
+    by_parts.run(RECORDS)
+    by_parts.run(RECORDS + MORE[:5])
+    asked: list[int] = []
+    place = cluster_map.place
+    monkeypatch.setattr(
+        cluster_map, "place", lambda vectors, *a, **k: asked.append(len(vectors)) or place(vectors, *a, **k)
+    )
+    by_parts.run(RECORDS + MORE)
+    assert asked == [19], "those that were placed before are not placed again"
+    assert by_parts.places() == at_once.places()
+    names = ("places", "map", "picture", "fit")
+    assert [by_parts.receipts["cluster_map"].files[n].split("/")[-1] for n in names] == [
+        at_once.receipts["cluster_map"].files[n].split("/")[-1] for n in names
+    ], "the same bytes: files are named by their hash"
+
+
+def test_on_the_map_are_those_with_the_smallest_ids(corpus: Corpus) -> None:
+    corpus.run(RECORDS, sample=30)
+    before = corpus.places()
+    assert list(before) == corpus.documents()[0][:30]
+    receipt = corpus.run(RECORDS + MORE)
+    after = corpus.places()
+    assert list(after) == corpus.documents()[0][:30]
+    stayed = before.keys() & after.keys()
+    assert len(stayed) == 30 - receipt.report["placed"] and 0 < receipt.report["placed"] < 30
+    assert all(before[i] == after[i] for i in stayed)
+    assert receipt.report["of_documents"] == 104
+    # Gone again, the map is what it was.
+    corpus.run(RECORDS)
+    assert corpus.places() == before
+
+
+def test_deleted_documents_leave_the_map(corpus: Corpus) -> None:
+    corpus.run(RECORDS)
+    before = corpus.places()
+    receipt = corpus.run(RECORDS[10:])
+    after = corpus.places()
+    assert len(after) == 70 and after.items() <= before.items()
+    assert receipt.report["new_documents"] == 0
+
+
+def test_it_is_fitted_again_on_request_and_for_other_settings(corpus: Corpus) -> None:
+    corpus.run(RECORDS)
+    corpus.run(RECORDS + MORE)
+    before = corpus.places()
+    receipt = corpus.run(refit="now")
+    assert receipt.report["fitted"] == "asked for by cluster_map.refit"
+    assert receipt.report["placed"] == 0 and receipt.report["new_documents"] == 104
+    assert corpus.places() != before
+    now = corpus.places()
+    assert corpus.run(refit="never").report["new_documents"] == 0
+    assert corpus.places() == now
+    corpus.settings = corpus.settings.model_copy(update={"seed": 5})
+    assert corpus.run().report["fitted"] == "first run with these settings and vectors"
+    assert corpus.places() != now
+    corpus.settings = corpus.settings.model_copy(update={"seed": 0})
+    assert corpus.run().report["new_documents"] == 0
+    assert corpus.places() == now
+
+
+def test_another_clustering_changes_the_colours_alone(corpus: Corpus) -> None:
+    first = corpus.run(RECORDS)
+    before = corpus.places()
+    clusters = corpus.settings.clusters.model_copy(update={"k": 3})
+    corpus.settings = corpus.settings.model_copy(update={"clusters": clusters})
+    second = corpus.run()
+    assert corpus.places() == before
+    assert corpus.shown().labels.max() == 2
+    assert second.report["new_documents"] == 0 and second.files["picture"] != first.files["picture"]
+
+
+def test_without_umap_there_are_sizes_and_a_word_of_what_to_do(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "umap", None)
+        receipt = corpus.run(RECORDS)
+        assert set(receipt.files) == {"picture"}
+        assert "pip install umap-learn" in receipt.report["note"]
+        assert receipt.report["new_documents"] == 80 and receipt.report["placed"] is None
+        assert corpus.store.unseal(receipt.files["picture"]).startswith(b"\x89PNG")
+        assert corpus.run().report["new_documents"] == 0
+    receipt = corpus.run()
+    assert receipt.report["note"] is None and len(corpus.places()) == 80
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "umap", None)
+        assert corpus.run(RECORDS + MORE).report["placed"] == 24, "a map that is there needs no umap-learn"
+        refused = corpus.run(refit="now")
+        assert "pip install umap-learn" in refused.report["note"] and refused.report["placed"] == 24
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_few_documents(corpus: Corpus, count: int) -> None:
+    corpus.run(RECORDS[:count])
+    assert len(corpus.places()) == count
+    corpus.run(RECORDS[: count + 1])
+    assert len(corpus.places()) == count + 1 and corpus.shown().placed.sum() == 1
+
+
+def test_documents_without_a_word_have_places_too(corpus: Corpus) -> None:
+    corpus.run([*RECORDS, {"text": " "}, {"text": "\n"}, {"text": "?"}])
+    assert len(corpus.places()) == 83 and np.isfinite(corpus.shown().xy).all()
+
+
+def test_a_damaged_file_is_made_again(corpus: Corpus) -> None:
+    first = corpus.run(RECORDS)
+    before = corpus.places()
+    for name in ("places", "map", "picture"):
+        path = corpus.store.path(first.files[name])
+        content = path.read_bytes()
+        if name == "places":
+            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        else:
+            path.unlink()
+        assert corpus.run().files == first.files
+        assert path.read_bytes() == content and corpus.places() == before
+
+
+def test_a_run_that_was_killed_before_its_receipt_goes_on(corpus: Corpus) -> None:
+    corpus.run(RECORDS)
+    before = corpus.run(RECORDS + MORE)
+    places = corpus.places()
+    receipt = corpus.store.path("receipts/cluster_map.json")
+    receipt.unlink()
+    corpus.store.path(before.files["places"]).unlink()
+    after = corpus.run()
+    assert corpus.places() == places and after.files == before.files
+    assert orjson.loads(receipt.read_bytes())

@@ -1,0 +1,64 @@
+"""The films as a stage: made once, again only for another order, written next to the output, with or without a map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dagster_divorder import run_all
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.ordering_animation import BAR, MAP
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.receipts import Receipt
+from tests.conftest import topic_records, write_jsonl
+
+STAGE = "ordering_animation"
+
+
+def animate(settings: Settings) -> Receipt:
+    return run_all(settings, Silent(), [*needed(settings), "cluster_map", STAGE])[STAGE]
+
+
+def settings_for(make_settings: Callable[..., Settings], tmp_path: Path, **sections: object) -> Settings:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(30) + topic_records(5))
+    return make_settings(animation={"frames": 3}, **sections)
+
+
+def test_films_are_made_once_and_put_back_where_they_are_gone(
+    make_settings: Callable[..., Settings], tmp_path: Path
+) -> None:
+    settings = settings_for(make_settings, tmp_path)
+    first = animate(settings)
+    films = {name: (settings.output.path / name).read_bytes() for name in (BAR, MAP)}
+    assert all(data[4:8] == b"ftyp" for data in films.values())
+    assert first.report["new_documents"] == 140
+    (settings.output.path / MAP).unlink()
+    (settings.output.path / BAR).write_bytes(b"half a fi")
+    second = animate(settings)
+    assert second.report["new_documents"] == 0
+    assert second.version == first.version
+    assert {name: (settings.output.path / name).read_bytes() for name in films} == films
+
+
+def test_another_order_is_another_film(make_settings: Callable[..., Settings], tmp_path: Path) -> None:
+    settings = settings_for(make_settings, tmp_path)
+    first = animate(settings)
+    before = (settings.output.path / BAR).read_bytes()
+    second = animate(settings_for(make_settings, tmp_path, order={"strategy": "random", "length_bins": 5}))
+    assert second.version != first.version
+    assert (settings.output.path / BAR).read_bytes() != before
+
+
+def test_without_umap_there_is_one_film_and_a_note(
+    make_settings: Callable[..., Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = "umap-learn cannot be imported"
+    monkeypatch.setattr("dagster_divorder.pipeline.cluster_map.why_no_map", lambda: message)
+    settings = settings_for(make_settings, tmp_path)
+    made = animate(settings)
+    assert list(made.files) == [BAR]
+    assert message in made.report["note"]
+    assert not (settings.output.path / MAP).exists()

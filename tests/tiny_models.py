@@ -1,0 +1,92 @@
+"""Tiny checkpoints of real architectures, with random weights and a tokenizer of their own, as files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import topic_records
+
+CONTEXT = 48
+BOS, EOS, PAD = "<|endoftext|>", "<eos>", "<pad>"
+TEXTS = [record["text"] for record in topic_records(6)]
+
+
+def save_model(folder: Path, kind: str = "llama", *, seed: int = 0, scale: float = 0.3, **changes: Any) -> Path:
+    """Weights and configuration of a tiny model; larger `scale`, larger differences between vectors."""
+    import torch
+    import transformers
+
+    from dagster_divorder.models.reading import quiet
+
+    sizes = {
+        "vocab_size": 600,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": CONTEXT,
+        "initializer_range": scale,
+    }
+    kinds: dict[str, tuple[str, dict[str, Any]]] = {
+        "llama": ("Llama", {"num_key_value_heads": 2}),
+        "qwen3": ("Qwen3", {"num_key_value_heads": 2, "head_dim": 8}),
+        "bert": ("Bert", {"type_vocab_size": 2}),
+        # Positions count from after the padding id.
+        "roberta": ("Roberta", {"pad_token_id": 1, "max_position_embeddings": CONTEXT + 2}),
+        "gpt2": ("GPT2", {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": CONTEXT}),
+        "t5": ("T5", {"d_model": 32, "d_ff": 64, "d_kv": 8, "num_layers": 2, "num_heads": 4}),
+        "vit": ("ViT", {"image_size": 8, "patch_size": 4}),
+    }
+    name, own = kinds[kind]
+    if kind in ("gpt2", "t5"):
+        sizes = {"vocab_size": 600, "initializer_range": scale, "initializer_factor": 1 + scale}
+    config = getattr(transformers, f"{name}Config")(**{**sizes, **own, **changes})
+    torch.manual_seed(seed)
+    with quiet():
+        getattr(transformers, f"{name}Model")(config).eval().save_pretrained(folder)
+    return folder
+
+
+def save_tokenizer(folder: Path, before: Sequence[str] = (), after: Sequence[str] = ()) -> Path:
+    """A byte-level tokenizer trained here, that puts special tokens around a text."""
+    from tokenizers import AddedToken, Tokenizer, processors
+
+    from dagster_divorder.models.bootstrap import train
+
+    folder.mkdir(parents=True, exist_ok=True)
+    made = folder / "made"
+    train(TEXTS, made, vocab_size=500, dim=2)
+    tokenizer = Tokenizer.from_file(str(made / "tokenizer.json"))
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in (EOS, PAD)])
+    if before or after:
+        template = " ".join([*before, "$A", *after])
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=template, special_tokens=[(name, tokenizer.token_to_id(name)) for name in {*before, *after}]
+        )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    shutil.rmtree(made)
+    write_json(folder / "tokenizer_config.json", {"model_max_length": 1000000000000000019884624838656})
+    return folder
+
+
+def write_json(path: Path, content: dict[str, Any] | list[Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+AFFIXES: dict[str, tuple[Sequence[str], Sequence[str]]] = {
+    "llama": ((BOS,), ()),
+    "qwen3": ((), (EOS,)),
+    "bert": ((BOS,), (EOS,)),
+    "roberta": ((BOS,), (EOS,)),
+    "gpt2": ((), ()),
+    "t5": ((), (EOS,)),
+    "vit": ((), ()),
+}
+"""Special tokens around a text, as models of these kinds have them."""
+
+MakeModel = Callable[..., Path]

@@ -1,0 +1,57 @@
+"""One `dagster dev` for all tests here, on a small corpus, and a browser to look at it with."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.defs.conftest import make_corpus
+from tests.ui.dagster_dev import DagsterDev
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+CHROMIUM = "/usr/bin/chromium"
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+AUTOMATION = "[automation]\ninterval_seconds = 1\nsettle_seconds = 1\n"
+
+
+@pytest.fixture(scope="session")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = make_corpus(tmp_path_factory.mktemp("dev"))
+    file.write_text(file.read_text() + AUTOMATION)
+    return file
+
+
+@pytest.fixture(scope="session")
+def dev(config: Path) -> Iterator[DagsterDev]:
+    with DagsterDev(config.parent, config) as running:
+        yield running
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    """A new browser's page."""
+    if not shutil.which(CHROMIUM):
+        pytest.skip(f"there is no {CHROMIUM}; `apt-get install chromium` brings it, as .ci/run does")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # Without a locale Dagster's page stays blank in a headless Chromium.
+        browser = playwright.chromium.launch_persistent_context(
+            tmp_path / "profile",
+            executable_path=CHROMIUM,
+            args=FLAGS,
+            locale="en-US",
+            viewport={"width": 1600, "height": 1000},
+        )
+        browser.set_default_timeout(120_000)
+        yield browser.new_page()
+        browser.close()

@@ -1,0 +1,146 @@
+"""`dagster dev` as people use it: a click materialises all, appended lines start a run, a cancelled run does no harm.
+
+The tests share one process and go on from each other's state, but each makes what it needs if it runs alone.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+
+from dagster_divorder.pipeline import run_all
+from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.verify import PROMISES
+from dagster_divorder.settings import load_settings
+from tests.conftest import topic_records
+from tests.faults.conftest import differing, output_of
+from tests.faults.test_together import is_free
+from tests.ui.dagster_dev import RUN_SECONDS, DagsterDev, until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+SENSOR = "dagster/sensor_name"
+
+
+def append(config: Path, start: int, per_topic: int) -> int:
+    """Append records of four topics; how many."""
+    records = topic_records(per_topic, start=start)
+    with open(config.parent / "docs.jsonl", "ab") as file:
+        file.writelines(orjson.dumps(record) + b"\n" for record in records)
+    return len(records)
+
+
+def curate(dev: DagsterDev) -> None:
+    """Make an output if none was made yet."""
+    if not dev.made("curated_output"):
+        assert dev.end_of(dev.launch("curate")) == "SUCCESS"
+
+
+def started_by_sensor(dev: DagsterDev) -> list[str]:
+    return [run for run, about in dev.runs().items() if SENSOR in about["tags"]]
+
+
+def test_a_click_materialises_all_and_shows_what_was_made(dev: DagsterDev, page: Page) -> None:
+    from playwright.sync_api import expect
+
+    stages = dev.assets()
+    page.goto(f"{dev.url}/asset-groups")
+    page.get_by_role("button", name="Materialize all").wait_for()
+    page.mouse.click(1000, 900, button="right")
+    page.get_by_role("menuitem", name="Expand all groups").click()
+    for stage in stages:
+        # Long names are shortened in their middle.
+        expect(page.get_by_text(re.compile(f"^{stage[:4]}.*{stage[-4:]}$")).first).to_be_visible()
+
+    page.get_by_role("button", name="Materialize all").click()
+    page.locator('a[href*="/runs/"]').first.click()
+    page.wait_for_url(re.compile("/runs/.+"))
+    page.get_by_text("Success", exact=True).first.wait_for(timeout=RUN_SECONDS * 1000)
+    expect(page.get_by_text(f"{len(stages)} assets")).to_be_visible()
+    expect(page.get_by_text(f"{len(PROMISES)} checks")).to_be_visible()
+    (run,) = dev.runs().values()
+    assert run["status"] == "SUCCESS"
+
+    page.goto(f"{dev.url}/assets/diversity_metrics")
+    table = page.locator("table", has=page.get_by_role("cell", name="sequences random", exact=True)).last
+    for order in ("original", "random", "curated", "sequences"):
+        expect(table.get_by_role("cell", name=order, exact=True)).to_be_visible()
+    page.get_by_text("[Show Markdown]").first.click()
+    picture = page.get_by_role("img", name="orders compared")
+    expect(picture).to_be_visible()
+    assert picture.evaluate("image => image.naturalWidth") > 300
+
+
+def test_appended_lines_start_one_run_that_computes_only_them(dev: DagsterDev, config: Path) -> None:
+    curate(dev)
+    until(lambda: dev.ticks()[:1], 60, "tick of the sensor")
+    before = set(dev.runs())
+    assert started_by_sensor(dev) == []
+    new = append(config, start=100, per_topic=2)
+    until(lambda: set(dev.runs()) - before, 120, "run after lines were appended")
+    (run,) = set(dev.runs()) - before
+    about = dev.runs()[run]
+    assert (about["jobName"], about["tags"][SENSOR]) == ("curate", "watch_input")
+    assert about["tags"]["divorder/why"].startswith("docs.jsonl has ")
+    assert dev.end_of(run) == "SUCCESS"
+    for stage in ("raw_docs", "token_counts", "shallow_embeddings", "clusters", "curated_output"):
+        made = dev.made(stage)
+        assert made["run"] == run
+        assert (made["new_documents"], made["reused_documents"]) == (new, 120), stage
+    assert dev.made("base_model")["changed"] is False
+    folder = config.parent / "curated"
+    lines = (folder / "curated.jsonl").read_bytes().splitlines()
+    assert sorted(lines) == sorted((config.parent / "docs.jsonl").read_bytes().splitlines())
+    # The sensor goes on looking, and starts no second run.
+    until(lambda: all(tick["status"] == "SKIPPED" for tick in dev.ticks()[:2]), 60, "two ticks without a run")
+    assert dev.ticks()[0]["skipReason"] == "no change in 1 input file"
+    assert started_by_sensor(dev) == [run]
+
+
+def test_a_cancelled_run_leaves_a_sound_store(dev: DagsterDev, config: Path, tmp_path: Path) -> None:
+    curate(dev)
+    shutil.copytree(config.parent / "store", tmp_path / "store")
+    before = set(dev.runs())
+    append(config, start=1000, per_topic=1500)
+    until(lambda: set(dev.runs()) - before, 120, "run after lines were appended")
+    (run,) = set(dev.runs()) - before
+
+    def said() -> list[str]:
+        events = dev.said(run)
+        return [event["message"] for event in events if event["__typename"] == "LogMessageEvent"]
+
+    # What a stage says is there to read while the run goes on.
+    until(lambda: any("6,1" in line and " new" in line for line in said()), 120, "line of the run's log")
+    assert dev.runs()[run]["status"] == "STARTED"
+    dev.terminate(run)
+    assert dev.end_of(run) == "CANCELED"
+    store = config.parent / "store"
+    until(lambda: is_free(store), 30, "free store")
+    assert dev.made("curated_output")["run"] != run
+    # Who cancels a run does not want it again: the change is answered.
+    ticks = len(dev.ticks())
+    until(lambda: len(dev.ticks()) > ticks or len(dev.ticks()) == 20, 60, "tick after the run was cancelled")
+    assert set(dev.runs()) - before == {run}
+
+    assert dev.end_of(dev.launch("curate")) == "SUCCESS"
+    alone = tmp_path / "divorder.toml"
+    alone.write_text(config.read_text().replace("docs.jsonl", str(config.parent / "docs.jsonl")))
+    run_all(load_settings(alone))
+    assert differing(config, output_of(alone)) == []
+
+
+def test_it_says_nothing_to_worry_about_and_keeps_its_history_where_it_says(
+    dev: DagsterDev, config: Path
+) -> None:
+    curate(dev)
+    lines = dev.log.read_text().splitlines()
+    assert [line for line in lines if "Traceback" in line] == []
+    assert [line for line in lines if "Warning" in line and "dagster_divorder" in line] == []
+    for part in ("storage/history/runs.db", "logs"):
+        assert (config.parent / ".dagster_home" / part).exists()
+    assert {stage for stage in dev.assets() if dev.made(stage)} >= set(needed(load_settings(config)))

@@ -1,0 +1,77 @@
+"""The report in a real browser: nothing in it runs or is fetched, and it fits every screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dagster_divorder.pipeline.ordering_report import PAGE
+from tests.conftest import write_jsonl
+from tests.pipeline.test_ordering_report import hostile_records, report, settings_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytest.importorskip("playwright", reason="playwright is not installed; `make install` brings it")
+
+SCREENS = {"desk": (1280, 900, ".chart .wide"), "phone": (390, 844, ".chart .narrow")}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a corpus whose texts and sources would run a script if they could."""
+    folder = tmp_path_factory.mktemp("report")
+    write_jsonl(folder / "docs.jsonl", hostile_records(30))
+    settings = settings_of(folder)
+    report(settings, "strategy_comparison")
+    return settings.output.path / PAGE
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_it_opens_without_a_word_to_the_console_or_the_network(page: Page, file: Path, screen: str) -> None:
+    width, height, drawn = SCREENS[screen]
+    said: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", lambda dialog: said.append(dialog.message))
+    page.on("request", lambda request: asked.append(request.url))
+    page.set_viewport_size({"width": width, "height": height})
+    grounds = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.goto(file.as_uri())
+        grounds.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        # Nothing reaches beyond the screen; what is wider scrolls in a frame of its own.
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator(f"{drawn} >> visible=true").count() >= 3
+    assert page.title().startswith("How 120 documents were ordered")
+    assert page.evaluate("document.scripts.length") == 0
+    assert page.evaluate("[...document.images].every(image => image.naturalWidth > 0 && image.alt)")
+    assert len(set(grounds)) == 2
+    assert said == []
+    # Pictures are in the file: a data URI is no request to anybody.
+    assert {url for url in asked if not url.startswith("data:")} == {file.as_uri()}
+
+
+def test_no_script_of_the_corpus_runs_even_if_it_were_let_in(page: Page, file: Path, tmp_path: Path) -> None:
+    """The second lock: with a script put into it, the page's own policy keeps it from running."""
+    altered = tmp_path / "altered.html"
+    altered.write_bytes(
+        file.read_bytes().replace(b"<main>", b"<main><script>document.title = 'taken'</script>")
+    )
+    refused: list[str] = []
+    page.on("console", lambda message: refused.append(message.text))
+    page.goto(altered.as_uri())
+    assert page.title() != "taken"
+    assert any("Content Security Policy" in message for message in refused)
+
+
+def test_it_prints(page: Page, file: Path) -> None:
+    page.emulate_media(color_scheme="dark", media="print")
+    page.goto(file.as_uri())
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.locator("nav >> visible=true").count() == 0
+    assert page.pdf(format="A4").startswith(b"%PDF")

@@ -1,0 +1,142 @@
+"""Maps as pictures: drawn whatever there is, the same bytes each time, of a bounded size, and the names are legible."""
+
+import io
+import subprocess
+import sys
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from dagster_divorder.view import cluster_map as view
+from dagster_divorder.view.cluster_map import cluster_map, draw_maps
+
+
+def documents(n, k, seed=0):
+    """Places, clusters and names; the first clusters are the largest."""
+    rng = np.random.default_rng(seed)
+    labels = np.sort(np.minimum(rng.geometric(min(0.5, 4 / k), n) - 1, k - 1)).astype(np.int32)
+    xy = rng.normal(scale=6.0, size=(k, 2))[labels] + rng.normal(size=(n, 2))
+    return xy.astype(np.float32), labels, [f"term {c}, other {c}, last {c}" for c in range(k)]
+
+
+def picture(n, k, on_map=True):
+    xy, labels, names = documents(n, k)
+    sizes = np.bincount(labels, minlength=k).tolist()
+    return cluster_map(
+        f"{n} documents in {k} clusters", "a note", names, sizes, *((xy, labels) if on_map else ())
+    )
+
+
+def pixels(png):
+    return imread(io.BytesIO(png))
+
+
+def of_colour(image, colour):
+    """How many pixels have a colour, to what is lost by drawing in few colours."""
+    return int((np.abs(image[..., :3] - colour).max(axis=2) < 0.03).sum())
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "on_map"),
+    [(2000, 20, True), (2000, 400, True), (3, 2, True), (1, 1, True), (2000, 20, False), (1, 1, False)],
+    ids=["usual", "400 clusters", "three documents", "one document", "no map", "no map of one document"],
+)
+@pytest.mark.filterwarnings("error")
+def test_it_draws(n, k, on_map):
+    image = pixels(picture(n, k, on_map))
+    assert image.shape[:2] == (1000, 1600)
+    assert (image[0, :, :3] == 1).all() and (image[:, 0, :3] == 1).all()  # a white rim: nothing is cut off
+    assert (image[:, -1, :3] == 1).all() and (image[-1, :, :3] == 1).all()
+    assert (image[..., :3].min(axis=2) < 0.5).sum() > 1000  # there is ink
+
+
+def test_points_have_the_colour_of_their_clusters_bar():
+    xy, labels, names = documents(600, 3)
+    sizes = np.bincount(labels, minlength=3)
+    image = pixels(cluster_map("", "", names, sizes, xy, labels))
+    bars = pixels(cluster_map("", "", names, sizes))
+    for colour in view._colours(3):
+        assert of_colour(bars, colour) > 500
+    # Over white, a point is so much paler.
+    where = image[:, :1000]
+    for colour in view._colours(3):
+        assert of_colour(where, 0.65 * colour + 0.35) > 50
+
+
+def test_a_bar_is_as_long_as_its_cluster_is_large():
+    sizes = [4000, 2000, 1000]
+    bars = pixels(cluster_map("", "", ["a", "b", "c"], sizes))
+    lengths = [
+        (np.abs(bars[..., :3] - colour).max(axis=2) < 0.03).sum(axis=1).max() for colour in view._colours(3)
+    ]
+    np.testing.assert_allclose(np.array(lengths) / max(lengths), np.array(sizes) / 4000, atol=0.01)
+
+
+def test_the_same_numbers_give_the_same_bytes_whatever_the_users_style():
+    first = picture(300, 8)
+    before = dict(mpl.rcParams)
+    with mpl.rc_context({"font.size": 30, "axes.facecolor": "red", "text.parse_math": True}):
+        assert picture(300, 8) == first
+    assert dict(mpl.rcParams) == before
+
+
+def test_a_full_map_is_a_small_file():
+    rng = np.random.default_rng(0)
+    xy, labels = rng.uniform(size=(20_000, 2)), rng.integers(0, 30, 20_000)
+    names = [f"cluster {c}" for c in range(30)]
+    assert len(cluster_map("title", "note", names, np.bincount(labels), xy, labels)) < 400_000
+
+
+@pytest.mark.filterwarnings("error")
+def test_any_name_is_drawn():
+    names = ["$\\frac{1}$ and $", "中文, 日本語", "Straße, żółw", "", "x" * 500]
+    xy, labels, _ = documents(50, 5)
+    assert pixels(cluster_map("", "", names, [10] * 5, xy, labels)).shape[:2] == (1000, 1600)
+
+
+def test_long_names_are_cut_between_their_terms():
+    assert view._short("encryption, crypto, clipper") == "encryption, crypto, clipper"
+    assert view._short("encryption, cryptography, clipper chip") == "encryption, cryptography…"
+    assert view._short("x" * 500) == "x" * (view.NAME - 1) + "…"
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 30.0], ids=["all in one place", "close", "far apart"])
+def test_names_do_not_lie_over_each_other(spread):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    _, labels, names = documents(2000, 20)
+    rng = np.random.default_rng(1)
+    xy = rng.normal(scale=spread, size=(20, 2))[labels] + rng.normal(scale=0.1, size=(2000, 2))
+    with view._drawing("", "") as figure:
+        axes = figure.add_axes((0.03, 0.03, 0.62, 0.845))
+        view._draw_map(axes, xy, labels, names)
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        boxes = [text.get_window_extent(renderer) for text in axes.texts]
+        shown = [text.get_text() for text in axes.texts]
+    assert names[0] in shown, "the largest cluster comes first"
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    assert 1 <= len(shown) <= view.NAMED and (spread < 30.0 or len(shown) >= 10)
+
+
+def test_two_maps_stand_side_by_side():
+    xy, labels, names = documents(400, 4)
+    both = pixels(draw_maps([("shallow", xy, labels, names), ("deep", xy[:1], labels[:1], names)], "two", ""))
+    assert both.shape[:2] == (1000, 1600)
+    colour = 0.65 * view._colours(4)[0] + 0.35
+    left, right = of_colour(both[:, :800], colour), of_colour(both[:, 800:], colour)
+    assert left > 10 * right > 0
+
+
+def test_colours_of_the_largest_lie_far_apart():
+    for k in (8, 30, 200):
+        colours = view._colours(k)
+        assert colours.shape == (k, 3) and len(np.unique(colours, axis=0)) == k
+        gaps = np.linalg.norm(colours[:8, None] - colours[None, :8], axis=2)[np.triu_indices(8, 1)]
+        assert gaps.min() > 0.12, k
+
+
+def test_importing_it_loads_no_matplotlib():
+    code = "import sys, dagster_divorder.view.cluster_map; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
