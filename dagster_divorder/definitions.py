@@ -17,6 +17,7 @@ from dagster_divorder.defs.external_embeddings import external_embeddings
 from dagster_divorder.defs.greedy_order import greedy_order
 from dagster_divorder.defs.jobs import jobs
 from dagster_divorder.defs.k_calibration import k_calibration
+from dagster_divorder.defs.ordering_animation import ordering_animation
 from dagster_divorder.defs.ordering_report import ordering_report
 from dagster_divorder.defs.packed_sequences import packed_sequences
 from dagster_divorder.defs.raw_docs import raw_docs
@@ -48,6 +49,7 @@ ASSETS = [
     diversity_metrics,
     strategy_comparison,
     curated_output,
+    ordering_animation,
     ordering_report,
 ]
 

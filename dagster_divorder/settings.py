@@ -133,7 +133,8 @@ class Model(_Section):
 class Embedding(_Section):
     kind: Literal["shallow", "deep", "external", "auto"] = "shallow"
     """shallow: pooled rows of the base model's token table; deep: hidden states of `deep.model`; external: vectors of
-    your own, from `path`; auto: deep where ari_comparison finds other structure there, else shallow."""
+    your own, from `path`; auto: deep where ari_comparison finds other structure there that tells as much of the
+    texts, else shallow."""
     pooling: Literal["mean", "idf"] = "idf"
     """Of the shallow ones. mean is the plain average; idf weighs rare tokens up and is centred when clustering (better
     by measurement)."""

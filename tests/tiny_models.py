@@ -15,7 +15,9 @@ BOS, EOS, PAD = "<|endoftext|>", "<eos>", "<pad>"
 TEXTS = [record["text"] for record in topic_records(6)]
 
 
-def save_model(folder: Path, kind: str = "llama", *, seed: int = 0, scale: float = 0.3, **changes: Any) -> Path:
+def save_model(
+    folder: Path, kind: str = "llama", *, seed: int = 0, scale: float = 0.3, **changes: Any
+) -> Path:
     """Weights and configuration of a tiny model; larger `scale`, larger differences between vectors."""
     import torch
     import transformers
@@ -65,7 +67,8 @@ def save_tokenizer(folder: Path, before: Sequence[str] = (), after: Sequence[str
     if before or after:
         template = " ".join([*before, "$A", *after])
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=template, special_tokens=[(name, tokenizer.token_to_id(name)) for name in {*before, *after}]
+            single=template,
+            special_tokens=[(name, tokenizer.token_to_id(name)) for name in {*before, *after}],
         )
     tokenizer.save(str(folder / "tokenizer.json"))
     shutil.rmtree(made)

@@ -23,10 +23,10 @@ from shared import environment, parser
 FILLER = " and nothing more" * 50
 BLOCK = 8_192
 READ = """
-import sys, time, pathlib
+import sys, time, pathlib, numpy
 from dagster_divorder.store.vectors import open_vectors
 start = time.perf_counter()
-for block in open_vectors(pathlib.Path(sys.argv[1])).blocks(): pass
+for block in open_vectors(pathlib.Path(sys.argv[1])).blocks(): numpy.array(block.vectors)
 print(time.perf_counter() - start)
 """
 
@@ -49,7 +49,7 @@ def _measure(folder: Path, vectors: int, dims: int, suffix: str) -> None:
         "DIVORDER_EMBEDDING__KIND": "external",
         "DIVORDER_EMBEDDING__PATH": str(path),
     }
-    first = 0.0
+    first: tuple[float, float] | None = None
     for what, rows in (
         ("first run", vectors),
         ("nothing new", vectors),
@@ -60,11 +60,12 @@ def _measure(folder: Path, vectors: int, dims: int, suffix: str) -> None:
             run_pipeline(environ, "raw_docs")
         reading = float(_python("-c", READ, str(path)))
         found = run_pipeline(environ, "external_embeddings")
-        seconds, new = found["stages"]["external_embeddings"], found["new"]["external_embeddings"]
-        first = first or seconds
+        seconds, cpu, new = (found[what]["external_embeddings"] for what in ("stages", "cpu", "new"))
+        first = first or (seconds, cpu)
         print(
-            f"{suffix:9}{what:14}{new:10,} new{seconds:8.2f} s ({seconds / first:.2f} of the first){reading:8.2f} s reading"
-            f"{found['peak'] / 1e6:8,.0f} MB peak, load {os.getloadavg()[0]:.1f}",
+            f"{suffix:9}{what:13}{new:10,} new{seconds:8.2f} s, {cpu:.2f} of the processor "
+            f"({seconds / first[0]:.2f} and {cpu / first[1]:.2f} of the first run), {reading:.2f} s reading, "
+            f"{found['peak'] / 1e6:,.0f} MB peak, load {os.getloadavg()[0]:.1f}",
             flush=True,
         )
 

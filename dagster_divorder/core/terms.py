@@ -60,7 +60,7 @@ BREVITY = 6
 SAME_WORD = 0.6
 """Words that share this part of the longer one from their beginning are forms of one word."""
 GOES_ON = 0.7
-LONGEST_GROWN = 12
+LONGEST_GROWN = 6
 """A pair of characters grows by the next one where so many of its uses go on with it, to so many characters."""
 
 _HAN = r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"

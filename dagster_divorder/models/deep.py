@@ -138,14 +138,14 @@ def load(directory: Path | str, reading: Reading, *, vocabulary: int = 0, proces
                     "several GPUs with deep.tensor_parallel, or set deep.dtype to a smaller one"
                 ) from error
             raise unusable(directory, error) from error
-        rows = used.get_input_embeddings().num_embeddings
+        model = Model(used.eval(), reading, sharded=processes > 1)
+        _try(directory, model)
+        rows = len(used.get_input_embeddings().weight)
         if vocabulary > rows:
             raise InputError(
                 f"the tokenizer of {directory} has ids up to {vocabulary - 1:,} and its embedding only {rows:,} rows; "
                 "use the tokenizer and the weights of one model"
             )
-        model = Model(used.eval(), reading, sharded=processes > 1)
-        _try(directory, model)
     return model
 
 

@@ -4,13 +4,14 @@ Letters: n documents, T tokens of all of them, W windows, D dims.
 Guarantee: every document with tokens gets a finite vector of length 1, one without tokens zero. A batch that does not
 fit into memory is cut and tried again, a window that never fits is read in parts; a vector that is not finite is
 computed again in float32, alone. What could not be helped is flagged. On a CPU the bytes do not depend on the number
-of lanes or threads.
+of lanes.
 Cost: the forward pass; everything else is some per cent of it (benchmarks/deep).
 Known weakness: on a GPU the budget follows its memory, so another machine batches, and rounds, differently.
 """
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -82,8 +83,8 @@ class Embedded:
 class Embedder:
     """A model and how it is fed.
 
-    `lanes` batches run side by side, on `threads` threads in all; `positions` is the budget as it is now. No batch of
-    more than one window is larger than `budget`, and no window larger than `ceiling`.
+    `lanes` batches run side by side, on a CPU on `threads` threads each; `positions` is the budget as it is now. No
+    batch of more than one window is larger than `budget`, and no window larger than `ceiling`.
     """
 
     model: Model
@@ -113,7 +114,7 @@ class Embedder:
         windows = cut_windows(lengths, self.model.reading.room, chunk=self.chunk)
         starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         job = _Job(self, ids, starts[windows.document] + windows.start, windows.length, advance)
-        with quiet(), _torch_threads(self.model.reading.device, self.threads // self.lanes):
+        with quiet(), _torch_threads(self.model.reading.device, self.threads):
             vectors = job.run()
         read = np.zeros((len(lengths), self.model.dims), dtype=np.float32)
         if len(windows):
@@ -133,7 +134,7 @@ class Embedder:
 
 
 def make_embedder(model: Model, *, chunk: bool, threads: int, limit: int | None = None) -> Embedder:
-    """An embedder for the model's device, on up to `threads` threads of a CPU. `limit`: positions that no batch and no
+    """An embedder for the model's device, on about `threads` threads of a CPU. `limit`: positions that no batch and no
     window may pass, where more are known not to fit."""
     import torch
 
@@ -151,8 +152,9 @@ def make_embedder(model: Model, *, chunk: bool, threads: int, limit: int | None 
     if reading.device == "cpu" and not model.sharded:
         # Rotary frequencies that follow the longest window in sight are kept in the model: one pass at a time.
         rotary = str(getattr(config, "rope_parameters", None))
-        moving = "dynamic" in rotary or "longrope" in rotary
-        lanes = 1 if moving else cpu_lanes(threads, reading.window, each)
+        cores = len(os.sched_getaffinity(0))
+        most = 1 if "dynamic" in rotary or "longrope" in rotary else cpu_lanes(cores, reading.window, each)
+        lanes, threads = max(1, min(most, threads // (cores // most))), cores // most
     return Embedder(model, budget, chunk=chunk, lanes=lanes, threads=threads, ceiling=limit)
 
 

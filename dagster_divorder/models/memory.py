@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 CPU_BUDGET = 2048
@@ -23,7 +23,7 @@ GPU_BUDGET = 1 << 16
 """At most: a GPU is busy long before, and padding rises with the budget."""
 
 SHARE = 0.7
-"""Of the free memory that a batch may take on a GPU; of it CPU_SHARE by all batches together on a CPU."""
+"""Of the free memory that a batch may take on a GPU; and CPU_SHARE of all memory by all batches together on a CPU."""
 CPU_SHARE = 0.25
 
 PROBES = (256, 2048)
@@ -61,13 +61,15 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def release(device: str) -> None:
-    """Give back what the last forward pass left behind."""
+    """Give back what a forward pass left behind on a GPU."""
     import torch
 
+    if device == "cpu":
+        return
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()
-    elif device == "mps":
+    else:
         torch.mps.empty_cache()
 
 
@@ -117,21 +119,22 @@ def estimate_mps(bytes_each: int) -> Budget:
 
 
 def cpu_lanes(cores: int, window: int, bytes_each: int) -> int:
-    """Batches that run side by side on a CPU, each on one thread: one a core where memory allows it.
+    """Batches that run side by side on a CPU: one a core where memory allows it, then each on one thread.
 
-    Faster than all cores on one batch, most of all on a busy machine, where threads of one batch wait for each other.
+    Faster than all cores on one batch, most of all on a busy machine, where threads of one batch wait for each other,
+    and the same bytes whatever their number. What is free at the moment does not count, since the threads that are
+    left for each batch do change last bits.
     """
-    share = CPU_SHARE * free_memory() / (max(CPU_BUDGET, window) * bytes_each)
+    share = CPU_SHARE * main_memory() / (max(CPU_BUDGET, window) * bytes_each)
     return max(1, min(cores, int(share)))
 
 
-def free_memory() -> int:
-    """Bytes of main memory that this machine can still give; half a GB where it cannot be asked."""
+def main_memory() -> int:
+    """Bytes of main memory of this machine; 4 GB where it cannot be asked."""
     try:
-        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-    except OSError:
-        found = None
-    return int(found[1]) * 1024 if found else 512 << 20
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 4 << 30
 
 
 def power_of_two(most: float, limit: int) -> int:

@@ -27,7 +27,7 @@ from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.sample import document_index, rows_by_id
 from dagster_divorder.pipeline.sequence_order import load_sequence_order
-from dagster_divorder.pipeline.space import chosen_space, chosen_vectors
+from dagster_divorder.pipeline.space import chosen_space, chosen_vectors, map_vectors
 from dagster_divorder.pipeline.token_counts import token_files
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import pack, unpack
@@ -45,7 +45,6 @@ from dagster_divorder.store.fragments import records_folder
 from dagster_divorder.store.gather import BUCKET_BYTES, gather
 from dagster_divorder.store.ids import IdIndex
 from dagster_divorder.store.receipts import Receipt, load_receipt
-from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import View
 
 META_VERSION = 1
@@ -189,9 +188,7 @@ def _record_sizes(run: Run, view: View) -> np.ndarray:
 def _stage_sidecars(run: Run, view: View, output: OutputFolder) -> None:
     lengths = token_files(run).column(view.documents, "lengths")[view.document_row]
     output.stage("token_counts.npy", lambda file: _save_npy(file, lengths))
-    made = chosen_vectors(run)
-    files = StageFiles(run.store, made.stage, made.key)
-    vectors = files.column(view.documents, "vectors")[view.document_row]
+    vectors = map_vectors(run.store, view, chosen_vectors(run))
     output.stage("embeddings.npy", lambda file: _save_npy(file, vectors))
 
 

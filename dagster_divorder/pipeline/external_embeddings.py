@@ -8,7 +8,8 @@ moved keeps it, so that only new documents are computed, and nothing is clustere
 run, unless the input and the file (inode, size, times) are the same; where a known document has another vector there is
 a new key.
 Records of equal text are one document, which takes the vector of the first of them. A vector of zeros has no direction.
-Cost: the file read once, and where there are new documents their rows again; 40 bytes a document.
+Cost: the file read once, and rows of new documents again; 70 bytes a document.
+Known weakness: vectors that were embedded anew and differ in their last bits are other vectors.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from dagster_divorder.store.fragments import records_folder
 from dagster_divorder.store.ids import IdIndex, to_bytes
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.vectors import NpyVectors, Take, VectorFile, open_vectors, row_hashes
+from dagster_divorder.store.vectors import Block, NpyVectors, Spool, VectorFile, open_vectors, row_hashes
 from dagster_divorder.store.view import Fragment, View, offsets
 
 STAGE = "external_embeddings"
@@ -65,24 +66,28 @@ def run(run: Run) -> Receipt:
             "read": "no: it has not changed",
         }
         return replace(last, report={**last.report, **again})
-    found = _scan(run, view, file)
-    fit, key, reason = _known_as(run, view, file, found, last)
-    files = StageFiles(run.store, STAGE, key)
-    present = files.present()
-    start = offsets(view.documents)
-    missing = [at for at, fragment in enumerate(view.documents) if fragment.name not in present]
-    rows_of = {view.documents[at].name: slice(start[at], start[at + 1]) for at in missing}
-    wanted = np.concatenate([np.empty(0, np.int64), *(found.row[rows] for rows in rows_of.values())])
-    with file.taker(np.unique(wanted[wanted >= 0]), run.store.root) as take:
+    candidates = _candidates(run, view, file, last)
+    with Spool(file, run.store.root) as spool:
+        found = _scan(run, view, file, candidates[0] if candidates else _nothing_known(view), spool)
+        fit, key, reason = _known_as(run, view, file, found, candidates)
+        files = StageFiles(run.store, STAGE, key)
+        present, start = files.present(), offsets(view.documents)
+        rows_of = {
+            fragment.name: slice(start[at], start[at + 1])
+            for at, fragment in enumerate(view.documents)
+            if fragment.name not in present
+        }
+        wanted = np.concatenate([found.row[:0], *(found.row[rows] for rows in rows_of.values())])
+        spool.ready(np.unique(wanted[wanted >= 0]))
 
         def read(fragment: Fragment) -> dict[str, np.ndarray]:
             rows = rows_of[fragment.name]
             return {
-                "vectors": _vectors(file, take, found.row[rows], found.source[rows]),
+                "vectors": _vectors(file, spool, found.row[rows], found.source[rows]),
                 "source": found.source[rows],
             }
 
-        delta = fill(run, files, view, read, "reading vectors")
+        delta = fill(run, files, view, read, "storing vectors")
     used = view.used_documents()
     zero = row_hashes(np.zeros((1, file.dims), file.dtype))
     return Receipt(
@@ -156,8 +161,36 @@ class _Found:
     disagreeing: int
 
 
-def _scan(run: Run, view: View, file: VectorFile) -> _Found:
-    """Read the file once, and check all of it.
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is stored under a stage key, by document row: `there` bool, whether its fragment is, and `source` uint64, 0
+    where it is not. `fit` pins the key, None where that is another path's."""
+
+    key: str
+    dims: int
+    there: np.ndarray
+    source: np.ndarray
+    fit: Fit | None = None
+
+
+def _nothing_known(view: View) -> _Known:
+    return _Known("", 0, np.zeros(view.document_rows, bool), np.zeros(view.document_rows, np.uint64))
+
+
+def _stored(run: Run, view: View, key: str, dims: int, fit: Fit | None = None) -> _Known:
+    known = replace(_nothing_known(view), key=key, dims=dims, fit=fit)
+    files, start = StageFiles(run.store, STAGE, key), offsets(view.documents)
+    present = files.present()
+    for at, fragment in enumerate(view.documents):
+        if fragment.name in present:
+            rows = slice(start[at], start[at + 1])
+            known.there[rows] = True
+            known.source[rows] = files.column([fragment], "source")
+    return known
+
+
+def _scan(run: Run, view: View, file: VectorFile, known: _Known, spool: Spool) -> _Found:
+    """Read the file once, check what of it is not known, and keep what may have to be stored.
 
     Raises:
         InputError: NaN or infinity, an id that comes again with another vector, documents without one.
@@ -169,13 +202,18 @@ def _scan(run: Run, view: View, file: VectorFile) -> _Found:
     unmatched = 0
     with run.progress("reading vectors", file.rows, "rows") as advance:
         for block in file.blocks():
-            _check_finite(file, block.vectors, block.first)
             hashes = row_hashes(block.vectors)
             document, leads = locate(block.keys, block.first)
             unmatched += int((document < 0).sum())
+            unknown = np.flatnonzero((document >= 0) & (known.source[document] != hashes))
+            if len(unknown):
+                _check_finite(file, block, unknown)
             at = np.flatnonzero(leads)
             of = document[at]
             new = row[of] < 0
+            to_store = at[~known.there[of]]
+            if len(to_store):
+                spool.keep(block.first + to_store, block.vectors[to_store])
             # Of several values for one place the last stays, so this leaves the first.
             row[of[new][::-1]] = (block.first + at[new])[::-1]
             source[of[new][::-1]] = hashes[at[new]][::-1]
@@ -200,13 +238,14 @@ def _scan(run: Run, view: View, file: VectorFile) -> _Found:
     return _Found(row, source, unmatched, disagreeing)
 
 
-def _check_finite(file: VectorFile, vectors: np.ndarray, first: int) -> None:
+def _check_finite(file: VectorFile, block: Block, rows: np.ndarray) -> None:
+    vectors = block.vectors if len(rows) == len(block.vectors) else block.vectors[rows]
     finite = np.isfinite(vectors)
     if not finite.all():
         row, column = (int(place[0]) for place in np.nonzero(~finite))
         raise InputError(
-            f"{file.path}: row {first + row} (counted from 0) holds {vectors[row, column]} in column {column}; "
-            "expected finite numbers: embed that document again"
+            f"{file.path}: row {block.first + rows[row]} (counted from 0) holds {vectors[row, column]} in column "
+            f"{column}; expected finite numbers: embed that document again"
         )
 
 
@@ -259,10 +298,10 @@ def _locator(run: Run, view: View, file: VectorFile) -> Locate:
     return by_record
 
 
-def _vectors(file: VectorFile, take: Take, rows: np.ndarray, source: np.ndarray) -> np.ndarray:
+def _vectors(file: VectorFile, spool: Spool, rows: np.ndarray, source: np.ndarray) -> np.ndarray:
     """Unit vectors float32 (n, D) of some rows of the file, zero for -1; `source` is their hashes."""
     there = rows >= 0
-    taken = take(rows[there])
+    taken = spool.take(rows[there])
     if not np.array_equal(row_hashes(taken), source[there]):
         raise InputError(f"{file.path} changed while it was read; run again")
     vectors = np.zeros((len(rows), file.dims), np.float32)
@@ -281,47 +320,44 @@ def _info(run: Run, fit: Fit) -> dict[str, Any]:
     return info
 
 
-def _known_as(
-    run: Run, view: View, file: VectorFile, found: _Found, last: Receipt | None
-) -> tuple[Fit, str, str]:
-    """The fit, the stage key that it pins, and why it is that one: the pinned key, if no known document has another
-    vector now; else that of the last run, which may have read a file of another name; else a new one."""
+def _candidates(run: Run, view: View, file: VectorFile, last: Receipt | None) -> list[_Known]:
+    """What is stored under the pinned key, and under that of the last run, which may have read a file of another
+    name."""
     recipe = run.settings.recipe(STAGE)
-    fit = pinned(run.store, STAGE, recipe)
-    reason = "first run with these vectors"
-    if fit:
+    found = []
+    if fit := pinned(run.store, STAGE, recipe):
         info = _info(run, fit)
-        _, reason = _compare(run, view, file, found, info["key"], info["dims"])
-        if not reason:
-            return fit, info["key"], f"no: pinned ({fit.reason})"
-    if last and last.recipe.partition("-")[0] == recipe.partition("-")[0]:
-        known, other = _compare(run, view, file, found, last.key, last.report["dim"])
-        if known and not other:
-            reason = "the vectors of the last run"
-            return _pin(run, last.key, file.dims, reason), last.key, reason
+        found.append(_stored(run, view, info["key"], info["dims"], fit))
+    same_code = last is not None and last.recipe.partition("-")[0] == recipe.partition("-")[0]
+    if last and same_code and last.key not in [known.key for known in found]:
+        found.append(_stored(run, view, last.key, last.report["dim"]))
+    return found
+
+
+def _known_as(
+    run: Run, view: View, file: VectorFile, found: _Found, candidates: list[_Known]
+) -> tuple[Fit, str, str]:
+    """The fit, the stage key that it pins, and why it is that one: the pinned key or the last run's, if no document
+    that is stored under it has another vector now, else a new one."""
+    why = ""
+    for known in candidates:
+        there = known.there & view.used_documents()
+        other = int((there & (known.source != found.source)).sum())
+        if known.dims != file.dims:
+            why = why or f"the vectors have {file.dims} dims now, not {known.dims}"
+        elif known.fit and not other:
+            return known.fit, known.key, f"no: pinned ({known.fit.reason})"
+        elif there.any() and not other:
+            why = "the vectors of the last run"
+            return _pin(run, known.key, file.dims, why), known.key, why
+        elif known.fit:
+            why = f"{other:,} of {int(there.sum()):,} known documents have another vector now"
     content = xxhash.xxh3_128_hexdigest(found.source[view.document_row])
     key = content_hash(STAGE, CODE_VERSIONS[STAGE], file.dims, content)
-    return _pin(run, key, file.dims, reason), key, reason
+    why = why or "first run with these vectors"
+    return _pin(run, key, file.dims, why), key, why
 
 
 def _pin(run: Run, key: str, dims: int, reason: str) -> Fit:
     files = {INFO: orjson.dumps({"key": key, "dims": dims})}
     return pin(run.store, STAGE, run.settings.recipe(STAGE), files, reason)
-
-
-def _compare(run: Run, view: View, file: VectorFile, found: _Found, key: str, dims: int) -> tuple[int, str]:
-    """How many documents of the input are stored under a key, and how the file's vectors differ from theirs, "" where
-    they do not."""
-    if dims != file.dims:
-        return 0, f"the vectors have {file.dims} dims now, not {dims}"
-    used, start = view.used_documents(), offsets(view.documents)
-    files = StageFiles(run.store, STAGE, key)
-    present = files.present()
-    known = other = 0
-    for at, fragment in enumerate(view.documents):
-        if fragment.name in present:
-            rows = slice(start[at], start[at + 1])
-            source = files.column([fragment], "source")
-            known += int(used[rows].sum())
-            other += int((used[rows] & (source != found.source[rows])).sum())
-    return known, f"{other:,} of {known:,} known documents have another vector now" if other else ""

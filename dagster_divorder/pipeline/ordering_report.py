@@ -11,7 +11,6 @@ from run to run, so neither key nor version covers them: a page shows those of t
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -25,7 +24,7 @@ from dagster_divorder.pipeline.report_windows import worst_windows
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.space import chosen_kind
 from dagster_divorder.store.curated import read_manifest
-from dagster_divorder.store.local import write_atomically
+from dagster_divorder.store.local import write_where_changed
 from dagster_divorder.store.receipts import Receipt
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def run(run: Run) -> Receipt:
     if "cluster_map" in found:
         files[CLOUD] = found["cluster_map"].files["picture"]
     for name, file in files.items():
-        _put(settings.output.path / name, run.store.unseal(file))
+        write_where_changed(settings.output.path / name, run.store.unseal(file))
     documents = manifest["counts"]["documents"]
     return Receipt(
         stage="ordering_report",
@@ -200,9 +199,3 @@ def _footer(manifest: dict[str, Any]) -> list[str]:
         f"Of the output whose curated_meta.json has the key {manifest['key']}, which lists every figure and hash.",
         f"Made with {versions}.",
     ]
-
-
-def _put(path: Path, data: bytes) -> None:
-    """Write a file where it is not there as it should be."""
-    if not path.is_file() or path.read_bytes() != data:
-        write_atomically(path, data)

@@ -224,17 +224,35 @@ def embeddings_file(receipt: Receipt) -> str:
 def map_vectors(store: LocalStore, view: View, receipt: Receipt) -> np.ndarray:
     """Vectors of the accepted records in input order, as stored, (N, D), memory-mapped read-only.
 
-    `receipt` is that of a stage of vectors. The first call writes them to one file in the store; later ones map it.
+    `receipt` is that of a stage of vectors. The first call writes them to one file in the store, fragment by fragment;
+    later ones map it.
     """
     name = embeddings_file(receipt)
     if not store.exists(name):
         files = StageFiles(store, receipt.stage, receipt.key)
-
-        def write(file: IO[bytes]) -> None:
-            stored = files.column(view.documents, "vectors")[view.document_row]
-            np.lib.format.write_array(file, stored, allow_pickle=False)
-
         for old in store.list("results"):
             store.delete(old)
-        store.put(name, write)
+        store.put(name, lambda file: _write_vectors(file, view, files))
     return np.load(store.path(name), mmap_mode="r", allow_pickle=False)
+
+
+def _write_vectors(file: IO[bytes], view: View, files: StageFiles) -> None:
+    """A .npy file of the vectors of the records, each run of neighbours where it belongs."""
+    records = np.argsort(view.document_row, kind="stable")
+    cuts = np.searchsorted(view.document_row, offsets(view.documents), sorter=records)
+    begin = 0
+    for at, (_, arrays) in enumerate(files.each(view.documents)):
+        vectors = arrays["vectors"]
+        if not at:
+            about = {
+                "descr": vectors.dtype.str,
+                "fortran_order": False,
+                "shape": (len(view), vectors.shape[1]),
+            }
+            np.lib.format.write_array_header_1_0(file, about)
+            begin = file.tell()
+        of = np.sort(records[cuts[at] : cuts[at + 1]])
+        rows = view.document_row[of] - offsets(view.documents)[at]
+        for run in np.split(np.arange(len(of)), np.flatnonzero(np.diff(of) != 1) + 1):
+            file.seek(begin + int(of[run[0]]) * vectors[0].nbytes)
+            file.write(vectors[rows[run]].tobytes())

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 KeyedBy = Literal["row", "doc_id", "record_id"]
-Take = Callable[[np.ndarray], np.ndarray]
-"""Rows of a file, int64 (n,), to their vectors (n, D)."""
 
 BLOCK_BYTES = 32 << 20
 FLOATS = (np.float16, np.float32, np.float64)
@@ -81,12 +79,7 @@ class NpyVectors:
             raise InputError(f"{self.path} changed while it was read ({error}); run again") from error
         near = len(rows) and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
         picked = mapped[rows[0] : rows[-1] + 1] if near else mapped[rows]
-        return np.array(picked, self.dtype.newbyteorder("="), order="C")
-
-    @contextlib.contextmanager
-    def taker(self, rows: np.ndarray, scratch: Path) -> Iterator[Take]:
-        """Access to some rows, int64 (n,), rising."""
-        yield self.take
+        return np.ascontiguousarray(picked, self.dtype.newbyteorder("="))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,30 +100,13 @@ class ParquetVectors:
             yield Block(first, keys, self._matrix(batch.column(1), first))
             first += len(batch)
 
-    @contextlib.contextmanager
-    def taker(self, rows: np.ndarray, scratch: Path) -> Iterator[Take]:
-        """Access to some rows, int64 (n,), rising, through a copy of them in the folder `scratch`, which is gone at the
-        end."""
-        with tempfile.TemporaryFile(dir=scratch) as file:
-            first = 0
-            for batch in self._batches([self.column]):
-                low, high = np.searchsorted(rows, [first, first + len(batch)])
-                vectors = self._matrix(batch.column(0), first)[rows[low:high] - first]
-                try:
-                    file.write(vectors.tobytes())
-                    file.flush()
-                except OSError as error:
-                    size = len(rows) * self.dims * self.dtype.itemsize
-                    raise explain_os_error(error, scratch, size, "a copy of new vectors") from error
-                first += len(batch)
-
-            def take(wanted: np.ndarray) -> np.ndarray:
-                if not len(wanted):
-                    return np.empty((0, self.dims), self.dtype)
-                mapped = np.memmap(file, self.dtype, "r", shape=(len(rows), self.dims))
-                return np.array(mapped[np.searchsorted(rows, wanted)])
-
-            yield take
+    def only(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Some rows, int64 (n,), rising, and their vectors, block by block."""
+        first = 0
+        for batch in self._batches([self.column]):
+            low, high = np.searchsorted(rows, [first, first + len(batch)])
+            yield rows[low:high], self._matrix(batch.column(0), first)[rows[low:high] - first]
+            first += len(batch)
 
     def _batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -175,6 +151,64 @@ class ParquetVectors:
 VectorFile = NpyVectors | ParquetVectors
 
 
+class Spool:
+    """Rows on their way from a file into fragments, in the order of which they are taken out again.
+
+    Of a Parquet file, which is read from its beginning to its end, they wait in a temporary file in the folder
+    `scratch`; of a .npy file any row can be had at any time, and nothing is kept. A context manager.
+    """
+
+    def __init__(self, file: VectorFile, scratch: Path) -> None:
+        self._file, self._scratch = file, scratch
+        self._rows = np.empty(0, np.int64)
+        self._parts: list[np.ndarray] = []
+        streamed = isinstance(file, ParquetVectors)
+        self._kept = tempfile.TemporaryFile(dir=scratch) if streamed else None  # noqa: SIM115
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._kept:
+            self._kept.close()
+
+    def keep(self, rows: np.ndarray, vectors: np.ndarray) -> None:
+        """Keep some rows, int64 (n,), rising and beyond those before, with their vectors (n, D)."""
+        if not self._kept:
+            return
+        try:
+            self._kept.write(vectors.tobytes())
+        except OSError as error:
+            size = self._file.rows * self._file.dims * self._file.dtype.itemsize
+            raise explain_os_error(error, self._scratch, size, "a copy of new vectors") from error
+        self._parts.append(rows)
+
+    def ready(self, rows: np.ndarray) -> None:
+        """See to it that some rows, int64 (n,), rising, can be taken, if need be by reading the file again."""
+        if not self._kept:
+            return
+        self._rows = np.concatenate([np.empty(0, np.int64), *self._parts])
+        if not np.isin(rows, self._rows, assume_unique=True).all():
+            assert isinstance(self._file, ParquetVectors)
+            self._kept.seek(0)
+            self._kept.truncate()
+            self._parts = []
+            for some, vectors in self._file.only(rows):
+                self.keep(some, vectors)
+            self._rows = rows
+        self._kept.flush()
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Vectors (n, D) of some of those rows, int64 (n,), in any order."""
+        if isinstance(self._file, NpyVectors):
+            return self._file.take(rows)
+        if not len(rows):
+            return np.empty((0, self._file.dims), self._file.dtype)
+        shape = (len(self._rows), self._file.dims)
+        mapped = np.memmap(self._kept, self._file.dtype, "r", shape=shape)  # type: ignore[call-overload]
+        return np.array(mapped[np.searchsorted(self._rows, rows)])
+
+
 def open_vectors(path: Path) -> VectorFile:
     """The vectors in a file, known by its name's ending; rows, dims, dtype and size are checked.
 
@@ -201,7 +235,8 @@ def open_vectors(path: Path) -> VectorFile:
 
 def row_hashes(vectors: np.ndarray) -> np.ndarray:
     """uint64 (n,): a hash of the bytes of each row of (n, D); never 0."""
-    data, size = memoryview(vectors.tobytes()), vectors.shape[1] * vectors.itemsize
+    size = vectors.shape[1] * vectors.itemsize
+    data = np.ascontiguousarray(vectors).data.cast("B") if len(vectors) else b""
     digest = xxhash.xxh3_64_intdigest
     hashes = np.fromiter(
         (digest(data[at : at + size]) for at in range(0, len(data), size)), np.uint64, len(vectors)

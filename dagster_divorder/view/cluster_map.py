@@ -35,6 +35,8 @@ BARS = 30
 NAME = 30
 """Letters of a name that are shown."""
 
+NAME_SIZE = 11.5  # of 1/72 inch
+
 SHADES = 255
 NEARLY_WHITE = 250
 GOLDEN = (5.0**0.5 - 1.0) / 2.0
@@ -117,7 +119,7 @@ def _draw_names(
     figure: Any = axes.figure
     renderer = FigureCanvasAgg(figure).get_renderer()
     axes.apply_aspect()
-    taken: list[Any] = []
+    inside, taken = axes.bbox, list[Any]()
     sizes = np.bincount(labels, minlength=len(names))
     for cluster in np.argsort(-sizes, kind="stable")[: min(NAMED, np.count_nonzero(sizes))]:
         members = xy[labels == cluster]
@@ -128,14 +130,17 @@ def _draw_names(
             at,
             (0, 0),
             textcoords="offset fontsize",
-            size=11.5,
+            size=NAME_SIZE,
             weight="bold",
             ha="center",
             va="center",
             path_effects=[withStroke(linewidth=3, foreground="white")],
         )
+        box = text.get_window_extent(renderer)
+        # Back inside, where it would stick out to the left or the right.
+        aside = max(0.0, inside.x0 - box.x0) - max(0.0, box.x1 - inside.x1)
         for lines in LINES_APART:
-            text.set_position((0, lines))
+            text.set_position((72.0 / DPI * aside / NAME_SIZE, lines))
             box = text.get_window_extent(renderer).expanded(1.0, 1.3)
             if not any(box.overlaps(other) for other in taken):
                 taken.append(box)

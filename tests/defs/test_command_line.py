@@ -9,6 +9,8 @@ import orjson
 
 from tests.defs.conftest import BINARIES, environment
 
+ROOT = Path(__file__).parent.parent.parent
+
 
 def run(config: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -48,3 +50,10 @@ def test_bad_input_fails_the_run_and_names_the_lines(config: Path) -> None:
     assert "1 of 2 records were refused (50.0%)" in found.stderr
     assert "docs.jsonl:2: no field 'text'" in found.stderr
     assert not list((config.parent / "store").rglob("*.arrow"))
+
+
+def test_the_successor_of_the_command_line_launches_assets(config: Path) -> None:
+    found = run(config, "dg", "launch", "--assets", "raw_docs", "--target-path", str(ROOT))
+    assert found.returncode == 0, found.stderr
+    assert "raw_docs: 120 documents, 120 new, 0 reused" in found.stderr
+    assert "arning" not in found.stdout + found.stderr

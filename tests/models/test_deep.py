@@ -3,8 +3,11 @@ out or numbers overflow."""
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +17,14 @@ import torch
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.deep import Model, load
-from dagster_divorder.models.embed import CUT, NOT_FINITE, Embedder, make_embedder, normalised
+from dagster_divorder.models.embed import CUT, GROW_AFTER, NOT_FINITE, Embedder, make_embedder, normalised
 from dagster_divorder.models.memory import Budget
 from dagster_divorder.models.reading import NO_LIMIT, Reading, affixes, left_out, quiet, read
 from dagster_divorder.models.tokenize import load_encoder
 from tests.tiny_models import AFFIXES, BOS, CONTEXT, EOS, TEXTS, save_model, save_tokenizer, write_json
 
-LONG = " ".join(TEXTS)
-DOCUMENTS = [*TEXTS, "", "a", LONG, f"{BOS} spelled out {EOS}"]
+LONG = " ".join(TEXTS[::4])
+DOCUMENTS = [*TEXTS[::2], "", "a", LONG, f"{BOS} spelled out {EOS}"]
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +47,7 @@ def changed(checkpoints: Callable[..., Path], tmp_path: Path) -> Callable[..., P
     """A copy of a checkpoint with other JSON files, given by name and content."""
 
     def make(kind: str, files: dict[str, Any]) -> Path:
-        import shutil
-
-        folder = shutil.copytree(checkpoints(kind), tmp_path / kind)
+        folder = shutil.copytree(checkpoints(kind), Path(tempfile.mkdtemp(dir=tmp_path)) / kind)
         for name, content in files.items():
             old = json.loads((folder / name).read_text()) if (folder / name).exists() else None
             write_json(folder / name, {**old, **content} if isinstance(old, dict) else content)
@@ -64,10 +65,27 @@ def embed(folder: Path, texts: list[str] = DOCUMENTS, *, chunk: bool = False, **
     return embedder.embed(*tokens_of(folder, texts)).vectors
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Threads that share tiny matrices wait for each other longer than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@functools.cache
+def plain_model(folder: Path) -> Any:
+    from transformers import AutoModel
+
+    with quiet():
+        model = AutoModel.from_pretrained(folder)
+    return model.get_encoder() if folder.name == "t5" else model
+
+
 def plain(folder: Path, text: str, pooling: str, window: int, *, chunk: bool = False) -> np.ndarray:
     """The vector as plain transformers has it: one text, no padding, no batch."""
     from tokenizers import Tokenizer
-    from transformers import AutoModel
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
@@ -76,9 +94,8 @@ def plain(folder: Path, text: str, pooling: str, window: int, *, chunk: bool = F
     around = [[tokenizer.token_to_id(name) for name in names] for names in (before, after)]
     room = window - len(before) - len(after)
     windows = [ids[at : at + room] for at in range(0, len(ids), room)]
-    with quiet(), torch.inference_mode():
-        model = AutoModel.from_pretrained(folder)
-        model = model.get_encoder() if folder.name == "t5" else model
+    model = plain_model(folder)
+    with torch.inference_mode():
         total = torch.zeros(32)
         for part in windows if chunk else windows[:1]:
             hidden = model(input_ids=torch.tensor([[*around[0], *part, *around[1]]])).last_hidden_state[0]
@@ -105,9 +122,7 @@ def test_vectors_are_those_of_one_document_at_a_time(checkpoints: Callable[..., 
 @pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
 @pytest.mark.parametrize("chunk", [False, True], ids=["truncate", "chunk"])
 @pytest.mark.parametrize("kind", ["qwen3", "bert"])
-def test_poolings_and_windows(
-    checkpoints: Callable[..., Path], kind: str, chunk: bool, pooling: str
-) -> None:
+def test_poolings_and_windows(checkpoints: Callable[..., Path], kind: str, chunk: bool, pooling: str) -> None:
     folder = checkpoints(kind)
     found = embed(folder, chunk=chunk, pooling=pooling, max_tokens=19)
     expected = np.stack([plain(folder, text, pooling, 19, chunk=chunk) for text in DOCUMENTS])
@@ -207,7 +222,7 @@ def test_more_tokens_than_positions_are_refused_and_more_than_usual_are_not(
     assert read(folder, max_tokens=CONTEXT).window == CONTEXT
     with pytest.raises(InputError, match=f"deep.max_tokens is 49 and .* has {CONTEXT} positions"):
         read(folder, max_tokens=CONTEXT + 1)
-    with pytest.raises(InputError, match="deep.max_tokens is 2 and the tokenizer of .* adds 2 tokens"):
+    with pytest.raises(InputError, match=r"deep.max_tokens is 2 and the tokenizer of .* adds 2 tokens"):
         read(folder, max_tokens=2)
 
 
@@ -216,7 +231,7 @@ def test_device_and_dtype_are_told_apart(changed: Callable[..., Path], monkeypat
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert (read(folder).device, read(folder).dtype) == ("cpu", "float32")
-    with pytest.raises(InputError, match='deep.device is "cuda", which torch .* does not find'):
+    with pytest.raises(InputError, match=r'deep.device is "cuda", which torch .* does not find'):
         read(folder, device="cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert (read(folder).device, read(folder).dtype) == ("cuda", "bfloat16")
@@ -237,20 +252,22 @@ def test_a_model_that_cannot_be_used_says_why(
     with pytest.raises(InputError, match=r"\(ViTModel\) has no forward pass from token ids"):
         folder = checkpoints("vit")
         load(folder, read(folder))
-    with pytest.raises(InputError, match=r"lacks 18 of 29 weights of LlamaModel .*layers.2"):
+    with pytest.raises(InputError, match=r"lacks 18 of 38 weights of LlamaModel .*layers.2"):
         folder = changed("llama", {"config.json": {"num_hidden_layers": 4}})
         load(folder, read(folder))
     with pytest.raises(InputError, match=r"ids up to 699 and its embedding only 600 rows"):
         load(checkpoints("llama"), read(checkpoints("llama")), vocabulary=700)
     (tmp_path / "bert").mkdir()
-    with pytest.raises(InputError, match="has no config.json; expected a Hugging Face checkpoint"):
+    with pytest.raises(InputError, match=r"has no config.json; expected a Hugging Face checkpoint"):
         read(tmp_path / "bert")
 
 
 def test_weights_as_pickle_are_not_read(changed: Callable[..., Path]) -> None:
     folder = changed("bert", {})
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(InputError, match="expected a causal or an encoder model of text with its weights as safe"):
+    with pytest.raises(
+        InputError, match="expected a causal or an encoder model of text with its weights as safe"
+    ):
         load(folder, Reading("mean", CONTEXT, (), (), 0, "cpu", "float32"))
 
 
@@ -302,9 +319,8 @@ def documents(checkpoints: Callable[..., Path]) -> tuple[np.ndarray, np.ndarray]
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3])
-@pytest.mark.parametrize("threads", [1, 4])
-def test_bytes_do_not_depend_on_lanes_or_threads(
-    llama: Model, documents: tuple[np.ndarray, np.ndarray], lanes: int, threads: int
+def test_bytes_do_not_depend_on_lanes(
+    llama: Model, documents: tuple[np.ndarray, np.ndarray], lanes: int
 ) -> None:
     expected = Embedder(llama, Budget(200), chunk=True).embed(*documents).vectors
     used: set[int] = set()
@@ -313,9 +329,9 @@ def test_bytes_do_not_depend_on_lanes_or_threads(
         used.add(torch.get_num_threads())
 
     before = torch.get_num_threads()
-    embedder = Embedder(Wrapped(llama, watch), Budget(200), chunk=True, lanes=lanes, threads=lanes * threads)
+    embedder = Embedder(Wrapped(llama, watch), Budget(200), chunk=True, lanes=lanes)
     np.testing.assert_array_equal(embedder.embed(*documents).vectors, expected)
-    assert used == {threads}
+    assert used == {1}
     assert torch.get_num_threads() == before
 
 
@@ -339,20 +355,20 @@ def test_batches_that_do_not_fit_are_made_smaller_and_grow_back(
         if ids.size > 100:
             raise error(ids.size)
 
-    expected = Embedder(llama, Budget(400), chunk=True).embed(*documents)
+    ids, lengths = np.tile(documents[0], 6), np.tile(documents[1], 6)
+    expected = Embedder(llama, Budget(400), chunk=True).embed(ids, lengths)
     embedder = Embedder(Wrapped(llama, watch), Budget(400), chunk=True, lanes=lanes)
     done: list[int] = []
-    found = embedder.embed(*documents, done.append)
+    found = embedder.embed(ids, lengths, done.append)
     np.testing.assert_allclose(found.vectors, expected.vectors, atol=1e-5)
     assert not found.flagged.any()
     assert found.work.out_of_memory == sum(size > 100 for size in calls) > 1
     assert found.work.tokens == expected.work.tokens
     assert found.work.positions == sum(size for size in calls if size <= 100)
-    assert sum(done) == documents[1].sum()
-    # The budget was halved to what fits, and tried again later.
-    tried = [at for at, size in enumerate(calls) if size > 100]
-    assert max(np.diff(tried)) > 4
-    assert max(calls[tried[0] + 6 :]) > 100
+    assert sum(done) == lengths.sum()
+    # The budget was halved to what fits, kept for a while, and tried again later.
+    tried = np.array([at for at, size in enumerate(calls) if size > 100])
+    assert (np.diff(tried) >= GROW_AFTER).any()
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
@@ -420,13 +436,15 @@ def test_what_overflows_is_computed_again_in_float32(checkpoints: Callable[..., 
     weights = {name: value.clone() for name, value in half.module.state_dict().items()}
     found = Embedder(Wrapped(half, watch), Budget(400)).embed(ids, lengths)
     assert not found.flagged.any()
-    exact, rough = embed(folder), embed(folder, dtype="bfloat16")
+    rough = Embedder(half, Budget(400)).embed(ids, lengths).vectors
+    with half.in_float32():
+        exact = Embedder(half, Budget(400)).embed(ids, lengths).vectors
     windows = np.split(ids, np.cumsum(lengths)[:-1])
     again = np.array([marked in window[: CONTEXT - 1] for window in windows])
     assert 0 < again.sum() < len(again)
-    # Those are as in float32 (of weights that were rounded once), the others as before.
-    assert np.abs(found.vectors - exact)[again].max() < np.abs(rough - exact)[again].max()
-    np.testing.assert_allclose(found.vectors[~again], rough[~again], atol=1e-6)
+    np.testing.assert_allclose(found.vectors[again], exact[again], atol=1e-6)
+    np.testing.assert_array_equal(found.vectors[~again], rough[~again])
+    assert np.abs(rough - exact).max() > 1e-4
     for name, value in half.module.state_dict().items():
         assert value.dtype == weights[name].dtype
         torch.testing.assert_close(value, weights[name], rtol=0, atol=0)

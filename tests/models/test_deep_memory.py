@@ -13,8 +13,8 @@ from dagster_divorder.models.memory import (
     GPU_BUDGET,
     SHARE,
     cpu_lanes,
-    free_memory,
     is_out_of_memory,
+    main_memory,
     position_bytes,
     power_of_two,
     solve,
@@ -64,7 +64,7 @@ def test_a_full_batch_of_the_solved_budget_fits_whatever_its_length(a: float, b:
     assert budget.positions == GPU_BUDGET or 2 * budget.positions * a > 0.99 * SHARE * free
 
 
-def test_a_budget_does_not_follow_free_memory_to_the_byte() -> None:
+def test_a_budget_does_not_follow_main_memory_to_the_byte() -> None:
     probes = [peak(2, 256, 400_000, 0), peak(2, 2048, 400_000, 0)]
     assert solve(probes, 21 << 30) == solve(probes, (21 << 30) + 123_456_789)
 
@@ -72,7 +72,7 @@ def test_a_budget_does_not_follow_free_memory_to_the_byte() -> None:
 def test_lanes_are_cores_where_memory_allows_and_one_at_least() -> None:
     assert cpu_lanes(4, 512, 1000) == 4
     assert cpu_lanes(4, 512, 1 << 50) == 1
-    half = CPU_SHARE * free_memory() / (3.5 * CPU_BUDGET)
+    half = CPU_SHARE * main_memory() / (3.5 * CPU_BUDGET)
     assert 2 <= cpu_lanes(64, 512, int(half)) <= 5
 
 

@@ -108,6 +108,10 @@ def test_nothing_new_makes_nothing(corpus: Path) -> None:
     path.unlink()
     report(settings)
     assert path.read_bytes() == before
+    # The store's own copy, too: a damaged one is made again.
+    settings.store.path.joinpath(first.files["page"]).write_bytes(b"damaged")
+    assert report(settings).report["new_documents"] > 0
+    check(path.read_bytes())
 
 
 def test_pruning_and_another_output_leave_it_alone(corpus: Path) -> None:

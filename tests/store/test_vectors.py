@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.store import vectors
-from dagster_divorder.store.vectors import open_vectors, row_hashes
+from dagster_divorder.store.vectors import Spool, open_vectors, row_hashes
 
 IDS = [f"{number:032x}" for number in range(7)]
 
@@ -56,9 +56,10 @@ def test_npy_of_every_float(tmp_path: Path, dtype: str, order: str) -> None:
     assert keys.tolist() == list(range(7))
     assert (found == saved).all()
     assert found.dtype == saved.dtype.newbyteorder("=")
-    with file.taker(np.array([0, 2, 5, 6]), tmp_path) as take:
+    with Spool(file, tmp_path) as spool:
+        spool.ready(np.array([0, 2, 5, 6]))
         for some in ([0, 2, 6], [5, 6], [6, 0], []):
-            assert (take(np.array(some, np.int64)) == saved[some]).all()
+            assert (spool.take(np.array(some, np.int64)) == saved[some]).all()
 
 
 @pytest.mark.parametrize("kind", ["list", "large", "fixed"])
@@ -71,9 +72,15 @@ def test_parquet_of_every_kind_of_list(tmp_path: Path, dtype: str, kind: str) ->
     keys, found = everything(path)
     assert keys.tolist() == [[0, number] for number in range(7)]
     assert (found == saved).all()
-    with file.taker(np.array([1, 2, 6]), tmp_path) as take:
-        for some in ([2, 6, 1], [6], []):
-            assert (take(np.array(some, np.int64)) == saved[some]).all()
+    with Spool(file, tmp_path) as spool:
+        for block in file.blocks():
+            rows = np.arange(block.first, block.first + len(block.keys))
+            spool.keep(rows[rows % 2 == 0], block.vectors[rows % 2 == 0])
+        # What was kept does, and what was not is read again.
+        for ready in ([2, 4], [0, 2, 4, 6], [1, 2, 6]):
+            spool.ready(np.array(ready))
+            for some in (ready[::-1], ready[1:], []):
+                assert (spool.take(np.array(some, np.int64)) == saved[some]).all()
     assert list(tmp_path.iterdir()) == [path]
 
 

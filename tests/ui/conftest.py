@@ -10,16 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.defs.conftest import make_corpus
+from tests.ui.browser import CHROMIUM, open_browser
 from tests.ui.dagster_dev import DagsterDev
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-CHROMIUM = "/usr/bin/chromium"
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
 AUTOMATION = "[automation]\ninterval_seconds = 1\nsettle_seconds = 1\n"
 
 
@@ -41,17 +37,5 @@ def page(tmp_path: Path) -> Iterator[Page]:
     """A new browser's page."""
     if not shutil.which(CHROMIUM):
         pytest.skip(f"there is no {CHROMIUM}; `apt-get install chromium` brings it, as .ci/run does")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        # Without a locale Dagster's page stays blank in a headless Chromium.
-        browser = playwright.chromium.launch_persistent_context(
-            tmp_path / "profile",
-            executable_path=CHROMIUM,
-            args=FLAGS,
-            locale="en-US",
-            viewport={"width": 1600, "height": 1000},
-        )
-        browser.set_default_timeout(120_000)
-        yield browser.new_page()
-        browser.close()
+    with open_browser(tmp_path / "profile") as opened:
+        yield opened

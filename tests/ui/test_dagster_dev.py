@@ -5,7 +5,6 @@ The tests share one process and go on from each other's state, but each makes wh
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +18,8 @@ from dagster_divorder.settings import load_settings
 from tests.conftest import topic_records
 from tests.faults.conftest import differing, output_of
 from tests.faults.test_together import is_free
-from tests.ui.dagster_dev import RUN_SECONDS, DagsterDev, until
+from tests.ui.dagster_dev import DagsterDev, until
+from tests.ui.pages import materialise_all, on_graph, open_graph, open_metrics, show_picture
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -48,30 +48,20 @@ def started_by_sensor(dev: DagsterDev) -> list[str]:
 def test_a_click_materialises_all_and_shows_what_was_made(dev: DagsterDev, page: Page) -> None:
     from playwright.sync_api import expect
 
-    stages = dev.assets()
-    page.goto(f"{dev.url}/asset-groups")
-    page.get_by_role("button", name="Materialize all").wait_for()
-    page.mouse.click(1000, 900, button="right")
-    page.get_by_role("menuitem", name="Expand all groups").click()
-    for stage in stages:
-        # Long names are shortened in their middle.
-        expect(page.get_by_text(re.compile(f"^{stage[:4]}.*{stage[-4:]}$")).first).to_be_visible()
-
-    page.get_by_role("button", name="Materialize all").click()
-    page.locator('a[href*="/runs/"]').first.click()
-    page.wait_for_url(re.compile("/runs/.+"))
-    page.get_by_text("Success", exact=True).first.wait_for(timeout=RUN_SECONDS * 1000)
-    expect(page.get_by_text(f"{len(stages)} assets")).to_be_visible()
+    assets = dev.assets()
+    open_graph(page, dev)
+    for asset in assets:
+        expect(on_graph(page, asset)).to_be_visible()
+    materialise_all(page)
+    expect(page.get_by_text(f"{len(assets)} assets")).to_be_visible()
     expect(page.get_by_text(f"{len(PROMISES)} checks")).to_be_visible()
     (run,) = dev.runs().values()
     assert run["status"] == "SUCCESS"
 
-    page.goto(f"{dev.url}/assets/diversity_metrics")
-    table = page.locator("table", has=page.get_by_role("cell", name="sequences random", exact=True)).last
+    table = open_metrics(page, dev)
     for order in ("original", "random", "curated", "sequences"):
         expect(table.get_by_role("cell", name=order, exact=True)).to_be_visible()
-    page.get_by_text("[Show Markdown]").first.click()
-    picture = page.get_by_role("img", name="orders compared")
+    picture = show_picture(page)
     expect(picture).to_be_visible()
     assert picture.evaluate("image => image.naturalWidth") > 300
 

@@ -31,6 +31,7 @@ from dagster_divorder.view.report.cloud import cloud
 from dagster_divorder.view.report.html import Markup, fill
 from dagster_divorder.view.report.page import page
 from dagster_divorder.view.report.section import Section
+from dagster_divorder.view.report.style import STYLE
 from dagster_divorder.view.report.table import Column, table
 from dagster_divorder.view.report.verdict import Judgement, sentences
 from tests.view.html_page import check
@@ -166,6 +167,34 @@ def test_charts_are_in_the_pages_colours_and_typeface() -> None:
     used = set(re.findall(r"var\(--([a-z]+)\)", body))
     assert {"ink", "muted", "rule", "original", "sequences"} - used <= {"ink"} and used <= set(chart.COLOURS)
     check(a_page(a_chart()))
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance, as WCAG 2 has it."""
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    channels = np.array([int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)])
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_and_lines_stand_out_in_light_in_dark_and_on_paper() -> None:
+    palettes = [
+        dict(re.findall(r"--([a-z-]+): (#[0-9a-f]+)", of)) for of in re.findall(r":root {(.*?)}", STYLE, re.S)
+    ]
+    assert len(palettes) == 3
+    for palette in palettes:
+        for ground in ("ground", "surface", "mark"):
+            for text in ("ink", "muted", "accent", "original"):
+                assert contrast(palette[text], palette[ground]) >= 4.5, (text, ground)
+            for line in ("shuffled", "curated", "sequences"):
+                assert contrast(palette[line], palette[ground]) >= 3, (line, ground)
+        for stamp in ("good", "bad", "open"):
+            assert contrast(palette[stamp], palette[f"{stamp}-ground"]) >= 4.5
 
 
 def test_numbers_of_a_chart_can_be_searched() -> None:

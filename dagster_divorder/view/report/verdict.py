@@ -81,16 +81,18 @@ def sentences(judgement: Judgement) -> tuple[str, str]:
         )
     claim = "This order keeps the windows of training at the corpus’s own mix better than shuffling does."
     before, shuffled, ours = (metrics[name] for name in ("original", "sequences_random", "sequences"))
+    compared = [c.trait for c in verdict.comparisons]
+    trait = "cluster" if "cluster" in compared else compared[0]
     if any(c.window == "batch" for c in verdict.comparisons):
-        worst = [points(of["windows"]["batch"]["cluster"]["worst"]) for of in (ours, shuffled, before)]
+        worst = [points(of["windows"]["batch"][trait]["worst"]) for of in (ours, shuffled, before)]
         return claim, (
-            f"Wherever a batch of {ours['batch']:,} sequences starts, no cluster’s share strays from the "
+            f"Wherever a batch of {ours['batch']:,} sequences starts, no {trait}’s share strays from the "
             f"corpus’s by more than {worst[0]} percentage points, against {worst[1]} after shuffling and "
             f"{worst[2]} in the original order."
         )
-    mean = [points(of["windows"]["sequence"]["cluster"]["mean"]) for of in (ours, shuffled, before)]
+    mean = [points(of["windows"]["sequence"][trait]["mean"]) for of in (ours, shuffled, before)]
     return claim, (
-        f"In a sequence of {ours['sequence_length']:,} tokens the cluster that strays most is {mean[0]} "
+        f"In a sequence of {ours['sequence_length']:,} tokens the {trait} that strays most is {mean[0]} "
         f"percentage points off on average, against {mean[1]} after shuffling and {mean[2]} in the original "
         "order; there are too few batches to compare."
     )

@@ -116,6 +116,7 @@ def test_names_do_not_lie_over_each_other(spread):
         boxes = [text.get_window_extent(renderer) for text in axes.texts]
         shown = [text.get_text() for text in axes.texts]
     assert names[0] in shown, "the largest cluster comes first"
+    assert all(axes.bbox.x0 - 1 <= box.x0 and box.x1 <= axes.bbox.x1 + 1 for box in boxes)
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
     assert 1 <= len(shown) <= view.NAMED and (spread < 30.0 or len(shown) >= 10)
 

@@ -1,0 +1,39 @@
+"""The asset external_embeddings, and that an output is made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+import numpy as np
+
+from dagster_divorder.settings import load_settings
+from tests.defs.conftest import metadata_of
+
+Load = Callable[[], dg.Definitions]
+
+
+def test_it_shows_what_was_read_and_clusters_follow(config: Path, load: Load) -> None:
+    config.write_text(config.read_text() + '[embedding]\nkind = "external"\npath = "vectors.npy"\npca = 4\n')
+    np.save(config.parent / "vectors.npy", np.random.default_rng(0).normal(size=(120, 6)))
+    defs = load()
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = dg.materialize(
+            list(defs.assets or []),  # type: ignore[arg-type]
+            selection=dg.AssetSelection.assets("clusters").upstream(),
+            instance=instance,
+            resources={"settings": load_settings(config)},
+        )
+    assert run.success
+    made = metadata_of(run)
+    assert "shallow_embeddings" not in made
+    shown = {name: value.value for name, value in made["external_embeddings"].items()}
+    assert (shown["rows"], shown["dim"], shown["dtype"]) == (120, 6, "float64")
+    assert (shown["path"], shown["read"]) == (
+        str(config.parent / "vectors.npy"),
+        "first run with these vectors",
+    )
+    clusters = made["clusters"]
+    assert (clusters["vectors"].value, clusters["pca"].value) == ("external_embeddings", 4)
+    assert 0.5 < float(clusters["explained_variance"].value) < 1

@@ -1,0 +1,313 @@
+"""The stage of deep embeddings: what it stores, what it reuses, what its key hangs on, and that a kill loses nothing."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import SettingsError
+from dagster_divorder.models.deep import Model, load
+from dagster_divorder.models.embed import NOT_FINITE, make_embedder
+from dagster_divorder.models.reading import read
+from dagster_divorder.models.tensor_parallel import Group
+from dagster_divorder.models.tokenize import load_encoder
+from dagster_divorder.pipeline import deep_embeddings, run_all
+from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
+from dagster_divorder.store import ingest, inputs
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import View
+from tests.conftest import topic_records, write_jsonl
+from tests.tiny_models import AFFIXES, CONTEXT, save_model, save_tokenizer
+
+STAGE = "deep_embeddings"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    for kind in ("bert", "llama"):
+        save_model(folder / kind, kind)
+        save_tokenizer(folder / kind, *AFFIXES[kind])
+    return {kind: folder / kind for kind in ("bert", "llama")}
+
+
+@pytest.fixture(autouse=True)
+def small_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 20)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "docs.jsonl", topic_records(10))
+
+
+Make = Callable[..., Settings]
+
+
+def run(settings: Settings, progress: Any = None) -> Receipt:
+    return run_all(settings, progress or Silent(), needed(settings, STAGE))[STAGE]
+
+
+def stored(settings: Settings, name: str = "vectors") -> np.ndarray:
+    """An array of the stage by accepted record, in input order."""
+    store = LocalStore(settings.store.path)
+    raw_docs, deep = load_receipt(store, "raw_docs"), load_receipt(store, STAGE)
+    assert raw_docs and deep
+    view = View.load(store, raw_docs.files["view"])
+    parts = [arrays[name] for _, arrays in StageFiles(store, STAGE, deep.key).each(view.documents)]
+    return np.concatenate(parts)[view.document_row]
+
+
+def texts_of(corpus: Path) -> list[str]:
+    import orjson
+
+    return [orjson.loads(line)["text"] for line in corpus.read_bytes().splitlines()]
+
+
+def expected(folder: Path, texts: list[str], **options: Any) -> np.ndarray:
+    encoded = load_encoder(folder).encode(texts)
+    return make_embedder(load(folder, read(folder, **options)), chunk=False, threads=1).embed(*encoded).vectors
+
+
+def test_a_model_with_a_tokenizer_of_its_own(
+    corpus: Path, make_settings: Make, models: dict[str, Path]
+) -> None:
+    settings = make_settings(deep={"model": str(models["bert"])})
+    receipt = run(settings)
+    texts = texts_of(corpus)
+    np.testing.assert_allclose(stored(settings), expected(models["bert"], texts), atol=1e-5)
+    lengths = load_encoder(models["bert"]).encode(texts)[1]
+    np.testing.assert_array_equal(stored(settings, "tokens"), lengths)
+    unseen = np.maximum(lengths - (CONTEXT - 2), 0)
+    report = receipt.report
+    assert report["documents"] == report["new_documents"] == len(texts)
+    assert (report["dim"], report["pooling"], report["max_tokens"]) == (32, "mean", CONTEXT)
+    assert (report["device"], report["dtype"]) == ("cpu", "float32")
+    assert report["tokens"] == lengths.sum()
+    assert report["truncated_documents"] == (unseen > 0).sum() > 0
+    assert report["unseen_tokens"] == pytest.approx(unseen.sum() / lengths.sum(), abs=1e-4)
+    assert report["flagged_documents"] == report["out_of_memory"] == 0
+    assert report["tokens_per_second"] > 0 and 0 <= report["padding"] < 0.5
+
+
+def test_the_base_models_tokens_are_not_made_again(
+    corpus: Path, make_settings: Make, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(model={"base": str(models["llama"])}, deep={"max_tokens": 20})
+    monkeypatch.setattr(deep_embeddings, "load_encoder", lambda *_, **__: pytest.fail("tokenised again"))
+    run(settings)
+    found = expected(models["llama"], texts_of(corpus), max_tokens=20)
+    np.testing.assert_allclose(stored(settings), found, atol=1e-5)
+
+
+def test_what_is_there_is_not_computed_or_loaded_again(
+    corpus: Path, make_settings: Make, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(deep={"model": str(models["bert"]), "stored": "float16"})
+    first = run(settings)
+    vectors = stored(settings)
+    assert vectors.dtype == np.float16
+    with monkeypatch.context() as patch:
+        patch.setattr(deep_embeddings, "read", lambda *_, **__: pytest.fail("the model was looked at"))
+        again = run(settings)
+    assert (again.key, again.version) == (first.key, first.version)
+    assert again.report["new_documents"] == 0
+    for name in ("dim", "max_tokens", "tokens", "truncated_documents", "device"):
+        assert again.report[name] == first.report[name]
+    write_jsonl(corpus, [*topic_records(10), {"text": "one more"}])
+    appended = run(settings)
+    assert appended.report["new_documents"] == 1
+    assert appended.key == first.key != appended.version
+    np.testing.assert_array_equal(stored(settings)[:-1], vectors)
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"tensor_parallel": 2}, True),
+        ({"device": "cpu"}, True),
+        ({"dtype": "float32"}, True),
+        ({"pooling": "mean"}, True),
+        ({"max_tokens": CONTEXT}, True),
+        ({"pca": 3}, True),
+        ({"dtype": "bfloat16"}, False),
+        ({"pooling": "cls"}, False),
+        ({"max_tokens": 20}, False),
+        ({"long_documents": "chunk"}, False),
+        ({"stored": "float16"}, False),
+    ],
+    ids=str,
+)
+def test_the_key_is_what_settings_come_to(
+    corpus: Path, make_settings: Make, models: dict[str, Path], change: dict[str, Any], same: bool
+) -> None:
+    keys = []
+    for more in ({}, change):
+        settings = make_settings(deep={"model": str(models["bert"]), **more})
+        keys.append(key_of(settings))
+    assert (keys[0] == keys[1]) is same
+
+
+def key_of(settings: Settings) -> str:
+    """The key that a run would have, without one."""
+    run_all(settings, Silent(), ["raw_docs", "base_model", "token_counts"])
+    here = Run(settings, LocalStore(settings.store.path), Silent())
+    model = deep_embeddings.load_deep_model(here)
+    embed = deep_embeddings._prepare(here, model, deep_embeddings.token_files(here))
+    assert isinstance(pickle.loads(pickle.dumps(embed)), deep_embeddings._Embed)
+    return embed.key(model.fingerprint)
+
+
+def test_another_device_has_another_key(
+    corpus: Path, make_settings: Make, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(deep={"model": str(models["bert"])})
+    here = key_of(settings)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert key_of(settings) != here
+
+
+def test_documents_without_a_finite_vector_are_named(
+    corpus: Path, make_settings: Make, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of the documents, one of them twice in the corpus."""
+    texts = texts_of(corpus)
+    marked = [texts[3], texts[25]]
+    ids, lengths = load_encoder(models["bert"]).encode(marked)
+    starts = [tuple(part[: CONTEXT - 2].tolist()) for part in np.split(ids, np.cumsum(lengths)[:-1])]
+    write_jsonl(corpus, [{"text": text} for text in [*texts, texts[3]]])
+
+    class Broken(Model):
+        def __call__(self, ids: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
+            vectors = super().__call__(ids, lengths).clone()
+            for row, length in enumerate(lengths):
+                if tuple(ids[row, 1 : length - 1].tolist()) in starts:
+                    vectors[row, 0] = torch.nan
+            return vectors
+
+    def load_broken(*arguments: Any, **options: Any) -> Model:
+        whole = load(*arguments, **options)
+        broken = Broken(whole.module, whole.reading)
+        broken.dims = whole.dims
+        return broken
+
+    class Notes(Silent):
+        def note(self, message: str) -> None:
+            notes.append(message)
+
+    notes: list[str] = []
+    monkeypatch.setattr("dagster_divorder.models.deep.load", load_broken)
+    settings = make_settings(deep={"model": str(models["bert"])})
+    report = run(settings, Notes()).report
+    flagged = stored(settings, "flagged")
+    assert np.flatnonzero(flagged == NOT_FINITE).tolist() == [3, 25, len(texts)]
+    assert np.isfinite(stored(settings)).all()
+    assert report["flagged_documents"] == len(report["flagged_ids"]) == 2
+    assert any("2 documents have no finite vector" in note for note in notes)
+
+
+KILLED = """
+import os, signal, sys
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline import run_all
+from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.settings import load_settings
+from dagster_divorder.store import ingest, inputs
+from dagster_divorder.store.stages import StageFiles
+
+ingest.FRAGMENT_ROWS, inputs.BLOCK_BYTES = 20, 4096
+put, count = StageFiles.put, 0
+
+def put_two(self, fragment, arrays):
+    global count
+    put(self, fragment, arrays)
+    count += self.stage == "deep_embeddings"
+    if count == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+StageFiles.put = put_two
+settings = load_settings(sys.argv[1])
+run_all(settings, Silent(), needed(settings, "deep_embeddings"))
+"""
+
+
+def test_a_killed_run_goes_on_at_the_fragment(
+    corpus: Path, make_settings: Make, models: dict[str, Path], tmp_path: Path
+) -> None:
+    settings = make_settings(deep={"model": str(models["bert"])})
+    config = tmp_path / "divorder.toml"
+    config.write_text(
+        f'[input]\npaths = ["docs.jsonl"]\n[store]\npath = "store"\n[model]\nvocab_size = 512\ndim = 16\n'
+        f'[deep]\nmodel = "{models["bert"]}"\n'
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(config)], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    there = {path: path.stat().st_ino for path in (settings.store.path / "stages" / STAGE).rglob("*.safetensors")}
+    assert len(there) == 2
+    receipt = run(settings)
+    assert receipt.report["reused_documents"] == 40
+    assert receipt.report["new_documents"] == 1
+    assert {path: path.stat().st_ino for path in there} == there
+    never = make_settings(deep={"model": str(models["bert"])}, store={"path": tmp_path / "never"})
+    assert run(never).version == receipt.version
+    np.testing.assert_array_equal(stored(settings), stored(never))
+
+
+def fail_in_rank_one(item: str) -> None:
+    import os
+
+    if os.environ["RANK"] == "1":
+        raise SettingsError(f"rank one refuses {item}")
+    torch.distributed.barrier()
+
+
+@pytest.mark.skipif(
+    __import__("importlib.util").util.find_spec("accelerate") is None, reason="needs pip install accelerate"
+)
+def test_two_processes_share_a_model(
+    corpus: Path, make_settings: Make, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(deep={"model": str(models["llama"]), "tensor_parallel": 2})
+    free = deep_embeddings._free
+    monkeypatch.setattr(deep_embeddings, "_free", lambda device: None)
+    shared = run(settings)
+    alone = make_settings(deep={"model": str(models["llama"])}, store={"path": tmp_path / "alone"})
+    assert run(alone).version == shared.version
+    np.testing.assert_allclose(stored(settings), stored(alone), atol=1e-5)
+    (group,) = deep_embeddings._groups.values()
+    with pytest.raises(SettingsError, match="rank one refuses the item") as caught:
+        group(lambda limit: fail_in_rank_one, "the item")
+    assert "in rank 1" in caught.value.__notes__[0]
+    free("cpu")
+    assert not deep_embeddings._groups
+
+
+def test_groups_of_gpus(monkeypatch: pytest.MonkeyPatch, models: dict[str, Path]) -> None:
+    started: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(deep_embeddings, "Group", lambda *arguments: started.append(arguments) or Group(1, "cpu"))
+    monkeypatch.setattr(deep_embeddings, "_groups", {})
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    for worker, visible, expected in (("0", None, ["0", "1", "2"]), ("1", "7,5,4,3,2,1", ["3", "2", "1"])):
+        monkeypatch.setenv("DAGSTER_DIVORDER_WORKER", worker)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible) if visible else None
+        deep_embeddings._groups.clear()
+        deep_embeddings._group(3, "cuda")
+        assert started.pop() == (3, "cuda", expected)

@@ -1,0 +1,36 @@
+"""Debian's Chromium without a window, driven by Playwright."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+CHROMIUM = "/usr/bin/chromium"
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+
+
+@contextmanager
+def open_browser(profile: Path, width: int = 1600, height: int = 1000) -> Iterator[Page]:
+    """A page of a browser that keeps its own in a new folder."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # Without a locale Dagster's page stays blank in a headless Chromium.
+        browser = playwright.chromium.launch_persistent_context(
+            profile,
+            executable_path=CHROMIUM,
+            args=FLAGS,
+            locale="en-US",
+            viewport={"width": width, "height": height},
+        )
+        browser.set_default_timeout(120_000)
+        yield browser.new_page()
+        browser.close()
