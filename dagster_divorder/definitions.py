@@ -12,6 +12,7 @@ from dagster_divorder.defs.checks import CHECKS
 from dagster_divorder.defs.cluster_map import cluster_map
 from dagster_divorder.defs.clusters import clusters
 from dagster_divorder.defs.curated_output import curated_output
+from dagster_divorder.defs.deep_embeddings import deep_embeddings
 from dagster_divorder.defs.diversity_metrics import diversity_metrics
 from dagster_divorder.defs.external_embeddings import external_embeddings
 from dagster_divorder.defs.greedy_order import greedy_order
@@ -39,6 +40,7 @@ ASSETS = [
     base_model,
     token_counts,
     shallow_embeddings,
+    deep_embeddings,
     external_embeddings,
     k_calibration,
     clusters,

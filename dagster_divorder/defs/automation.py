@@ -21,8 +21,7 @@ MATERIALIZE = "__ASSET_JOB"
 """The name that Dagster gives to runs of assets picked by hand."""
 
 SILENT_SECONDS = 60.0
-"""A run whose log has been still for this long, and that does not hold the store, is taken for dead: one whose machine
-or terminal was killed stays STARTED for ever."""
+"""A run whose log has been still for this long, and that does not hold the store, is dead."""
 
 _ENDED = {dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED}
 _UNDER_WAY = [status for status in dg.DagsterRunStatus if status not in _ENDED]
@@ -40,8 +39,10 @@ def watch_input(settings: Settings) -> dg.SensorDefinition:
         f"{settings.automation.settle_seconds:g} s (automation.settle_seconds). Only what is new is computed.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        if dead := fail_dead_runs(context.instance, settings):
+            return dg.SkipReason(f"run {', '.join(dead)} was found dead, and is tried again")
         cursor = Cursor.from_json(context.cursor)
-        found = look(settings, cursor, time.time(), lambda: run_in_progress(context.instance, settings))
+        found = look(settings, cursor, time.time(), lambda: run_in_progress(context.instance))
         if found.cursor != cursor:
             context.update_cursor(found.cursor.to_json())
         return dg.RunRequest(tags={WHY: found.reason}) if found.start else dg.SkipReason(found.reason)
@@ -49,13 +50,32 @@ def watch_input(settings: Settings) -> dg.SensorDefinition:
     return sensor
 
 
-def run_in_progress(instance: dg.DagsterInstance, settings: Settings) -> str | None:
+def run_in_progress(instance: dg.DagsterInstance) -> str | None:
     """Which run of ours is queued or running, for people; None if there is none."""
-    for run in instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY)):
-        ours = run.job_name in JOBS or run.job_name == MATERIALIZE
-        if ours and (run.status != dg.DagsterRunStatus.STARTED or _is_alive(instance, settings, run.run_id)):
-            return f"run {run.run_id[:8]} ({run.job_name}) is {run.status.value.lower()}"
+    for run in _our_runs(instance, _UNDER_WAY):
+        return f"run {run.run_id[:8]} ({run.job_name}) is {run.status.value.lower()}"
     return None
+
+
+def fail_dead_runs(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
+    """Say of a run whose process is gone that it failed, so that it is tried again (`run_retries`) and holds up nothing;
+    which runs these are.
+
+    Dagster sees to that where the process of the run alone was killed. Where its own were too, as when the machine goes
+    down, the run would stay STARTED for ever, and what had changed would not be curated before the next change.
+    """
+    started = _our_runs(instance, [dg.DagsterRunStatus.STARTED])
+    dead = [run for run in started if not _is_alive(instance, settings, run.run_id)]
+    for run in dead:
+        instance.report_run_failed(
+            run, "Its process is gone: Dagster or the machine was stopped while it ran."
+        )
+    return [run.run_id[:8] for run in dead]
+
+
+def _our_runs(instance: dg.DagsterInstance, statuses: list[dg.DagsterRunStatus]) -> list[dg.DagsterRun]:
+    runs = instance.get_runs(dg.RunsFilter(statuses=statuses))
+    return [run for run in runs if run.job_name in JOBS or run.job_name == MATERIALIZE]
 
 
 def _is_alive(instance: dg.DagsterInstance, settings: Settings, run_id: str) -> bool:

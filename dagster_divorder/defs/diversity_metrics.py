@@ -19,8 +19,14 @@ def diversity_metrics(
 
     receipt = materialize(context, settings)
     measures = load_table(LocalStore(settings.store.path), receipt.files["table"])
-    shown: dict[str, Any] = {"orders": table(receipt.report["summary"])}
+    shown: dict[str, Any] = {"orders": table(_by_figure(receipt.report["summary"]))}
     if "picture" in receipt.files:
         file = settings.store.path / receipt.files["picture"]
         shown["ordering_comparison"] = picture(file, "orders compared")
     return result(receipt, {**shown, "measures": table(measures)})
+
+
+def _by_figure(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Orders side by side, a line a figure: people compare along a line."""
+    figures = [name for name in rows[0] if name != "order"]
+    return [{"figure": name, **{row["order"]: row[name] for row in rows}} for name in figures]

@@ -19,6 +19,9 @@ from dagster_divorder.store.receipts import Receipt, load_receipt
 PICTURE_BYTES = 300_000
 """A picture shown inside the page is made smaller until it takes no more: Dagster keeps it with every run's events."""
 
+PICTURE_WIDTH = 1080
+"""Pixels that Dagster shows side by side on a common screen; it cuts off what is beyond."""
+
 # Shown by each asset in its own form, or of no use to a reader.
 _NOT_SHOWN = {
     "cluster_sizes",
@@ -28,6 +31,7 @@ _NOT_SHOWN = {
     "corpus",
     "files",
     "folder",
+    "source",
     "tokenized_as",
     "seconds_per_new_document",
 }
@@ -74,27 +78,29 @@ def table(rows: list[dict[str, Any]]) -> dg.MetadataValue[Any]:
 
 
 def picture(file: Path, what: str) -> dg.MarkdownMetadataValue:
-    """A PNG file inside the page, with `what` it shows as its text; at most PICTURE_BYTES, smaller if need be."""
-    data = base64.b64encode(_within(file.read_bytes(), PICTURE_BYTES)).decode()
+    """A PNG file inside the page, with `what` it shows as its text; smaller than the file where that is too large."""
+    data = base64.b64encode(_within_bounds(file.read_bytes())).decode()
     return dg.MetadataValue.md(f"![{what}](data:image/png;base64,{data})")
 
 
-def _within(png: bytes, limit: int) -> bytes:
-    """A PNG of at most `limit` bytes: first with fewer colours, then of less width and height."""
-    if len(png) <= limit:
-        return png
+def _within_bounds(png: bytes) -> bytes:
+    """A PNG of at most PICTURE_BYTES and PICTURE_WIDTH: of less width and height, and with fewer colours."""
     import io
 
     from PIL import Image
 
-    original = Image.open(io.BytesIO(png)).convert("RGB")
-    share = 1.0
-    while len(png) > limit:
-        size = [max(1, round(side * share)) for side in original.size]
+    original = Image.open(io.BytesIO(png))
+    share = min(1.0, PICTURE_WIDTH / original.width)
+    if share == 1.0 and len(png) <= PICTURE_BYTES:
+        return png
+    while True:
+        size = (max(1, round(original.width * share)), max(1, round(original.height * share)))
         file = io.BytesIO()
-        original.resize(size, Image.Resampling.LANCZOS).quantize(128).save(file, "PNG", optimize=True)
-        png, share = file.getvalue(), share * 0.8
-    return png
+        smaller = original.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+        smaller.quantize(128).save(file, "PNG", optimize=True)
+        if len(file.getvalue()) <= PICTURE_BYTES:
+            return file.getvalue()
+        share *= 0.8
 
 
 def _version(store: LocalStore, stage: str) -> str | None:

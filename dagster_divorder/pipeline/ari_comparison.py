@@ -44,6 +44,8 @@ K = 30
 
 DIFFERENT = 0.3
 AS_MUCH = 0.8
+SOMETHING = 0.01
+"""Bits a word; clusters that tell less tell nothing."""
 
 MATCHED = 1_000
 """Clusters of either space that are matched, the first ones, which were the largest when they were fitted."""
@@ -123,7 +125,7 @@ def verdict(found: Agreement, bits: dict[str, float]) -> tuple[str, str]:
             "one, at a higher cost."
         )
     different = f"ARI {found.ari:.3f}, under {DIFFERENT}: the deep space holds different structure"
-    if ours > 0 and ours >= AS_MUCH * theirs:
+    if ours >= max(SOMETHING, AS_MUCH * theirs):
         return "deep", f"{different}, and {told}: it is worth using."
     return "shallow", (
         f"{different}, but {told}; less than {AS_MUCH:.0%} of these says that the difference has too little to do with "

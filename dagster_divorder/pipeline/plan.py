@@ -4,8 +4,9 @@ Reads the input as a run does, parsing what was never seen, and stores nothing. 
 the key that it would have, so results kept from other settings count as there; a stage that looks at all documents
 together, in the history of its results. Times are the last measured seconds a new document.
 Known weakness: only a run shows that new documents lie too far from the centroids (`clusters.refit = "auto"`), that a
-known document has another vector in `embedding.path`, and what a measure that is taken again recommends. How much of
-the corpus has changed since a measure is told from the number of documents alone.
+known document has another vector in `embedding.path`, that `deep.model` is another checkpoint or its device another one
+than last time, and what a measure that is taken again recommends. How much of the corpus has changed since a measure is
+told from the number of documents alone.
 """
 
 from __future__ import annotations
@@ -111,6 +112,7 @@ class _Planner:
             "base_model": self._base_model,
             "token_counts": self._token_counts,
             "shallow_embeddings": self._shallow_embeddings,
+            "deep_embeddings": self._deep_embeddings,
             "external_embeddings": self._external_embeddings,
             "ari_comparison": self._ari_comparison,
             "k_calibration": self._k_calibration,
@@ -173,6 +175,22 @@ class _Planner:
             return self._all()
         key = vectors_key(self.run.settings, self.model, self.keys["token_counts"])
         return self._per_document("shallow_embeddings", key)
+
+    def _deep_embeddings(self) -> _Work:
+        """Under the key of an earlier run with these settings: which device it would be tells only a run."""
+        stage, store = "deep_embeddings", self.run.store
+        keys = [folder.rsplit("/", 1)[1] for folder in store.folders(f"stages/{stage}")]
+        for made in reversed(load_history(store, stage)):
+            records = made.uses["raw_docs"]
+            expected = {
+                "base_model": self.versions.get("base_model"),
+                "token_counts": content_hash(self.keys.get("token_counts"), records),
+            }
+            if made.recipe == self.run.settings.recipe(stage) and expected.items() <= made.uses.items():
+                for key in keys:
+                    if content_hash(key, records) == made.version:
+                        return self._per_document(stage, key)
+        return self._all()
 
     def _external_embeddings(self) -> _Work:
         path = self.run.settings.embedding.path

@@ -16,6 +16,7 @@ import xxhash
 from safetensors.numpy import load, save
 
 _DTYPES = {
+    "F16": "<f2",
     "F32": "<f4",
     "F64": "<f8",
     "I32": "<i4",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import dagster as dg
@@ -117,7 +118,7 @@ def test_runs_of_others_do_not_count(settings: Settings, config: Path, instance:
 
 
 @pytest.mark.parametrize("holds_the_store", [True, False])
-def test_a_run_whose_process_was_killed_holds_nothing_up(
+def test_a_run_whose_process_was_killed_is_said_to_have_failed(
     settings: Settings,
     config: Path,
     instance: dg.DagsterInstance,
@@ -127,14 +128,19 @@ def test_a_run_whose_process_was_killed_holds_nothing_up(
     daemon = Daemon(settings, instance)
     daemon.tick()
     append(config)
-    run = create_run_for_test(instance, job_name="curate", status=dg.DagsterRunStatus.STARTED)
+    run, theirs = (
+        create_run_for_test(instance, job_name=job, status=dg.DagsterRunStatus.STARTED)
+        for job in ("curate", "theirs")
+    )
     instance.report_engine_event("alive", run)
     assert "is started" in str(daemon.tick())
     # It is silent from then on.
     later = time.time() + SILENT_SECONDS + 1
     monkeypatch.setattr("dagster_divorder.defs.automation.time.time", lambda: later)
-    if holds_the_store:
-        with LocalStore(settings.store.path).lease():
-            assert "is started" in str(daemon.tick())
-    else:
-        assert isinstance(daemon.tick(), dg.RunRequest)
+    with LocalStore(settings.store.path).lease() if holds_the_store else nullcontext():
+        said = str(daemon.tick())
+        assert ("found dead" in said) != holds_the_store
+        assert isinstance(daemon.tick(), dg.RunRequest) != holds_the_store
+    statuses = [instance.get_runs(dg.RunsFilter(run_ids=[one.run_id]))[0].status for one in (run, theirs)]
+    dead = dg.DagsterRunStatus.STARTED if holds_the_store else dg.DagsterRunStatus.FAILURE
+    assert statuses == [dead, dg.DagsterRunStatus.STARTED]

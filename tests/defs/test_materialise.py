@@ -18,7 +18,7 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 from PIL import Image
 
-from dagster_divorder.defs.stage import PICTURE_BYTES, picture
+from dagster_divorder.defs.stage import PICTURE_BYTES, PICTURE_WIDTH, picture
 from dagster_divorder.engine.progress import Log
 from dagster_divorder.pipeline.graph import needed, upstream
 from dagster_divorder.settings import Settings, load_settings
@@ -93,8 +93,9 @@ def test_every_asset_reports_figures_and_a_second_run_changes_nothing(load: Load
 
 def check_evidence(made: dict[str, dict[str, Any]], settings: Settings) -> None:
     """What tables and pictures of the assets show."""
-    orders = [record.data["order"] for record in made["diversity_metrics"]["orders"].records]
-    assert orders == ["original", "random", "curated", "sequences random", "sequences"]
+    orders = [record.data for record in made["diversity_metrics"]["orders"].records]
+    assert list(orders[0]) == ["figure", "original", "random", "curated", "sequences random", "sequences"]
+    assert {"distinct clusters a sequence", "batch TV, clusters"} <= {row["figure"] for row in orders}
     measures = [record.data for record in made["diversity_metrics"]["measures"].records]
     windows = {"sequence", "sequence (flush)", "batch", "batch (anywhere)", "prefix", "corpus"}
     assert {row["window"] for row in measures} >= windows
@@ -194,13 +195,15 @@ def test_progress_and_what_was_new_are_in_the_log_of_the_run(
     assert any(line.startswith("token_counts: 120 documents, 120 new, 0 reused") for line in said)
 
 
-@pytest.mark.parametrize("side", [40, 300])
+@pytest.mark.parametrize("side", [40, 300, 700])
 def test_a_picture_on_the_page_is_of_bounded_size(tmp_path: Path, side: int) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (side, 2 * side, 3), dtype=np.uint8)
+    noise[200:, 200:] = 0
     file = tmp_path / "noise.png"
     Image.fromarray(noise).save(file)
     (shown,) = pictures({"noise": picture(file, "noise")}).values()
     assert len(shown) <= PICTURE_BYTES
     width, height = Image.open(io.BytesIO(shown)).size
+    assert width <= PICTURE_WIDTH
     assert width == pytest.approx(2 * height, abs=2)
     assert (shown == file.read_bytes()) == (side == 40)

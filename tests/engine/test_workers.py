@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dagster_divorder.engine.local import count_workers, each
+from dagster_divorder.engine.local import count_workers, each, worker_number
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, WorkerError
 from dagster_divorder.pipeline import run_stage, token_counts
@@ -28,6 +28,10 @@ def square(number: int) -> int:
 
 def process_and_threads(_: int) -> tuple[int, str | None]:
     return os.getpid(), os.environ.get("OPENBLAS_NUM_THREADS")
+
+
+def number_and_threads(_: int) -> tuple[int, str | None]:
+    return worker_number(), os.environ.get("RAYON_NUM_THREADS")
 
 
 def refuse_three(number: int) -> int:
@@ -60,6 +64,12 @@ def test_workers_are_other_processes_with_one_thread_a_library() -> None:
     found = list(each(process_and_threads, range(4), 2))
     assert os.getpid() not in {process for process, _ in found}
     assert {threads for _, threads in found} == {"1"}
+
+
+def test_workers_are_numbered_and_may_have_more_threads() -> None:
+    found = set(each(number_and_threads, range(60), 3, threads=2))
+    assert found == {(0, "2"), (1, "2"), (2, "2")}
+    assert worker_number() == 0
 
 
 def test_an_error_of_the_function_is_raised_as_it_is() -> None:
@@ -128,9 +138,9 @@ def test_tokens_do_not_depend_on_the_number_of_workers(
     monkeypatch.setattr(token_counts, "WORKER_BYTES", 1)
     asked: list[int] = []
 
-    def watched(function: Any, items: Any, workers: int) -> Any:
+    def watched(function: Any, items: Any, workers: int, **options: Any) -> Any:
         asked.append(workers)
-        return each(function, items, workers)
+        return each(function, items, workers, **options)
 
     monkeypatch.setattr("dagster_divorder.pipeline.fragments.each", watched)
     found = []

@@ -21,7 +21,15 @@ pytestmark = pytest.mark.skipif(
 )
 ALIKE = ["A man is eating food.", "Someone has a meal."]
 OTHER = "The bank raised its interest rate by a quarter of a per cent."
-DOCUMENTS = [*ALIKE, OTHER, TEXTS[0], "Äpfel über 漢字 👍🏽, naïve", "x", " ".join(TEXTS), "[CLS] spelled [SEP] out"]
+DOCUMENTS = [
+    *ALIKE,
+    OTHER,
+    TEXTS[0],
+    "Äpfel über 漢字 👍🏽, naïve",
+    "x",
+    " ".join(TEXTS),
+    "[CLS] spelled [SEP] out",
+]
 
 
 @pytest.fixture(scope="module")

@@ -146,7 +146,7 @@ def test_deep_vectors_are_taken_for_another_structure_that_tells_as_much(
         (DIFFERENT, 0.2, 0.9, "shallow"),
         (DIFFERENT - 1e-6, 0.2, 0.2 * AS_MUCH, "deep"),
         (DIFFERENT - 1e-6, 0.2, 0.2 * AS_MUCH - 1e-6, "shallow"),
-        (0.0, 0.0, 0.0, "shallow"),
+        (0.0, 0.0, 0.001, "shallow"),
         (0.0, 0.0, 0.1, "deep"),
     ],
 )

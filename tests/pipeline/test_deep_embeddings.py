@@ -1,7 +1,8 @@
-"""The stage of deep embeddings: what it stores, what it reuses, what its key hangs on, and that a kill loses nothing."""
+"""The stage of deep embeddings: what it stores and reuses, what its key hangs on, and that a kill loses nothing."""
 
 from __future__ import annotations
 
+import importlib.util
 import pickle
 import signal
 import subprocess
@@ -81,7 +82,9 @@ def texts_of(corpus: Path) -> list[str]:
 
 def expected(folder: Path, texts: list[str], **options: Any) -> np.ndarray:
     encoded = load_encoder(folder).encode(texts)
-    return make_embedder(load(folder, read(folder, **options)), chunk=False, threads=1).embed(*encoded).vectors
+    return (
+        make_embedder(load(folder, read(folder, **options)), chunk=False, threads=1).embed(*encoded).vectors
+    )
 
 
 def test_a_model_with_a_tokenizer_of_its_own(
@@ -249,6 +252,7 @@ run_all(settings, Silent(), needed(settings, "deep_embeddings"))
 def test_a_killed_run_goes_on_at_the_fragment(
     corpus: Path, make_settings: Make, models: dict[str, Path], tmp_path: Path
 ) -> None:
+    write_jsonl(corpus, topic_records(15))
     settings = make_settings(deep={"model": str(models["bert"])})
     config = tmp_path / "divorder.toml"
     config.write_text(
@@ -260,11 +264,13 @@ def test_a_killed_run_goes_on_at_the_fragment(
         [sys.executable, "-c", KILLED, str(config)], cwd=root, capture_output=True, text=True, check=False
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
-    there = {path: path.stat().st_ino for path in (settings.store.path / "stages" / STAGE).rglob("*.safetensors")}
+    there = {
+        path: path.stat().st_ino for path in (settings.store.path / "stages" / STAGE).rglob("*.safetensors")
+    }
     assert len(there) == 2
     receipt = run(settings)
     assert receipt.report["reused_documents"] == 40
-    assert receipt.report["new_documents"] == 1
+    assert receipt.report["new_documents"] == 20
     assert {path: path.stat().st_ino for path in there} == there
     never = make_settings(deep={"model": str(models["bert"])}, store={"path": tmp_path / "never"})
     assert run(never).version == receipt.version
@@ -279,11 +285,13 @@ def fail_in_rank_one(item: str) -> None:
     torch.distributed.barrier()
 
 
-@pytest.mark.skipif(
-    __import__("importlib.util").util.find_spec("accelerate") is None, reason="needs pip install accelerate"
-)
+@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="needs pip install accelerate")
 def test_two_processes_share_a_model(
-    corpus: Path, make_settings: Make, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Path,
+    make_settings: Make,
+    models: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = make_settings(deep={"model": str(models["llama"]), "tensor_parallel": 2})
     free = deep_embeddings._free
@@ -302,7 +310,9 @@ def test_two_processes_share_a_model(
 
 def test_groups_of_gpus(monkeypatch: pytest.MonkeyPatch, models: dict[str, Path]) -> None:
     started: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(deep_embeddings, "Group", lambda *arguments: started.append(arguments) or Group(1, "cpu"))
+    monkeypatch.setattr(
+        deep_embeddings, "Group", lambda *arguments: started.append(arguments) or Group(1, "cpu")
+    )
     monkeypatch.setattr(deep_embeddings, "_groups", {})
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     for worker, visible, expected in (("0", None, ["0", "1", "2"]), ("1", "7,5,4,3,2,1", ["3", "2", "1"])):

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 LIMIT = 200_000
 COLOURS = 64
+WIDTH = 2200
 MARGIN = 70.0
+CONTROLS = 48.0
+"""Pixels at the right of the graph that hold buttons."""
 SETTLE_MS = 3000
 
 
@@ -44,7 +47,7 @@ def graph(page: Page, dev: DagsterDev) -> bytes:
     """The graph alone, as wide as its assets lie."""
     boxes = [box for asset in dev.assets() if (box := on_graph(page, asset).bounding_box())]
     left, top = min(box["x"] for box in boxes) - MARGIN, min(box["y"] for box in boxes) - MARGIN
-    right = max(box["x"] + box["width"] for box in boxes) + MARGIN
+    right = min(max(box["x"] + box["width"] for box in boxes) + MARGIN, WIDTH - CONTROLS)
     bottom = max(box["y"] + box["height"] for box in boxes) + MARGIN
     clip = {"x": left, "y": top, "width": right - left, "height": bottom - top}
     return page.screenshot(clip=clip)  # type: ignore[arg-type]
@@ -64,7 +67,7 @@ def main() -> None:
             "DIVORDER_STORE__PATH": str(scratch / "store"),
             "DIVORDER_OUTPUT__PATH": str(scratch / "curated"),
         }
-        with dev, open_browser(scratch / "profile", width=2200, height=1100) as page:
+        with dev, open_browser(scratch / "profile", width=WIDTH, height=1100) as page:
             open_graph(page, dev)
             materialise_all(page)
             page.wait_for_timeout(SETTLE_MS)
@@ -73,8 +76,8 @@ def main() -> None:
             page.wait_for_timeout(SETTLE_MS)
             save(graph(page, dev), options.folder / "asset_graph.png")
             save(page.screenshot(), options.folder / "ui_graph.png")
-            page.set_viewport_size({"width": 1600, "height": 1000})
-            open_metrics(page, dev).scroll_into_view_if_needed()
+            page.set_viewport_size({"width": 1600, "height": 1150})
+            open_metrics(page, dev)
             page.wait_for_timeout(SETTLE_MS)
             save(page.screenshot(), options.folder / "ui_metrics.png")
             show_picture(page)

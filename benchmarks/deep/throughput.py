@@ -1,0 +1,222 @@
+"""Deep embeddings against the bare model on the same batches, and against one document at a time.
+
+    .venv/bin/python benchmarks/deep/throughput.py ../shared/data/newsgroups.jsonl.gz --model DIRECTORY
+        [--documents 1500] [--repeat 2] [--device auto] [--dtype auto] [--max-tokens 0]
+
+bare: `model(ids, mask)` in a loop over batches that were padded before, on all threads, nothing read, pooled or kept;
+bare, lanes: the same with a batch a thread (on a CPU). stage: what deep_embeddings does with a fragment, from stored
+texts or tokens to vectors. seed's way: each document tokenised and put through the model by itself, as the script does
+that this project grew from. All see the same windows. Loading the model is not counted. Ways take turns, the best of
+--repeat counts; processor time is less disturbed by other work on the machine.
+On a GPU also the share of what it reaches in a large bfloat16 matrix product.
+`--model bootstrap` trains the bootstrap base model and its decoder on these documents first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import torch
+
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.models.batches import batch_end, cut_windows
+from dagster_divorder.models.deep import Model, load
+from dagster_divorder.models.embed import Embedder, make_embedder
+from dagster_divorder.models.reading import Reading, quiet
+from dagster_divorder.pipeline import deep_embeddings, run_all
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.local import LocalStore
+
+
+def main() -> None:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("input", type=Path)
+    made.add_argument("--model", default="bootstrap")
+    made.add_argument("--documents", type=int, default=1500)
+    made.add_argument("--repeat", type=int, default=2)
+    made.add_argument("--device", default="auto")
+    made.add_argument("--dtype", default="auto")
+    made.add_argument("--max-tokens", type=int, default=0)
+    made.add_argument("--scratch", type=Path)
+    options = made.parse_args()
+    records = [orjson.loads(line) for line in gzip.open(options.input)]
+    chosen = np.random.default_rng(0).permutation(len(records))[: options.documents]
+    texts = list(dict.fromkeys(records[at]["text"] for at in chosen.tolist()))
+    with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+        report(measure(options, texts, Path(folder)))
+
+
+def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict[str, Any]:
+    corpus = folder / "docs.jsonl"
+    corpus.write_bytes(b"".join(orjson.dumps({"text": text}) + b"\n" for text in texts))
+    deep = {"device": options.device, "dtype": options.dtype, "max_tokens": options.max_tokens}
+    settings = Settings(
+        input={"paths": [str(corpus)]},
+        store={"path": folder / "store"},
+        deep={**deep, "model": None if options.model == "bootstrap" else options.model},
+    )
+    run_all(settings, Silent(), ["raw_docs", "base_model", "token_counts"])
+    run = Run(settings, LocalStore(settings.store.path), Silent())
+    model = deep_embeddings.load_deep_model(run)
+    embed = deep_embeddings._prepare(run, model, deep_embeddings.token_files(run))
+    (fragment,) = load_view(run).documents
+    ids, lengths = embed._tokens(fragment)
+    loaded = load(embed.directory, embed.reading)
+    embedder = make_embedder(loaded, chunk=False, threads=embed.threads)
+    batches, seen = padded(ids, lengths, embedder)
+    ways: dict[str, Callable[[], object]] = {
+        "bare": lambda: bare(loaded, batches, 1),
+        "stage": lambda: embed.compute(fragment),
+        "seed's way": lambda: seeds_way(loaded, texts, Path(embed.directory)),
+    }
+    if loaded.device.type == "cpu":
+        ways["bare, lanes"] = lambda: bare(loaded, batches, os.cpu_count() or 1)
+    embed.compute(fragment)  # loads
+    best: dict[str, tuple[float, float]] = {}
+    for _ in range(options.repeat):
+        for name, way in ways.items():
+            found = timed(way, loaded.device.type)
+            best[name] = (min(best.get(name, found)[0], found[0]), min(best.get(name, found)[1], found[1]))
+            print(f"  {name}: {found[0]:.2f} s", flush=True)
+    work = embedder.embed(ids, lengths).work
+    return {
+        "best": best,
+        "tokens": seen,
+        "documents": len(texts),
+        "padding": 1 - work.tokens / work.positions,
+        "batches": work.batches,
+        "reading": embed.reading,
+        "flops": flops(loaded, lengths, embed.reading),
+        "ceiling": ceiling() if loaded.device.type == "cuda" else None,
+    }
+
+
+def padded(
+    ids: np.ndarray, lengths: np.ndarray, embedder: Embedder
+) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], int]:
+    """The batches that the stage makes, on the device, and the real tokens in them."""
+    reading, made, seen = embedder.model.reading, [], 0
+    windows = cut_windows(lengths, reading.room, chunk=False)
+    starts = np.cumsum(lengths) - lengths
+    order = np.argsort(-windows.length, kind="stable")
+    sizes = windows.length[order] + reading.window - reading.room
+    begin = 0
+    while begin < len(order):
+        end = batch_end(sizes, begin, embedder.budget.positions, embedder.budget.square)
+        rows = np.full((end - begin, sizes[begin]), reading.pad, dtype=np.int64)
+        for row, window in enumerate(order[begin:end].tolist()):
+            start = starts[windows.document[window]]
+            own = ids[start : start + windows.length[window]]
+            rows[row, : sizes[begin + row]] = [*reading.prefix, *own, *reading.suffix]
+        mask = np.arange(sizes[begin]) < sizes[begin:end, None]
+        seen += int(sizes[begin:end].sum())
+        device = embedder.model.device
+        made.append((torch.from_numpy(rows).to(device), torch.from_numpy(mask.astype(np.int64)).to(device)))
+        begin = end
+    return made, seen
+
+
+def bare(model: Model, batches: list[tuple[torch.Tensor, torch.Tensor]], lanes: int) -> None:
+    def one(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+        with torch.inference_mode():
+            model.module(input_ids=batch[0], attention_mask=batch[1])
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, before // lanes))
+    with ThreadPoolExecutor(lanes) as pool:
+        list(pool.map(one, batches))
+    torch.set_num_threads(before)
+
+
+def seeds_way(model: Model, texts: list[str], directory: Path) -> np.ndarray:
+    """A document at a time: tokenised, through the model, averaged, normalised."""
+    from transformers import AutoTokenizer
+
+    with quiet():
+        tokenizer = AutoTokenizer.from_pretrained(directory)
+        vectors = []
+        for text in texts:
+            encoded = tokenizer(text, truncation=True, max_length=model.reading.window, return_tensors="pt")
+            with torch.inference_mode():
+                hidden = model.module(
+                    input_ids=encoded["input_ids"].to(model.device),
+                    attention_mask=encoded["attention_mask"].to(model.device),
+                ).last_hidden_state
+                mean = hidden[0].float().mean(0)
+                vectors.append((mean / mean.norm()).cpu().numpy())
+    return np.stack(vectors)
+
+
+def flops(model: Model, lengths: np.ndarray, reading: Reading) -> float:
+    """Of all windows: two a weight outside the tables a token, and attention's products."""
+    config = model.module.config.get_text_config()
+    tables = {
+        id(module.weight) for module in model.module.modules() if isinstance(module, torch.nn.Embedding)
+    }
+    weights = sum(each.numel() for each in model.module.parameters() if id(each) not in tables)
+    sizes = np.minimum(lengths + reading.window - reading.room, reading.window).astype(np.float64)
+    return float((2 * weights * sizes + 4 * config.hidden_size * config.num_hidden_layers * sizes**2).sum())
+
+
+def ceiling() -> float:
+    """Multiplications and additions a second of a bfloat16 product of 8192 x 8192 matrices."""
+    side, rounds = 8192, 20
+    left, right = (torch.randn(side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    left @ right
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(rounds):
+        left @ right
+    torch.cuda.synchronize()
+    return rounds * 2 * side**3 / (time.perf_counter() - start)
+
+
+def timed(way: Callable[[], object], device: str) -> tuple[float, float]:
+    """Wall and processor seconds."""
+    start, processor = time.perf_counter(), time.process_time()
+    way()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start, time.process_time() - processor
+
+
+def report(found: dict[str, Any]) -> None:
+    best, reading = found["best"], found["reading"]
+    limit = min(seconds for name, (seconds, _) in best.items() if name.startswith("bare"))
+    print(
+        f"\n{found['documents']:,} documents, {found['tokens']:,} tokens in {found['batches']:,} batches, "
+        f"{found['padding']:.2%} padding; {reading.device}, {reading.dtype}, windows of {reading.window}; "
+        f"load {os.getloadavg()[0]:.1f}\n"
+    )
+    print(f"{'':14}{'s':>8}{'processor, s':>14}{'tokens/s':>10}{'of the limit':>14}{'GFLOP/s':>9}")
+    for name, (seconds, processor) in best.items():
+        print(
+            f"{name:14}{seconds:8.2f}{processor:14.2f}{found['tokens'] / seconds:10,.0f}{limit / seconds:14.0%}"
+            f"{found['flops'] / seconds / 1e9:9,.0f}"
+        )
+    stage, seed = best["stage"], best["seed's way"]
+    print(
+        f"\nstage: {limit / stage[0]:.0%} of the limit, {seed[0] / stage[0]:.1f} times the seed's way", end=""
+    )
+    print(f" ({seed[1] / stage[1]:.1f} in processor time)")
+    if found["ceiling"]:
+        share = found["flops"] / stage[0] / found["ceiling"]
+        print(
+            f"bfloat16 matrix products: {found['ceiling'] / 1e12:,.0f} TFLOP/s; the stage reaches {share:.1%} of them"
+        )
+
+
+if __name__ == "__main__":
+    main()
