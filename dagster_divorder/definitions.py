@@ -6,6 +6,7 @@ import warnings
 
 import dagster as dg
 
+from dagster_divorder.defs.ari_comparison import ari_comparison
 from dagster_divorder.defs.automation import daily, watch_input
 from dagster_divorder.defs.base_model import base_model
 from dagster_divorder.defs.checks import CHECKS
@@ -41,6 +42,7 @@ ASSETS = [
     token_counts,
     shallow_embeddings,
     deep_embeddings,
+    ari_comparison,
     external_embeddings,
     k_calibration,
     clusters,

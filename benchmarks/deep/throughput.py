@@ -51,7 +51,8 @@ def main() -> None:
     made.add_argument("--max-tokens", type=int, default=0)
     made.add_argument("--scratch", type=Path)
     options = made.parse_args()
-    records = [orjson.loads(line) for line in gzip.open(options.input)]
+    with gzip.open(options.input) as lines:
+        records = [orjson.loads(line) for line in lines]
     chosen = np.random.default_rng(0).permutation(len(records))[: options.documents]
     texts = list(dict.fromkeys(records[at]["text"] for at in chosen.tolist()))
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:

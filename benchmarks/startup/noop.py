@@ -7,6 +7,7 @@ python benchmarks/startup/noop.py --pairs 3
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import statistics
@@ -54,7 +55,8 @@ def make_corpus(folder: Path, documents: int) -> Path:
     words = ["".join(drawn.choices("abcdefghij", k=5)) for _ in range(200)]
     with open(folder / "docs.jsonl", "w") as file:
         for _ in range(documents):
-            file.write('{"text": "%s"}\n' % " ".join(drawn.choices(words, k=drawn.randint(5, 80))))
+            text = " ".join(drawn.choices(words, k=drawn.randint(5, 80)))
+            print(json.dumps({"text": text}), file=file)
     config = folder / "divorder.toml"
     config.write_text(CONFIG)
     return config
@@ -88,8 +90,13 @@ def main() -> None:
             dagster.append(seconds(folder, MATERIALIZE))
             bare.append(seconds(folder, ["-c", STAGES]))
     overhead = [one - other for one, other in zip(dagster, bare, strict=True)]
-    print(f"nothing new: with Dagster {statistics.median(dagster):.1f} s, stages alone {statistics.median(bare):.1f} s")
-    print(f"Dagster itself: median {statistics.median(overhead):.1f} s, up to {max(overhead):.1f} s; load", os.getloadavg())
+    print(
+        f"nothing new: with Dagster {statistics.median(dagster):.1f} s, stages alone {statistics.median(bare):.1f} s"
+    )
+    print(
+        f"Dagster itself: median {statistics.median(overhead):.1f} s, up to {max(overhead):.1f} s; load",
+        os.getloadavg(),
+    )
 
 
 if __name__ == "__main__":

@@ -58,8 +58,8 @@ def run_in_progress(instance: dg.DagsterInstance) -> str | None:
 
 
 def fail_dead_runs(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
-    """Say of a run whose process is gone that it failed, so that it is tried again (`run_retries`) and holds up nothing;
-    which runs these are.
+    """Say of runs whose process is gone that they failed, so that they are tried again (`run_retries`) and hold up
+    nothing; which ones these are.
 
     Dagster sees to that where the process of the run alone was killed. Where its own were too, as when the machine goes
     down, the run would stay STARTED for ever, and what had changed would not be curated before the next change.

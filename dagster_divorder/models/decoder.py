@@ -1,26 +1,27 @@
 """A small decoder on top of the bootstrap model's token table, so that deep embeddings need no download.
 
-Letters: V vocabulary, D width, N documents, P pairs of spans, B pairs in a batch.
+Letters: V vocabulary, D width, N documents, P pairs of spans, B pairs of a batch, T tokens of all pairs.
 
-A Llama of LAYERS layers reads the table, whose rows are scaled by idf and stay as they are. Two spans are cut out of a
-document, one from each half; z is the mean of a span's last hidden states, from which the mean of the batch is
-taken away before it is scaled to length 1. With s_ij = z_i z'_j / TEMPERATURE the loss is
+Out of each half of a document a span is cut. The token table, its rows weighted by idf, is first turned into
+coordinates of what the two spans share (`core.shared_topic`); it then stays as it is. On it stands a Llama of LAYERS
+layers. z and z' are the means of two spans' last hidden states, less the mean of the batch, scaled to length 1; with
+a_ij = z_i z'_j / TEMPERATURE the layers are trained on the loss
 
-    -1/2B sum_i [ log softmax_j(s_ij)_i + log softmax_j(s_ji)_i ]
+    -1/2B sum_i [ log softmax_j(a_ij)_i + log softmax_j(a_ji)_i ]
 
-so that two parts of one document come to lie closer than parts of different ones. The layers write nothing before
-the first step, and the norm's epsilon is of the order of the hidden states' own square, so that it dampens large
-ones and leaves small ones small: training starts from the idf-weighted mean of token vectors, which a norm of its
-usual epsilon would destroy.
+under which two spans of one document come closer than spans of different ones. The layers write nothing before the
+first step, and NORM_EPSILON is far above the square of hidden states, which makes the norms almost linear: training
+starts from the weighted mean of token vectors, which norms of the usual kind would undo by making all tokens equal.
 
 Guarantee: an ordinary Hugging Face checkpoint (config.json, tokenizer.json, tokenizer_config.json, model.safetensors)
-that names every weight of its architecture; the same bytes for the same pairs, table and seed on one type of machine
-(THREADS threads, whatever their number otherwise).
-Cost: 6 multiplications a token for each of the layers' weights; 2 million tokens about a minute on 2 cores, some 700 MB
-besides torch; see docs/decisions/bootstrap-decoder.md.
-Sources: Oord, Li and Vinyals 2018 (the loss); Giorgi et al. 2021 (two spans of a document); Zhang, Dauphin and Ma 2019
+that names every weight of its architecture; the same bytes for the same pairs, table and seed on one type of machine,
+as it runs on THREADS threads whatever the machine has.
+Cost: 6 multiplications a token for each weight of the layers, 12 D^2 + 256 D of them; memory: T ids, some 100 P D
+bytes for means of spans, and some 600 MB for a batch at D = 128. Times: docs/decisions/bootstrap-decoder.md.
+Sources: Oord, Li and Vinyals 2018 (the loss); Giorgi et al. 2021 (spans of a document); Zhang, Dauphin and Ma 2019
 (layers that begin as nothing).
-Known weakness: what two halves of a document share is not always its topic (a signature, a layout, a language).
+Known weakness: what two halves of a document share is not always its topic (a signature, a layout, a language); no
+model of language, as it has never predicted a token.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.errors import InputError
+from dagster_divorder.core.pool import pool
+from dagster_divorder.core.shared_topic import topic_map
 from dagster_divorder.models.checkpoint import TOKENIZER, WEIGHTS, embedding_table, read_json
 
 if TYPE_CHECKING:
@@ -49,21 +52,22 @@ SPAN = 128
 """Tokens of a span at most."""
 
 SHORTEST = 8
-"""Tokens of a span at least; documents of fewer than twice as many tell nothing."""
+"""Tokens of a span at least; documents of fewer than twice as many are left out."""
 
-BATCH = 128
-TEMPERATURE = 0.1
-LEARNING_RATE = 3e-3
-WARM_UP = 0.1
-NORM_EPSILON = 1.0
 EPOCHS = 4
 """A small corpus is read so many times at most."""
+
+BATCH = 64
+TEMPERATURE = 0.2
+LEARNING_RATE = 3e-3
+WARM_UP = 0.1
+NORM_EPSILON = 10.0
 
 THREADS = 2
 """Not the machine's own number, on which the last bits of sums depend."""
 
 GROUPS = 4
-"""Spans of a batch run by length in so many groups, as they would be mostly padding in one."""
+"""Spans of a batch run by length in so many groups: in one, much would be padding."""
 
 CURVE_POINTS = 50
 
@@ -72,57 +76,47 @@ CURVE_POINTS = 50
 class Pairs:
     """Two spans of a document each, in the order of training.
 
-    document int64 (P,) is the document's place among those planned; first and second int64 (P,) are where in the
-    document the spans begin; length int64 (P,) is that of each of the two; batch_starts int64 (batches + 1,); the number of
-    times (epochs) that the documents are read.
+    document int64 (P,): the document's place among those planned; begin int64 (P, 2): where in it the spans begin;
+    length int64 (P,) of each of the two; batch_starts int64 (batches + 1,): pairs before each batch; epochs: how often
+    the documents are read.
     """
 
     document: NDArray[np.int64]
-    first: NDArray[np.int64]
-    second: NDArray[np.int64]
+    begin: NDArray[np.int64]
     length: NDArray[np.int64]
     batch_starts: NDArray[np.int64]
     epochs: int
 
     @property
-    def starts(self) -> NDArray[np.int64]:
-        """int64 (P + 1,): where the two spans of a pair, one behind the other, begin among all tokens."""
-        return np.concatenate([[0], np.cumsum(2 * self.length)])
+    def span_starts(self) -> NDArray[np.int64]:
+        """int64 (2 P + 1,): tokens before each span, where the second span of a pair follows the first."""
+        return np.concatenate([[0], np.cumsum(np.repeat(self.length, 2))])
 
 
 def plan(lengths: NDArray[np.int64], tokens: int, *, seed: int = 0) -> Pairs:
-    """Pairs of some `tokens` tokens in all out of documents of lengths (N,), of which the first ones are taken.
+    """Pairs of at most `tokens` tokens in all, out of the first documents of lengths (N,), each once in an epoch.
 
-    Fewer where EPOCHS times the whole corpus is less, and none where fewer than two documents are long enough. A document
-    is in a batch once at most.
+    No pairs where fewer than two documents are long enough, or `tokens` does not reach for two.
     """
-    length = np.minimum(lengths // 2, SPAN)
-    documents = np.flatnonzero(length >= SHORTEST)
-    total = np.cumsum(2 * length[documents])
+    span = np.minimum(lengths // 2, SPAN)
+    documents = np.flatnonzero(span >= SHORTEST)
+    total = np.cumsum(2 * span[documents])
     documents = documents[: np.searchsorted(total, tokens, side="right")]
     if len(documents) < 2:
-        return Pairs(*(np.zeros(0, np.int64),) * 4, batch_starts=np.zeros(1, np.int64), epochs=0)
-    epochs = min(EPOCHS, max(1, tokens // int(total[len(documents) - 1])))
-
+        none = np.zeros(0, np.int64)
+        return Pairs(none, none.reshape(0, 2), none, np.zeros(1, np.int64), 0)
+    epochs = min(EPOCHS, tokens // int(total[len(documents) - 1]))
     rng = np.random.default_rng(seed)
     document = np.concatenate([rng.permutation(documents) for _ in range(epochs)])
-    places = rng.random((2, len(document)))
-    span, whole = length[document], lengths[document]
-    half = whole // 2
+    half, span = lengths[document] // 2, span[document]
+    room = np.column_stack([half, lengths[document] - half]) - span[:, None]
+    begin = (rng.random(room.shape) * (room + 1)).astype(np.int64)
+    begin[:, 1] += half
+    # As many pairs in every batch, but for one more or less.
     batches = -(-len(documents) // BATCH)
-    ends = [
-        len(documents) * (epoch * batches + at) // batches
-        for epoch in range(epochs)
-        for at in range(1, batches + 1)
-    ]
-    return Pairs(
-        document=document,
-        first=(places[0] * (half - span + 1)).astype(np.int64),
-        second=half + (places[1] * (whole - half - span + 1)).astype(np.int64),
-        length=span,
-        batch_starts=np.array([0, *ends], np.int64),
-        epochs=epochs,
-    )
+    ends = np.arange(1, batches + 1) * len(documents) // batches
+    starts = np.concatenate([[0], *(ends + epoch * len(documents) for epoch in range(epochs))])
+    return Pairs(document, begin, span, starts, epochs)
 
 
 def train(
@@ -137,29 +131,23 @@ def train(
 ) -> dict[str, Any]:
     """Trains on pairs and writes a checkpoint into `directory`, made where it is missing.
 
-    `base` holds the table, float32 (V, D), and its tokenizer; weights float32, at most V of them, scale its rows; ids are the
-    tokens of all pairs, laid out as `pairs.starts` says; `advance` is told the tokens of every batch. Without pairs the
-    checkpoint's vectors are the weighted means of the table's rows, dampened.
+    `base` holds the table, float32 (V, D), and its tokenizer; weights float32, at most V of them, scale its rows; ids
+    (T,) are the tokens of all pairs, laid out as `pairs.span_starts` says; `advance` hears of the tokens of every
+    batch. Without pairs the checkpoint's vectors are the weighted means of the table's rows.
 
     Returns:
-        layers, width, parameters (of the layers), tokens, pairs, epochs, batches and curve: a list of [tokens so far, mean
-        loss since the point before].
+        layers, width, parameters (of the layers), tokens, documents, epochs, batches, and loss: at most CURVE_POINTS
+        points [tokens so far, mean loss since the point before].
 
     Raises:
-        InputError: ids do not fit the pairs, or more weights than rows.
+        InputError: more weights than rows, ids that are not as many as the pairs ask for, or an id without weight.
     """
     base, directory = Path(base), Path(directory)
     table = embedding_table(base).weights
-    if len(weights) > len(table) or len(ids) != pairs.starts[-1] or (len(ids) and ids.max() >= len(table)):
-        raise InputError(
-            f"{len(weights)} weights, {len(ids)} ids of {pairs.starts[-1]} and a table of {len(table)} rows; "
-            "expected no more weights than rows, the ids of all pairs, and a row for each"
-        )
     config = _config(base, table.shape[1])
     with _fixed_threads(), _fixed_random(seed):
-        table = _even(_weighted(table, weights), pairs, ids)
-        model = _model(table / np.float32(_size(table) or 1.0), config)
-        curve = _fit(model, pairs, ids, advance)
+        model = _model(_topical(table, weights, pairs, ids), config)
+        losses = _fit(model, pairs, ids, advance)
     directory.mkdir(parents=True, exist_ok=True)
     _save(model, config, base, directory)
     return {
@@ -167,47 +155,25 @@ def train(
         "width": table.shape[1],
         "parameters": sum(weight.numel() for weight in model.layers.parameters()),
         "tokens": len(ids),
-        "pairs": len(pairs.document),
+        "documents": len(np.unique(pairs.document)),
         "epochs": pairs.epochs,
-        "batches": len(pairs.batch_starts) - 1,
-        "curve": curve,
+        "batches": len(losses),
+        "loss": _curve(losses),
     }
 
 
-def _weighted(table: NDArray[np.float32], weights: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The table, its rows scaled by weights; rows without a weight are zero."""
-    scaled = np.zeros_like(table)
-    scaled[: len(weights)] = table[: len(weights)] * weights[:, None]
-    return scaled
+def _topical(
+    table: NDArray[np.float32], weights: NDArray[np.float32], pairs: Pairs, ids: NDArray[np.integer]
+) -> NDArray[np.float32]:
+    """The weighted table in coordinates of the shared topic, with a root mean square of 1; a row without weight is
+    zero."""
+    means = pool(ids, np.repeat(pairs.length, 2), table, weights)
+    weighted = np.zeros_like(table)
+    weighted[: len(weights)] = table[: len(weights)] * weights[:, None]
+    topical = (weighted @ topic_map(means[::2], means[1::2])).astype(np.float32)
+    size = math.sqrt(np.square(topical, dtype=np.float64).mean())
+    return topical / np.float32(size) if size else topical
 
-
-def _size(table: NDArray[np.float32]) -> float:
-    return math.sqrt(np.square(table, dtype=np.float64).mean())
-
-
-def _even(table: NDArray[np.float32], pairs: Pairs, ids: NDArray[np.integer]) -> NDArray[np.float32]:
-    """The table in coordinates in which two spans of a document differ equally in all directions."""
-    from sklearn.covariance import ledoit_wolf
-    from threadpoolctl import threadpool_limits
-
-    if not len(pairs.document):
-        return table
-    spans = np.repeat(pairs.length, 2)
-    starts = np.cumsum(spans) - spans
-    means = np.empty((len(spans), table.shape[1]), np.float32)
-    for at in range(0, len(spans), 1024):
-        part = starts[at : at + 1024]
-        end = part[-1] + spans[at : at + 1024][-1]
-        means[at : at + 1024] = np.add.reduceat(table[ids[part[0] : end]], part - part[0])
-    length = np.linalg.norm(means, axis=1, keepdims=True)
-    means = np.divide(means, length, out=np.zeros_like(means), where=length > 0)
-    with threadpool_limits(limits=1):
-        noise, shrink = ledoit_wolf((means[::2] - means[1::2]).astype(np.float64), assume_centered=True)
-        squares, directions = np.linalg.eigh(noise)
-        if VERBOSE: print("shrink", shrink, np.round(squares[[0,1,5,20,60,100,-1]]/squares.mean(),4))
-        return (table @ (directions * squares**POWER @ directions.T)).astype(np.float32)
-POWER=-.5
-VERBOSE=False
 
 def _config(base: Path, width: int) -> dict[str, Any]:
     """config.json: that of the table, with layers."""
@@ -236,32 +202,32 @@ def _model(table: NDArray[np.float32], config: dict[str, Any]) -> LlamaModel:
 
 def _fit(
     model: LlamaModel, pairs: Pairs, ids: NDArray[np.integer], advance: Callable[[int], object]
-) -> list[list[float]]:
+) -> list[tuple[int, float]]:
+    """Trains the layers; tokens so far and loss of each batch."""
     import torch
 
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
-    starts = pairs.starts
-    total = int(starts[-1])
+    starts = pairs.span_starts[2 * pairs.batch_starts].tolist()
     losses: list[tuple[int, float]] = []
-    for first, last in zip(pairs.batch_starts[:-1].tolist(), pairs.batch_starts[1:].tolist(), strict=True):
-        done = int(starts[last])
+    for at, (first, last) in enumerate(pairwise(starts)):
         # Up over the first tenth of the tokens, then down to nothing.
-        middle = (starts[first] + done) / 2 / total
+        middle = (first + last) / 2 / starts[-1]
         for group in optimiser.param_groups:
             group["lr"] = LEARNING_RATE * min(middle / WARM_UP, (1 - middle) / (1 - WARM_UP))
-        loss = _loss(_means(model, ids[starts[first] : done], pairs.length[first:last]))
+        length = pairs.length[pairs.batch_starts[at] : pairs.batch_starts[at + 1]]
+        loss = _loss(_means(model, ids[first:last], length))
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimiser.step()
-        losses.append((done, loss.item()))
-        advance(done - int(starts[first]))
-    return _curve(losses)
+        losses.append((last, loss.item()))
+        advance(last - first)
+    return losses
 
 
 def _means(model: LlamaModel, ids: NDArray[np.integer], length: NDArray[np.int64]) -> torch.Tensor:
-    """Means of the last hidden states of both spans of the pairs, (2, B, D)."""
+    """Means of the last hidden states of both spans of the pairs, float32 (B, 2, D)."""
     import torch
 
     spans = np.repeat(length, 2)
@@ -271,31 +237,30 @@ def _means(model: LlamaModel, ids: NDArray[np.integer], length: NDArray[np.int64
     for group in np.array_split(by_length, min(GROUPS, len(length))):
         at = np.arange(spans[group].max())
         real = at < spans[group][:, None]
-        # Padding comes last, where a decoder's real tokens do not see it: any id will do.
+        # Padding comes last, where the real tokens of a decoder do not see it: any id will do.
         tokens = ids[np.where(real, starts[group][:, None] + at, 0)].astype(np.int64)
         hidden = model(input_ids=torch.from_numpy(tokens)).last_hidden_state
         share = torch.from_numpy((real / spans[group][:, None]).astype(np.float32))
         parts.append((share[:, None] @ hidden)[:, 0])
-    back = torch.from_numpy(np.argsort(by_length))
-    return torch.cat(parts)[back].view(len(length), 2, -1).transpose(0, 1)
+    return torch.cat(parts)[torch.from_numpy(np.argsort(by_length))].view(len(length), 2, -1)
 
 
 def _loss(means: torch.Tensor) -> torch.Tensor:
     import torch
     from torch.nn.functional import cross_entropy, normalize
 
-    first, second = normalize(means - means.mean((0, 1)), dim=-1)
+    first, second = normalize(means - means.mean((0, 1)), dim=-1).unbind(1)
     scores = first @ second.T / TEMPERATURE
-    same = torch.arange(len(first))
+    same = torch.arange(len(scores))
     return (cross_entropy(scores, same) + cross_entropy(scores.T, same)) / 2
 
 
 def _curve(losses: list[tuple[int, float]]) -> list[list[float]]:
     """At most CURVE_POINTS points: tokens so far, mean loss since the point before."""
-    parts = np.array_split(
-        np.array(losses, np.float64).reshape(-1, 2), min(CURVE_POINTS, max(1, len(losses)))
-    )
-    return [[int(part[-1, 0]), round(float(part[:, 1].mean()), 5)] for part in parts if len(part)]
+    if not losses:
+        return []
+    parts = np.array_split(np.array(losses), min(CURVE_POINTS, len(losses)))
+    return [[int(part[-1, 0]), round(float(part[:, 1].mean()), 5)] for part in parts]
 
 
 def _save(model: LlamaModel, config: dict[str, Any], base: Path, directory: Path) -> None:
@@ -305,6 +270,7 @@ def _save(model: LlamaModel, config: dict[str, Any], base: Path, directory: Path
         shutil.copyfile(base / name, directory / name)
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     weights = {key: weight.numpy() for key, weight in model.state_dict().items()}
+    # Written here, not by the library, whose error on a full disk is no OSError.
     (directory / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
 
 
@@ -322,7 +288,7 @@ def _fixed_threads() -> Iterator[None]:
 
 @contextmanager
 def _fixed_random(seed: int) -> Iterator[None]:
-    """torch's own generator, from `seed`, and afterwards as it was."""
+    """torch's generator begins from `seed`, and is afterwards as it was."""
     import torch
 
     with torch.random.fork_rng(devices=[]):

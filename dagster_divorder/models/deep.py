@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.errors import InputError
+from dagster_divorder.models import onednn
 from dagster_divorder.models.memory import is_out_of_memory
 from dagster_divorder.models.reading import Pooling, Reading, first_line, load_config, quiet, unusable
 
@@ -129,6 +130,8 @@ def load(directory: Path | str, reading: Reading, *, vocabulary: int = 0, proces
             _refuse_missing(directory, module, used, report)
             if processes == 1:
                 used = used.to(reading.device)
+                if reading.device == "cpu" and onednn.helps():
+                    onednn.use_onednn(used)
         except InputError:
             raise
         except Exception as error:

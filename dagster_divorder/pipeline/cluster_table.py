@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import orjson
 
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.sample import beginnings, document_index
-from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
@@ -62,14 +62,14 @@ def cluster_table(
         }
         for label, own in enumerate(members)
     ]
-    return run.store.seal(FOLDER, version, pack_rows(rows), "parquet")
+    return run.store.seal(FOLDER, version, orjson.dumps(rows), "json")
 
 
 def load_cluster_table(store: LocalStore, clusters: Receipt) -> list[dict[str, Any]]:
     """A row a cluster, of the first SHOWN: `cluster`, `name`, `documents`, `share` of them, `mean_distance` (cosine) to
     the centroid, `nearest` (ids of its nearest documents, hex), `texts` (how these begin), `examples` (of these at most
     EXAMPLES that differ)."""
-    rows = unpack_rows(store.unseal(clusters.files["table"]))
+    rows = orjson.loads(store.unseal(clusters.files["table"]))
     return [{**row, "examples": list(dict.fromkeys(row["texts"]))[:EXAMPLES]} for row in rows]
 
 

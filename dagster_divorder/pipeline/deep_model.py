@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -21,9 +21,11 @@ from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.sample import document_index, rows_by_id
 from dagster_divorder.pipeline.token_counts import token_files
-from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.fits import Fit, fit_path, pin, pinned, read_fit
 from dagster_divorder.store.view import offsets
+
+if TYPE_CHECKING:
+    from dagster_divorder.models.decoder import Pairs
 
 FIT = "deep_model"
 VERSION = 1
@@ -39,9 +41,9 @@ BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DeepModel:
-    """`directory` holds an ordinary Hugging Face checkpoint; `fingerprint` names its content; `fit` is the pinned fit that
-    it lies in, None where somebody else trained it; `info` says how it was trained (`models.decoder.train`), or how its
-    weights were fingerprinted."""
+    """`directory` holds an ordinary Hugging Face checkpoint; `fingerprint` names its content; `fit` is the pinned fit
+    that it lies in, None where somebody else trained it; `info` says how it was trained (`models.decoder.train`), or
+    how much of its weights was hashed."""
 
     directory: Path
     fingerprint: str
@@ -64,8 +66,8 @@ def load_deep_model(run: Run) -> DeepModel:
         return DeepModel(directory, fingerprint, None, {"weights_hashed": hashed})
     if run.settings.model.base != BOOTSTRAP:
         raise SettingsError(
-            f'deep.model is "{BOOTSTRAP}" and model.base is {run.settings.model.base!r}; the bootstrap decoder reads the '
-            f'bootstrap token table: set model.base = "{BOOTSTRAP}" too, or leave deep.model out to use model.base'
+            f'deep.model is "{BOOTSTRAP}" and model.base is {run.settings.model.base!r}; the bootstrap decoder reads '
+            f'the bootstrap token table: set model.base = "{BOOTSTRAP}" too, or leave deep.model out to use model.base'
         )
     base = load_base_model(run)
     recipe = f"{VERSION}-{content_hash(run.settings.deep.train_tokens, run.settings.seed, base.fit.hash)}"
@@ -79,8 +81,8 @@ def load_deep_model(run: Run) -> DeepModel:
 
 
 def checkpoint_fingerprint(directory: Path) -> tuple[str, str]:
-    """xxh3-128, in hex, of what decides a model's hidden states and their pooling, and which part of the weights was read:
-    `whole`, or `samples` above WHOLE_BYTES (another training changes all blocks of a file, and its size stays)."""
+    """xxh3-128, in hex, of what decides a model's hidden states and their pooling, and how much of the weights was
+    read: `whole`, or `samples` above WHOLE_BYTES (training changes every block of a file, whatever its size)."""
     from xxhash import xxh3_128
 
     weights = weight_files(directory)
@@ -88,13 +90,15 @@ def checkpoint_fingerprint(directory: Path) -> tuple[str, str]:
     state = xxh3_128()
     for name in ("config.json", TOKENIZER, POOLING):
         path = directory / name
-        state.update(f"{name} ")
+        state.update(name.encode())
         state.update(path.read_bytes() if path.is_file() else b"")
     for path in weights:
         size = path.stat().st_size
-        state.update(f"{path.name} {size} ")
+        state.update(f"{path.name} {size} ".encode())
         blocks = -(-size // BLOCK_BYTES)
-        chosen = range(blocks) if whole else np.unique(np.linspace(0, blocks - 1, SAMPLES).astype(int)).tolist()
+        chosen = (
+            range(blocks) if whole else np.unique(np.linspace(0, blocks - 1, SAMPLES).astype(int)).tolist()
+        )
         with path.open("rb") as file:
             for block in chosen:
                 file.seek(block * BLOCK_BYTES)
@@ -108,9 +112,7 @@ def _train(run: Run, base: BaseModel, folder: Path) -> dict[str, bytes]:
 
     pairs, ids = _pairs(run)
     weights = token_weights(base.document_frequency, base.documents, "idf")
-    run.progress.note(
-        f"training the bootstrap decoder on {len(ids):,} tokens of {len(np.unique(pairs.document)):,} documents"
-    )
+    run.progress.note(f"training the bootstrap decoder on {len(ids):,} tokens")
     with run.progress("training", len(ids), "tokens") as advance:
         info = train(base.directory, folder, weights, pairs, ids, seed=run.settings.seed, advance=advance)
     files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
@@ -118,7 +120,7 @@ def _train(run: Run, base: BaseModel, folder: Path) -> dict[str, bytes]:
 
 
 def _pairs(run: Run) -> tuple[Pairs, np.ndarray]:
-    """What to train on, from the documents of the lowest ids, and its tokens."""
+    """What to train on, out of the documents of the lowest ids, and its tokens as `Pairs.span_starts` lays them out."""
     from dagster_divorder.models.decoder import plan
 
     view, tokens = load_view(run), token_files(run)
@@ -126,20 +128,22 @@ def _pairs(run: Run) -> tuple[Pairs, np.ndarray]:
     rows = rows_by_id(document_ids, view)
     lengths = tokens.column(view.documents, "lengths")
     pairs = plan(lengths[rows], run.settings.deep.train_tokens, seed=run.settings.seed)
-    row = rows[pairs.document]
-    places, start = pairs.starts, offsets(view.documents)
-    by_row = np.argsort(row, kind="stable")
+    row, length, places = np.repeat(rows[pairs.document], 2), np.repeat(pairs.length, 2), pairs.span_starts
+    by_row, start = np.argsort(row, kind="stable"), offsets(view.documents)
     cuts = np.searchsorted(row[by_row], start)
-    present = tokens.present()
-    ids: np.ndarray | None = None
-    for at, fragment in enumerate(view.documents):
-        inside = by_row[cuts[at] : cuts[at + 1]]
-        if not len(inside):
-            continue
-        stored = unpack(run.store.unseal(present[fragment.name]))
-        if ids is None:
+    read = [at for at in range(len(view.documents)) if cuts[at] < cuts[at + 1]]
+    ids = np.zeros(0, np.uint16)
+    for at, (_, stored) in zip(read, tokens.each([view.documents[at] for at in read]), strict=True):
+        if not len(ids):
             ids = np.empty(places[-1], stored["ids"].dtype)
-        begins = np.cumsum(stored["lengths"]) - stored["lengths"]
-        for pair in inside.tolist():
-            ...
-    return pairs, np.zeros(0, np.uint16) if ids is None else ids
+        spans = by_row[cuts[at] : cuts[at + 1]]
+        document_starts = np.cumsum(stored["lengths"]) - stored["lengths"]
+        begins = document_starts[row[spans] - start[at]] + pairs.begin.ravel()[spans]
+        ids[_ranges(places[spans], length[spans])] = stored["ids"][_ranges(begins, length[spans])]
+    return pairs, ids
+
+
+def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Whole numbers from each start on, as many as its length, end to end."""
+    before = np.cumsum(lengths) - lengths
+    return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)

@@ -71,11 +71,11 @@ def test_documents_are_placed_where_umap_places_one_at_a_time(fitted):
     """In the plane, so that a difference in what is drawn at random is all that is left."""
     import umap
 
-    points, new = fitted.points, project(blobs(60, seed=1)[0], fitted.pca)
+    points, new = fitted.points, project(blobs(40, seed=1)[0], fitted.pca)
     model = umap.UMAP(n_neighbors=15, a=A, b=B, random_state=0, n_jobs=1).fit(points)
     theirs = np.concatenate([model.transform(point[None]) for point in new])
     on = MapFit(pca=fitted.pca, points=points, xy=np.ascontiguousarray(model.embedding_))
-    ours = place(blobs(60, seed=1)[0], on)
+    ours = place(blobs(40, seed=1)[0], on)
     extent = np.ptp(on.xy, axis=0).max()
     apart = np.linalg.norm(ours - theirs, axis=1) / extent
     assert np.median(apart) < 0.02

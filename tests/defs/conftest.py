@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
 import os
+import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +14,8 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
+from dagster._core.loader import LoadingContextForTest
 
 from tests.conftest import topic_records, write_jsonl
 
@@ -53,25 +58,32 @@ def config(tmp_path: Path) -> Path:
     return make_corpus(tmp_path)
 
 
+def load_definitions(config: Path, monkeypatch: pytest.MonkeyPatch) -> dg.Definitions:
+    """The code location with a settings file as it is now."""
+    import dagster_divorder.definitions as module
+
+    monkeypatch.setenv("DIVORDER_CONFIG", str(config))
+    return importlib.reload(module).defs
+
+
 @pytest.fixture
 def load(config: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dg.Definitions]:
-    """Loads the code location with the settings file as it is now."""
-
-    def definitions() -> dg.Definitions:
-        import dagster_divorder.definitions as module
-
-        monkeypatch.setenv("DIVORDER_CONFIG", str(config))
-        return importlib.reload(module).defs
-
-    return definitions
+    """Loads the code location with the test's settings file as it is then."""
+    return lambda: load_definitions(config, monkeypatch)
 
 
-def environment(config: Path) -> dict[str, str]:
-    """The environment of a subprocess that works with a settings file."""
+def run_command(config: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command of the environment's, in a process of its own beside a settings file."""
     own = {
         name: value for name, value in os.environ.items() if not name.startswith(("DAGSTER_", "DIVORDER_"))
     }
-    return {**own, "DIVORDER_CONFIG": str(config), "DAGSTER_DISABLE_TELEMETRY": "1"}
+    return subprocess.run(
+        [str(BINARIES / command[0]), *command[1:]],
+        capture_output=True,
+        text=True,
+        env={**own, "DIVORDER_CONFIG": str(config), "DAGSTER_DISABLE_TELEMETRY": "1", **variables},
+        cwd=config.parent,
+    )
 
 
 def metadata_of(run: Any) -> dict[str, dict[str, Any]]:
@@ -88,3 +100,34 @@ def versions_of(run: Any) -> dict[str, str]:
         event.asset_key.to_user_string(): (event.materialization.tags or {})["dagster/data_version"]
         for event in run.get_asset_materialization_events()
     }
+
+
+def execute(defs: dg.Definitions, instance: dg.DagsterInstance, *assets: str) -> Any:
+    """Run assets, by default all of them, in this process."""
+    job = defs.resolve_implicit_global_asset_job_def()
+    selection = [dg.AssetKey(asset) for asset in assets] or None
+    run = job.execute_in_process(instance=instance, asset_selection=selection)
+    assert run.success
+    return run
+
+
+def unsynced(defs: dg.Definitions, instance: dg.DagsterInstance) -> set[str]:
+    """The assets that the UI shows as out of step with what they are made from."""
+    graph = defs.resolve_asset_graph()
+    resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
+    return {
+        key.to_user_string()
+        for key in graph.materializable_asset_keys
+        if resolver.get_status(key) != StaleStatus.FRESH
+    }
+
+
+def pictures(metadata: dict[str, Any]) -> dict[str, bytes]:
+    """The pictures inside an asset's metadata, by name."""
+    found = {}
+    for name, value in metadata.items():
+        if isinstance(value, dg.MarkdownMetadataValue):
+            match = re.fullmatch(r"!\[(.+)\]\(data:image/png;base64,(.+)\)", str(value.value))
+            if match:
+                found[name] = base64.b64decode(match[2])
+    return found

@@ -1,39 +1,12 @@
-"""The command lines: Dagster's, its successor `dg`, and ours, each in a process of its own."""
+"""Our command line, and `dg`, the successor of Dagster's (which `test_everything` runs), in processes of their own."""
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
-import orjson
-
-from tests.defs.conftest import BINARIES, environment
+from tests.defs.conftest import run_command as run
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-def run(config: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(BINARIES / command[0]), *command[1:]],
-        capture_output=True,
-        text=True,
-        env={**environment(config), **variables},
-        cwd=config.parent,
-    )
-
-
-def test_the_command_line_materialises_everything_and_the_summary_tells(config: Path) -> None:
-    module = ("-m", "dagster_divorder.definitions")
-    made = run(config, "dagster", "asset", "materialize", "--select", "*", *module)
-    assert made.returncode == 0, made.stderr
-    warnings = [line for line in made.stderr.splitlines() if "Warning" in line]
-    assert "dagster_divorder" not in "".join(warnings)
-    meta = orjson.loads((config.parent / "curated/curated_meta.json").read_bytes())
-    assert meta["counts"]["records"] == 120
-    summary = run(config, "divorder", "summary")
-    assert summary.returncode == 0, summary.stderr
-    for part in ("120 records", "original", "random", "curated", "clusters", str(config.parent / "curated")):
-        assert part in summary.stdout
 
 
 def test_bad_settings_stop_the_command_line_with_the_key(config: Path) -> None:

@@ -14,7 +14,7 @@ from dagster_divorder.settings import Settings, load_settings
 
 Load = Callable[[], dg.Definitions]
 
-GROUPS = {"corpus", "embedding", "ordering", "output", "evidence"}
+GROUPS = ["corpus", "embedding", "ordering", "output", "evidence"]
 SETTINGS = {
     "defaults": {},
     "deep": {"embedding": {"kind": "deep"}},
@@ -41,7 +41,11 @@ def test_a_run_follows_the_graph_of_the_settings(load: Load, config: Path, secti
     assert set(specs) == set(graph)
     job = defs.resolve_implicit_global_asset_job_def()
     followed = {
-        invocation.name: {definition.node for definition in inputs.values()}
+        invocation.name: {
+            dependency.node
+            for definition in inputs.values()
+            for dependency in definition.get_node_dependencies()
+        }
         for invocation, inputs in job.dependencies.items()
     }
     for stage, spec in specs.items():
@@ -54,10 +58,19 @@ def test_a_run_follows_the_graph_of_the_settings(load: Load, config: Path, secti
         assert spec.code_version == settings.recipe(stage)
 
 
-def test_every_asset_says_what_it_is(load: Load) -> None:
+@pytest.mark.parametrize("sections", SETTINGS.values(), ids=SETTINGS)
+def test_groups_lead_from_one_to_the_next(load: Load, config: Path, sections: dict) -> None:
+    config.write_text(as_toml(sections))
     specs = list(load().resolve_all_asset_specs())
-    assert {spec.group_name for spec in specs} == GROUPS
+    group = {spec.key: GROUPS.index(str(spec.group_name)) for spec in specs}
+    assert set(group.values()) == set(range(len(GROUPS)))
     for spec in specs:
+        for dep in spec.deps:
+            assert group[dep.asset_key] <= group[spec.key], (dep.asset_key, spec.key)
+
+
+def test_every_asset_says_what_it_is(load: Load) -> None:
+    for spec in load().resolve_all_asset_specs():
         assert spec.kinds, spec.key
         assert spec.description and spec.description.rstrip()[-1] in ".)", spec.key
 

@@ -1,11 +1,9 @@
-"""What a run reports: figures, tables and pictures on every asset, and data versions that change only with the data."""
+"""Data versions change only with the data, and what a run says and shows."""
 
 from __future__ import annotations
 
-import base64
 import functools
 import io
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,102 +12,16 @@ import dagster as dg
 import numpy as np
 import orjson
 import pytest
-from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
-from dagster._core.loader import LoadingContextForTest
 from PIL import Image
 
 from dagster_divorder.defs.stage import PICTURE_BYTES, PICTURE_WIDTH, picture
 from dagster_divorder.engine.progress import Log
-from dagster_divorder.pipeline.graph import needed, upstream
-from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.settings import load_settings
 from tests.conftest import topic_records, write_jsonl
-from tests.defs.conftest import metadata_of, versions_of
+from tests.defs.conftest import execute, metadata_of, pictures, unsynced, versions_of
 
 Load = Callable[[], dg.Definitions]
-
-FIGURES = {
-    "documents",
-    "new_documents",
-    "reused_documents",
-    "seconds",
-    "documents_per_second",
-    "changed",
-    "stored_files",
-}
-
-
-def execute(defs: dg.Definitions, instance: dg.DagsterInstance, *assets: str) -> Any:
-    """Run assets, by default all of them, in this process."""
-    job = defs.resolve_implicit_global_asset_job_def()
-    selection = [dg.AssetKey(asset) for asset in assets] or None
-    run = job.execute_in_process(instance=instance, asset_selection=selection)
-    assert run.success
-    return run
-
-
-def unsynced(defs: dg.Definitions, instance: dg.DagsterInstance) -> set[str]:
-    """The assets that the UI shows as out of step with what they are made from."""
-    graph = defs.resolve_asset_graph()
-    resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
-    return {
-        key.to_user_string()
-        for key in graph.materializable_asset_keys
-        if resolver.get_status(key) != StaleStatus.FRESH
-    }
-
-
-def pictures(metadata: dict[str, Any]) -> dict[str, bytes]:
-    """The pictures inside an asset's metadata, by name."""
-    found = {}
-    for name, value in metadata.items():
-        if isinstance(value, dg.MarkdownMetadataValue):
-            match = re.fullmatch(r"!\[(.+)\]\(data:image/png;base64,(.+)\)", str(value.value))
-            if match:
-                found[name] = base64.b64decode(match[2])
-    return found
-
-
-def test_every_asset_reports_figures_and_a_second_run_changes_nothing(load: Load, config: Path) -> None:
-    defs, settings = load(), load_settings(config)
-    with dg.DagsterInstance.ephemeral() as instance:
-        first = execute(defs, instance)
-        made = metadata_of(first)
-        assert set(made) == set(upstream(settings))
-        for name, metadata in made.items():
-            assert set(metadata) >= FIGURES, name
-            assert metadata["changed"].value is True, name
-            for what, png in pictures(metadata).items():
-                assert len(png) <= PICTURE_BYTES, (name, what)
-            for record in metadata["stored_files"].records:
-                assert Path(str(record.data["path"])).exists(), (name, record)
-        check_evidence(made, settings)
-        second = execute(defs, instance)
-        assert versions_of(second) == versions_of(first)
-        for name, metadata in metadata_of(second).items():
-            assert metadata["new_documents"].value == 0, name
-            assert metadata["changed"].value is False, name
-        assert unsynced(defs, instance) == set()
-
-
-def check_evidence(made: dict[str, dict[str, Any]], settings: Settings) -> None:
-    """What tables and pictures of the assets show."""
-    orders = [record.data for record in made["diversity_metrics"]["orders"].records]
-    assert list(orders[0]) == ["figure", "original", "random", "curated", "sequences random", "sequences"]
-    assert {"distinct clusters a sequence", "batch TV, clusters"} <= {row["figure"] for row in orders}
-    measures = [record.data for record in made["diversity_metrics"]["measures"].records]
-    windows = {"sequence", "sequence (flush)", "batch", "batch (anywhere)", "prefix", "corpus"}
-    assert {row["window"] for row in measures} >= windows
-    assert {row["trait"] for row in measures} >= {"cluster", "length"}
-    assert pictures(made["diversity_metrics"])["ordering_comparison"]
-    pairs = len(settings.comparison.documents) * len(settings.comparison.sequences)
-    assert len(made["strategy_comparison"]["comparison"].records) == pairs
-    (file,) = (record.data for record in made["raw_docs"]["input_files"].records)
-    assert (file["records"], file["rejected"]) == (120, 0)
-    shares = [record.data["share"] for record in made["clusters"]["cluster_sizes"].records]
-    assert sum(shares) == pytest.approx(1, abs=0.01)
-    files = [record.data["file"] for record in made["curated_output"]["output_files"].records]
-    assert "curated.jsonl" in files
-    assert made["curated_output"]["output_folder"].value == str(settings.output.path)
 
 
 @pytest.fixture

@@ -194,3 +194,22 @@ def test_the_pages_people_read(corpus: Path, make_settings: Make) -> None:
     assert "deleted documents: 5" in prune_page(settings, dry_run=False)
     assert "deleted documents: 0" in prune_page(settings, dry_run=True)
     assert not [name for name in LocalStore(settings.store.path).list("") if "tmp" in name]
+
+
+def test_a_calibration_is_kept_until_the_corpus_has_changed(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings(clusters={"k": "auto"}, k_calibration={"values": [2, 4], "refresh": 0.1})
+
+    def scopes() -> tuple[str, str]:
+        made = planned(make_plan(settings))
+        return made["k_calibration"][0], made["clusters"][0]
+
+    assert scopes() == ("all", "all")
+    run(settings)
+    assert {stage.scope for stage in make_plan(settings).stages} == {"nothing"}
+    write_jsonl(corpus, [*topic_records(20), *topic_records(2, start=90)])
+    assert scopes() == ("nothing", "new")
+    assert run(settings)["k_calibration"]["new_documents"] == 0
+    write_jsonl(corpus, [*topic_records(20), *topic_records(3, start=90)])
+    assert scopes() == ("all", "new")
+    assert whys(make_plan(settings))["k_calibration"] == "the corpus has gone from 80 to 92 documents"
+    assert run(settings)["k_calibration"]["new_documents"] == 92

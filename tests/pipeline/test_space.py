@@ -14,6 +14,7 @@ import pytest
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, StoreError
+from dagster_divorder.pipeline import clusters
 from dagster_divorder.pipeline.clusters import load_pinned
 from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.plan import make_plan
@@ -157,3 +158,19 @@ def test_damaged_components_are_refused_and_named(corpus: Path, make_settings: M
     file.write_bytes(file.read_bytes()[:-1] + b"\0")
     with pytest.raises(StoreError, match=r"fits/pca/.* is damaged"):
         cluster(settings)
+
+
+def test_another_recommended_number_of_clusters_is_a_reason_to_fit(
+    corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    auto = make_settings(clusters={"k": "auto"}, k_calibration={"values": [2, 4]})
+    never = make_settings(clusters={"k": "auto", "refit": "never"}, k_calibration={"values": [2, 4]})
+    first = run_all(auto, Silent(), needed(auto, "clusters"))
+    recommended = first["k_calibration"].report["recommended"]
+    assert first["clusters"].report["k"] == recommended
+    assert first["clusters"].uses["k_calibration"] == first["k_calibration"].version
+    monkeypatch.setattr(clusters, "cluster_count", lambda run: recommended - 1)
+    assert run_all(never, Silent(), ["clusters"])["clusters"].report["k"] == recommended
+    again = run_all(auto, Silent(), ["clusters"])["clusters"].report
+    assert (again["k"], again["new_documents"]) == (recommended - 1, 80)
+    assert again["fitted"] == f"k_calibration recommends {recommended - 1} clusters now, not {recommended}"

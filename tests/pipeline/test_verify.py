@@ -1,4 +1,4 @@
-"""Every promise is seen to be kept, and to be broken: results are spoilt one by one, and each finding says what to do."""
+"""Every promise is seen kept, and broken: results are spoilt one by one, and each finding says what to do."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     records = topic_records(30)
     file = write_jsonl(folder / "docs.jsonl", [*records, records[3], records[3]])
     with open(file, "ab") as more:
-        more.write(b'{"text": "carriage return"}\r\n{"text": "two of them"}\r\r\n{"text": 3}\n{"text": "no end"}')
+        more.write(
+            b'{"text": "carriage return"}\r\n{"text": "two of them"}\r\r\n{"text": 3}\n{"text": "no end"}'
+        )
     settings = settings_in(folder)
     run_all(settings)
     return settings
@@ -121,7 +123,10 @@ def test_an_order_that_is_no_permutation(made: Settings, stage: str, value: int,
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda plan: plan["length"].__setitem__(0, plan["length"][0] - 1), "1 are in no sequence, 0 are laid again"),
+        (
+            lambda plan: plan["length"].__setitem__(0, plan["length"][0] - 1),
+            "1 are in no sequence, 0 are laid again",
+        ),
         (lambda plan: plan["document"].__setitem__(0, 10_000), "that no document has"),
     ],
 )
@@ -156,7 +161,10 @@ SPOILT_OUTPUTS: dict[str, tuple[Callable[[Settings], Any], str]] = {
         "as many, but other ones",
     ),
     "a shard is gone": (lambda settings: shards(settings)[0].unlink(), "cannot be read"),
-    "no manifest": (lambda settings: (settings.output.path / "curated_meta.json").unlink(), "has no manifest"),
+    "no manifest": (
+        lambda settings: (settings.output.path / "curated_meta.json").unlink(),
+        "has no manifest",
+    ),
     "another output": (
         lambda settings: (settings.output.path / "curated_meta.json").write_bytes(
             orjson.dumps({"key": "other", "files": {}})
@@ -240,7 +248,9 @@ ROWS = {
 
 @pytest.mark.parametrize("format", ["parquet", "jsonl"])
 def test_rows_of_parquet(tmp_path: Path, format: str) -> None:
-    table = pa.table({name: pa.array(column) for name, column in ROWS.items() if format == "parquet" or name != "raw"})
+    table = pa.table(
+        {name: pa.array(column) for name, column in ROWS.items() if format == "parquet" or name != "raw"}
+    )
     coded = pa.array([f"s{number % 3}" for number in range(40)]).dictionary_encode()
     table = table.append_column("source", coded)
     table = pa.concat_tables([table, table.slice(3, 2)])

@@ -1,4 +1,4 @@
-"""Looks at an input that is new, grows, is edited, touched, replaced or missing: one run for each change, and no other."""
+"""Looks at an input that is new, grows, is edited, touched, replaced or missing: one run a change, and no other."""
 
 from __future__ import annotations
 
@@ -176,7 +176,9 @@ def test_a_touched_file_starts_none(watcher: Watcher) -> None:
     watcher.starts()
     os.utime(docs(watcher))
     watcher.look(1)
-    assert watcher.look(SETTLE).reason == "only times differ: 1 input file, every byte as the last run read it"
+    assert (
+        watcher.look(SETTLE).reason == "only times differ: 1 input file, every byte as the last run read it"
+    )
     docs(watcher).write_bytes(docs(watcher).read_bytes())
     assert watcher.starts() == []
 

@@ -68,7 +68,11 @@ class DagsterDev:
         # As in a fresh checkout: Dagster finds its settings and the code location in the working directory.
         for name in ("dagster.yaml", "workspace.yaml"):
             shutil.copy(ROOT / name, folder)
-        own = {name: value for name, value in os.environ.items() if not name.startswith(("DAGSTER_", "DIVORDER_"))}
+        own = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("DAGSTER_", "DIVORDER_"))
+        }
         self.environment = {**own, "DIVORDER_CONFIG": str(config), "PYTHONUNBUFFERED": "1"}
 
     def __enter__(self) -> DagsterDev:
@@ -147,7 +151,8 @@ class DagsterDev:
         """Runs by id, the last one first: `jobName`, `status`, and their `tags` as a dict."""
         results = self.ask(_RUNS)["runsOrError"]["results"]
         return {
-            run["runId"]: {**run, "tags": {tag["key"]: tag["value"] for tag in run["tags"]}} for run in results
+            run["runId"]: {**run, "tags": {tag["key"]: tag["value"] for tag in run["tags"]}}
+            for run in results
         }
 
     def end_of(self, run: str, seconds: float = RUN_SECONDS) -> str:
@@ -176,6 +181,7 @@ class DagsterDev:
         if not found:
             return {}
         values = {
-            entry["label"]: entry.get("intValue", entry.get("boolValue")) for entry in found[0]["metadataEntries"]
+            entry["label"]: entry.get("intValue", entry.get("boolValue"))
+            for entry in found[0]["metadataEntries"]
         }
         return {**values, "run": found[0]["runId"]}

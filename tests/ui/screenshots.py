@@ -1,4 +1,4 @@
-"""The pictures of the UI that the README shows, taken on settings of your choice; store and output go to a folder that is
+"""The pictures of the UI that the README shows, with settings of your choice; store and output go to a folder that is
 removed again.
 
 .venv/bin/python -m tests.ui.screenshots docs --config data/demo.toml
