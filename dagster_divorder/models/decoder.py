@@ -15,7 +15,7 @@ starts from the weighted mean of token vectors, which norms of the usual kind wo
 
 Guarantee: an ordinary Hugging Face checkpoint (config.json, tokenizer.json, tokenizer_config.json, model.safetensors)
 that names every weight of its architecture; the same bytes for the same pairs, table and seed on one type of machine,
-as it runs on THREADS threads whatever the machine has.
+whatever the number of threads.
 Cost: 6 multiplications a token for each weight of the layers, 12 D^2 + 256 D of them; memory: T ids, some 100 P D
 bytes for means of spans, and some 600 MB for a batch at D = 128. Times: docs/decisions/bootstrap-decoder.md.
 Sources: Oord, Li and Vinyals 2018 (the loss); Giorgi et al. 2021 (spans of a document); Zhang, Dauphin and Ma 2019
@@ -30,6 +30,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -63,11 +64,11 @@ LEARNING_RATE = 3e-3
 WARM_UP = 0.1
 NORM_EPSILON = 10.0
 
-THREADS = 2
-"""Not the machine's own number, on which the last bits of sums depend."""
+GROUPS = 8
+"""Spans of a batch run by length in so many groups at most, each on one thread.
 
-GROUPS = 4
-"""Spans of a batch run by length in so many groups: in one, much would be padding."""
+In one group, much would be padding. Threads that share a group wait for each other at every step, for long where cores
+are busy, and the last bits of sums would depend on their number."""
 
 CURVE_POINTS = 50
 
@@ -127,13 +128,14 @@ def train(
     ids: NDArray[np.integer],
     *,
     seed: int = 0,
+    threads: int = 1,
     advance: Callable[[int], object] = lambda tokens: None,
 ) -> dict[str, Any]:
     """Trains on pairs and writes a checkpoint into `directory`, made where it is missing.
 
     `base` holds the table, float32 (V, D), and its tokenizer; weights float32, at most V of them, scale its rows; ids
     (T,) are the tokens of all pairs, laid out as `pairs.span_starts` says; `advance` hears of the tokens of every
-    batch. Without pairs the checkpoint's vectors are the weighted means of the table's rows.
+    batch; more than GROUPS threads are of no use. Without pairs the checkpoint's vectors are the weighted means of the table's rows.
 
     Returns:
         layers, width, parameters (of the layers), tokens, documents, epochs, batches, and loss: at most CURVE_POINTS
@@ -145,9 +147,9 @@ def train(
     base, directory = Path(base), Path(directory)
     table = embedding_table(base).weights
     config = _config(base, table.shape[1])
-    with _fixed_threads(), _fixed_random(seed):
+    with _one_thread(), _fixed_random(seed), ThreadPoolExecutor(threads) as workers:
         model = _model(_topical(table, weights, pairs, ids), config)
-        losses = _fit(model, pairs, ids, advance)
+        losses = _fit(model, pairs, ids, advance, workers)
     directory.mkdir(parents=True, exist_ok=True)
     _save(model, config, base, directory)
     return {
@@ -201,7 +203,11 @@ def _model(table: NDArray[np.float32], config: dict[str, Any]) -> LlamaModel:
 
 
 def _fit(
-    model: LlamaModel, pairs: Pairs, ids: NDArray[np.integer], advance: Callable[[int], object]
+    model: LlamaModel,
+    pairs: Pairs,
+    ids: NDArray[np.integer],
+    advance: Callable[[int], object],
+    workers: ThreadPoolExecutor,
 ) -> list[tuple[int, float]]:
     """Trains the layers; tokens so far and loss of each batch."""
     import torch
@@ -215,34 +221,62 @@ def _fit(
         middle = (first + last) / 2 / starts[-1]
         for group in optimiser.param_groups:
             group["lr"] = LEARNING_RATE * min(middle / WARM_UP, (1 - middle) / (1 - WARM_UP))
-        length = pairs.length[pairs.batch_starts[at] : pairs.batch_starts[at + 1]]
-        loss = _loss(_means(model, ids[first:last], length))
-        optimiser.zero_grad()
-        loss.backward()
+        spans = np.repeat(pairs.length[pairs.batch_starts[at] : pairs.batch_starts[at + 1]], 2)
+        loss = _backward(model, trained, ids[first:last], spans, workers)
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimiser.step()
-        losses.append((last, loss.item()))
+        losses.append((last, loss))
         advance(last - first)
     return losses
 
 
-def _means(model: LlamaModel, ids: NDArray[np.integer], length: NDArray[np.int64]) -> torch.Tensor:
-    """Means of the last hidden states of both spans of the pairs, float32 (B, 2, D)."""
+def _backward(
+    model: LlamaModel,
+    trained: list[torch.nn.Parameter],
+    ids: NDArray[np.integer],
+    spans: NDArray[np.int64],
+    workers: ThreadPoolExecutor,
+) -> float:
+    """The loss of a batch of spans of the given lengths; its gradients are left in `trained`."""
     import torch
 
-    spans = np.repeat(length, 2)
-    starts = np.cumsum(spans) - spans
+    groups = _groups(spans)
+    means = list(workers.map(lambda group: _means(model, ids, spans, group), groups))
+    # The loss sees all means at once; its gradient then goes back through each group alone.
+    apart = torch.cat([part.detach() for part in means])
+    apart.requires_grad_()
+    back = torch.from_numpy(np.argsort(np.concatenate(groups)))
+    loss = _loss(apart[back].view(len(spans) // 2, 2, -1))
+    (slope,) = torch.autograd.grad(loss, apart)
+    slopes = slope.split([len(group) for group in groups])
+    gradients = workers.map(lambda part, slope: torch.autograd.grad(part, trained, slope), means, slopes)
+    for weight, *parts in zip(trained, *gradients, strict=True):
+        weight.grad = torch.stack(parts).sum(0)
+    return loss.item()
+
+
+def _groups(spans: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Places of the spans by rising length, in groups of about as many tokens each."""
     by_length = np.argsort(spans, kind="stable")
-    parts = []
-    for group in np.array_split(by_length, min(GROUPS, len(length))):
-        at = np.arange(spans[group].max())
-        real = at < spans[group][:, None]
-        # Padding comes last, where the real tokens of a decoder do not see it: any id will do.
-        tokens = ids[np.where(real, starts[group][:, None] + at, 0)].astype(np.int64)
-        hidden = model(input_ids=torch.from_numpy(tokens)).last_hidden_state
-        share = torch.from_numpy((real / spans[group][:, None]).astype(np.float32))
-        parts.append((share[:, None] @ hidden)[:, 0])
-    return torch.cat(parts)[torch.from_numpy(np.argsort(by_length))].view(len(length), 2, -1)
+    tokens = np.cumsum(spans[by_length])
+    cuts = np.searchsorted(tokens, np.arange(1, GROUPS) * tokens[-1] / GROUPS)
+    return [group for group in np.split(by_length, cuts) if len(group)]
+
+
+def _means(
+    model: LlamaModel, ids: NDArray[np.integer], spans: NDArray[np.int64], group: NDArray[np.int64]
+) -> torch.Tensor:
+    """Means of the last hidden states of some spans, float32 (n, D)."""
+    import torch
+
+    length, starts = spans[group][:, None], (np.cumsum(spans) - spans)[group][:, None]
+    at = np.arange(length.max())
+    real = at < length
+    # Padding comes last, where the real tokens of a decoder do not see it: any id will do.
+    tokens = ids[np.where(real, starts + at, 0)].astype(np.int64)
+    hidden = model(input_ids=torch.from_numpy(tokens)).last_hidden_state
+    share = torch.from_numpy((real / length).astype(np.float32))
+    return (share[:, None] @ hidden)[:, 0]
 
 
 def _loss(means: torch.Tensor) -> torch.Tensor:
@@ -275,11 +309,12 @@ def _save(model: LlamaModel, config: dict[str, Any], base: Path, directory: Path
 
 
 @contextmanager
-def _fixed_threads() -> Iterator[None]:
+def _one_thread() -> Iterator[None]:
+    """Operations of torch run on one thread each."""
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(1)
     try:
         yield
     finally:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
+from dagster_divorder.engine.local import count_workers
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.models.checkpoint import POOLING, TOKENIZER, locate, weight_files
 from dagster_divorder.pipeline.base_model import BOOTSTRAP, BaseModel, load_base_model
@@ -114,7 +115,16 @@ def _train(run: Run, base: BaseModel, folder: Path) -> dict[str, bytes]:
     weights = token_weights(base.document_frequency, base.documents, "idf")
     run.progress.note(f"training the bootstrap decoder on {len(ids):,} tokens")
     with run.progress("training", len(ids), "tokens") as advance:
-        info = train(base.directory, folder, weights, pairs, ids, seed=run.settings.seed, advance=advance)
+        info = train(
+            base.directory,
+            folder,
+            weights,
+            pairs,
+            ids,
+            seed=run.settings.seed,
+            threads=count_workers(run.settings.engine.workers),
+            advance=advance,
+        )
     files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
     return {**files, INFO: orjson.dumps(info)}
 

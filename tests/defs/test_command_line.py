@@ -1,4 +1,4 @@
-"""Our command line, and `dg`, the successor of Dagster's (which `test_everything` runs), in processes of their own."""
+"""Our command line, and `dg`, the successor of Dagster's (which tests/ui runs), in processes of their own."""
 
 from __future__ import annotations
 

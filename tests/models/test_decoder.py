@@ -21,14 +21,15 @@ from dagster_divorder.models.bootstrap import train as train_base
 from dagster_divorder.models.checkpoint import embedding_table
 from dagster_divorder.models.decoder import BATCH, EPOCHS, SHORTEST, SPAN, Pairs, plan, train
 from dagster_divorder.models.reading import quiet
+from dagster_divorder.models.tokenize import load_encoder
 
 TOPICS, TOPIC_WORDS, WORDS = 4, 40, 260
 """Words of each topic, then words of none."""
 
 
 def planted_corpus(documents: int, seed: int = 0) -> tuple[list[np.ndarray], np.ndarray]:
-    """Documents of 30 to 300 words, a fifth of them from their topic; in each quarter of a document some word of no topic
-    comes again and again."""
+    """Documents of 30 to 300 words, a fifth of them from their topic; in each quarter of a document some word of no
+    topic comes again and again."""
     rng = np.random.default_rng(seed)
     topics = rng.integers(0, TOPICS, documents)
     texts = []
@@ -194,11 +195,12 @@ from tests.models.test_decoder import WORDS, plan, planted_corpus, tokens_of
 texts, _ = planted_corpus(120)
 pairs = plan(np.array([len(text) for text in texts]), 30_000, seed=3)
 torch.rand(int(sys.argv[3]))
-train(sys.argv[1], sys.argv[2], np.ones(WORDS, np.float32), pairs, tokens_of(pairs, texts), seed=3)
+ids = tokens_of(pairs, texts)
+train(sys.argv[1], sys.argv[2], np.ones(WORDS, np.float32), pairs, ids, seed=3, threads=int(sys.argv[3]))
 """
 
 
-def test_bytes_repeat_in_other_processes_on_other_numbers_of_threads(base: Path, tmp_path: Path) -> None:
+def test_bytes_repeat_in_another_process_on_other_numbers_of_threads(base: Path, tmp_path: Path) -> None:
     found = []
     for threads in (1, 4):
         folder = tmp_path / str(threads)
@@ -214,10 +216,10 @@ def test_the_process_is_left_as_it_was(base: Path, tmp_path: Path) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    torch.set_num_threads(decoder.THREADS + 1)
+    torch.set_num_threads(3)
     try:
         train(base, tmp_path, np.ones(WORDS, np.float32), pairs, tokens_of(pairs, texts), seed=1)
-        assert torch.get_num_threads() == decoder.THREADS + 1
+        assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(torch.rand(3), expected)
@@ -227,8 +229,8 @@ def test_the_process_is_left_as_it_was(base: Path, tmp_path: Path) -> None:
 def test_any_width_and_two_short_documents_will_do(dim: int, tmp_path: Path) -> None:
     texts = ["a bee sees a sea of trees", "nine mice like rice twice a night"]
     train_base(texts, tmp_path / "base", vocab_size=257, dim=dim)
-    documents = [np.arange(17, dtype=np.uint16) + 65, np.arange(16, dtype=np.uint16) + 97]
-    pairs = plan(np.array([17, 16]), 1_000)
+    documents = [load_encoder(tmp_path / "base").encode([text])[0] for text in texts]
+    pairs = plan(np.array([len(document) for document in documents]), 1_000)
     assert len(pairs.document) == 2 * EPOCHS
     train(tmp_path / "base", tmp_path / "out", np.ones(257, np.float32), pairs, tokens_of(pairs, documents))
     vectors = vectors_of(load(tmp_path / "out"), documents)

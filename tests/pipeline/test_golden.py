@@ -16,15 +16,21 @@ import orjson
 import pyarrow.parquet as pq
 import xxhash
 
-from dagster_divorder import run_all
+from dagster_divorder import run_all, run_stage
 from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.cluster_map import load_map
 from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.k_calibration import load_table
 from dagster_divorder.pipeline.strategy_comparison import load_comparison
-from dagster_divorder.settings import CODE_VERSIONS, Settings
+from dagster_divorder.settings import CODE_VERSIONS, Embedding, Settings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import View
 from tests.conftest import topic_records, write_jsonl
+
+EVIDENCE = ("deep_embeddings", "ari_comparison", "k_calibration", "cluster_map", "strategy_comparison")
+DRAWN = ("ordering_report", "ordering_animation")
+"""Their output is pictures, whose bytes follow matplotlib and ffmpeg."""
 
 GOLDEN = Path(__file__).with_name("golden.json")
 
@@ -45,16 +51,26 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
         store={"path": folder / "store"},
         output={"path": folder / "curated", "plot": False},
         model={"vocab_size": 512, "dim": 8},
+        deep={"train_tokens": 8_000},
+        k_calibration={"values": (2, 4, 8)},
         clusters={"k": 4},
         order={"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0}, "length_bins": 5},
         sequence={"length": 128, "batch": 4},
     )
-    receipts = run_all(settings, Silent(), [*needed(settings), "strategy_comparison"])
+    receipts = run_all(settings, Silent(), [*needed(settings), *EVIDENCE])
     store = LocalStore(settings.store.path)
     view = View.load(store, receipts["raw_docs"].files["view"])
 
     def column(stage: str, name: str) -> np.ndarray:
         return StageFiles(store, stage, receipts[stage].key).column(view.documents, name)
+
+    vectors = np.random.default_rng(0).normal(size=(len(view), 3)).astype(np.float32)
+    np.save(folder / "vectors.npy", vectors)
+    external = settings.model_copy(
+        update={"embedding": Embedding(kind="external", path=folder / "vectors.npy")}
+    )
+    receipts["external_embeddings"] = run_stage("external_embeddings", external, Silent())
+    charted = load_map(store, receipts["cluster_map"].files["places"])
 
     fit = store.path(receipts["base_model"].files["fit"])
     metrics = orjson.loads(store.unseal(receipts["diversity_metrics"].files["metrics"]))
@@ -66,6 +82,14 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
             digest(column("token_counts", "lengths")),
         ],
         "shallow_embeddings": energy(column("shallow_embeddings", "vectors")),
+        "deep_embeddings": energy(column("deep_embeddings", "vectors")),
+        "external_embeddings": energy(column("external_embeddings", "vectors")),
+        "ari_comparison": [receipts["ari_comparison"].report[name] for name in ("chosen", "ari")],
+        "k_calibration": [
+            [row["k"], round(row["silhouette"], 3)]
+            for row in load_table(store, receipts["k_calibration"].files["fit"])
+        ],
+        "cluster_map": [digest(charted.ids), digest(charted.labels)],
         "clusters": digest(column("clusters", "labels")),
         "greedy_order": digest(np.load(settings.output.path / "order.npy")),
         "packed_sequences": [
@@ -80,7 +104,11 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
         "diversity_metrics": [round(metrics[name]["prefix"]["mean"], 3) for name in ("curated", "sequences")],
         "curated_output": xxhash.xxh3_64_hexdigest((settings.output.path / "curated.jsonl").read_bytes()),
     }
-    return {stage: {"code_version": CODE_VERSIONS[stage], "result": found[stage]} for stage in CODE_VERSIONS}
+    return {
+        stage: {"code_version": version, "result": found[stage]}
+        for stage, version in CODE_VERSIONS.items()
+        if stage not in DRAWN
+    }
 
 
 def test_no_stage_changes_its_output_under_the_same_code_version(tmp_path: Path) -> None:

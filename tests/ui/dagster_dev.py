@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,7 +33,7 @@ _LOGS = """query($run: ID!) { logsForRun(runId: $run) { ... on EventConnection {
 _TICKS = """query($selector: SensorSelector!) { sensorOrError(sensorSelector: $selector) { ... on Sensor {
     sensorState { status ticks(limit: 20) { status skipReason runIds } } } } }"""
 _MADE = """query($key: AssetKeyInput!) { assetOrError(assetKey: $key) { ... on Asset {
-    assetMaterializations(limit: 1) { runId metadataEntries {
+    assetMaterializations(limit: 1) { runId tags { key value } metadataEntries {
         label ... on IntMetadataEntry { intValue } ... on BoolMetadataEntry { boolValue } } } } } }"""
 _LOCATION = """{ workspaceOrError { ... on Workspace { locationEntries { name loadStatus
     locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
@@ -131,9 +131,20 @@ class DagsterDev:
         nodes = self.ask("{ assetNodes { assetKey { path } isMaterializable } }")["assetNodes"]
         return [node["assetKey"]["path"][-1] for node in nodes if node["isMaterializable"]]
 
-    def launch(self, job: str) -> str:
-        """Start a job as the launchpad does with nothing filled in; the run's id."""
-        selector = {**REPOSITORY, "jobName": job}
+    def stale(self) -> set[str]:
+        """The assets that are shown as out of step with what they are made from."""
+        nodes = self.ask("{ assetNodes { assetKey { path } isMaterializable staleStatus } }")["assetNodes"]
+        return {
+            node["assetKey"]["path"][-1]
+            for node in nodes
+            if node["isMaterializable"] and node["staleStatus"] != "FRESH"
+        }
+
+    def launch(self, job: str, assets: Sequence[str] | None = None) -> str:
+        """Start a job as the launchpad does with nothing filled in, or some of its assets; the run's id."""
+        selector: dict[str, Any] = {**REPOSITORY, "jobName": job}
+        if assets:
+            selector["assetSelection"] = [{"path": [asset]} for asset in assets]
         params = {"selector": selector, "runConfigData": {}, "mode": "default"}
         answer = self.ask(_LAUNCH, params=params)["launchRun"]
         if answer["__typename"] != "LaunchRunSuccess":
@@ -185,3 +196,9 @@ class DagsterDev:
             for entry in found[0]["metadataEntries"]
         }
         return {**values, "run": found[0]["runId"]}
+
+    def version(self, asset: str) -> str:
+        """The data version of an asset's last materialisation."""
+        found = self.ask(_MADE, key={"path": [asset]})["assetOrError"]["assetMaterializations"]
+        tags = {tag["key"]: tag["value"] for tag in found[0]["tags"]}
+        return str(tags["dagster/data_version"])

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import dagster as dg
 import orjson
+import pytest
 
+from dagster_divorder.defs.stage import PICTURE_BYTES
 from dagster_divorder.pipeline import run_all
-from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.graph import needed, upstream
 from dagster_divorder.pipeline.verify import PROMISES
 from dagster_divorder.settings import load_settings
 from tests.conftest import topic_records
+from tests.defs.conftest import pictures, run_command
 from tests.faults.conftest import differing, output_of
 from tests.faults.test_together import is_free
 from tests.ui.dagster_dev import DagsterDev, until
@@ -25,6 +29,15 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 SENSOR = "dagster/sensor_name"
+FIGURES = {
+    "documents",
+    "new_documents",
+    "reused_documents",
+    "seconds",
+    "documents_per_second",
+    "changed",
+    "stored_files",
+}
 
 
 def append(config: Path, start: int, per_topic: int) -> int:
@@ -64,6 +77,78 @@ def test_a_click_materialises_all_and_shows_what_was_made(dev: DagsterDev, page:
     picture = show_picture(page)
     expect(picture).to_be_visible()
     assert picture.evaluate("image => image.naturalWidth") > 300
+
+
+@pytest.fixture
+def made(dev: DagsterDev, config: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
+    """Asset -> metadata of its first materialisation, from the history that `dagster dev` keeps."""
+    if not all(dev.made(asset) for asset in dev.assets()):
+        assert dev.end_of(dev.launch("__ASSET_JOB", dev.assets())) == "SUCCESS"
+    # Folders in dagster.yaml are seen from the working directory.
+    monkeypatch.chdir(config.parent)
+    found = {}
+    with dg.DagsterInstance.from_config(str(config.parent)) as instance:
+        for stage in upstream(load_settings(config)):
+            (record,) = instance.fetch_materializations(dg.AssetKey(stage), limit=1, ascending=True).records
+            assert record.asset_materialization
+            found[stage] = dict(record.asset_materialization.metadata)
+    return found
+
+
+def test_every_asset_reports_figures_paths_and_pictures_of_bounded_size(
+    made: dict[str, dict[str, Any]],
+) -> None:
+    for name, metadata in made.items():
+        assert set(metadata) >= FIGURES, name
+        assert metadata["changed"].value is True, name
+        for what, png in pictures(metadata).items():
+            assert len(png) <= PICTURE_BYTES, (name, what)
+        for record in metadata["stored_files"].records:
+            assert Path(str(record.data["path"])).exists(), (name, record)
+
+
+def test_tables_and_pictures_show_the_evidence(made: dict[str, dict[str, Any]], config: Path) -> None:
+    settings = load_settings(config)
+    orders = made["diversity_metrics"]["orders"]
+    columns = [column.name for column in orders.schema.columns]
+    assert columns == ["figure", "original", "random", "curated", "sequences random", "sequences"]
+    figures = {record.data["figure"] for record in orders.records}
+    assert {"distinct clusters a sequence", "batch TV, clusters"} <= figures
+    measures = [record.data for record in made["diversity_metrics"]["measures"].records]
+    windows = {"sequence", "sequence (flush)", "batch", "batch (anywhere)", "prefix", "corpus"}
+    assert {row["window"] for row in measures} >= windows
+    assert {row["trait"] for row in measures} >= {"cluster", "length"}
+    pairs = len(settings.comparison.documents) * len(settings.comparison.sequences)
+    assert len(made["strategy_comparison"]["comparison"].records) == pairs
+    (file,) = (record.data for record in made["raw_docs"]["input_files"].records)
+    assert (file["records"], file["rejected"]) == (120, 0)
+    shares = [record.data["share"] for record in made["clusters"]["cluster_sizes"].records]
+    assert sum(shares) == pytest.approx(1, abs=0.01)
+    files = [record.data["file"] for record in made["curated_output"]["output_files"].records]
+    assert "curated.jsonl" in files
+    assert made["curated_output"]["output_folder"].value == str(settings.output.path)
+    pictured = {"diversity_metrics", "k_calibration", "ari_comparison", "cluster_map", "ordering_report"}
+    assert {name for name, metadata in made.items() if pictures(metadata)} >= pictured
+
+
+def test_the_command_line_finds_nothing_left_to_do(
+    dev: DagsterDev, made: dict[str, dict[str, Any]], config: Path
+) -> None:
+    before = {asset: dev.version(asset) for asset in made}
+    module = ("-m", "dagster_divorder.definitions")
+    run = run_command(config, "dagster", "asset", "materialize", "--select", "*", *module)
+    assert run.returncode == 0, run.stderr
+    assert "dagster_divorder" not in "".join(line for line in run.stderr.splitlines() if "Warning" in line)
+    for asset in made:
+        found = dev.made(asset)
+        assert (found["new_documents"], found["changed"]) == (0, False), asset
+    assert {asset: dev.version(asset) for asset in made} == before
+    assert dev.stale() == set()
+    summary = run_command(config, "divorder", "summary")
+    assert summary.returncode == 0, summary.stderr
+    folder = str(config.parent / "curated")
+    for part in ("120 records", "original", "random", "curated", "clusters", folder):
+        assert part in summary.stdout
 
 
 def test_appended_lines_start_one_run_that_computes_only_them(dev: DagsterDev, config: Path) -> None:
