@@ -139,7 +139,8 @@ class Embedding(_Section):
     """Of the shallow ones. mean is the plain average; idf weighs rare tokens up and is centred when clustering (better
     by measurement)."""
     path: Path | None = None
-    """For external: .npy (a row per record in input order) or Parquet (document id or row, and vector)."""
+    """For external: .npy (a row per accepted record in input order) or Parquet (record_id, doc_id or row, and a
+    vector)."""
     pca: int = Field(0, ge=0)
     """Principal components that vectors are reduced to before they are clustered; 0: all dimensions are kept."""
 

@@ -4,11 +4,12 @@
         [--documents 1500] [--repeat 2] [--device auto] [--dtype auto] [--max-tokens 0]
 
 bare: transformers' `model(ids, mask)` in a loop over batches that were padded before, nothing read, pooled or kept; on
-a CPU all threads work on one batch. bare, as fed here (on a CPU): the same batches, a thread each, with the linear layers
-that the stage uses. The faster of them is the limit. stage: what deep_embeddings does with a fragment, from stored
-texts or tokens to vectors. seed's way: each document tokenised and put through the model by itself, as the script does
-that this project grew from. All see the same windows. Loading the model is not counted. Ways take turns, the best of
---repeat counts; processor time is less disturbed by other work on the machine.
+a CPU all threads work on one batch. bare, as fed here (on a CPU): the same batches, a thread each, with the linear
+layers that the stage uses. The faster of them is the limit. stage: what deep_embeddings does with a fragment, from
+stored texts or tokens to vectors. seed's way: each document tokenised and put through the model by itself, as the
+script does that this project grew from; on a CPU also on one thread, whose processor time says what the way costs where
+no other work makes its threads wait for each other. All see the same windows. Loading the model is not counted. Ways
+take turns, the best of --repeat counts.
 On a GPU also the share of what it reaches in a large bfloat16 matrix product.
 `--model bootstrap` trains the bootstrap base model and its decoder on these documents first.
 """
@@ -88,6 +89,7 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
     }
     if loaded.device.type == "cpu":
         ways["bare, as fed here"] = lambda: bare(loaded.module, batches, embedder.lanes)
+        ways["seed's way, 1 thread"] = lambda: on_one_thread(lambda: seeds_way(plain, texts, embed))
     embed.compute(fragment)  # loads
     best: dict[str, tuple[float, float]] = {}
     for _ in range(options.repeat):
@@ -162,6 +164,13 @@ def seeds_way(model: torch.nn.Module, texts: list[str], embed: deep_embeddings._
     return np.stack(vectors)
 
 
+def on_one_thread(way: Callable[[], object]) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    way()
+    torch.set_num_threads(before)
+
+
 def flops(model: Model, lengths: np.ndarray, reading: Reading) -> float:
     """Of all windows: two a weight outside the tables a token, and attention's products."""
     config = model.module.config.get_text_config()
@@ -203,17 +212,18 @@ def report(found: dict[str, Any]) -> None:
         f"{found['padding']:.2%} padding; {reading.device}, {reading.dtype}, windows of {reading.window}; "
         f"load {os.getloadavg()[0]:.1f}\n"
     )
-    print(f"{'':18}{'s':>8}{'processor, s':>14}{'tokens/s':>10}{'of the limit':>14}{'GFLOP/s':>9}")
+    print(f"{'':21}{'s':>8}{'processor, s':>14}{'tokens/s':>10}{'of the limit':>14}{'GFLOP/s':>9}")
     for name, (seconds, processor) in best.items():
         print(
-            f"{name:18}{seconds:8.2f}{processor:14.2f}{found['tokens'] / seconds:10,.0f}{limit / seconds:14.0%}"
+            f"{name:21}{seconds:8.2f}{processor:14.2f}{found['tokens'] / seconds:10,.0f}{limit / seconds:14.0%}"
             f"{found['flops'] / seconds / 1e9:9,.0f}"
         )
     stage, seed = best["stage"], best["seed's way"]
+    one = best.get("seed's way, 1 thread", seed)
     print(
         f"\nstage: {limit / stage[0]:.0%} of the limit, {seed[0] / stage[0]:.1f} times the seed's way", end=""
     )
-    print(f" ({seed[1] / stage[1]:.1f} in processor time)")
+    print(f" ({one[1] / stage[1]:.1f} in processor time, the seed's on one thread)")
     if found["ceiling"]:
         share = found["flops"] / stage[0] / found["ceiling"]
         print(

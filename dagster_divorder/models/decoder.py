@@ -135,7 +135,7 @@ def train(
 
     `base` holds the table, float32 (V, D), and its tokenizer; weights float32, at most V of them, scale its rows; ids
     (T,) are the tokens of all pairs, laid out as `pairs.span_starts` says; `advance` hears of the tokens of every
-    batch; more than GROUPS threads are of no use. Without pairs the checkpoint's vectors are the weighted means of the table's rows.
+    batch; more than GROUPS threads are of no use. Without pairs the table is weighted, and the layers do nothing.
 
     Returns:
         layers, width, parameters (of the layers), tokens, documents, epochs, batches, and loss: at most CURVE_POINTS

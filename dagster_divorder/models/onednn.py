@@ -1,10 +1,10 @@
 """Matrix products of oneDNN instead of MKL's, on AMD processors.
 
 torch multiplies float32 matrices on x86 with MKL, which keeps its fast kernels to Intel's processors: on an EPYC with
-AVX-512 it reached 95 GFLOP/s a core where oneDNN, which torch ships too, reached 200 (docs/decisions/deep-embeddings.md).
+AVX-512 it reached 95 GFLOP/s a core where oneDNN, which torch ships too, reached 200 (docs/decisions).
 Guarantee: the same products, rounded otherwise in the last bits.
-Known weakness: the operator is the one that torch's own compiler uses, not one of its documented interface; where a torch
-lacks it, the model stays as it is.
+Known weakness: the operator is the one that torch's own compiler uses, no part of its documented interface; a model
+stays as it is where a torch lacks it.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from dagster_divorder.errors import InputError
+from dagster_divorder.models import onednn
 from dagster_divorder.models.deep import Model, load
 from dagster_divorder.models.embed import CUT, GROW_AFTER, NOT_FINITE, Embedder, make_embedder, normalised
 from dagster_divorder.models.memory import Budget
@@ -127,6 +128,38 @@ def test_poolings_and_windows(checkpoints: Callable[..., Path], kind: str, chunk
     found = embed(folder, chunk=chunk, pooling=pooling, max_tokens=19)
     expected = np.stack([plain(folder, text, pooling, 19, chunk=chunk) for text in DOCUMENTS])
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_only_models_that_see_ahead_are_told_what_is_padding(
+    checkpoints: Callable[..., Path], dtype: Any
+) -> None:
+    masked = {
+        kind: load(checkpoints(kind), read(checkpoints(kind), dtype=dtype)).masked
+        for kind in AFFIXES
+        if kind != "vit"
+    }
+    assert masked == {
+        "llama": False,
+        "qwen3": False,
+        "gpt2": False,
+        "bert": True,
+        "roberta": True,
+        "t5": True,
+    }
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this torch has no such operator"
+)
+def test_onednn_multiplies_alike(checkpoints: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {}
+    for helps in (False, True):
+        monkeypatch.setattr(onednn, "helps", lambda helps=helps: helps)
+        found[helps] = embed(checkpoints("bert"))
+        linear = load(checkpoints("bert"), read(checkpoints("bert"))).module.encoder.layer[0].output.dense
+        assert (type(linear) is torch.nn.Linear) is not helps
+    np.testing.assert_allclose(found[False], found[True], atol=1e-6)
 
 
 def test_a_whole_book_counts_only_in_chunks(checkpoints: Callable[..., Path]) -> None:
@@ -298,7 +331,7 @@ class Wrapped(Model):
 
     def __init__(self, model: Model, watch: Callable[[np.ndarray, np.ndarray], Any]) -> None:
         super().__init__(model.module, model.reading)
-        self.dims = model.dims
+        self.dims, self.masked = model.dims, model.masked
         self.watch = watch
 
     def __call__(self, ids: np.ndarray, lengths: np.ndarray) -> torch.Tensor:

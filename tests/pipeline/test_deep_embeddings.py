@@ -206,7 +206,7 @@ def test_documents_without_a_finite_vector_are_named(
     def load_broken(*arguments: Any, **options: Any) -> Model:
         whole = load(*arguments, **options)
         broken = Broken(whole.module, whole.reading)
-        broken.dims = whole.dims
+        broken.dims, broken.masked = whole.dims, whole.masked
         return broken
 
     class Notes(Silent):

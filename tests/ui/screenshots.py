@@ -1,5 +1,5 @@
 """The pictures of the UI that the README shows, with settings of your choice; store and output go to a folder that is
-removed again.
+removed again, unless it is named.
 
 .venv/bin/python -m tests.ui.screenshots docs --config data/demo.toml
 """
@@ -7,6 +7,7 @@ removed again.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import tempfile
 from pathlib import Path
@@ -21,11 +22,10 @@ if TYPE_CHECKING:
 
 LIMIT = 200_000
 COLOURS = 64
-WIDTH = 2200
 MARGIN = 70.0
-CONTROLS = 48.0
-"""Pixels at the right of the graph that hold buttons."""
 SETTLE_MS = 3000
+CONTROLS = ("zoom_in", "zoom_out", "settings", "config", "download_for_offline")
+"""Buttons that lie on the graph."""
 
 
 def save(png: bytes, file: Path) -> None:
@@ -45,9 +45,14 @@ def save(png: bytes, file: Path) -> None:
 
 def graph(page: Page, dev: DagsterDev) -> bytes:
     """The graph alone, as wide as its assets lie."""
+    for name in CONTROLS:
+        page.get_by_role("button", name=name).last.evaluate("button => button.style.visibility = 'hidden'")
+    page.get_by_role("slider").evaluate(
+        "slider => slider.parentElement.parentElement.style.visibility = 'hidden'"
+    )
     boxes = [box for asset in dev.assets() if (box := on_graph(page, asset).bounding_box())]
     left, top = min(box["x"] for box in boxes) - MARGIN, min(box["y"] for box in boxes) - MARGIN
-    right = min(max(box["x"] + box["width"] for box in boxes) + MARGIN, WIDTH - CONTROLS)
+    right = max(box["x"] + box["width"] for box in boxes) + MARGIN
     bottom = max(box["y"] + box["height"] for box in boxes) + MARGIN
     clip = {"x": left, "y": top, "width": right - left, "height": bottom - top}
     return page.screenshot(clip=clip)  # type: ignore[arg-type]
@@ -59,30 +64,32 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path, help="where the pictures go")
     parser.add_argument("--config", type=Path, default=Path("data/demo.toml"))
+    parser.add_argument("--scratch", type=Path, help="folder to keep store and history in, for another time")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        scratch = Path(name)
+    with contextlib.ExitStack() as stack:
+        scratch = options.scratch or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         dev = DagsterDev(scratch, options.config.resolve())
         dev.environment |= {
             "DIVORDER_STORE__PATH": str(scratch / "store"),
             "DIVORDER_OUTPUT__PATH": str(scratch / "curated"),
         }
-        with dev, open_browser(scratch / "profile", width=WIDTH, height=1100) as page:
-            open_graph(page, dev)
-            materialise_all(page)
-            page.wait_for_timeout(SETTLE_MS)
-            save(page.screenshot(), options.folder / "ui_run.png")
-            open_graph(page, dev)
-            page.wait_for_timeout(SETTLE_MS)
-            save(graph(page, dev), options.folder / "asset_graph.png")
-            save(page.screenshot(), options.folder / "ui_graph.png")
-            page.set_viewport_size({"width": 1600, "height": 1150})
-            open_metrics(page, dev)
-            page.wait_for_timeout(SETTLE_MS)
-            save(page.screenshot(), options.folder / "ui_metrics.png")
-            show_picture(page)
-            page.wait_for_timeout(SETTLE_MS)
-            save(page.screenshot(), options.folder / "ui_metrics_picture.png")
+        stack.enter_context(dev)
+        profile = stack.enter_context(tempfile.TemporaryDirectory())
+        page = stack.enter_context(open_browser(Path(profile), width=2200, height=1100))
+        open_graph(page, dev)
+        materialise_all(page)
+        open_graph(page, dev)
+        page.wait_for_timeout(SETTLE_MS)
+        save(page.screenshot(), options.folder / "ui_graph.png")
+        save(graph(page, dev), options.folder / "asset_graph.png")
+        page.set_viewport_size({"width": 2000, "height": 1150})
+        open_metrics(page, dev)
+        page.wait_for_timeout(SETTLE_MS)
+        save(page.screenshot(), options.folder / "ui_metrics.png")
+        page.set_viewport_size({"width": 1600, "height": 1150})
+        show_picture(page)
+        page.wait_for_timeout(SETTLE_MS)
+        save(page.screenshot(), options.folder / "ui_metrics_picture.png")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,104 @@
+"""Agreement of the clusters with true labels (NMI), side by side: shallow vectors, those of the bootstrap decoder, and
+of any other model, through the pipeline itself.
+
+python benchmarks/clustering/deep.py ../shared/data/newsgroups.jsonl.gz --labels label --k 20 --seeds 0 1 2
+python benchmarks/clustering/deep.py ../shared/data/mixture.jsonl.gz --labels source --k 16 --seeds 0 1 2
+    --model DIRECTORY [--max-tokens 128] adds another model
+
+`uncentred` is the same clustering without taking the documents' mean away first; `with shallow` is the adjusted Rand
+index of the clusters and those of the shallow vectors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+from dagster_divorder import Settings, load_results, run_stage
+from dagster_divorder.core.cluster import POINTS_PER_CENTROID, assign, fit
+from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.sample import document_index, rows_by_id
+from dagster_divorder.pipeline.space import chosen_space
+from dagster_divorder.store.local import LocalStore
+
+
+def cluster(settings: Settings) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """Labels, clusters, and clusters of the uncentred vectors, by record; seconds of the stage of vectors."""
+    seconds = 0.0
+    for stage in needed(settings, "greedy_order"):
+        start = time.perf_counter()
+        run_stage(stage, settings)
+        if stage == f"{settings.embedding.kind}_embeddings":
+            seconds = time.perf_counter() - start
+    documents = load_results(settings.store.path).documents
+    return documents["source"], documents["cluster"], uncentred(settings), seconds
+
+
+def uncentred(settings: Settings) -> np.ndarray:
+    """What the stage `clusters` does, without a centre."""
+    run = Run(settings, LocalStore(settings.store.path).open())
+    view, space, k = load_view(run), chosen_space(run), settings.clusters.k
+    assert isinstance(k, int)
+    ids, _ = document_index(run.store, view)
+    sample = space.rows(view, rows_by_id(ids, view)[: POINTS_PER_CENTROID * k])
+    found = fit(sample, k, seed=settings.seed, centre=False)
+    return assign(space.rows(view, np.arange(view.document_rows)), found)[0][view.document_row]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--labels", default="label", help="field of the true labels")
+    parser.add_argument("--k", type=int, default=20)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--model", help="directory or id of another model, beside the bootstrap's")
+    parser.add_argument("--max-tokens", type=int, default=0)
+    parser.add_argument("--train-tokens", type=int, default=Settings().deep.train_tokens)
+    options = parser.parse_args()
+
+    kinds: dict[str, dict[str, Any]] = {
+        "shallow": {"embedding": {"kind": "shallow"}},
+        "deep bootstrap": {"embedding": {"kind": "deep"}, "deep": {"train_tokens": options.train_tokens}},
+    }
+    if options.model:
+        name = Path(options.model).name
+        deep = {"model": options.model, "max_tokens": options.max_tokens}
+        kinds[name] = {"embedding": {"kind": "deep"}, "deep": deep}
+    print(
+        f"{'vectors':16} {'seed':>4} {'NMI':>6} {'ARI':>6} {'uncentred':>9} {'with shallow':>12} {'seconds':>8}"
+    )
+    for seed in options.seeds:
+        with tempfile.TemporaryDirectory() as folder:
+            shallow = None
+            for name, sections in kinds.items():
+                settings = Settings(
+                    input={"paths": [str(options.corpus)], "source_field": options.labels},
+                    store={"path": folder},
+                    output={"plot": False},
+                    clusters={"k": options.k},
+                    seed=seed,
+                    **sections,
+                )
+                labels, clusters, plain, seconds = cluster(settings)
+                shallow = clusters if shallow is None else shallow
+                print(
+                    f"{name:16} {seed:4} {normalized_mutual_info_score(labels, clusters):6.3f} "
+                    f"{adjusted_rand_score(labels, clusters):6.3f} "
+                    f"{normalized_mutual_info_score(labels, plain):9.3f} "
+                    f"{adjusted_rand_score(shallow, clusters):12.3f} {seconds:8.1f}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

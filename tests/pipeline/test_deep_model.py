@@ -1,0 +1,206 @@
+"""The model of deep_embeddings: when and on what the bootstrap's decoder is trained, odd corpora, fingerprints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.models import decoder
+from dagster_divorder.pipeline import deep_model, run_all
+from dagster_divorder.pipeline.base_model import load_base_model
+from dagster_divorder.pipeline.deep_model import checkpoint_fingerprint, load_deep_model
+from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.prune import prune
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
+from dagster_divorder.store import ingest, inputs
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.stages import StageFiles
+from tests.conftest import topic_records, write_jsonl
+from tests.tiny_models import save_model, save_tokenizer
+
+Make = Callable[..., Settings]
+SMALL = {"train_tokens": 3_000}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
+
+
+def prepared(settings: Settings, stage: str = "token_counts") -> Run:
+    """A run of which a stage, and all before it, have run."""
+    run_all(settings, Silent(), needed(settings, stage))
+    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+
+
+def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "train", lambda *_, **__: pytest.fail("trained again"))
+
+
+def test_the_decoder_is_trained_once_and_appended_documents_use_it(
+    corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(deep=SMALL)
+    run = prepared(settings)
+    assert not run.store.list("fits/deep_model")
+    model = load_deep_model(run)
+    assert model.fit and model.fingerprint == model.fit.hash
+    assert model.directory == run.store.path(model.fit.folder)
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
+        path.name for path in model.directory.iterdir()
+    }
+    assert 2_500 < model.info["tokens"] <= 3_000
+    assert model.info["loss"][-1][0] == model.info["tokens"]
+
+    forbid_training(monkeypatch)
+    assert load_deep_model(run) == model
+    write_jsonl(corpus, topic_records(20))
+    assert load_deep_model(prepared(settings)) == model
+
+
+def test_its_settings_and_the_base_model_decide_it(
+    corpus: Path, make_settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_deep_model(prepared(make_settings(deep=SMALL)))
+    elsewhere = {"store": {"path": tmp_path / "elsewhere"}, "engine": {"workers": 1}}
+    assert load_deep_model(prepared(make_settings(deep=SMALL, **elsewhere))).fingerprint == model.fingerprint
+    others = [
+        make_settings(deep={"train_tokens": 2_000}),
+        make_settings(deep=SMALL, seed=1),
+        make_settings(deep=SMALL, model={"dim": 8}),
+    ]
+    fingerprints = {load_deep_model(prepared(settings)).fingerprint for settings in others}
+    assert len(fingerprints | {model.fingerprint}) == 4
+
+    forbid_training(monkeypatch)
+    assert load_deep_model(prepared(make_settings(deep=SMALL, output={"plot": True}))) == model
+
+
+def test_it_is_trained_on_the_documents_of_the_lowest_ids(
+    corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 7)
+    run = prepared(make_settings(deep=SMALL))
+    pairs, ids = deep_model._pairs(run)
+
+    view, tokens = deep_model.load_view(run), deep_model.token_files(run)
+    assert len(view.documents) > 3
+    document_ids, _ = deep_model.document_index(run.store, view)
+    parts = [arrays for _, arrays in tokens.each(view.documents)]
+    ends = np.cumsum(np.concatenate([part["lengths"] for part in parts]))
+    texts = np.split(np.concatenate([part["ids"] for part in parts]), ends[:-1])
+    by_id = sorted(range(len(texts)), key=lambda row: tuple(document_ids[row].tolist()))
+    expected = [
+        texts[by_id[document]][begin : begin + length]
+        for document, begins, length in zip(pairs.document, pairs.begin, pairs.length, strict=True)
+        for begin in begins
+    ]
+    assert 0 < len(np.unique(pairs.document)) < len(texts)
+    np.testing.assert_array_equal(ids, np.concatenate(expected))
+    assert ids.dtype == parts[0]["ids"].dtype
+
+
+ODD_CORPORA: dict[str, list[str]] = {
+    "one word": ["word"],
+    "one document": ["the tide takes the boat out and brings the boat back " * 5],
+    "two of few words": ["a short one", "another"],
+    "all alike but one": [*["the same text every time, word for word, again and again"] * 5, "different"],
+}
+
+
+@pytest.mark.parametrize("texts", ODD_CORPORA.values(), ids=ODD_CORPORA)
+@pytest.mark.parametrize("dim", [2, 19])
+def test_any_corpus_has_deep_embeddings(
+    texts: list[str], dim: int, tmp_path: Path, make_settings: Make
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
+    settings = make_settings(model={"dim": dim})
+    run = prepared(settings, "deep_embeddings")
+    receipt, view = run.receipt("deep_embeddings"), deep_model.load_view(run)
+    assert (receipt.report["dim"], receipt.report["flagged_documents"]) == (dim, 0)
+    vectors = StageFiles(run.store, receipt.stage, receipt.key).column(view.documents, "vectors")
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
+
+
+def test_no_tokens_to_train_on_is_no_training(corpus: Path, make_settings: Make) -> None:
+    model = load_deep_model(prepared(make_settings(deep={"train_tokens": 0})))
+    assert (model.info["tokens"], model.info["loss"]) == (0, [])
+
+
+def test_prune_keeps_the_decoder_that_the_result_was_made_with(corpus: Path, make_settings: Make) -> None:
+    load_deep_model(prepared(make_settings(deep={"train_tokens": 2_000})))
+    run = prepared(make_settings(deep=SMALL), "deep_embeddings")
+    model = load_deep_model(run)
+    assert len(_stored_fits(run)) == 2
+    prune(run.store)
+    assert _stored_fits(run) == {model.fingerprint}
+    assert load_deep_model(run) == model
+
+
+def _stored_fits(run: Run) -> set[str]:
+    return {path.parent.name for path in run.store.path("fits/deep_model").glob("*/*")}
+
+
+def test_the_bootstrap_decoder_needs_the_bootstrap_table(
+    corpus: Path, make_settings: Make, tmp_path: Path
+) -> None:
+    save_tokenizer(save_model(tmp_path / "llama"))
+    settings = make_settings(model={"base": str(tmp_path / "llama")}, deep={"model": "bootstrap"})
+    with pytest.raises(SettingsError, match=r"leave deep\.model out"):
+        load_deep_model(prepared(settings))
+
+
+def test_a_checkpoint_is_named_by_its_content(corpus: Path, make_settings: Make, tmp_path: Path) -> None:
+    folder = save_tokenizer(save_model(tmp_path / "llama"))
+    settings = make_settings(deep={"model": str(folder)})
+    run = prepared(settings)
+    assert load_base_model(run).info["base"] == "bootstrap"
+    model = load_deep_model(run)
+    assert (model.directory, model.fit, model.info) == (folder, None, {"weights_hashed": "whole"})
+    (folder / "README.md").write_text("about it")
+    assert load_deep_model(run) == model
+
+    found = {model.fingerprint}
+    weights = folder / "model.safetensors"
+    changes = {
+        "config.json": orjson.dumps(
+            {**orjson.loads((folder / "config.json").read_bytes()), "rms_norm_eps": 0.1}
+        ),
+        "tokenizer.json": (folder / "tokenizer.json").read_bytes() + b"\n",
+        "1_Pooling/config.json": b'{"pooling_mode_cls_token": true}',
+        weights.name: weights.read_bytes()[:-1] + b"\1",
+    }
+    for name, content in changes.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+        found.add(load_deep_model(run).fingerprint)
+    assert len(found) == 1 + len(changes)
+    weights.unlink()
+    with pytest.raises(InputError, match=r"expected weights as model\.safetensors"):
+        load_deep_model(run)
+
+
+def test_large_weights_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deep_model, "BLOCK_BYTES", 16)
+    monkeypatch.setattr(deep_model, "SAMPLES", 4)
+    folder = save_tokenizer(save_model(tmp_path / "llama"))
+    whole, how = checkpoint_fingerprint(folder)
+    assert how == "whole"
+    weights = folder / "model.safetensors"
+    data = weights.read_bytes()
+    monkeypatch.setattr(deep_model, "WHOLE_BYTES", len(data))
+    assert checkpoint_fingerprint(folder) == (whole, "whole")
+    monkeypatch.setattr(deep_model, "WHOLE_BYTES", len(data) - 1)
+    sampled, how = checkpoint_fingerprint(folder)
+    assert how == "samples"
+    for changed in (data[:-1] + b"\1", b"\1" + data[1:], data + b"\0", bytes(255 - byte for byte in data)):
+        weights.write_bytes(changed)
+        assert checkpoint_fingerprint(folder)[0] not in (whole, sampled)
