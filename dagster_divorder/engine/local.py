@@ -89,11 +89,11 @@ def each(
             idle.put(worker)
         return result
 
-    threads = ThreadPoolExecutor(workers, thread_name_prefix="divorder-engine")
+    callers = ThreadPoolExecutor(workers, thread_name_prefix="divorder-engine")
     waiting: deque[Future[Result]] = deque()
     try:
         for item in items:
-            waiting.append(threads.submit(compute, item))
+            waiting.append(callers.submit(compute, item))
             if len(waiting) > workers + 1:
                 yield waiting.popleft().result()
         while waiting:
@@ -101,7 +101,7 @@ def each(
     finally:
         for worker in crew:
             worker.kill()
-        threads.shutdown(cancel_futures=True)
+        callers.shutdown(cancel_futures=True)
         for worker in crew:
             worker.close()
 

@@ -37,7 +37,7 @@ class Model:
     """
 
     def __init__(self, module: torch.nn.Module, reading: Reading, *, sharded: bool = False) -> None:
-        self.module = module
+        self.module: Any = module
         self.reading = reading
         self.sharded = sharded
         self.device = next(module.parameters()).device

@@ -176,12 +176,17 @@ def context(directory: Path, config: Any) -> tuple[int | None, int]:
     ]
     limits += _position_tables(directory, config)
     hard = min((limit for limit in limits if isinstance(limit, int) and 0 < limit < ABSURD), default=None)
-    said = []
-    for name, key in (("tokenizer_config.json", "model_max_length"), (SENTENCE, "max_seq_length")):
-        if (directory / name).is_file():
-            said.append(read_json(directory / name).get(key))
-    usual = [int(limit) for limit in said if isinstance(limit, int | float) and 0 < limit < ABSURD]
-    return hard, min([*usual, *([] if hard is None else [hard])], default=NO_LIMIT)
+    return hard, min([*said_lengths(directory), *([] if hard is None else [hard])], default=NO_LIMIT)
+
+
+def said_lengths(directory: Path) -> list[int]:
+    """Tokens that a model takes, as its tokenizer's and sentence-transformers' files say, where they do so soberly."""
+    said = [
+        read_json(directory / name).get(key)
+        for name, key in (("tokenizer_config.json", "model_max_length"), (SENTENCE, "max_seq_length"))
+        if (directory / name).is_file()
+    ]
+    return [int(limit) for limit in said if isinstance(limit, int | float) and 0 < limit < ABSURD]
 
 
 def _position_tables(directory: Path, config: Any) -> list[int]:

@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dagster_divorder.errors import DivOrderError, InputError, SettingsError, WorkerError
 from dagster_divorder.models.memory import SHORTEST, OutOfMemory
@@ -177,18 +177,24 @@ def main() -> None:
         else:
             dist.init_process_group("gloo", timeout=PATIENCE)
         while True:
-            task = [pickle.load(source) if rank == 0 else None]
+            task: list[Any] = [_next(source) if rank == 0 else None]
             dist.broadcast_object_list(task, 0, device=torch.device("cpu"))
             function, item = task[0]
             result = function(item)
             if rank == 0:
                 pickle.dump(result, sink, protocol=5)
                 sink.flush()
-    except EOFError:
-        os._exit(0)
     except BaseException as error:
         _leave(error, rank)
         os._exit(1)
+
+
+def _next(source: IO[bytes]) -> Any:
+    """What the process that started the ranks wants done; there is no return where it wants nothing more."""
+    try:
+        return pickle.load(source)
+    except EOFError:
+        os._exit(0)
 
 
 def _end_with_input() -> None:

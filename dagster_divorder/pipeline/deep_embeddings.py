@@ -24,7 +24,7 @@ from dagster_divorder.errors import SettingsError
 from dagster_divorder.models.checkpoint import tokenizer_fingerprint
 from dagster_divorder.models.embed import CUT, NOT_FINITE, Embedder, Work, make_embedder
 from dagster_divorder.models.memory import release
-from dagster_divorder.models.reading import Reading, left_out, read
+from dagster_divorder.models.reading import Reading, left_out, read, said_lengths
 from dagster_divorder.models.tensor_parallel import Group, processes_here
 from dagster_divorder.models.tokenize import SAMPLE_BYTES, load_encoder
 from dagster_divorder.pipeline.base_model import load_base_model
@@ -63,7 +63,8 @@ def run(run: Run) -> Receipt:
     if last and last.report["source"] == source and _is_whole(run, last.key, view):
         key = last.key
         delta = fill(run, StageFiles(run.store, STAGE, key), view, _nothing, "embedding")
-        how, did = {name: last.report[name] for name in HOW}, {}
+        how = {name: last.report[name] for name in HOW}
+        did: dict[str, Any] = {}
     else:
         embed = _prepare(run, model, tokens)
         key = embed.key(model.fingerprint)
@@ -76,13 +77,30 @@ def run(run: Run) -> Receipt:
         version=content_hash(key, raw_docs.version),
         uses={name: run.receipt(name).version for name in ("raw_docs", "base_model", "token_counts")},
         files={"fit": model.fit.folder} if model.fit else {},
-        report={**delta.report(), **how, **_seen(run, key, view, how), **did, "source": source},
+        report={
+            **delta.report(),
+            **how,
+            **_seen(run, key, view, how),
+            **did,
+            # Trained here, so how that went belongs here.
+            **({"decoder": model.info} if model.fit else {}),
+            "source": source,
+        },
     )
+
+
+def known_key(run: Run, base_model: str) -> str | None:
+    """The stage key of the last run, where that had these settings and the base model of this version: the one that
+    another run will have, as far as that can be told without looking at the model. For plans."""
+    last = load_receipt(run.store, STAGE)
+    fits = last and last.recipe == run.settings.recipe(STAGE) and last.uses["base_model"] == base_model
+    return last.key if last and fits else None
 
 
 def source_of(run: Run, model: DeepModel, tokens_key: str) -> str:
     """Names what vectors are made from and how, but for the device: what a run that computes nothing can tell."""
-    return content_hash(run.settings.recipe(STAGE), model.fingerprint, tokens_key)
+    said = said_lengths(model.directory)
+    return content_hash(run.settings.recipe(STAGE), model.fingerprint, said, tokens_key)
 
 
 def _is_whole(run: Run, key: str, view: View) -> bool:
@@ -131,9 +149,11 @@ def _prepare(run: Run, model: DeepModel, tokens: StageFiles) -> _Embed:
 def _embed(run: Run, embed: _Embed, files: StageFiles, view: View) -> tuple[Delta, dict[str, Any]]:
     """Compute what is missing; what there was to compute, and what it took."""
     workers = _workers(embed)
-    total = Work()
+    total, fragments = Work(), 0
 
     def keep(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        nonlocal fragments
+        fragments += 1
         work = _unpack(arrays[WORK])
         total.add(work)
         if not here:
@@ -150,8 +170,9 @@ def _embed(run: Run, embed: _Embed, files: StageFiles, view: View) -> tuple[Delt
             _free(embed.reading.device)
     if total.out_of_memory:
         run.progress.note(f"memory ran out {total.out_of_memory} times; batches were made smaller")
+    beside = min(workers, fragments)
     return delta, {
-        "tokens_per_second": round(total.tokens * workers / total.seconds, 1) if total.tokens else None,
+        "tokens_per_second": round(total.tokens * beside / total.seconds, 1) if total.tokens else None,
         "padding": round(1 - total.tokens / total.positions, 4) if total.positions else None,
         "batches": total.batches,
         "out_of_memory": total.out_of_memory,
@@ -159,8 +180,8 @@ def _embed(run: Run, embed: _Embed, files: StageFiles, view: View) -> tuple[Delt
 
 
 def _unpack(work: np.ndarray) -> Work:
-    *counts, seconds = work.tolist()
-    return Work(*map(int, counts), seconds)
+    tokens, positions, batches, out_of_memory = (int(count) for count in work[:4])
+    return Work(tokens, positions, batches, out_of_memory, float(work[4]))
 
 
 def _workers(embed: _Embed) -> int:
@@ -331,7 +352,7 @@ def _seen(run: Run, key: str, view: View, how: dict[str, Any]) -> dict[str, Any]
         if run.settings.deep.long_documents == "truncate"
         else np.zeros(1, np.int64)
     )
-    report = {
+    report: dict[str, Any] = {
         "tokens": int(tokens.sum()),
         "truncated_documents": int((unseen > 0).sum()),
         "unseen_tokens": round(float(unseen.sum() / max(1, tokens.sum())), 4),

@@ -109,7 +109,9 @@ def look(settings: Settings, cursor: Cursor, now: float, in_progress: Callable[[
     answered = Cursor(seen=state)
     changes = changes or _changed_contents(files, read or [])
     if not changes and _is_up_to_date(settings):
-        return Look(False, f"only times differ: {_count(files)}, every byte as the last run read it", answered)
+        return Look(
+            False, f"only times differ: {_count(files)}, every byte as the last run read it", answered
+        )
     return Look(True, _few(changes) or "the last run did not come to its end", answered)
 
 

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import urllib.parse
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from dagster_divorder.models.checkpoint import (
     locate,
     table_fingerprint,
     tokenizer_fingerprint,
+    weight_files,
 )
 
 TABLE = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
@@ -221,14 +223,15 @@ class Hub(http.server.BaseHTTPRequestHandler):
     folder: Path
     asked: list[str]
 
+    def name(self) -> str:
+        """What is asked for of /org/model/resolve/<revision>/<name>, which may lie in a folder."""
+        return urllib.parse.unquote(self.path).removeprefix("/org/model/resolve/").partition("/")[2]
+
     def served(self) -> bool:
-        return (
-            self.path.startswith("/org/model/resolve/")
-            and (self.folder / self.path.rpartition("/")[2]).is_file()
-        )
+        return self.path.startswith("/org/model/resolve/") and (self.folder / self.name()).is_file()
 
     def do_HEAD(self) -> None:
-        name = self.path.rpartition("/")[2]
+        name = self.name()
         if not self.served():
             self.send_response(404)
             self.send_header(
@@ -245,7 +248,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.do_HEAD()
-        name = self.path.rpartition("/")[2]
+        name = self.name()
         if self.served():
             self.asked.append(name)
             self.wfile.write((self.folder / name).read_bytes())
@@ -264,12 +267,13 @@ def hub(tmp_path):
     thread.join()
 
 
-def locate_with(base: str, endpoint: str, cache: Path, offline: str = "0") -> str:
+def locate_with(base: str, endpoint: str, cache: Path, offline: str = "0", **options: str) -> str:
     """What `locate` returns or complains in a process that sees this Hub and this cache."""
     script = (
         "import sys\nfrom dagster_divorder.errors import InputError\n"
         "from dagster_divorder.models.checkpoint import locate\n"
-        "try: print(locate(sys.argv[1]))\nexcept InputError as error: print('InputError:', error)"
+        f"try: print(locate(sys.argv[1], **{options}))\n"
+        "except InputError as error: print('InputError:', error)"
     )
     variables = {
         "HF_ENDPOINT": endpoint,
@@ -303,6 +307,42 @@ def test_of_a_sharded_model_on_the_hub_one_weight_file_is_downloaded(hub, make_c
     assert "model-00001-of-00002.safetensors" not in handler.asked
     # What is in the cache needs no network.
     assert locate_with("org/model", "http://127.0.0.1:9", tmp_path / "cache", offline="1") == str(found)
+
+
+def test_all_weight_files_of_a_sharded_model_are_downloaded_where_they_are_asked_for(
+    hub, make_checkpoint, tmp_path
+):
+    handler, endpoint = hub
+    served = make_checkpoint({"lm_head.weight": OTHER}, {"model.embed_tokens.weight": TABLE}, name="served")
+    (served / "1_Pooling").mkdir()
+    (served / "1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
+    all_of_it = {"weights": "all", "setting": "deep.model"}
+    (served / "model-00001-of-00002.safetensors").rename(served / "later")
+    said = locate_with("org/model", endpoint, tmp_path / "cache", **all_of_it)
+    assert "its index places lm_head.weight in model-00001-of-00002.safetensors, which cannot be" in said
+    (served / "later").rename(served / "model-00001-of-00002.safetensors")
+    found = Path(locate_with("org/model", endpoint, tmp_path / "cache", **all_of_it))
+    assert [path.name for path in weight_files(found)] == [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+    ]
+    assert (found / "1_Pooling/config.json").read_bytes() == (served / "1_Pooling/config.json").read_bytes()
+    assert handler.asked.count("model-00002-of-00002.safetensors") == 1
+    assert locate_with("nobody/nothing", endpoint, tmp_path / "b", **all_of_it).startswith(
+        "InputError: deep.model is 'nobody/nothing'"
+    )
+
+
+def test_a_directory_that_lacks_a_shard_is_enough_for_its_table_only(make_checkpoint):
+    directory = make_checkpoint({"lm_head.weight": OTHER}, {"model.embed_tokens.weight": TABLE})
+    assert locate(str(directory), weights="all") == directory
+    assert len(weight_files(directory)) == 2
+    (directory / "model-00001-of-00002.safetensors").unlink()
+    assert locate(str(directory)) == directory
+    with pytest.raises(
+        InputError, match=r"names 2 weight files and 1 of them are not there \(model-00001-of"
+    ):
+        locate(str(directory), weights="all")
 
 
 def test_a_hub_model_that_cannot_be_used_says_why(hub, make_checkpoint, tmp_path):
