@@ -1,4 +1,4 @@
-"""One `dagster dev` for all tests here, on a small corpus, and a browser to look at it with."""
+"""One `dagster dev` for all tests of a module, on a small corpus, and a browser to look at it with."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 AUTOMATION = "[automation]\ninterval_seconds = 1\nsettle_seconds = 1\n"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = make_corpus(tmp_path_factory.mktemp("dev"))
     file.write_text(file.read_text() + AUTOMATION)
     return file
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def dev(config: Path) -> Iterator[DagsterDev]:
     with DagsterDev(config.parent, config) as running:
         yield running
