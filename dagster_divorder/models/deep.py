@@ -65,21 +65,25 @@ class Model:
 
     @contextmanager
     def in_float32(self) -> Iterator[None]:
-        """The model in float32 meanwhile, and to the bit as it was afterwards."""
+        """The model in float32 meanwhile, beside its own weights, which come back untouched."""
         import torch
 
         narrow = [
-            (tensor, tensor.dtype)
-            for tensor in [*self.module.parameters(), *self.module.buffers()]
-            if tensor.dtype in (torch.float16, torch.bfloat16)
+            (tensors, name, tensor)
+            for module in self.module.modules()
+            for tensors in (module._parameters, module._buffers)
+            for name, tensor in tensors.items()
+            if tensor is not None and tensor.dtype in (torch.float16, torch.bfloat16)
         ]
         try:
-            for tensor, _ in narrow:
-                tensor.data = tensor.data.float()
+            for tensors, name, tensor in narrow:
+                wide = tensor.detach().float()
+                is_weight = isinstance(tensor, torch.nn.Parameter)
+                tensors[name] = torch.nn.Parameter(wide, requires_grad=False) if is_weight else wide
             yield
         finally:
-            for tensor, dtype in narrow:
-                tensor.data = tensor.data.to(dtype)
+            for tensors, name, tensor in narrow:
+                tensors[name] = tensor
 
 
 def pool(
