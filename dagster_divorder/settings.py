@@ -169,7 +169,8 @@ class Deep(_Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto takes a GPU where there is one."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of the forward pass; auto: the checkpoint's own on a GPU, float32 on a CPU."""
+    """Of the forward pass; auto: the checkpoint's own on a GPU; on a CPU bfloat16 where that is fast (AMX), else
+    float32."""
     tensor_parallel: int = Field(1, ge=1)
     """Processes (GPUs) that share one model, for models larger than one GPU."""
     train_tokens: int = Field(2_000_000, ge=0)

@@ -50,6 +50,14 @@ def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> Path:
 
 
 @pytest.fixture
+def no_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor on which `deep.dtype = "auto"` is float32, so that vectors can be compared closely."""
+    import torch
+
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+
+
+@pytest.fixture
 def make_settings(tmp_path: Path) -> Callable[..., Settings]:
     """Settings for a small corpus under tmp_path; sections given as keyword arguments are merged in."""
 

@@ -8,8 +8,8 @@ a CPU all threads work on one batch. bare, as fed here (on a CPU): the same batc
 layers that the stage uses. The faster of them is the limit. stage: what deep_embeddings does with a fragment, from
 stored texts or tokens to vectors. seed's way: each document tokenised and put through the model by itself, as the
 script does that this project grew from; on a CPU also on one thread, whose processor time says what the way costs where
-no other work makes its threads wait for each other. All see the same windows. Loading the model is not counted. Ways
-take turns, the best of --repeat counts.
+no other work makes its threads wait for each other, and in float32 where the stage is in bfloat16. All see the same
+windows. Loading the model is not counted. Ways take turns, the best of --repeat counts.
 On a GPU also the share of what it reaches in a large bfloat16 matrix product.
 `--model bootstrap` trains the bootstrap base model and its decoder on these documents first.
 """
@@ -17,6 +17,7 @@ On a GPU also the share of what it reaches in a large bfloat16 matrix product.
 from __future__ import annotations
 
 import argparse
+import copy
 import gzip
 import os
 import tempfile
@@ -90,6 +91,9 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
     if loaded.device.type == "cpu":
         ways["bare, as fed here"] = lambda: bare(loaded.module, batches, embedder.lanes)
         ways["seed's way, 1 thread"] = lambda: on_one_thread(lambda: seeds_way(plain, texts, embed))
+        if loaded.module.dtype != torch.float32:
+            wide = copy.deepcopy(plain).float()
+            ways["seed's way, float32"] = lambda: seeds_way(wide, texts, embed)
     embed.compute(fragment)  # loads
     best: dict[str, tuple[float, float]] = {}
     for _ in range(options.repeat):

@@ -79,9 +79,10 @@ class Log:
 
 
 def describe(what: str, done: int, total: int | None, unit: str, seconds: float) -> str:
-    """A progress line, such as `tokenising: 40,000 of 64,384 documents (62 %), 9,120 documents/s, 3 s left`."""
+    """A progress line, such as `tokenising: 40,000 of 64,384 documents (62%), 9,120 documents/s, 3 s left`."""
     rate = done / seconds if seconds > 0 else 0.0
+    pace = f", {rate:,.0f} {unit}/s" if rate >= 1 else ""
     if not total:
-        return f"{what}: {done:,} {unit}, {rate:,.0f} {unit}/s"
+        return f"{what}: {done:,} {unit}{pace}"
     left = f", {(total - done) / rate:,.0f} s left" if rate else ""
-    return f"{what}: {done:,} of {total:,} {unit} ({done / total:.0%}), {rate:,.0f} {unit}/s{left}"
+    return f"{what}: {done:,} of {total:,} {unit} ({done / total:.0%}){pace}{left}"

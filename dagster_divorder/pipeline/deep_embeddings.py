@@ -161,7 +161,7 @@ def _embed(run: Run, embed: _Embed, files: StageFiles, view: View) -> tuple[Delt
         return {name: array for name, array in arrays.items() if name != WORK}
 
     here = workers == 1 and embed.processes == 1
-    with run.progress("embedding", None, "tokens") as advance:
+    with run.progress("embedding", embed.tokens_to_do(files, view), "tokens") as advance:
         try:
             compute = functools.partial(embed.compute, advance=advance) if here else embed
             threads = max(1, embed.threads // workers)
@@ -267,6 +267,15 @@ class _Embed:
             "flagged": found.flagged,
             WORK: np.array(astuple(found.work)),
         }
+
+    def tokens_to_do(self, files: StageFiles, view: View) -> int | None:
+        """Tokens of the documents whose fragment has no result in `files`; None where they are not counted yet."""
+        present = files.present()
+        missing = [fragment for fragment in view.documents if fragment.name not in present]
+        if self.engine is not None or not missing:
+            return None
+        lengths = StageFiles(self.store, "token_counts", self.tokens_key).column(missing, "lengths")
+        return int((lengths if self.chunk else np.minimum(lengths, self.reading.room)).sum())
 
     def _tokens(self, fragment: Fragment) -> tuple[np.ndarray, np.ndarray]:
         """Ids of a fragment's documents in the model's own tokens, end to end, and their lengths, int64 (rows,)."""

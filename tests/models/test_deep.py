@@ -24,6 +24,8 @@ from dagster_divorder.models.reading import NO_LIMIT, Reading, affixes, left_out
 from dagster_divorder.models.tokenize import load_encoder
 from tests.tiny_models import AFFIXES, BOS, CONTEXT, EOS, TEXTS, save_model, save_tokenizer, write_json
 
+pytestmark = pytest.mark.usefixtures("no_matrix_units")
+
 LONG = " ".join(TEXTS[::4])
 DOCUMENTS = [*TEXTS[::2], "", "a", LONG, f"{BOS} spelled out {EOS}"]
 
@@ -263,6 +265,9 @@ def test_device_and_dtype_are_told_apart(changed: Callable[..., Path], monkeypat
     folder = changed("llama", {"config.json": {"dtype": "bfloat16"}})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    assert (read(folder).device, read(folder).dtype) == ("cpu", "bfloat16")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     assert (read(folder).device, read(folder).dtype) == ("cpu", "float32")
     with pytest.raises(InputError, match=r'deep.device is "cuda", which torch .* does not find'):
         read(folder, device="cuda")
@@ -343,7 +348,7 @@ class Wrapped(Model):
 @pytest.fixture(scope="module")
 def llama(checkpoints: Callable[..., Path]) -> Model:
     folder = checkpoints("llama")
-    return load(folder, read(folder))
+    return load(folder, read(folder, dtype="float32"))
 
 
 @pytest.fixture(scope="module")

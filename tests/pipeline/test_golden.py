@@ -51,7 +51,7 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
         store={"path": folder / "store"},
         output={"path": folder / "curated", "plot": False},
         model={"vocab_size": 512, "dim": 8},
-        deep={"train_tokens": 8_000},
+        deep={"train_tokens": 8_000, "dtype": "float32"},
         k_calibration={"values": (2, 4, 8)},
         clusters={"k": 4},
         order={"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0}, "length_bins": 5},
