@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from dagster_divorder.errors import DivOrderError, MissingStageError
@@ -110,20 +111,25 @@ def _bytes_by_part(title: str, parts: dict[str, int]) -> list[str]:
 
 
 def summary(settings: Settings) -> str:
-    """A page of text on the last run: before and after, where the output is, what was new, time per stage.
+    """A page of text on the last run: before and after, where the output is, what was new, time per stage. Of evidence
+    what fits these settings and this corpus.
 
     Raises:
         MissingStageError: the pipeline has not run to its end on this store.
     """
-    from dagster_divorder.pipeline.graph import needed
+    from dagster_divorder.pipeline.graph import needed, upstream
+    from dagster_divorder.pipeline.run import Run
     from dagster_divorder.store.local import LocalStore
     from dagster_divorder.store.receipts import load_receipt
 
-    store = LocalStore(settings.store.path)
-    stages = needed(settings)
-    receipts = {stage: load_receipt(store, stage) for stage in stages}
-    reports = {stage: receipt.report for stage, receipt in receipts.items() if receipt}
-    missing = [stage for stage in stages if stage not in reports]
+    store, output_stages = LocalStore(settings.store.path), needed(settings)
+    receipts = {stage: load_receipt(store, stage) for stage in upstream(settings)}
+    reports = {
+        stage: receipt.report
+        for stage, receipt in receipts.items()
+        if receipt and (stage in output_stages or Run(settings, store).fits(stage))
+    }
+    missing = [stage for stage in output_stages if stage not in reports]
     if missing:
         raise MissingStageError(
             f"{', '.join(missing)} never ran on {settings.store.path}; run `divorder run`, or "
@@ -142,8 +148,7 @@ def summary(settings: Settings) -> str:
         "this run   "
         + _table_line([("stage", 20), ("documents", 12), ("new", 12), ("reused", 12), ("seconds", 10)]),
     ]
-    for stage in stages:
-        report = reports[stage]
+    for stage, report in reports.items():
         cells = (report["documents"], report["new_documents"], report["reused_documents"])
         lines.append(
             " " * 11
@@ -153,7 +158,10 @@ def summary(settings: Settings) -> str:
         )
     state = "written" if output["written"] else "unchanged"
     lines += ["", f"output     {output['folder']} ({state}, {output['bytes'] / 1e6:,.1f} MB)"]
-    lines += [f"           {name}" for name in [*output["files"], "curated_meta.json"]]
+    page, films = reports.get("ordering_report"), reports.get("ordering_animation")
+    drawn = [Path(page["path"]).name, *page["beside"]] if page else []
+    drawn += films["films"] if films else []
+    lines += [f"           {name}" for name in [*output["files"], "curated_meta.json", *drawn]]
     return "\n".join(lines)
 
 

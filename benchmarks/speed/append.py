@@ -1,10 +1,12 @@
 """What appending one percent costs, and what running again with nothing new costs, beside the first run.
 
     .venv/bin/python benchmarks/speed/append.py FILE.jsonl [--copies 1] [--model DIRECTORY] [--scratch FOLDER]
+        [--stages raw_docs,base_model,...]
 
 Every hundredth line is held back, the rest is run, then it is appended and the run repeated, each in a fresh process on
 the same store. A percent of the lines is then a percent of the bytes too, which the last lines of a corpus in blocks
-are not. With --copies the file is taken several times, each copy's texts beginning with its number.
+are not. Without --stages those that an output needs. With --copies the file is taken several times, each copy's texts
+beginning with its number.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathlib import Path
 from measured import run_pipeline
 from shared import environment, marked, parser
 
-PER_DOCUMENT = ("token_counts", "shallow_embeddings", "clusters")
+PER_DOCUMENT = ("token_counts", "shallow_embeddings", "deep_embeddings", "clusters")
 PERCENT = 100
 
 
@@ -24,6 +26,9 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("input", type=Path)
     made.add_argument("--copies", type=int, default=1)
+    made.add_argument(
+        "--stages", default="", help="names with commas between, in the order in which they run"
+    )
     options = made.parse_args()
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
         corpus, held_back = Path(folder) / "corpus.jsonl", Path(folder) / "held_back"
@@ -33,11 +38,11 @@ def main() -> None:
                 (out if count % PERCENT else rest).write(line)
         size, appended_size = corpus.stat().st_size, held_back.stat().st_size
         environ = environment(corpus, folder, options.model)
-        first = run_pipeline(environ)
+        first = run_pipeline(environ, options.stages)
         with corpus.open("ab") as file:
             file.write(held_back.read_bytes())
-        appended = run_pipeline(environ)
-        again = run_pipeline(environ)
+        appended = run_pipeline(environ, options.stages)
+        again = run_pipeline(environ, options.stages)
     print(
         f"{count:,} records, {size / 1e6:,.0f} MB; appended {count // PERCENT:,}, {appended_size / 1e6:,.1f} MB"
     )

@@ -1,9 +1,8 @@
 """ordering_report: one HTML file next to the output that shows what was asked, what came of it, and the evidence.
 
 It needs what an output needs. Evidence of other stages is in it where it is there for these settings and this corpus;
-  what
-is not is named, with the command that makes it. `ordering_report.html`, and `cluster_cloud.png` where there is a map,
-are written to `output.path` whole or not at all; the output's manifest does not list them.
+what is not is named, with the command that makes it. `ordering_report.html`, and `cluster_cloud.png` where there is a
+map, are written to `output.path` whole or not at all; the output's manifest does not list them.
 
 `page` is made again only when something that it shows has changed. Times and memory of stages are shown, and differ
 from run to run, so neither key nor version covers them: a page shows those of the run that made it.

@@ -48,6 +48,14 @@ class Run:
                 raise MissingStageError(f"{stage} was made for an earlier state of {name}; {remedy}")
         return receipt
 
+    def fits(self, stage: str) -> bool:
+        """Whether a stage's result is there and current, as `receipt` would have it."""
+        try:
+            self.receipt(stage)
+        except MissingStageError:
+            return False
+        return True
+
 
 def content_hash(*parts: Any) -> str:
     """Hash of JSON-ready values, 32 hex digits."""

@@ -91,16 +91,20 @@ class Space:
     def rows(self, view: View, rows: np.ndarray) -> np.ndarray:
         """Vectors of some document rows, float32 (n, D), in the order of `rows`."""
         start = offsets(view.documents)
-        parts: np.ndarray | None = None
         by_row = np.argsort(rows)
         ordered = rows[by_row]
-        for at, (_, arrays) in enumerate(self.files.each(view.documents)):
-            low, high = np.searchsorted(ordered, start[at : at + 2])
+        cuts = np.searchsorted(ordered, start)
+        # Of no row at all the first fragment still tells the dims.
+        wanted = np.flatnonzero(np.diff(cuts)).tolist() or [0]
+        parts = np.empty((0, 0), dtype=np.float32)
+        for at, (_, arrays) in zip(
+            wanted, self.files.each([view.documents[at] for at in wanted]), strict=True
+        ):
+            low, high = cuts[at : at + 2]
             vectors = self.see(arrays["vectors"][ordered[low:high] - start[at]])
-            if parts is None:
+            if not parts.size:
                 parts = np.empty((len(rows), vectors.shape[1]), dtype=np.float32)
             parts[by_row[low:high]] = vectors
-        assert parts is not None
         return parts
 
     def fits(self) -> dict[str, str]:

@@ -12,7 +12,6 @@ matplotlib's own typeface lacks is drawn as boxes.
 """
 
 import io
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -88,8 +87,7 @@ def _drawing(title: str, note: str) -> Iterator["Figure"]:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with style(), mpl.rc_context({"text.parse_math": False}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+    with style(), mpl.rc_context({"text.parse_math": False}):
         figure = Figure(figsize=(WIDTH, HEIGHT), dpi=DPI, facecolor="white")
         figure.text(MARGIN, 0.945, title, size=21, weight="bold", va="baseline")
         figure.text(MARGIN, 0.915, note, size=13, color=FAINT, va="baseline")

@@ -6,7 +6,6 @@ Cost: some 0.5 s.
 Known weakness: a name in a script that matplotlib's own typeface lacks is drawn as boxes.
 """
 
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -35,8 +34,7 @@ def contingency_picture(
     shown = min(len(rows), SHOWN)
     whole = np.maximum(table.sum(axis=1, keepdims=True), 1)
     shares = (table / whole)[:shown, :shown]
-    with style(), mpl.rc_context({"text.parse_math": False}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+    with style(), mpl.rc_context({"text.parse_math": False}):
         figure = Figure(figsize=(WIDTH, HEIGHT), dpi=DPI, facecolor="white")
         figure.text(0.03, 0.955, "Which clusters are the same in both spaces", size=21, weight="bold")
         figure.text(0.03, 0.94, _wrapped(note), size=12, color=FAINT, va="top", linespacing=1.4)

@@ -117,8 +117,7 @@ def ordering_comparison(
 def to_png(figure: "Figure") -> bytes:
     """The figure as a PNG file's bytes."""
     rendered = io.BytesIO()
-    with style(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+    with style():
         figure.savefig(rendered, format="png", dpi=DPI, metadata={"Software": None})
     return rendered.getvalue()
 
@@ -155,10 +154,12 @@ _STYLE: Any = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """matplotlib's defaults and ours, whatever the user has set; what was set before comes back."""
+    """matplotlib's defaults and ours, whatever the user has set; what was set before comes back. Names in a script that
+    no typeface here has are drawn as boxes, without a warning for every letter."""
     import matplotlib as mpl
 
-    with mpl.rc_context():
+    with mpl.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         mpl.rcdefaults()
         mpl.rcParams.update(_STYLE)
         mpl.rcParams["font.family"] = ["sans-serif", *_other_scripts()]

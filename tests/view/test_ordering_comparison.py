@@ -44,6 +44,12 @@ def size(png: bytes) -> tuple[int, int]:
     return struct.unpack(">II", png[16:24])
 
 
+@pytest.mark.filterwarnings("error")
+def test_names_in_any_script_draw_without_a_warning(monkeypatch):
+    monkeypatch.setattr(view, "OTHER_SCRIPTS", ())  # as on a machine without further typefaces
+    to_png(figure(names=["臺灣, 歷史"] * 30))
+
+
 @pytest.mark.parametrize(
     ("n", "k", "columns"),
     [(400, 30, 60), (400, 30, 3000), (400, 300, 60), (3, 2, 5), (1, 1, 1), (0, 1, 4)],
