@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import orjson
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# A shell's background job ignores Ctrl-C, and so would every process that the tests start and stop.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from dagster_divorder.settings import Settings
 

@@ -286,8 +286,7 @@ def test_whatever_happened_before_every_record_has_its_vector(
             input={"paths": [str(folder / "docs.jsonl")]}, store={"path": folder / "store"}, **sections
         ),
     )
-    known: set[str] = set()
-    key = ""
+    stored: dict[str, set[str]] = {}  # texts with a vector, by stage key: what comes back is there
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(ingest, "FRAGMENT_ROWS", 4)
@@ -300,9 +299,7 @@ def test_whatever_happened_before_every_record_has_its_vector(
                 continue
             made = corpus.run(*READ)
             report = made["external_embeddings"].report
-            if made["external_embeddings"].key != key:
-                known = set()
-            key = made["external_embeddings"].key
+            known = stored.setdefault(made["external_embeddings"].key, set())
             assert report["documents"] == len(set(texts))
             assert report["new_documents"] == len(set(texts) - known)
             known |= set(texts)

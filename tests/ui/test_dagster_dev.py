@@ -147,7 +147,15 @@ def test_the_command_line_finds_nothing_left_to_do(
     summary = run_command(config, "divorder", "summary")
     assert summary.returncode == 0, summary.stderr
     folder = str(config.parent / "curated")
-    shown = ("120 records", "original", "random", "curated", "deep_embeddings", "ordering_report.html", folder)
+    shown = (
+        "120 records",
+        "original",
+        "random",
+        "curated",
+        "deep_embeddings",
+        "ordering_report.html",
+        folder,
+    )
     for part in shown:
         assert part in summary.stdout
 
