@@ -12,10 +12,11 @@ import orjson
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-# A shell's background job ignores Ctrl-C, and so would every process that the tests start and stop.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from dagster_divorder.settings import Settings
+
+# A shell's background job ignores Ctrl-C, and so would every process that the tests start and stop.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TOPICS = {
     "sea": "wave tide boat harbour salt gull net anchor sail reef",
