@@ -38,8 +38,9 @@ demo: sample ## order the sample corpus with Dagster and show what it changed
 	@DIVORDER_CONFIG=data/demo.toml $(DAGSTER) asset materialize --select '*' -m dagster_divorder.definitions
 	@DIVORDER_CONFIG=data/demo.toml $(BIN)/divorder summary
 
+# The tests start hundreds of Python processes: without kept bytecode each would compile its imports again.
 test: install ## run the tests
-	@$(BIN)/python -m pytest
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 lint: install ## check style and formatting
 	@$(BIN)/ruff check

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from dagster_divorder.errors import MissingStageError
-from dagster_divorder.pipeline import report_evidence as evidence
-from dagster_divorder.pipeline import report_order as order
 from dagster_divorder.pipeline.diversity_metrics import load_metrics, remedy, verdicts
 from dagster_divorder.pipeline.graph import OUTPUT, needed
-from dagster_divorder.pipeline.report_windows import worst_windows
+from dagster_divorder.pipeline.report import evidence, order
+from dagster_divorder.pipeline.report.windows import worst_windows
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.space import chosen_kind
 from dagster_divorder.store.curated import read_manifest

@@ -13,7 +13,7 @@ import numpy as np
 from dagster_divorder.core.metrics.packed import runs_in_order
 from dagster_divorder.core.metrics.worst_windows import sequence_variation, window_contents
 from dagster_divorder.core.packing import sequence_counts
-from dagster_divorder.pipeline.report_order import Ordered
+from dagster_divorder.pipeline.report.order import Ordered
 from dagster_divorder.pipeline.sample import beginnings
 
 if TYPE_CHECKING:

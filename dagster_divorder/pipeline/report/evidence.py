@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dagster_divorder.pipeline.cluster_names import load_names
-from dagster_divorder.pipeline.report_order import Coloured, Ordered
+from dagster_divorder.pipeline.report.order import Coloured, Ordered
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.store.receipts import Receipt
 
