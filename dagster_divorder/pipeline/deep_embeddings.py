@@ -33,9 +33,8 @@ from dagster_divorder.pipeline.fragments import Delta, fill
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.sample import document_index, sample_texts
-from dagster_divorder.pipeline.token_counts import token_files
+from dagster_divorder.pipeline.token_counts import Tokenize, token_files
 from dagster_divorder.settings import CODE_VERSIONS
-from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
@@ -43,11 +42,9 @@ from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View
 
 if TYPE_CHECKING:
-    from dagster_divorder.models.tokenize import Encoder, Engine
+    from dagster_divorder.models.tokenize import Engine
 
 STAGE = "deep_embeddings"
-SLICE_ROWS = 1024
-"""Rows that are Python objects at a time."""
 IDS_SHOWN = 20
 """Of flagged documents."""
 WORK = "work"
@@ -282,20 +279,8 @@ class _Embed:
         if self.engine is None:
             ((_, arrays),) = StageFiles(self.store, "token_counts", self.tokens_key).each([fragment])
             return arrays["ids"], arrays["lengths"]
-        encoder = _encoder(self.directory, self.tokenizer, self.engine)
-        content = read_content(self.store, fragment.file)
-        parts = [
-            encoder.encode(content.slice(first, SLICE_ROWS).to_pylist())
-            for first in range(0, len(content), SLICE_ROWS)
-        ]
-        ids, lengths = zip(*parts, strict=True)
-        return np.concatenate(ids), np.concatenate(lengths)
-
-
-@functools.lru_cache(maxsize=1)
-def _encoder(directory: str, tokenizer: str, engine: Engine) -> Encoder:
-    """The encoder of a directory while it holds this tokenizer (its fingerprint)."""
-    return load_encoder(directory, engine)
+        arrays = Tokenize(self.store, self.directory, self.tokenizer, self.engine)(fragment)
+        return arrays["ids"], arrays["lengths"]
 
 
 @functools.lru_cache(maxsize=1)

@@ -39,7 +39,7 @@ def run(run: Run) -> Receipt:
     raw_docs, view, model = run.receipt("raw_docs"), load_view(run), load_base_model(run)
     key = tokens_key(run.settings, model)
     files = StageFiles(run.store, "token_counts", key)
-    tokenize = _Tokenize(run.store, str(model.directory), model.info["tokenizer"], model.info["engine"])
+    tokenize = Tokenize(run.store, str(model.directory), model.info["tokenizer"], model.info["engine"])
     delta = fill(run, files, view, tokenize, "tokenising", workers=_workers(run, files, view))
     lengths = files.column(view.documents, "lengths")
     return Receipt(
@@ -58,8 +58,9 @@ def run(run: Run) -> Receipt:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tokenize:
-    """Tokenises a fragment; picklable, for worker processes."""
+class Tokenize:
+    """Tokenises a fragment: `ids` and `lengths` as above; picklable, for worker processes. `tokenizer` is the
+    fingerprint of the one in `directory`."""
 
     store: LocalStore
     directory: str

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.metrics import Diversity
+from dagster_divorder.core.metrics.along import binned
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -245,10 +246,11 @@ def _draw_distinct(axes: "Axes", drawn: Drawn, k: int) -> None:
 
     top = 1
     for order, colour in drawn:
-        at, mean, low, high = _binned(order.distinct)
-        axes.fill_between(at, low, high, color=colour, alpha=0.16, linewidth=0, step="mid")
-        axes.plot(at, mean, color=colour, linewidth=1.8, label=order.name)
-        top = max(top, int(high.max(initial=0)))
+        along = binned(order.distinct, max(MIN_BINS, min(len(order.distinct) // BIN_SEQUENCES, MAX_BINS)))
+        at = 100 * along.at
+        axes.fill_between(at, along.low, along.high, color=colour, alpha=0.16, linewidth=0, step="mid")
+        axes.plot(at, along.mean, color=colour, linewidth=1.8, label=order.name)
+        top = max(top, int(along.high.max(initial=0)))
     if k <= 1.6 * top:
         axes.axhline(k, color=FAINT, linewidth=0.9, linestyle=(0, (4, 4)))
         axes.text(100, k, f"all {k}", color=FAINT, size=11, ha="right", va="bottom")
@@ -344,18 +346,6 @@ def _stacked(mix: NDArray[np.floating], colours: NDArray[np.float64]) -> NDArray
     cluster = np.stack([np.searchsorted(np.cumsum(row, dtype=np.float64), heights) for row in mix], axis=1)
     pixels = np.concatenate([colours, np.ones((1, 3))])[cluster]
     return np.asarray(pixels.reshape(BAR_ROWS, 4, len(mix), 3).mean(axis=1))
-
-
-def _binned(distinct: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Centre in % of the sequences, mean, min and max of runs of neighbouring sequences."""
-    s = len(distinct)
-    if s == 0:
-        return distinct, distinct, distinct, distinct
-    bins = min(s, max(MIN_BINS, min(s // BIN_SEQUENCES, MAX_BINS)))
-    edges = np.arange(bins + 1) * s // bins
-    mean = np.add.reduceat(distinct, edges[:-1]) / np.diff(edges)
-    low, high = (f.reduceat(distinct, edges[:-1]) for f in (np.minimum, np.maximum))
-    return 100 * (edges[:-1] + edges[1:]) / 2 / s, mean, low, high
 
 
 def _short(n: int) -> str:
