@@ -111,8 +111,8 @@ def _bytes_by_part(title: str, parts: dict[str, int]) -> list[str]:
 
 
 def summary(settings: Settings) -> str:
-    """A page of text on the last run: before and after, where the output is, what was new, time per stage. Of evidence
-    what fits these settings and this corpus.
+    """A page of text: before and after, where the output is, and of the last run of each stage what was new, and its
+    time; evidence is there where it fits these settings and this corpus.
 
     Raises:
         MissingStageError: the pipeline has not run to its end on this store.
@@ -145,7 +145,7 @@ def summary(settings: Settings) -> str:
         "",
         *_table(reports["diversity_metrics"]["summary"]),
         "",
-        "this run   "
+        "last run   "
         + _table_line([("stage", 20), ("documents", 12), ("new", 12), ("reused", 12), ("seconds", 10)]),
     ]
     for stage, report in reports.items():

@@ -125,9 +125,8 @@ def cpu_dtype() -> str:
     any other."""
     import torch
 
-    capabilities: Mapping[str, object] = getattr(
-        torch.cpu, "get_capabilities", dict
-    )()  # older ones tell nothing
+    # An older torch tells nothing.
+    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return "bfloat16" if capabilities.get("amx_bf16") else "float32"
 
 
