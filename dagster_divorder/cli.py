@@ -122,12 +122,12 @@ def summary(settings: Settings) -> str:
     from dagster_divorder.store.local import LocalStore
     from dagster_divorder.store.receipts import load_receipt
 
-    store, output_stages = LocalStore(settings.store.path), needed(settings)
-    receipts = {stage: load_receipt(store, stage) for stage in upstream(settings)}
+    run, output_stages = Run(settings, LocalStore(settings.store.path)), needed(settings)
+    receipts = {stage: load_receipt(run.store, stage) for stage in upstream(settings)}
     reports = {
         stage: receipt.report
         for stage, receipt in receipts.items()
-        if receipt and (stage in output_stages or Run(settings, store).fits(stage))
+        if receipt and (stage in output_stages or run.fits(stage))
     }
     missing = [stage for stage in output_stages if stage not in reports]
     if missing:

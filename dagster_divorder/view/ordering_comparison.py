@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.metrics import Diversity
-from dagster_divorder.core.metrics.along import binned
+from dagster_divorder.core.metrics.along import Binned, binned
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def _draw_distinct(axes: "Axes", drawn: Drawn, k: int) -> None:
 
     top = 1
     for order, colour in drawn:
-        along = binned(order.distinct, max(MIN_BINS, min(len(order.distinct) // BIN_SEQUENCES, MAX_BINS)))
+        along = _along(order.distinct)
         at = 100 * along.at
         axes.fill_between(at, along.low, along.high, color=colour, alpha=0.16, linewidth=0, step="mid")
         axes.plot(at, along.mean, color=colour, linewidth=1.8, label=order.name)
@@ -346,6 +346,11 @@ def _stacked(mix: NDArray[np.floating], colours: NDArray[np.float64]) -> NDArray
     cluster = np.stack([np.searchsorted(np.cumsum(row, dtype=np.float64), heights) for row in mix], axis=1)
     pixels = np.concatenate([colours, np.ones((1, 3))])[cluster]
     return np.asarray(pixels.reshape(BAR_ROWS, 4, len(mix), 3).mean(axis=1))
+
+
+def _along(distinct: NDArray[np.int64]) -> Binned:
+    """Distinct clusters of runs of neighbouring sequences, as many runs as a line can show."""
+    return binned(distinct, max(MIN_BINS, min(len(distinct) // BIN_SEQUENCES, MAX_BINS)))
 
 
 def _short(n: int) -> str:

@@ -152,6 +152,7 @@ def test_the_command_line_finds_nothing_left_to_do(
         "original",
         "random",
         "curated",
+        "clusters",
         "deep_embeddings",
         "ordering_report.html",
         folder,

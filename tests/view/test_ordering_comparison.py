@@ -139,6 +139,15 @@ def test_a_bar_shows_each_share_exactly_to_a_pixel():
     np.testing.assert_allclose(bar.mean(axis=0), mix @ colours, atol=6 * 2 / view.BAR_ROWS)
 
 
+def test_lines_keep_mean_and_extremes():
+    counts = np.random.default_rng(0).integers(1, 30, 12_345)
+    along = view._along(counts)
+    assert len(along.at) == view.MAX_BINS
+    assert (along.low.min(), along.high.max()) == (counts.min(), counts.max())
+    assert (along.low <= along.mean).all() and (along.mean <= along.high).all()
+    assert abs(along.mean.mean() - counts.mean()) < 0.01
+
+
 def test_thirty_colours_differ_and_neighbours_differ_in_lightness():
     colours = view.cluster_colours(30)
     assert colours.shape == (30, 3) and (colours >= 0).all() and (colours <= 1).all()
