@@ -61,16 +61,19 @@ class Log:
 
     @contextmanager
     def __call__(self, what: str, total: int | None, unit: str) -> Iterator[Advance]:
-        start = last = time.monotonic()
+        last = time.monotonic()
         done = 0
+        first: tuple[int, float] | None = None
 
         def advance(items: int) -> None:
-            nonlocal done, last
+            nonlocal done, last, first
             done += items
             now = time.monotonic()
+            # The first items also pay for what is loaded and compiled, so no pace is told from them.
+            first = first or (done, now)
             if now - last >= self._seconds:
                 last = now
-                self._log(describe(what, done, total, unit, now - start))
+                self._log(describe(what, done, total, unit, done - first[0], now - first[1]))
 
         yield advance
 
@@ -78,9 +81,10 @@ class Log:
         self._log(message)
 
 
-def describe(what: str, done: int, total: int | None, unit: str, seconds: float) -> str:
-    """A progress line, such as `tokenising: 40,000 of 64,384 documents (62%), 9,120 documents/s, 3 s left`."""
-    rate = done / seconds if seconds > 0 else 0.0
+def describe(what: str, done: int, total: int | None, unit: str, timed: int, seconds: float) -> str:
+    """A progress line, such as `tokenising: 40,000 of 64,384 documents (62%), 9,120 documents/s, 3 s left`; `timed` of
+    the items that are done took `seconds`."""
+    rate = timed / seconds if seconds > 0 else 0.0
     pace = f", {rate:,.0f} {unit}/s" if rate >= 1 else ""
     if not total:
         return f"{what}: {done:,} {unit}{pace}"
