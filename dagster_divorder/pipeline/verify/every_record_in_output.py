@@ -6,16 +6,12 @@ made of Parquet rows have no ids; there the stored rows are rendered once more.)
 
 from __future__ import annotations
 
-import re
-
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.verify import Finding
-from dagster_divorder.store.curated import MANIFEST, read_manifest
+from dagster_divorder.store.curated import MANIFEST, RECORDS, read_manifest
 from dagster_divorder.store.multiset import Multiset, stored, stored_as_json, written
-
-_RECORDS = re.compile(r"curated(-\d{5,})?\.(jsonl|parquet)")
 
 
 def look(run: Run) -> Finding:
@@ -29,7 +25,7 @@ def look(run: Run) -> Finding:
     if manifest is None or manifest.get("key") != receipt.key:
         what = "has no manifest" if manifest is None else "is not the one that the last run wrote"
         return Finding(passed=False, text=f"The output in {folder} {what}.", remedy=remedy)
-    names = sorted(name for name in manifest["files"] if _RECORDS.fullmatch(name))
+    names = sorted(name for name in manifest["files"] if RECORDS.fullmatch(name))
     view = load_view(run)
     rendered = view.kind == "parquet" and any(name.endswith(".jsonl") for name in names)
     try:
