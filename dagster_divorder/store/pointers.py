@@ -40,7 +40,8 @@ def read_pointer(store: LocalStore, name: str, of: type[Values]) -> Values | Non
     try:
         plain = orjson.loads(store.read(name))
         if plain.pop(_CHECK) == _hash(name, plain):
-            return _shape(of).validate_python(plain)
+            values: Values = _shape(of).validate_python(plain)  # type: ignore[arg-type]
+            return values
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValidationError):
         pass
     raise DamagedFileError(
