@@ -100,8 +100,8 @@ class LocalStore:
 
     @property
     def id(self) -> str:
-        """32 hex digits, drawn when the store was made."""
-        found: str = self._about()["id"]
+        """32 hex digits, drawn when the store was made; empty where there is none yet."""
+        found: str = self._about()["id"] if self.exists(FORMAT_FILE) else ""
         return found
 
     def _about(self) -> dict[str, Any]:
