@@ -26,6 +26,7 @@ import pyarrow as pa
 from dagster_divorder.errors import StoreError
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.local import TEMPORARY, explain_os_error, sync_folder, write_atomically
+from dagster_divorder.store.rows import json_lines
 
 MANIFEST = "curated_meta.json"
 JOURNAL = f"{TEMPORARY}journal.json"
@@ -240,8 +241,7 @@ def write_json_rows(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Ca
 
         def write(file: IO[bytes], limit: int = limit) -> None:
             for rows in cut.until(limit):
-                for row in rows.to_pylist():
-                    file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE, default=str))
+                file.write(b"".join([line + b"\n" for line in json_lines(rows)]))
 
         yield write
 
