@@ -238,8 +238,8 @@ def read_rows(path: Path, schema: pa.Schema | None) -> Iterator[RowBlock]:
                 first += rows.num_rows
         except (pa.ArrowException, OSError) as error:
             raise InputError(
-                f"{path} is damaged after row {first - 1}, or has a type that Arrow cannot read: {error}; copy it again, "
-                "or rewrite it with other types"
+                f"{path} is damaged after row {first - 1}, or has a type that Arrow cannot read: {error}; "
+                "copy it again, or rewrite it with other types"
             ) from error
         if first == 1:
             # Even without rows its columns count: as the first file's, and as ones that may be wrong.
