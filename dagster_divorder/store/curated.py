@@ -40,6 +40,7 @@ from dagster_divorder.store.local import (
     write_where_changed,
 )
 from dagster_divorder.store.pointers import read_pointer, write_pointer
+from dagster_divorder.store.rows import json_lines
 
 MANIFEST = "curated_meta.json"
 RECORDS = re.compile(r"curated(-\d{5,})?\.(jsonl|parquet)")
@@ -406,8 +407,7 @@ def write_json_rows(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Ca
 
         def write(file: IO[bytes], limit: int = limit) -> None:
             for rows in cut.until(limit):
-                for row in rows.to_pylist():
-                    file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE, default=str))
+                file.write(b"".join([line + b"\n" for line in json_lines(rows)]))
 
         yield write
 

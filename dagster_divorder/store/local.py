@@ -3,9 +3,10 @@
 Guarantee: a name is either absent or complete. `put` writes under a temporary name, flushes to disk and renames, so
 neither a killed process nor a full disk leaves a half-written file under its name.
 
-A *sealed* name carries the xxh3-128 of its bytes, `<key>.<32 hex digits>.<ext>`: a damaged file is found when it is
-read, and whether a result is present is one listing of its folder. A damaged or missing file raises DamagedFileError,
-which `pipeline.repair` answers where the file can be made again.
+A *sealed* name carries the xxh3-128 of its folder, key, extension and bytes, `<key>.<32 hex digits>.<ext>`: a damaged
+file, or one that lies under another's name, is found when it is read, and whether a result is present is one listing of
+its folder. A damaged or missing file raises DamagedFileError, which `pipeline.repair` answers where the file can be
+made again.
 """
 
 from __future__ import annotations
@@ -220,8 +221,9 @@ class LocalStore:
     # Sealed files -------------------------------------------------------------------------------------------------
 
     def seal(self, folder: str, key: str, data: Bytes, extension: str) -> str:
-        """Put bytes under a name that carries their hash."""
-        return self.put(f"{folder}/{key}.{xxhash.xxh3_128_hexdigest(data)}.{extension}", data)
+        """Put bytes under a name that carries the hash of them and of itself."""
+        prefix = f"{folder}/{key}"
+        return self.put(f"{prefix}.{_seal(prefix, extension, data)}.{extension}", data)
 
     def sealed(self, folder: str) -> dict[str, str]:
         """Key -> name of the sealed files in a folder (the first by name if a key is there twice).
@@ -238,14 +240,14 @@ class LocalStore:
         """Read a sealed file.
 
         Raises:
-            DamagedFileError: the bytes are not the ones that were written.
+            DamagedFileError: the bytes are not the ones that were written under this name.
         """
         data = self.read(name)
-        expected = name.rsplit(".", 2)[1]
-        found = xxhash.xxh3_128_hexdigest(data)
+        prefix, expected, extension = name.rsplit(".", 2)
+        found = _seal(prefix, extension, data)
         if found != expected:
             raise DamagedFileError(
-                f"{self.root / name} is damaged: its content hashes to {found}, its name says {expected}; "
+                f"{self.root / name} is damaged: its name and content hash to {found}, expected {expected}; "
                 "delete the file and run again, it is then made anew",
                 name,
             )
@@ -285,6 +287,11 @@ class LocalStore:
             yield
         finally:
             os.close(descriptor)
+
+
+def _seal(prefix: str, extension: str, data: Bytes) -> str:
+    name = xxhash.xxh3_64_intdigest(f"{prefix}.{extension}".encode())
+    return xxhash.xxh3_128_hexdigest(data, seed=name)
 
 
 class _Sealed(dict[str, str]):

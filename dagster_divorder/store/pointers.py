@@ -33,7 +33,7 @@ def read_pointer(store: LocalStore, name: str, of: type[Values]) -> Values | Non
     """Values of a pointer, a dataclass `of` what was written, None if there is none.
 
     Raises:
-        DamagedFileError: it is not what was written.
+        DamagedFileError: it is not what was written under this name.
     """
     if not store.exists(name):
         return None
