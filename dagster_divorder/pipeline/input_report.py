@@ -14,6 +14,7 @@ from dagster_divorder.store.receipts import Receipt
 SHOWN = 10
 FILES_SHOWN = 50
 _SHOWN_CHARACTERS = 120
+_CONTENT = ("raw", "raw_base64", "begins")
 
 
 def first_rejects(store: LocalStore, raw_docs: Receipt) -> list[dict[str, Any]]:
@@ -25,7 +26,7 @@ def first_rejects(store: LocalStore, raw_docs: Receipt) -> list[dict[str, Any]]:
             "file": reject["path"],
             "line": reject.get("line", reject.get("row")),
             "reason": reject["reason"],
-            "begins": reject.get("raw", reject.get("raw_base64", ""))[:_SHOWN_CHARACTERS],
+            "begins": next(reject[key] for key in _CONTENT if key in reject)[:_SHOWN_CHARACTERS],
         }
         for reject in rejects
     ]

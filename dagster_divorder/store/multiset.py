@@ -13,12 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import orjson
-import pyarrow as pa
 
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.fragments import read_content, records_folder
 from dagster_divorder.store.ids import hash_all, words
-from dagster_divorder.store.inputs import BLOCK_BYTES, read_rows
+from dagster_divorder.store.inputs import BLOCK_BYTES, read_batches
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.records import row_ids
 from dagster_divorder.store.view import View
@@ -108,8 +107,7 @@ def written(files: Iterable[Path]) -> Multiset:
 
 
 def _rows_of(path: Path) -> Iterator[Multiset]:
-    for block in read_rows(path, None):
-        rows: pa.RecordBatch = block.rows
+    for rows in read_batches(path, None):
         if rows.num_rows:
             ids = words(row_ids(rows))
             yield Multiset(rows.num_rows, sum_of_ids(ids, np.ones(len(ids), np.int64)))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.store import inputs
-from dagster_divorder.store.inputs import find_files, read_lines, read_rows
+from dagster_divorder.store.find import find_files
+from dagster_divorder.store.inputs import read_lines, read_rows
 
 
 def lines_of(path: Path) -> list[tuple[int, bytes]]:
@@ -31,9 +32,13 @@ def test_files_folders_and_globs_in_order_each_file_once(tmp_path: Path) -> None
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    kind, files = find_files([str(tmp_path / "a.ndjson"), str(tmp_path / "b"), str(tmp_path / "**/*.jsonl")])
-    assert kind == "jsonl"
-    assert [str(file.relative_to(tmp_path)) for file in files] == ["a.ndjson", "b/1.jsonl.gz", "b/2.jsonl"]
+    found = find_files([str(tmp_path / "a.ndjson"), str(tmp_path / "b"), str(tmp_path / "**/*.jsonl")])
+    assert found.kind == "jsonl"
+    assert [str(file.relative_to(tmp_path)) for file in found.files] == [
+        "a.ndjson",
+        "b/1.jsonl.gz",
+        "b/2.jsonl",
+    ]
 
 
 def test_no_match_other_kinds_and_mixed_kinds_are_errors(tmp_path: Path) -> None:
