@@ -2,14 +2,16 @@
 
 Guarantee: members or frames that follow each other are read as one; a stream that is cut short or damaged is an
 OSError, in whichever of them. Arrow's codecs do that, where zstandard's own reader takes a frame cut short for the end
-of the data. xz, which Arrow lacks, is the standard library's.
+of the data. bz2 and xz are the standard library's: Arrow's bz2 stops at an empty stream, and it has no xz.
 Known weakness: lz4 and zstd streams written without checksums do not show every changed byte.
 """
 
 from __future__ import annotations
 
+import bz2
 import io
 import lzma
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -53,18 +55,23 @@ def open_compressed(path: Path) -> IO[bytes]:
     if not path.stat().st_size:
         raise OSError("it has no bytes, and compressed data has at least a header")
     codec = CODECS[path.suffix.lower()].name
-    if codec == "xz":
-        return io.BufferedReader(_Xz(open(path, "rb", buffering=0)), CHUNK_BYTES)
+    if codec in _DECOMPRESSORS:
+        file = open(path, "rb", buffering=0)  # noqa: SIM115
+        return io.BufferedReader(_Streams(file, _DECOMPRESSORS[codec]), CHUNK_BYTES)
     return pa.CompressedInputStream(pa.OSFile(str(path)), codec)
 
 
-class _Xz(io.RawIOBase):
-    """An xz file read; `lzma.LZMAFile` takes a damaged second stream for padding, and ends without a word."""
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {"bz2": bz2.BZ2Decompressor, "xz": lzma.LZMADecompressor}
 
-    def __init__(self, file: IO[bytes]) -> None:
+
+class _Streams(io.RawIOBase):
+    """A bz2 or xz file read. `bz2.BZ2File` and `lzma.LZMAFile` take a damaged second stream for padding, and end
+    without a word."""
+
+    def __init__(self, file: IO[bytes], decompressor: Callable[[], Any]) -> None:
         self._file = file
-        self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
-        self._rest = b""
+        self._decompressor = decompressor
+        self._stream = decompressor()
 
     def readable(self) -> bool:
         return True
@@ -77,7 +84,7 @@ class _Xz(io.RawIOBase):
                 more = self._stream.unused_data or self._file.read(CHUNK_BYTES)
                 if not more:
                     return 0
-                self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+                self._stream = self._decompressor()
             elif self._stream.needs_input:
                 more = self._file.read(CHUNK_BYTES)
                 if not more:

@@ -191,8 +191,8 @@ def _matching(folder: str, part: str) -> Iterator[tuple[str, str]]:
 
 def _names(folder: str) -> list[str]:
     try:
-        return os.listdir(folder or os.curdir)
-    except FileNotFoundError:
+        return sorted(os.listdir(folder or os.curdir))
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise _unreadable(folder, error) from error

@@ -128,7 +128,9 @@ def read_lines(
     """
     prefix = prefix or Prefix()
     plain = is_plain(path)
+    # The line that has not ended yet, joined when it has.
     pieces: list[bytes] = []
+    held = 0
     long: _LongLine | None = None
     with readable(path, prefix), file or _open_bytes(path) as source:
         if prefix.size:
@@ -152,11 +154,12 @@ def read_lines(
                 lines = data.split(b"\n")
                 before = prefix.lines
                 prefix.end_lines(data, len(lines))
-                pieces = []
+                pieces, held = [], 0
                 yield from _blocks(path, lines, before, limit)
             pieces.append(rest)
-            if sum(map(len, pieces)) > limit:
-                long, pieces = _LongLine(prefix, pieces), []
+            held += len(rest)
+            if held > limit:
+                long, pieces, held = _LongLine(prefix, pieces), [], 0
     # A compressed file is never appended to in place, so its last line is not one still being written.
     if long:
         yield long.record(path, prefix.lines, unterminated=plain)
