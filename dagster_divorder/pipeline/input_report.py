@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
@@ -13,6 +14,7 @@ from dagster_divorder.store.receipts import Receipt
 
 SHOWN = 10
 FILES_SHOWN = 50
+FOLDERS_SHOWN = 3
 _SHOWN_CHARACTERS = 120
 _CONTENT = ("raw", "raw_base64", "begins")
 
@@ -48,3 +50,16 @@ def input_files(store: LocalStore, raw_docs: Receipt) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def left_out(report: Mapping[str, Any]) -> str:
+    """What lies among the input files and was not read, by a report of raw_docs, in sentences; "" if nothing does."""
+    others, skipped = report.get("other_files", {}), report.get("skipped_folders", [])
+    said = ""
+    if others:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in others.items())
+        said += f" Not read, as they are neither JSONL nor Parquet by their names: {kinds}."
+    if skipped:
+        more = f" and {len(skipped) - FOLDERS_SHOWN:,} more" if len(skipped) > FOLDERS_SHOWN else ""
+        said += f" Not read, as DivOrder wrote them: {', '.join(skipped[:FOLDERS_SHOWN])}{more}."
+    return said

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dagster_divorder.errors import StoreBusyError, StoreError
-from dagster_divorder.store.local import TEMPORARY, LocalStore
+from dagster_divorder.store.local import TEMPORARY, LocalStore, explain_os_error
 
 
 @pytest.fixture
@@ -126,3 +129,17 @@ def test_the_lease_of_a_killed_process_is_free_at_once(store: LocalStore) -> Non
             pass
     finally:
         os.kill(child, 9)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.999, 1.5])
+def test_a_full_disk_never_takes_less_than_is_free(tmp_path: Path, share: float) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    full = OSError(errno.ENOSPC, "No space left on device")
+    said = str(explain_os_error(full, tmp_path / "file", int(share * free), "the output"))
+    assert re.search(r"[\d.,]+ MB (that )?are free there", said)
+    if share > 1:
+        takes, there = (float(number.replace(",", "")) for number in re.findall(r"([\d.,]+) MB", said)[:2])
+        assert takes > there
+    else:
+        assert "takes about" not in said and "at least" not in said
+    assert ("the output and what is written beside it take more than the" in said) == (0 < share < 1)
