@@ -46,6 +46,7 @@ ENV_PREFIX = "DIVORDER_"
 CONFIG_VARIABLE = "DIVORDER_CONFIG"
 DEFAULT_FILE = "divorder.toml"
 MAX_CLUSTERS = 1_000_000
+MAX_RECORD_BYTES = 64 << 20
 
 # An integer per stage, raised when the stage's output bytes change for the same input. Part of recipe() and of every
 # stage key, so that results of older code are recomputed and never mixed with new ones.
@@ -99,13 +100,16 @@ class Input(_Section):
     paths: Annotated[
         tuple[str, ...], NoDecode, AfterValidator(_no_empty_path), BeforeValidator(_split_paths)
     ] = ("data/sample/docs.jsonl",)
-    """Files, folders or globs; JSONL (plain, .gz, .zst) or Parquet, one kind per corpus."""
+    """Files, folders or globs; JSONL (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, one kind per corpus."""
     text_field: str = Field("text", min_length=1)
     """Field (column) that holds a document's text."""
     source_field: str | None = None
     """Field shown as `source` in results; also usable as a trait by its own name."""
     max_reject_share: float = Field(0.01, ge=0, le=1)
     """A run fails before it stores anything when a larger share of the records is refused."""
+    max_record_bytes: int = Field(MAX_RECORD_BYTES, ge=1, le=1 << 30)
+    """A larger record is refused, and a larger line never held whole; more memory, up to ten times as much, as it
+    rises."""
 
     @field_validator("paths")
     @classmethod
@@ -407,7 +411,11 @@ class Settings(BaseSettings):
         """What of the settings decides a stage's own result (its upstream's share not included)."""
         bootstrap = self.model.base == "bootstrap"
         shares: dict[str, dict[str, Any]] = {
-            "raw_docs": {"paths": self.input.paths, "text_field": self.input.text_field},
+            "raw_docs": {
+                "paths": self.input.paths,
+                "text_field": self.input.text_field,
+                "max_record_bytes": self.input.max_record_bytes,
+            },
             "base_model": {
                 "base": self.model.base,
                 "vocab_size": self.model.vocab_size if bootstrap else None,

@@ -82,7 +82,9 @@ def soak(folder: Path, corpus: Path, random_: random.Random, appends: int, count
     with dg.DagsterInstance.local_temp(str(folder / "home"), overrides=quiet) as instance:
         assert job.execute_in_process(instance=instance).success
         cursor, seconds = None, []
-        print("| appends | input, MB | store, MB | files | folders | seconds an append (median of the last) |")
+        print(
+            "| appends | input, MB | store, MB | files | folders | seconds an append (median of the last) |"
+        )
         print("|--:|--:|--:|--:|--:|--:|")
         for number in range(appends + 1):
             if number:

@@ -20,6 +20,13 @@ def raw_docs(
     receipt = materialize(context, settings)
     store = LocalStore(settings.store.path)
     rejects = first_rejects(store, receipt)
+    others = [{"name": name, "files": count} for name, count in receipt.report["other_files"].items()]
     return result(
-        receipt, {"input_files": table(input_files(store, receipt)), "first_rejects": table(rejects)}
+        receipt,
+        {
+            "input_files": table(input_files(store, receipt)),
+            "other_files": table(others),
+            "skipped_folders": table([{"folder": folder} for folder in receipt.report["skipped_folders"]]),
+            "first_rejects": table(rejects),
+        },
     )

@@ -98,7 +98,7 @@ def run(run: Run) -> Receipt:
             "fit_documents": current.documents,
             "fit_mean_distance": current.clusters.mean_distance,
             "mean_distance": float(distances[used].mean(dtype=np.float64)),
-            "note": current.clusters.note,
+            "note": _note(current),
             **space.report(),
             "hint": None if space.components else _hint(current.clusters.centroids.shape[1], documents),
             "cluster_sizes": sizes.tolist(),
@@ -125,6 +125,20 @@ def _measures(settings: Settings) -> tuple[str, ...]:
     """The stages whose findings say what is clustered, and how finely."""
     vectors = ("ari_comparison",) if settings.embedding.kind == "auto" else ()
     return (*vectors, "k_calibration") if settings.clusters.k == "auto" else vectors
+
+
+def _note(current: Pinned) -> str:
+    """What the fit could not do with the documents that there were, or ""."""
+    points = int(current.clusters.sizes.sum())
+    notes = [current.clusters.note]
+    if current.k > current.documents:
+        notes.append(f"{current.k:,} clusters are asked for, and there were {current.documents:,} documents")
+    elif points < POINTS_PER_CENTROID * current.k:
+        notes.append(
+            f"fitted to {points:,} documents, {points / current.k:.3g} a cluster; below {POINTS_PER_CENTROID} another "
+            "sample gives other centroids, the more so the fewer they are"
+        )
+    return "; ".join(filter(None, notes))
 
 
 def _hint(dims: int, documents: int) -> str | None:

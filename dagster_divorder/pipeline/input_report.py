@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
@@ -13,7 +14,9 @@ from dagster_divorder.store.receipts import Receipt
 
 SHOWN = 10
 FILES_SHOWN = 50
+FOLDERS_SHOWN = 3
 _SHOWN_CHARACTERS = 120
+_CONTENT = ("raw", "raw_base64", "begins")
 
 
 def first_rejects(store: LocalStore, raw_docs: Receipt) -> list[dict[str, Any]]:
@@ -25,7 +28,7 @@ def first_rejects(store: LocalStore, raw_docs: Receipt) -> list[dict[str, Any]]:
             "file": reject["path"],
             "line": reject.get("line", reject.get("row")),
             "reason": reject["reason"],
-            "begins": reject.get("raw", reject.get("raw_base64", ""))[:_SHOWN_CHARACTERS],
+            "begins": next(reject[key] for key in _CONTENT if key in reject)[:_SHOWN_CHARACTERS],
         }
         for reject in rejects
     ]
@@ -47,3 +50,16 @@ def input_files(store: LocalStore, raw_docs: Receipt) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def left_out(report: Mapping[str, Any]) -> str:
+    """What lies among the input files and was not read, by a report of raw_docs, in sentences; "" if nothing does."""
+    others, skipped = report.get("other_files", {}), report.get("skipped_folders", [])
+    said = ""
+    if others:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in others.items())
+        said += f" Not read, as they are neither JSONL nor Parquet by their names: {kinds}."
+    if skipped:
+        more = f" and {len(skipped) - FOLDERS_SHOWN:,} more" if len(skipped) > FOLDERS_SHOWN else ""
+        said += f" Not read, as DivOrder wrote them: {', '.join(skipped[:FOLDERS_SHOWN])}{more}."
+    return said

@@ -16,8 +16,9 @@ from dagster_divorder.pipeline.merge import merge_small
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.settings import CODE_VERSIONS, Settings
 from dagster_divorder.store.corpus import Begin, Corpus, End
+from dagster_divorder.store.find import find_input
 from dagster_divorder.store.ingest import Before, Ingest, Survey
-from dagster_divorder.store.inputs import LineBlock, find_files
+from dagster_divorder.store.inputs import Block, LineBlock, RowBlock
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.multiset import Multiset
 from dagster_divorder.store.readings import load_readings, save_readings
@@ -29,13 +30,14 @@ from dagster_divorder.store.view import View
 def run(run: Run) -> Receipt:
     settings = run.settings.input
     merge_small(run.store)
-    kind, files = find_files(settings.paths)
+    found = find_input(run.settings)
+    kind, files = found.kind, found.files
     key = records_key(run.settings, kind)
     with (
-        Ingest(run.store, kind, key, settings.text_field, _before(run.store, key)) as ingest,
+        Ingest(run.store, kind, key, settings.text_field, _before(run.store, key, run.settings)) as ingest,
         run.progress("reading records", None, "records") as advance,
     ):
-        corpus = Corpus(kind, files, ingest.known)
+        corpus = Corpus(kind, files, settings.max_record_bytes, ingest.known)
         schema = read_into(ingest, corpus, advance, run.settings)
         result = ingest.finish(settings.max_reject_share)
     survey = result.survey
@@ -62,9 +64,12 @@ def run(run: Run) -> Receipt:
             "rejected_records": survey.rejected,
             **input_facts(files, corpus, survey.partial_lines),
             "text_bytes": result.text_bytes,
+            "max_record_bytes": settings.max_record_bytes,
             "kind": kind,
             "record_bytes": survey.multiset.bytes,
             "record_hashes": f"{survey.multiset.hashes:032x}",
+            "skipped_folders": found.skipped,
+            "other_files": found.others,
             "recognised_by": corpus.way,
             "recognised_bytes": corpus.kept_bytes,
         },
@@ -82,13 +87,14 @@ def survey_input(settings: Settings, store: LocalStore) -> tuple[Survey, dict[st
     Raises:
         InputError: the input cannot be read, or too much of it would be refused.
     """
-    kind, files = find_files(settings.input.paths)
-    key = records_key(settings, kind)
-    with Ingest(store, kind, key, settings.input.text_field, _before(store, key), dry=True) as ingest:
-        corpus = Corpus(kind, files, ingest.known)
+    found = find_input(settings)
+    key = records_key(settings, found.kind)
+    before = _before(store, key, settings)
+    with Ingest(store, found.kind, key, settings.input.text_field, before, dry=True) as ingest:
+        corpus = Corpus(found.kind, found.files, settings.input.max_record_bytes, ingest.known)
         read_into(ingest, corpus, lambda records: None, settings)
         survey = ingest.survey(settings.input.max_reject_share)
-    return survey, input_facts(files, corpus, survey.partial_lines)
+    return survey, input_facts(found.files, corpus, survey.partial_lines)
 
 
 def input_facts(files: list[Path], corpus: Corpus, partial_lines: int) -> dict[str, Any]:
@@ -119,14 +125,22 @@ def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, settings: Settin
             ingest.end(item)
         else:
             ingest.add(item)
-            advance(len(item.lines) if isinstance(item, LineBlock) else item.rows.num_rows)
+            advance(_records(item))
     return schema
 
 
-def _before(store: LocalStore, key: str) -> Before | None:
-    """What the last run came to, if it was one under this key that left its readings."""
+def _records(block: Block) -> int:
+    if isinstance(block, LineBlock):
+        return len(block.lines)
+    return block.rows.num_rows if isinstance(block, RowBlock) else 1
+
+
+def _before(store: LocalStore, key: str, settings: Settings) -> Before | None:
+    """What the last run came to, if it was one under this key, and with this limit, that left its readings."""
     receipt = load_receipt(store, "raw_docs")
     if receipt is None or receipt.key != key or "readings" not in receipt.files:
+        return None
+    if receipt.report.get("max_record_bytes") != settings.input.max_record_bytes:
         return None
     readings = load_readings(store, receipt.files["readings"])
     return Before(View.load(store, receipt.files["view"]), receipt.files["rejects"], readings)

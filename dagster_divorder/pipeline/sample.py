@@ -15,6 +15,9 @@ from dagster_divorder.store.view import View, offsets
 CLIP_BYTES = 1 << 16
 """A document enters a text sample with at most this many UTF-8 bytes, so that no book crowds out the rest."""
 
+MAX_DOCUMENTS = 1 << 18
+"""A text sample has at most this many documents: short as they may be, each takes memory while it is learnt from."""
+
 
 def document_index(store: LocalStore, view: View) -> tuple[np.ndarray, np.ndarray]:
     """Ids, uint64 (rows, 2), and text sizes in bytes, int64 (rows,), of all document rows of a view."""
@@ -30,9 +33,9 @@ def rows_by_id(ids: np.ndarray, view: View) -> np.ndarray:
 
 
 def sample_texts(store: LocalStore, view: View, max_bytes: int) -> list[str]:
-    """Texts of a sample of at most `max_bytes` (and at least one document), each clipped, by rising id."""
+    """Texts of a sample of at most `max_bytes` and MAX_DOCUMENTS (and at least one), each clipped, by rising id."""
     ids, sizes = document_index(store, view)
-    rows = rows_by_id(ids, view)
+    rows = rows_by_id(ids, view)[:MAX_DOCUMENTS]
     total = np.cumsum(np.minimum(sizes[rows], CLIP_BYTES))
     rows = rows[: max(1, int(np.searchsorted(total, max_bytes, side="right")))]
     texts = {

@@ -26,7 +26,8 @@ import xxhash
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.inputs import find_files, is_plain, kind_of
+from dagster_divorder.store.find import find_input
+from dagster_divorder.store.inputs import is_plain, kind_of
 from dagster_divorder.store.local import LocalStore, megabytes
 from dagster_divorder.store.readings import Known, Prefix, Reading, load_readings
 from dagster_divorder.store.receipts import load_receipt
@@ -116,9 +117,8 @@ def look(settings: Settings, cursor: Cursor, now: float, in_progress: Callable[[
 
 
 def _stat_all(settings: Settings) -> list[_File]:
-    _, paths = find_files(settings.input.paths)
     files = []
-    for path in paths:
+    for path in find_input(settings).files:
         try:
             found = os.stat(path)
         except OSError as error:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_divorder.store.inputs import (
+    Block,
     Kind,
     LineBlock,
-    RowBlock,
+    LongRecord,
     is_plain,
     read_lines,
     read_rows,
@@ -45,15 +46,18 @@ class End:
 
 
 class Corpus:
-    """The input files, to be gone through once.
+    """The input files, to be gone through once; a record has at most `limit` bytes.
 
     `bytes` is their size. `way` says how what was read before was recognised and `kept_bytes` how much of it, once the
     input has been gone through.
     """
 
-    def __init__(self, kind: Kind, files: Sequence[Path], readings: Sequence[Reading] = ()) -> None:
+    def __init__(
+        self, kind: Kind, files: Sequence[Path], limit: int, readings: Sequence[Reading] = ()
+    ) -> None:
         self.kind = kind
         self.files = files
+        self.limit = limit
         self.bytes = sum(_stat(path).st_size for path in files)
         self.kept_bytes = 0
         self._known = Known(readings, self.bytes)
@@ -62,7 +66,7 @@ class Corpus:
     def way(self) -> Way:
         return self._known.way if self.kept_bytes else "rescan"
 
-    def __iter__(self) -> Iterator[Begin | LineBlock | RowBlock | End]:
+    def __iter__(self) -> Iterator[Begin | Block | End]:
         """
         Raises:
             InputError: a file cannot be read, or its columns differ from the first file's.
@@ -77,11 +81,14 @@ class Corpus:
             kept, read, before = self._whole(path)
             yield Begin(str(path), kept, schema)
             if not kept:
-                yield from read_rows(path, schema) if self.kind == "parquet" else read_lines(path)
+                if self.kind == "parquet":
+                    yield from read_rows(path, schema, self.limit)
+                else:
+                    yield from read_lines(path, limit=self.limit)
             # A file that was replaced while it was read is one that nothing is known of.
             yield End(read if before == _identity(path) else None)
 
-    def _plain(self, path: Path) -> Iterator[Begin | LineBlock | End]:
+    def _plain(self, path: Path) -> Iterator[Begin | LineBlock | LongRecord | End]:
         prefix = Prefix()
         kept = None
         with readable(path, prefix):
@@ -93,7 +100,7 @@ class Corpus:
                     kept, prefix = found
                     self.kept_bytes += kept.size
             yield Begin(str(path), kept)
-            yield from read_lines(path, file, prefix)
+            yield from read_lines(path, file, prefix, self.limit)
         yield End(_reading(path, head, prefix))
 
     def _whole(self, path: Path) -> tuple[Reading | None, Reading | None, tuple[int, ...]]:

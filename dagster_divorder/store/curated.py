@@ -251,7 +251,8 @@ class OutputFolder:
         data = orjson.dumps(manifest | {"check": _check(manifest)}, option=orjson.OPT_INDENT_2)
         self._write(MANIFEST, lambda file: file.write(data))
         refuse_strangers(self.store, self.path, self.staged.__contains__)
-        _note(self.store, self.path, self.staged)
+        # What a sound manifest names is noted too: the ledger may be of another place, from which the output was moved.
+        _note(self.store, self.path, ours(self.store, self.path) | self.staged.keys())
         try:
             for name, temporary in self.staged.items():
                 if name == MANIFEST:
@@ -347,15 +348,6 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
 def _check(manifest: dict[str, Any]) -> str:
     """sha256 of a manifest without its `check`: of its JSON without spaces, keys sorted."""
     return hashlib.sha256(orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)).hexdigest()
-
-
-def is_output(folder: Path) -> bool:
-    """Whether a folder holds an output, of whichever store and version, whole or not."""
-    try:
-        found = orjson.loads((folder / MANIFEST).read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return False
-    return isinstance(found, dict) and {"meta_version", "key", "files"} <= found.keys()
 
 
 def has_files(path: Path, files: dict[str, dict[str, Any]]) -> bool:

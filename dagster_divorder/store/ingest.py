@@ -33,7 +33,7 @@ from dagster_divorder.store.fragments import (
     records_folder,
 )
 from dagster_divorder.store.ids import ID_BYTES, Content, IdIndex, distinct, hash_all, to_bytes, words
-from dagster_divorder.store.inputs import LineBlock, RowBlock
+from dagster_divorder.store.inputs import Block, LineBlock, LongRecord, RowBlock
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.multiset import Multiset, of_lines, of_rows
 from dagster_divorder.store.readings import Reading
@@ -42,6 +42,7 @@ from dagster_divorder.store.records import (
     parse_lines,
     parse_rows,
     reject_line,
+    reject_long,
 )
 from dagster_divorder.store.rows import row_as_json, row_bytes
 from dagster_divorder.store.view import Fragment, View, offsets
@@ -122,6 +123,7 @@ class Ingest:
     ) -> None:
         self.store = store
         self.kind = kind
+        self._unit = "line" if kind == "jsonl" else "row"
         self.text_field = text_field
         # One thread compresses and writes, in the order of the flushes, while the next blocks are parsed.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="divorder-ingest")
@@ -212,11 +214,15 @@ class Ingest:
                 path, orjson.dumps(reject) + b"\n", reject.get("line", reject.get("row")), reject["reason"]
             )
 
-    def add(self, block: LineBlock | RowBlock) -> None:
+    def add(self, block: Block) -> None:
         """Take in the next block of the file that has begun."""
-        self._add(block)
+        if isinstance(block, LongRecord):
+            line, reason = reject_long(block.path, self._unit, block.number, block.size, block.begins)
+            self._reject(block.path, line, block.number, reason)
+        else:
+            self._add(block)
         # An unfinished last line, even one that is a record, is no part of what the next run goes on from.
-        if not (isinstance(block, LineBlock) and block.unterminated):
+        if isinstance(block, RowBlock) or not block.unterminated:
             self._whole = self._place()
 
     def _add(self, block: LineBlock | RowBlock) -> None:
@@ -286,11 +292,11 @@ class Ingest:
                 if last and reason.startswith(NOT_JSON):
                     self._partial += 1
                     break
-                place, raw = {"line": block.numbers[at]}, block.lines[at]
+                number, raw = block.numbers[at], block.lines[at]
             else:
-                place, raw = {"row": block.first + int(at)}, row_as_json(block.rows.take(pa.array([at])))
-            line = reject_line(block.path, place, reason, raw)
-            self._reject(block.path, line, next(iter(place.values())), reason)
+                number, raw = block.first + int(at), row_as_json(block.rows.take(pa.array([at])))
+            line = reject_line(block.path, {self._unit: number}, reason, raw)
+            self._reject(block.path, line, number, reason)
 
     def _reject(self, path: str, line: bytes, number: int, reason: str) -> None:
         self._rejects.write(line)

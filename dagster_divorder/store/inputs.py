@@ -1,22 +1,29 @@
-"""The corpus as the user has it: which files, and their records block by block, in order.
+"""The records of one input file, block by block, in order.
 
 A record is the raw bytes read: a JSONL line without its terminator (LF or CRLF) or a leading BOM, or a Parquet row with
 all its columns. Blank lines are no records. A last line without terminator that is not valid JSON is a line still
 being written: it is left for the next run (in a compressed file, which is never appended to in place, it is refused).
+
+Guarantee: the same records whatever the sizes of the blocks, in time that is linear in the file. A line that is longer
+than a record may be is never held whole. Memory: a few times BLOCK_BYTES and the longest record.
+Known weakness: of Parquet Arrow holds, of each column, the compressed bytes of a row group, and a row is decoded before
+its size is known.
 """
 
 from __future__ import annotations
 
 import contextlib
-import glob
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from dagster_divorder.errors import InputError
+from dagster_divorder.settings import MAX_RECORD_BYTES
+from dagster_divorder.store.compression import CODECS, open_compressed, suffix_for
 from dagster_divorder.store.readings import Prefix
+from dagster_divorder.store.rows import row_as_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,10 +32,13 @@ if TYPE_CHECKING:
 Kind = Literal["jsonl", "parquet"]
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
-COMPRESSION_SUFFIXES = (".gz", ".zst")
 PARQUET_SUFFIXES = (".parquet",)
 BLOCK_BYTES = 8 << 20
 BLOCK_ROWS = 4096
+BUFFER_BYTES = 1 << 20
+"""Read at once of each column of a Parquet file."""
+SHOWN_BYTES = 1024
+"""Of a record that is too long, so much is kept for its reject."""
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -52,66 +62,20 @@ class RowBlock:
     first: int
 
 
-def find_files(patterns: Iterable[str]) -> tuple[Kind, list[Path]]:
-    """Files of a corpus, in the order given; inside a folder or a glob, by name. A file matched twice is read once.
+@dataclass(frozen=True, slots=True)
+class LongRecord:
+    """A record of more bytes than `input.max_record_bytes`: its 1-based line or row, its size as far as it was read,
+    and its first bytes."""
 
-    Raises:
-        InputError: a pattern matches nothing, a file is neither JSONL nor Parquet, or both kinds are mixed.
-    """
-    files: dict[str, Path] = {}
-    for pattern in patterns:
-        matches = _match(pattern)
-        if not matches:
-            raise InputError(
-                f"input.paths: no file matches {pattern!r}; expected a JSONL ({', '.join(JSONL_SUFFIXES)}, plain or "
-                f"{' or '.join(COMPRESSION_SUFFIXES)}) or Parquet file, a folder of them, or a glob"
-            )
-        for path in matches:
-            _check_name(path)
-            files.setdefault(os.path.realpath(path), path)
-    kinds = {kind_of(path): path for path in files.values()}
-    if len(kinds) > 1:
-        raise InputError(
-            f"input.paths mixes JSONL ({kinds['jsonl']}) and Parquet ({kinds['parquet']}); "
-            "the output has its input's kind, so convert one of them or run them apart"
-        )
-    return next(iter(kinds)), list(files.values())
+    path: str
+    number: int
+    size: int
+    begins: bytes
+    unterminated: bool = False
+    """The line ends the file without a terminator, so that it may grow."""
 
 
-def _check_name(path: Path) -> None:
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise InputError(
-            f"input.paths: the name {os.fsencode(path)!r} is not valid UTF-8; rename it, as every report and reject "
-            "has to name it"
-        ) from None
-
-
-def _match(pattern: str) -> list[Path]:
-    path = Path(pattern)
-    if path.is_file():
-        return [path]
-    if path.is_dir():
-        return sorted(
-            file
-            for file in path.rglob("*")
-            if file.is_file()
-            and _is_corpus_file(file)
-            and not any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
-        )
-    return sorted(Path(match) for match in glob.glob(pattern, recursive=True) if Path(match).is_file())
-
-
-def _is_corpus_file(path: Path) -> bool:
-    return _bare_name(path).endswith((*JSONL_SUFFIXES, *PARQUET_SUFFIXES))
-
-
-def _bare_name(path: Path) -> str:
-    name = path.name.lower()
-    for suffix in COMPRESSION_SUFFIXES:
-        name = name.removesuffix(suffix)
-    return name
+Block = LineBlock | RowBlock | LongRecord
 
 
 def kind_of(path: Path) -> Kind:
@@ -126,47 +90,125 @@ def kind_of(path: Path) -> Kind:
         return "jsonl"
     raise InputError(
         f"{path} is neither JSONL nor Parquet by its name; expected one of "
-        f"{', '.join((*JSONL_SUFFIXES, *PARQUET_SUFFIXES))} (JSONL also with {' or '.join(COMPRESSION_SUFFIXES)})"
+        f"{', '.join((*JSONL_SUFFIXES, *PARQUET_SUFFIXES))} (JSONL also with {', '.join(CODECS)})"
     )
 
 
+def is_corpus_file(path: Path) -> bool:
+    """Whether a file is JSONL or Parquet by its name."""
+    return path.name.lower().endswith(PARQUET_SUFFIXES) or _bare_name(path).endswith(JSONL_SUFFIXES)
+
+
+def is_plain(path: Path) -> bool:
+    """Whether a JSONL file is uncompressed, by its name: such a file may grow in place."""
+    return path.suffix.lower() not in CODECS
+
+
+def _bare_name(path: Path) -> str:
+    """A name in small letters without the suffix of a compression."""
+    name = path.name.lower()
+    return name if is_plain(path) else name.removesuffix(path.suffix.lower())
+
+
 def read_lines(
-    path: Path, file: IO[bytes] | None = None, prefix: Prefix | None = None
-) -> Iterator[LineBlock]:
-    """Lines of a JSONL file in blocks of about `BLOCK_BYTES`.
+    path: Path,
+    file: IO[bytes] | None = None,
+    prefix: Prefix | None = None,
+    limit: int = MAX_RECORD_BYTES,
+) -> Iterator[LineBlock | LongRecord]:
+    """Lines of a JSONL file in blocks of about `BLOCK_BYTES`; those of more than `limit` bytes each by itself.
 
     Args:
         file: the plain file, open; by default it is opened.
         prefix: what is known of it; reading goes on behind it, and it grows by each whole line that is read.
 
     Raises:
-        InputError: the file cannot be read or its compressed data is damaged or cut short.
+        InputError: the file cannot be read, is compressed otherwise than its name says, or its compressed data is
+            damaged or cut short.
     """
     prefix = prefix or Prefix()
     plain = is_plain(path)
-    rest = b""
-    first = not prefix.size
+    # The line that has not ended yet, joined when it has.
+    pieces: list[bytes] = []
+    held = 0
+    long: _LongLine | None = None
     with readable(path, prefix), file or _open_bytes(path) as source:
         if prefix.size:
             source.seek(prefix.size)
+        else:
+            _check_codec(path)
         while chunk := source.read(BLOCK_BYTES):
-            data = rest + chunk
-            *lines, rest = data.split(b"\n")
-            if not lines:
-                continue
-            if first:
-                lines[0] = lines[0].removeprefix(_BOM)
-                first = False
-            before = prefix.lines
-            prefix.lines += len(lines)
-            if plain:
-                prefix.update(memoryview(data)[: len(data) - len(rest)])
-            yield _line_block(path, lines, before)
-    if first:
-        rest = rest.removeprefix(_BOM)
-    if rest.strip():
-        # A compressed file is never appended to in place, so its last line is not one still being written.
-        yield _line_block(path, [rest], prefix.lines, unterminated=plain)
+            if long:
+                end, newline, chunk = chunk.partition(b"\n")
+                long.add(end)
+                if not newline:
+                    continue
+                before = prefix.lines
+                prefix.become(long.prefix)
+                prefix.end_lines(b"", 1)
+                yield long.record(path, before)
+                long = None
+            ended, newline, rest = chunk.rpartition(b"\n")
+            if newline:
+                data = b"".join([*pieces, ended])
+                lines = data.split(b"\n")
+                before = prefix.lines
+                prefix.end_lines(data, len(lines))
+                pieces, held = [], 0
+                yield from _blocks(path, lines, before, limit)
+            pieces.append(rest)
+            held += len(rest)
+            if held > limit:
+                long, pieces, held = _LongLine(prefix, pieces), [], 0
+    # A compressed file is never appended to in place, so its last line is not one still being written.
+    if long:
+        yield long.record(path, prefix.lines, unterminated=plain)
+    elif rest := b"".join(pieces):
+        yield from _blocks(path, [rest], prefix.lines, limit, unterminated=plain)
+
+
+class _LongLine:
+    """A line that has grown beyond the limit: its size, how it begins, and the prefix of the file up to where it is."""
+
+    def __init__(self, prefix: Prefix, pieces: list[bytes]) -> None:
+        self.size = 0
+        self.begins = b""
+        self.prefix = Prefix()
+        self.prefix.become(prefix)
+        for piece in pieces:
+            self.add(piece)
+
+    def add(self, piece: bytes) -> None:
+        self.size += len(piece)
+        self.begins += piece[: SHOWN_BYTES - len(self.begins)]
+        self.prefix.update(piece)
+
+    def record(self, path: Path, before: int, *, unterminated: bool = False) -> LongRecord:
+        return LongRecord(str(path), before + 1, self.size, self.begins, unterminated)
+
+
+def _blocks(
+    path: Path, lines: list[bytes], before: int, limit: int, *, unterminated: bool = False
+) -> Iterator[LineBlock | LongRecord]:
+    """Whole lines, which come after so many others: those of more than `limit` bytes, and blocks of the others."""
+    long = [at for at, line in enumerate(lines) if len(line) > limit]
+    for low, high in pairwise([-1, *long, len(lines)]):
+        if low >= 0:
+            begins = lines[low][:SHOWN_BYTES]
+            yield LongRecord(str(path), before + low + 1, len(lines[low]), begins, unterminated)
+        if low + 1 < high:
+            yield _line_block(path, lines[low + 1 : high], before + low + 1, unterminated=unterminated)
+
+
+def _line_block(path: Path, lines: list[bytes], before: int, *, unterminated: bool = False) -> LineBlock:
+    if not before:
+        lines[0] = lines[0].removeprefix(_BOM)
+    numbers: Sequence[int] = range(before + 1, before + 1 + len(lines))
+    blank = [not line.strip() for line in lines]
+    if any(blank):
+        numbers = [number for number, skip in zip(numbers, blank, strict=True) if not skip]
+        lines = [line for line, skip in zip(lines, blank, strict=True) if not skip]
+    return LineBlock(str(path), [line.removesuffix(b"\r") for line in lines], numbers, unterminated)
 
 
 @contextlib.contextmanager
@@ -177,37 +219,28 @@ def readable(path: Path, prefix: Prefix) -> Iterator[None]:
     except FileNotFoundError:
         raise InputError(f"{path} vanished while it was read; run again") from None
     except OSError as error:
+        remedy = "copy it again, or leave it out of input.paths"
+        if isinstance(error, PermissionError):
+            remedy = "make it readable for this user, or leave it out of input.paths"
+        elif not is_plain(path):
+            remedy = "a compressed file that is damaged or cut short must be copied or compressed again"
         raise InputError(
-            f"{path} cannot be read after line {prefix.lines}: {error.strerror or error}; "
-            "a compressed file that is damaged or cut short must be copied or compressed again"
+            f"{path} cannot be read after line {prefix.lines:,}: {error.strerror or error}; {remedy}"
         ) from error
 
 
-def is_plain(path: Path) -> bool:
-    """Whether a JSONL file is uncompressed, by its name: such a file may grow in place."""
-    return path.suffix.lower() not in COMPRESSION_SUFFIXES
-
-
-def _line_block(path: Path, lines: list[bytes], before: int, *, unterminated: bool = False) -> LineBlock:
-    numbers: Sequence[int] = range(before + 1, before + 1 + len(lines))
-    blank = [not line.strip() for line in lines]
-    if any(blank):
-        numbers = [number for number, skip in zip(numbers, blank, strict=True) if not skip]
-        lines = [line for line, skip in zip(lines, blank, strict=True) if not skip]
-    return LineBlock(str(path), [line.removesuffix(b"\r") for line in lines], numbers, unterminated)
-
-
 def _open_bytes(path: Path) -> IO[bytes]:
-    if is_plain(path):
-        return open(path, "rb", buffering=0)
-    import pyarrow as pa
+    return open(path, "rb", buffering=0) if is_plain(path) else open_compressed(path)
 
-    if not path.stat().st_size:
-        raise OSError("it has no bytes, and compressed data has at least a header")
-    codec = {".gz": "gzip", ".zst": "zstd"}[path.suffix.lower()]
-    # Arrow's codecs raise on a stream cut short and read concatenated members; zstandard's own reader takes a frame
-    # cut short for the end of the data.
-    return pa.CompressedInputStream(pa.OSFile(str(path)), codec)
+
+def _check_codec(path: Path) -> None:
+    found, named = suffix_for(path), path.suffix.lower()
+    if found and found != named:
+        says = f"{CODECS[named].name} data" if named in CODECS else "plain JSONL"
+        bare = path.name if named not in CODECS else path.name[: -len(named)]
+        raise InputError(
+            f"{path} holds {CODECS[found].name} data, and its name says {says}; rename it to {bare}{found}"
+        )
 
 
 def read_schema(path: Path, expected: pa.Schema | None) -> pa.Schema:
@@ -220,8 +253,22 @@ def read_schema(path: Path, expected: pa.Schema | None) -> pa.Schema:
         return found
 
 
-def read_rows(path: Path, schema: pa.Schema | None) -> Iterator[RowBlock]:
-    """Rows of a Parquet file in blocks of `BLOCK_ROWS`.
+def read_rows(
+    path: Path, schema: pa.Schema | None, limit: int = MAX_RECORD_BYTES
+) -> Iterator[RowBlock | LongRecord]:
+    """Rows of a Parquet file in blocks of at most `BLOCK_ROWS`; those of more than `limit` bytes each by itself.
+
+    Raises:
+        InputError: as `read_batches` does.
+    """
+    first = 1
+    for rows in read_batches(path, schema):
+        yield from _row_blocks(path, rows, first, limit)
+        first += rows.num_rows
+
+
+def read_batches(path: Path, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    """All rows of a Parquet file; of one without rows an empty batch, since its columns may be wrong, too.
 
     Raises:
         InputError: the file is no Parquet, or its columns differ from `schema`, the first file's.
@@ -229,22 +276,44 @@ def read_rows(path: Path, schema: pa.Schema | None) -> Iterator[RowBlock]:
     import pyarrow as pa
 
     with _open_parquet(path, schema) as (file, found):
-        first = 1
+        read = 0
         try:
-            for rows in file.iter_batches(batch_size=BLOCK_ROWS):
+            for rows in file.iter_batches(batch_size=_rows_at_once(file)):
                 # Of some nested types, such as lists of nulls, Arrow reads fewer values than it counts.
                 rows.validate()
-                yield RowBlock(str(path), rows if rows.schema.equals(found) else rows.cast(found), first)
-                first += rows.num_rows
+                yield rows if rows.schema.equals(found) else rows.cast(found)
+                read += rows.num_rows
         except (pa.ArrowException, OSError) as error:
             raise InputError(
-                f"{path} is damaged after row {first - 1}, or has a type that Arrow cannot read: {error}; "
+                f"{path} is damaged after row {read:,}, or has a type that Arrow cannot read: {error}; "
                 "copy it again, or rewrite it with other types"
             ) from error
-        if first == 1:
+        if not read:
             # Even without rows its columns count: as the first file's, and as ones that may be wrong.
             empty = [pa.nulls(0, field.type) for field in found]
-            yield RowBlock(str(path), pa.RecordBatch.from_arrays(empty, schema=found), first)
+            yield pa.RecordBatch.from_arrays(empty, schema=found)
+
+
+def _rows_at_once(file: pq.ParquetFile) -> int:
+    """Rows that take about BLOCK_BYTES by the row group that holds the largest, at most BLOCK_ROWS."""
+    groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+    largest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
+    return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, largest)))
+
+
+def _row_blocks(path: Path, rows: pa.RecordBatch, first: int, limit: int) -> Iterator[RowBlock | LongRecord]:
+    import pyarrow as pa
+
+    def one(at: int) -> pa.RecordBatch:
+        return rows.take(pa.array([at]))
+
+    long = [at for at in range(rows.num_rows) if one(at).nbytes > limit] if rows.nbytes > limit else []
+    for low, high in pairwise([-1, *long, rows.num_rows]):
+        if low >= 0:
+            row = one(low)
+            yield LongRecord(str(path), first + low, row.nbytes, row_as_json(row)[:SHOWN_BYTES])
+        if low + 1 < high or not rows.num_rows:
+            yield RowBlock(str(path), rows.slice(low + 1, high - low - 1), first + low + 1)
 
 
 @contextlib.contextmanager
@@ -253,7 +322,8 @@ def _open_parquet(path: Path, expected: pa.Schema | None) -> Iterator[tuple[pq.P
     import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(path)
+        # Read piece by piece: a row group may be all of the file.
+        file = pq.ParquetFile(path, buffer_size=BUFFER_BYTES)
         found = _without_views(file.schema_arrow)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as Parquet: {error}") from error
@@ -295,4 +365,5 @@ def _without_view(field: pa.Field) -> pa.Field:
 
 
 def _describe(schema: pa.Schema) -> str:
-    return "{" + ", ".join(f"{field.name}: {field.type}" for field in schema) + "}"
+    shown = (f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in schema)
+    return "{" + ", ".join(shown) + "}"

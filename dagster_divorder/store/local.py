@@ -308,14 +308,16 @@ class _Sealed(dict[str, str]):
         )
 
 
-def is_store(folder: Path) -> bool:
+def is_store(folder: str) -> bool:
     """Whether a folder is a store, of whatever version."""
     try:
-        about = _json_object((folder / FORMAT_FILE).read_bytes())
+        about = _json_object((Path(folder) / FORMAT_FILE).read_bytes())
     except OSError:
         return False
     # Version 1 did not name the format.
-    return about.get("format", FORMAT if set(about) == {"version"} else None) == FORMAT
+    return about.get("format") == FORMAT or (
+        about.keys() == {"version"} and isinstance(about["version"], int)
+    )
 
 
 def _json_object(data: bytes) -> dict[str, Any]:
@@ -380,11 +382,16 @@ def explain_os_error(error: OSError, target: Path, size: int = 0, what: str = "i
     """
     if error.errno in DISK_FULL:
         free = shutil.disk_usage(next(path for path in (target, *target.parents) if path.is_dir())).free
-        takes = f"{what} takes about {megabytes(size)}, " if size else ""
+        missing, to_free = f"{megabytes(free)} are free there", "some disk"
+        if size > free:
+            missing = f"{what} takes about {megabytes(size)}, {missing}"
+            to_free = f"at least {megabytes(size - free)}"
+        elif size:
+            # Too low a guess, or other files were written at the same time.
+            missing = f"{what} and what is written beside it take more than the {megabytes(free)} that are free there"
         return DiskFullError(
-            f"no space left for {target}: {takes}{megabytes(free)} are free there; free "
-            f"{f'at least {megabytes(max(size - free, 1))}' if size else 'some disk'}, "
-            "or move the folder to a larger disk, then run again: it goes on from here"
+            f"no space left for {target}: {missing}; free {to_free}, or move the folder to a larger disk, then run "
+            "again: it goes on from here"
         )
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
         return StoreError(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from dagster_divorder.store.fragments import read_content
-from dagster_divorder.store.inputs import BLOCK_BYTES, read_rows
+from dagster_divorder.store.inputs import BLOCK_BYTES, read_batches
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.multiset import Multiset, of_lines, of_rows
 from dagster_divorder.store.rows import json_lines, row_bytes
@@ -29,8 +29,8 @@ def written(files: Iterable[Path]) -> Multiset:
 
 
 def _rows_of(path: Path) -> Iterator[Multiset]:
-    for block in read_rows(path, None):
-        yield of_rows(row_bytes(block.rows))
+    for rows in read_batches(path, None):
+        yield of_rows(row_bytes(rows))
 
 
 def _lines_of(path: Path) -> Iterator[Multiset]:

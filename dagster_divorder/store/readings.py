@@ -80,6 +80,17 @@ class Prefix:
                 self._closed += self._open.digest(ID_BYTES)
                 self._open.reset()
 
+    def end_lines(self, data: bytes, lines: int) -> None:
+        """Take in so many lines that follow, the last one without its line feed."""
+        self.update(data)
+        self.update(b"\n")
+        self.lines += lines
+
+    def become(self, other: Prefix) -> None:
+        """Take the state of another prefix."""
+        self.size, self.lines = other.size, other.lines
+        self._closed, self._open = bytearray(other._closed), other._open.copy()
+
     @property
     def chunks(self) -> bytes:
         """The 16-byte hash of each chunk, the last one being what there is of it."""

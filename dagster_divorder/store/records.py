@@ -16,6 +16,7 @@ from dagster_divorder.store.rows import is_text
 
 NOT_JSON = "not valid JSON"
 """How the reason begins where no parser reads a line: the last one of a growing file may still be being written."""
+CR_ENDS = "CR line ends, expected LF or CRLF; convert them with tr '\\r' '\\n'"
 
 
 def parse_lines(lines: Sequence[bytes], text_field: str) -> tuple[list[bytes | None], list[str]]:
@@ -30,7 +31,7 @@ def parse_lines(lines: Sequence[bytes], text_field: str) -> tuple[list[bytes | N
         try:
             record = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            reason = f"{NOT_JSON}: {error}"
+            reason = CR_ENDS if b"\r" in line else f"{NOT_JSON}: {error}"
         else:
             if not isinstance(record, dict):
                 reason = f"a JSON {_json_type(record)}, expected an object"
@@ -115,3 +116,12 @@ def reject_line(path: str, place: dict[str, int], reason: str, raw: bytes) -> by
     except UnicodeDecodeError:
         entry["raw_base64"] = base64.b64encode(raw).decode()
     return orjson.dumps(entry) + b"\n"
+
+
+def reject_long(path: str, unit: str, number: int, size: int, begins: bytes) -> tuple[bytes, str]:
+    """A line of rejects.jsonl for a line or row that is too long, with its first bytes for people to read; and why."""
+    reason = f"a {unit} of {size:,} bytes, more than input.max_record_bytes allows"
+    if unit == "line" and b"\r" in begins:
+        reason = f"{reason}: {CR_ENDS}"
+    entry = {"path": path, unit: number, "reason": reason, "begins": begins.decode(errors="backslashreplace")}
+    return orjson.dumps(entry) + b"\n", reason

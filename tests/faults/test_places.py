@@ -75,7 +75,7 @@ def test_a_file_where_a_folder_should_be(
 
 def test_a_folder_where_an_output_file_should_be(config: Path, tmp_path: Path, runner: Runner) -> None:
     (tmp_path / "curated/order.npy").mkdir(parents=True)
-    assert "curated/order.npy cannot be written" in fails(config, runner)
+    assert "curated/order.npy is there and was not written by this store" in fails(config, runner)
     (tmp_path / "curated/order.npy").rmdir()
     assert runner.run(config, tmp_path / "log") == 0
 

@@ -19,6 +19,7 @@ from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, MissingStageError, StoreError
 from dagster_divorder.pipeline.diversity_metrics import ORDERS
+from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.curated import is_whole
 from dagster_divorder.store.local import LocalStore
@@ -353,3 +354,36 @@ def test_a_corpus_smaller_than_a_batch_says_nothing_about_batches(corpus: Path, 
     summary = run(make_settings(sequence={"length": 1 << 20}))["diversity_metrics"]["summary"]
     assert [row["batch TV, clusters"] for row in summary] == [None] * len(ORDERS)
     assert all(row["distinct clusters a sequence"] > 0 for row in summary)
+
+
+@pytest.mark.parametrize(
+    ("k", "said"),
+    [
+        (4, "fitted to 240 documents, 60 a cluster; below 256 another sample gives other centroids"),
+        (300, "300 clusters are asked for, and there were 240 documents"),
+    ],
+)
+def test_clusters_say_on_how_few_documents_they_were_fitted(
+    corpus: Path, make_settings: Make, k: int, said: str
+) -> None:
+    settings = make_settings(clusters={"k": k})
+    *_, receipt = [run_stage(stage, settings, Silent()) for stage in needed(settings, "clusters")]
+    assert said in receipt.report["note"]
+
+
+def test_a_sample_of_texts_is_the_first_by_id_up_to_its_bytes_and_its_documents(
+    corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dagster_divorder.pipeline import sample
+    from dagster_divorder.store.local import LocalStore
+    from dagster_divorder.store.view import View
+
+    settings = make_settings()
+    receipt = run_stage("raw_docs", settings, Silent())
+    store = LocalStore(settings.store.path)
+    view = View.load(store, receipt.files["view"])
+    texts = sample.sample_texts(store, view, 1 << 20)
+    assert len(texts) == receipt.report["documents"]
+    monkeypatch.setattr(sample, "MAX_DOCUMENTS", 7)
+    assert sample.sample_texts(store, view, 1 << 20) == texts[:7]
+    assert sample.sample_texts(store, view, len(texts[0].encode())) == texts[:1]

@@ -165,6 +165,13 @@ def test_what_a_commit_was_killed_in_is_tidied_by_the_ledger(store: LocalStore, 
     assert read_manifest(folder) is not None
 
 
+def test_an_output_that_was_moved_is_tidied_too(store: LocalStore, folder: Path, tmp_path: Path) -> None:
+    publish(store, folder, "a", "b")
+    moved = folder.rename(tmp_path / "moved")
+    publish(store, moved, "a")
+    assert sorted(os.listdir(moved)) == ["a", MANIFEST]
+
+
 def test_a_damaged_manifest_is_none_and_made_again(store: LocalStore, folder: Path) -> None:
     publish(store, folder, "a")
     whole = (folder / MANIFEST).read_bytes()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +14,10 @@ import numpy as np
 import pytest
 
 from dagster_divorder.errors import DamagedFileError, StoreBusyError, StoreError
-from dagster_divorder.store.local import TEMPORARY, LocalStore
+from dagster_divorder.store.fits import Fit
+from dagster_divorder.store.local import TEMPORARY, LocalStore, explain_os_error
 from dagster_divorder.store.pointers import read_pointer, write_pointer
+from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
 
@@ -93,11 +98,15 @@ def test_a_result_under_another_fragments_name_is_refused(store: LocalStore) -> 
 
 
 def test_a_pointer_under_another_name_is_refused(store: LocalStore) -> None:
-    write_pointer(store, "receipts/one.json", {"stage": "one"})
-    assert read_pointer(store, "receipts/one.json") == {"stage": "one"}
+    fit = Fit("one", "0", "first")
+    write_pointer(store, "receipts/one.json", fit)
+    assert read_pointer(store, "receipts/one.json", Fit) == fit
     store.put("receipts/two.json", store.read("receipts/one.json"))
     with pytest.raises(DamagedFileError, match=r"receipts/two.json is damaged"):
-        read_pointer(store, "receipts/two.json")
+        read_pointer(store, "receipts/two.json", Fit)
+    # Nor is one of another shape, whatever its hash.
+    with pytest.raises(DamagedFileError, match=r"receipts/one.json is damaged"):
+        read_pointer(store, "receipts/one.json", Receipt)
 
 
 def test_a_missing_file_is_named(store: LocalStore) -> None:
@@ -113,7 +122,8 @@ def test_a_store_of_another_version_is_refused(store: LocalStore) -> None:
 
 def test_a_second_run_is_refused_or_waits(store: LocalStore) -> None:
     code = (
-        "import sys; from dagster_divorder.store.local import LocalStore\n"
+        "import sys; from dagster_divorder.store.fits import Fit
+from dagster_divorder.store.local import LocalStore\n"
         "with LocalStore(sys.argv[1]).lease():\n"
         "    print('held', flush=True); sys.stdin.readline()\n"
     )
@@ -142,7 +152,8 @@ def test_a_second_run_is_refused_or_waits(store: LocalStore) -> None:
 
 def test_the_lease_of_a_killed_process_is_free_at_once(store: LocalStore) -> None:
     code = (
-        "import sys, subprocess; from dagster_divorder.store.local import LocalStore\n"
+        "import sys, subprocess; from dagster_divorder.store.fits import Fit
+from dagster_divorder.store.local import LocalStore\n"
         "with LocalStore(sys.argv[1]).lease():\n"
         # A child that outlives its parent must not keep the lock.
         "    child = subprocess.Popen(['cat'], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)\n"
@@ -163,3 +174,17 @@ def test_the_lease_of_a_killed_process_is_free_at_once(store: LocalStore) -> Non
             pass
     finally:
         os.kill(child, 9)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.999, 1.5])
+def test_a_full_disk_never_takes_less_than_is_free(tmp_path: Path, share: float) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    full = OSError(errno.ENOSPC, "No space left on device")
+    said = str(explain_os_error(full, tmp_path / "file", int(share * free), "the output"))
+    assert re.search(r"[\d.,]+ MB (that )?are free there", said)
+    if share > 1:
+        takes, there = (float(number.replace(",", "")) for number in re.findall(r"([\d.,]+) MB", said)[:2])
+        assert takes > there
+    else:
+        assert "takes about" not in said and "at least" not in said
+    assert ("the output and what is written beside it take more than the" in said) == (0 < share < 1)

@@ -1,11 +1,12 @@
-"""rejects_below_limit: the share of refused records, by the limit that the settings hold now.
+"""rejects_below_limit: the share of refused records, by the limit that the settings hold now; and what of the input was
+left out.
 
 A run above the limit fails before it stores anything; this also holds what is stored against a limit that was lowered.
 """
 
 from __future__ import annotations
 
-from dagster_divorder.pipeline.input_report import first_rejects
+from dagster_divorder.pipeline.input_report import first_rejects, left_out
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.verify import Finding
 
@@ -18,7 +19,8 @@ def look(run: Run) -> Finding:
     share = rejected / read
     return Finding(
         passed=share <= limit,
-        text=f"{rejected:,} of {read:,} records were refused ({share:.2%}); input.max_reject_share allows {limit:.2%}.",
+        text=f"{rejected:,} of {read:,} records were refused ({share:.2%}); input.max_reject_share allows {limit:.2%}."
+        f"{left_out(report)}",
         remedy="correct the records that the table names (or input.text_field) and materialise raw_docs again, or "
         f"raise input.max_reject_share above {share:.4g}",
         figures={

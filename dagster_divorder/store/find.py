@@ -1,0 +1,235 @@
+"""Which files a corpus has: files, folders and globs to paths, in an order that the names alone decide.
+
+Guarantee: nothing that DivOrder wrote is read as input. The run's own store and output never are, whatever leads to
+them; a folder that is another run's store or output is not, unless its output is named directly. Links to folders are
+followed, each folder once. What cannot be listed is an error, and what is left out of a folder is counted.
+Known weakness: a file that a glob does not match is not counted, as it was not asked for.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.compression import CODECS
+from dagster_divorder.store.curated import MANIFEST
+from dagster_divorder.store.inputs import JSONL_SUFFIXES, PARQUET_SUFFIXES, Kind, is_corpus_file, kind_of
+from dagster_divorder.store.local import TEMPORARY, is_store
+
+_MAGIC = re.compile(r"[*?[]")
+_ANY = "**"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The files of a corpus, in order. Left out were `skipped`, folders that DivOrder wrote, and, of the folders
+    named as input, `others`: by the end of their names, how many files there are no corpus files."""
+
+    kind: Kind
+    files: list[Path]
+    skipped: list[str]
+    others: dict[str, int]
+
+
+def find_input(settings: Settings) -> Found:
+    """The files that `input.paths` names; nothing in the store or the output of these settings is among them.
+
+    Raises:
+        InputError: as `find_files` does.
+    """
+    return find_files(settings.input.paths, (settings.store.path, settings.output.path))
+
+
+def find_files(patterns: Iterable[str], own: Sequence[str | os.PathLike[str]] = ()) -> Found:
+    """Files of a corpus, in the order given; inside a folder or a glob, by name. A file matched twice is read once.
+
+    Args:
+        own: folders that this run writes; nothing in them is input.
+
+    Raises:
+        InputError: a pattern matches nothing, a folder cannot be listed, a file is neither JSONL nor Parquet, or both
+            kinds are mixed.
+    """
+    search = _Search([os.path.realpath(folder) for folder in own])
+    files: dict[str, Path] = {}
+    for pattern in patterns:
+        matches: dict[str, Path] = {}
+        for path in sorted(map(Path, search.matches(pattern))):
+            real = os.path.realpath(path)
+            if search.is_own(real):
+                search.skipped.add(os.path.dirname(real))
+            else:
+                _check_name(path)
+                matches.setdefault(real, path)
+        if not matches:
+            raise InputError(
+                f"input.paths: no file matches {pattern!r}; expected a JSONL ({', '.join(JSONL_SUFFIXES)}, plain or "
+                f"{', '.join(CODECS)}) or Parquet file, a folder of them, or a glob{search.hint()}"
+            )
+        for real, path in matches.items():
+            files.setdefault(real, path)
+    kinds = {kind_of(path): path for path in files.values()}
+    if len(kinds) > 1:
+        raise InputError(
+            f"input.paths mixes JSONL ({kinds['jsonl']}) and Parquet ({kinds['parquet']}); "
+            "the output has its input's kind, so convert one of them or run them apart"
+        )
+    others = dict(sorted(Counter(search.others.values()).items()))
+    return Found(next(iter(kinds)), list(files.values()), sorted(search.skipped), others)
+
+
+class _Search:
+    """The search for all patterns of one input."""
+
+    def __init__(self, own: list[str]) -> None:
+        self.own = own
+        self.skipped: set[str] = set()
+        self.others: dict[str, str] = {}
+        """The end of the name of each file that is left out."""
+
+    def matches(self, pattern: str) -> Iterator[str]:
+        """Files that a pattern names, in no order; of a file that has several names, perhaps all of them."""
+        if os.path.isfile(pattern):
+            yield pattern
+        elif os.path.isdir(pattern):
+            yield from self._in_folder(pattern)
+        else:
+            parts = [part for part in pattern.split(os.sep) if part not in ("", os.curdir)]
+            fixed = next((at for at, part in enumerate(parts) if _MAGIC.search(part)), None)
+            if fixed is not None:
+                root = os.sep if os.path.isabs(pattern) else ""
+                yield from self._in_glob(os.path.join(root, *parts[:fixed]), tuple(parts[fixed:]))
+
+    def _in_folder(self, base: str) -> Iterator[str]:
+        """The corpus files of a folder; what else is there is counted."""
+        if is_store(base):
+            self.skipped.add(os.path.realpath(base))
+            return
+        chained = _is_output(base)
+        waiting, seen = deque([base]), set()
+        while waiting:
+            folder = waiting.popleft()
+            real = os.path.realpath(folder)
+            if real in seen:
+                continue
+            seen.add(real)
+            for name in _names(folder):
+                path = os.path.join(folder, name)
+                kind = _kind(path)
+                if name.startswith((".", "_")):
+                    self.others[path] = "hidden (. or _)"
+                elif kind == "folder":
+                    if not self.is_ours(path):
+                        waiting.append(path)
+                elif kind != "file":
+                    self.others[path] = "no regular file"
+                elif not is_corpus_file(Path(name)):
+                    self.others[path] = _ending(name)
+                elif not chained or (name.startswith("curated") and name != MANIFEST):
+                    yield path
+
+    def _in_glob(self, base: str, pattern: tuple[str, ...]) -> Iterator[str]:
+        """The files below a folder that the parts of a pattern match, as `glob` matches them."""
+        waiting, seen = deque([(base, pattern)]), set()
+        while waiting:
+            folder, parts = waiting.popleft()
+            state = (os.path.realpath(folder), len(parts))
+            if state in seen:
+                continue
+            seen.add(state)
+            part, rest = parts[0], parts[1:]
+            if part == _ANY and rest:
+                waiting.append((folder, rest))
+            for path, kind in _matching(folder, part):
+                below = parts if part == _ANY else rest
+                if kind == "file" and not rest:
+                    yield path
+                elif kind == "folder" and below and not self.is_ours(path):
+                    waiting.append((path, below))
+
+    def is_ours(self, folder: str) -> bool:
+        """Whether DivOrder wrote a folder; if so it is counted as skipped."""
+        real = os.path.realpath(folder)
+        ours = self.is_own(real) or is_store(real) or _is_output(real)
+        if ours:
+            self.skipped.add(real)
+        return ours
+
+    def is_own(self, real: str) -> bool:
+        """Whether a path without links lies in a folder that this run writes."""
+        return any(real == own or real.startswith(os.path.join(own, "")) for own in self.own)
+
+    def hint(self) -> str:
+        """What is left out, as the end of a message."""
+        if not self.skipped:
+            return ""
+        return f"; left out is what DivOrder wrote: {', '.join(sorted(self.skipped)[:3])}"
+
+
+def _matching(folder: str, part: str) -> Iterator[tuple[str, str]]:
+    """What is in a folder that one part of a pattern matches, and its kind."""
+    names = [part]
+    if _MAGIC.search(part):
+        shown = (name for name in _names(folder) if part.startswith(".") or not name.startswith("."))
+        names = [name for name in shown if part == _ANY or fnmatchcase(name, part)]
+    for name in names:
+        path = os.path.join(folder, name)
+        yield path, _kind(path)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder or os.curdir))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def _kind(path: str) -> str:
+    """file, folder, or "" for what is neither, such as a link to nothing."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return ""
+        raise _unreadable(path, error) from error
+    return "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else ""
+
+
+def _unreadable(path: str, error: OSError) -> InputError:
+    return InputError(
+        f"input.paths: {path} cannot be listed: {error.strerror}; make it readable for this user, or name what else "
+        "is to be read"
+    )
+
+
+def _ending(name: str) -> str:
+    """The end of a name that says what a file holds: `.csv`, `.jsonl.zip`, `.csv.gz`."""
+    *_, before, last = ("", "", *Path(name.lower()).suffixes)
+    both = before in (*JSONL_SUFFIXES, *PARQUET_SUFFIXES) or last in CODECS
+    return (before + last if both else last) or "without suffix"
+
+
+def _is_output(folder: str) -> bool:
+    """Whether a folder holds an output, or what a run that was killed while it wrote one has left."""
+    return any(name == MANIFEST or name.startswith(TEMPORARY) for name in _names(folder))
+
+
+def _check_name(path: Path) -> None:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"input.paths: the name {os.fsencode(path)!r} is not valid UTF-8; rename it, as every report and reject "
+            "has to name it"
+        ) from None

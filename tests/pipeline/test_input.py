@@ -1,0 +1,171 @@
+"""The input as a person names it: never what DivOrder wrote, long records refused, what is left out said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline import run_all, run_stage
+from dagster_divorder.pipeline.plan import make_plan
+from dagster_divorder.pipeline.verify import verify
+from dagster_divorder.pipeline.watch import Cursor, look
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from tests.conftest import topic_records, write_jsonl
+
+Make = Callable[..., Settings]
+
+
+def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file by name: when it was written, and its bytes."""
+    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("pattern", ["**/*.jsonl", "**/*.json*", "*/*.jsonl", ""])
+def test_three_runs_read_the_same_records_with_store_and_output_among_the_input(
+    tmp_path: Path, make_settings: Make, pattern: str
+) -> None:
+    write_jsonl(tmp_path / "in/docs.jsonl", [*topic_records(15), {"no": "text"}])
+    (tmp_path / "in/notes.txt").touch()
+    settings = make_settings(input={"paths": [str(tmp_path / pattern)], "max_reject_share": 0.5})
+    outputs = []
+    for _ in range(3):
+        run_all(settings)
+        outputs.append(files_of(settings.output.path))
+        assert orjson.loads(outputs[-1]["curated_meta.json"][1])["counts"]["records"] == 60
+        assert make_plan(settings).new_records == 0
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert set(report(settings)["skipped_folders"]) == {str(settings.store.path), str(settings.output.path)}
+    said = verify(settings, "rejects_below_limit").text
+    assert "Not read, as DivOrder wrote them: " in said
+    assert ("neither JSONL nor Parquet by their names: 1 .txt." in said) == (not pattern)
+    cursor = Cursor()
+    for second in range(0, 100, 5):
+        seen = look(settings, cursor, 1e6 + second, lambda: None)
+        assert not seen.start, seen.reason
+        cursor = seen.cursor
+
+
+def report(settings: Settings) -> dict[str, Any]:
+    receipt = load_receipt(LocalStore(settings.store.path), "raw_docs")
+    assert receipt is not None
+    return receipt.report
+
+
+class Reading:
+    """raw_docs on one file with a limit of 100 bytes a record, in one store again and again, and in fresh ones."""
+
+    def __init__(self, folder: Path, make: Make) -> None:
+        self.file, self.make, self.fresh = folder / "docs.jsonl", make, 0
+        self.limit = 100
+
+    def read(self, data: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """The report and the rejects, which are those of a fresh store."""
+        self.file.write_bytes(data)
+        self.fresh += 1
+        kept, scratch = (self._run(store) for store in ("store", f"fresh{self.fresh}"))
+        assert kept[0].version == scratch[0].version
+        assert kept[1] == scratch[1]
+        return kept[0].report, [orjson.loads(line) for line in kept[1].splitlines()]
+
+    def _run(self, store: str) -> tuple[Receipt, bytes]:
+        settings = self.make(
+            input={"paths": [str(self.file)], "max_reject_share": 1, "max_record_bytes": self.limit},
+            store={"path": self.file.parent / store},
+        )
+        receipt = run_stage("raw_docs", settings, Silent())
+        return receipt, LocalStore(settings.store.path).unseal(receipt.files["rejects"])
+
+
+def record(size: int) -> bytes:
+    """A record of so many bytes."""
+    return b'{"text":"%s"}' % (b"x" * (size - 11))
+
+
+def test_a_long_line_is_refused_with_its_place_and_first_bytes_and_what_follows_is_read_on(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    reading = Reading(tmp_path, make_settings)
+    long = record(5000)
+    found, rejects = reading.read(b"%s\n%s\n%s\n" % (record(100), long, record(99)))
+    assert (found["records"], found["rejected_records"]) == (2, 1)
+    assert rejects == [
+        {
+            "path": str(reading.file),
+            "line": 2,
+            "reason": "a line of 5,000 bytes, more than input.max_record_bytes allows",
+            "begins": long[:1024].decode(),
+        }
+    ]
+    # Behind it an append is read from there, and the limit decides once more if it is another one.
+    whole = reading.file.read_bytes()
+    found, again = reading.read(whole + record(98) + b"\n")
+    assert (found["new_records"], found["recognised_bytes"], again) == (1, len(whole), rejects)
+    reading.limit = 5000
+    found, rejects = reading.read(reading.file.read_bytes())
+    assert (found["records"], found["new_records"], rejects) == (4, 1, [])
+    reading.limit = 98
+    found, rejects = reading.read(reading.file.read_bytes())
+    assert (found["records"], found["new_records"], len(rejects)) == (1, 0, 3)
+
+
+def test_a_long_last_line_is_refused_while_it_grows_and_when_it_is_whole(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    reading = Reading(tmp_path, make_settings)
+    whole = record(50) + b"\n"
+    for size in (200, 3000):
+        found, (reject,) = reading.read(whole + record(size)[:-1])
+        assert (found["records"], found["partial_lines"], reject["line"]) == (1, 0, 2)
+        assert reject["reason"].startswith(f"a line of {size - 1:,} bytes")
+    found, (reject,) = reading.read(whole + record(3000) + b"\n" + record(60) + b"\n")
+    assert (found["records"], found["recognised_bytes"], reject["line"]) == (2, len(whole), 2)
+
+
+def test_a_long_line_that_begins_like_a_record_is_not_that_record(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    reading = Reading(tmp_path, make_settings)
+    found, _ = reading.read(record(60) + b"\n" + record(60) + b" " * 3000 + b"\n")
+    assert (found["records"], found["rejected_records"]) == (1, 1)
+
+
+@pytest.mark.parametrize("end", [b"", b"\r"])
+def test_cr_line_ends_are_named(tmp_path: Path, make_settings: Make, end: bytes) -> None:
+    from dagster_divorder.errors import InputError
+
+    reading = Reading(tmp_path, make_settings)
+    for count in (2, 50):  # below the limit of a record, and beyond it
+        with pytest.raises(
+            InputError, match=r"the first: .*docs\.jsonl:1: .*CR line ends, expected LF or CRLF"
+        ):
+            reading.read(b"\r".join([record(40)] * count) + end)
+    found, (reject,) = reading.read(record(50) + b"\n" + record(20) + b"\r" + record(20) + end)
+    assert (found["records"], found["partial_lines"]) == (1, 0)
+    assert reject["reason"].startswith("CR line ends")
+    # CRLF of which the LF is not written yet is none.
+    found, rejects = reading.read(record(50) + b"\r\n" + record(20)[:-3] + b"\r")
+    assert (found["partial_lines"], rejects) == (1, [])
+
+
+def test_a_long_parquet_row_is_refused(tmp_path: Path, make_settings: Make) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    texts = ["a", "x" * 9000, "b", None]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "docs.parquet")
+    limits = {"max_reject_share": 1, "max_record_bytes": 5000}
+    settings = make_settings(input={"paths": [str(tmp_path / "docs.parquet")], **limits})
+    receipt = run_stage("raw_docs", settings, Silent())
+    assert (receipt.report["records"], receipt.report["rejected_records"]) == (2, 2)
+    lines = LocalStore(settings.store.path).unseal(receipt.files["rejects"]).splitlines()
+    first, second = map(orjson.loads, lines)
+    assert (first["row"], second["row"]) == (2, 4)
+    assert "more than input.max_record_bytes allows" in first["reason"]
+    assert first["begins"].startswith('{"text":"xxx')

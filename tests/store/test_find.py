@@ -1,0 +1,183 @@
+"""Which files a corpus has: nothing that DivOrder wrote, nothing left out without a word."""
+
+from __future__ import annotations
+
+import glob
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.store.find import find_files
+from dagster_divorder.store.local import TEMPORARY
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('{"text": "a"}\n')
+
+
+def names(folder: Path, *patterns: str, own: tuple[Path, ...] = ()) -> list[str]:
+    found = find_files([str(folder / pattern) for pattern in patterns], own)
+    return [str(file.relative_to(folder)) for file in found.files]
+
+
+def test_what_is_left_out_of_a_folder_is_counted_by_the_end_of_its_name(tmp_path: Path) -> None:
+    touch(tmp_path, "in/a.jsonl", "in/b.csv", "in/sub/c.CSV", "in/d.jsonl.zip", "in/e.csv.gz", "in/README")
+    touch(tmp_path, "in/_SUCCESS", "in/.git/config.json", "in/v1.2.notes.txt")
+    (tmp_path / "in/gone.jsonl").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "in/pipe.jsonl")
+    found = find_files([str(tmp_path / "in"), str(tmp_path / "in/sub/../a.jsonl")])
+    assert [file.name for file in found.files] == ["a.jsonl"]
+    assert found.others == {
+        ".csv": 2,
+        ".csv.gz": 1,
+        ".jsonl.zip": 1,
+        ".txt": 1,
+        "hidden (. or _)": 2,
+        "no regular file": 2,
+        "without suffix": 1,
+    }
+
+
+def test_links_to_folders_are_followed_each_folder_once(tmp_path: Path) -> None:
+    touch(tmp_path, "in/1.jsonl", "elsewhere/2.jsonl", "elsewhere/deep/3.jsonl")
+    (tmp_path / "in/link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "in/again").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere/deep/round").symlink_to(tmp_path / "in")
+    (tmp_path / "in/itself").symlink_to("itself")
+    for pattern in ("in", "in/**/*.jsonl", "in/**"):
+        assert sorted(os.path.basename(name) for name in names(tmp_path, pattern)) == [
+            "1.jsonl",
+            "2.jsonl",
+            "3.jsonl",
+        ]
+    # Under the first by name of the shortest ways to a file.
+    assert names(tmp_path, "in") == ["in/1.jsonl", "in/again/2.jsonl", "in/again/deep/3.jsonl"]
+
+
+def make_output(folder: Path) -> None:
+    touch(folder, "curated.jsonl", "rejects.jsonl")
+    (folder / "curated_meta.json").write_text('{"files": {}}')
+
+
+def make_store(folder: Path) -> None:
+    touch(folder, "rejects/rejects.0.jsonl", "receipts/raw_docs.json")
+    (folder / "format.json").write_text('{"version":1}')
+
+
+@pytest.mark.parametrize("pattern", ["", "**/*.jsonl", "*/*.jsonl", "*/c*.jsonl", "*/curated.jsonl", "**"])
+def test_what_divorder_wrote_is_no_input(tmp_path: Path, pattern: str) -> None:
+    touch(tmp_path, "in/curated.jsonl")
+    make_output(tmp_path / "out")
+    make_store(tmp_path / "store")
+    touch(tmp_path, "out_killed/curated.jsonl", "own_store/rejects/x.jsonl", "own_out/curated.jsonl")
+    (tmp_path / f"out_killed/{TEMPORARY}0").write_text("{")
+    own = (tmp_path / "own_store", tmp_path / "own_out")
+    assert names(tmp_path, pattern, own=own) == ["in/curated.jsonl"]
+    found = find_files([str(tmp_path / pattern)], own)
+    assert {str(tmp_path / name) for name in ("out", "store", "out_killed", "own_out")} <= set(found.skipped)
+
+
+def test_links_into_what_this_run_writes_are_no_input(tmp_path: Path) -> None:
+    touch(tmp_path, "in/a.jsonl", "own/curated.jsonl", "own/sub/curated.jsonl")
+    (tmp_path / "in/file.jsonl").symlink_to(tmp_path / "own/curated.jsonl")
+    (tmp_path / "in/folder").symlink_to(tmp_path / "own/sub")
+    for pattern in ("in", "in/**/*.jsonl", "in/*.jsonl"):
+        assert names(tmp_path, pattern, own=(tmp_path / "own",)) == ["in/a.jsonl"]
+    with pytest.raises(InputError, match=r"no file matches .*; left out is what DivOrder wrote: .*/own"):
+        names(tmp_path, "own/*.jsonl", own=(tmp_path / "own",))
+
+
+def test_another_runs_output_that_is_named_is_read_and_of_it_the_records(tmp_path: Path) -> None:
+    make_output(tmp_path / "out")
+    make_output(tmp_path / "out/kept")
+    touch(tmp_path, "out/curated-00001.jsonl")
+    assert names(tmp_path, "out") == ["out/curated-00001.jsonl", "out/curated.jsonl"]
+    assert names(tmp_path, "out/*.jsonl") == [
+        "out/curated-00001.jsonl",
+        "out/curated.jsonl",
+        "out/rejects.jsonl",
+    ]
+    make_store(tmp_path / "store")
+    with pytest.raises(InputError, match=r"left out is what DivOrder wrote: .*/store"):
+        names(tmp_path, "store")
+
+
+def test_a_format_file_of_another_program_is_no_sign_of_a_store(tmp_path: Path) -> None:
+    touch(tmp_path, "in/shard/a.jsonl", "in/other/b.jsonl")
+    (tmp_path / "in/shard/format.json").write_text('{"version": "2.0"}')
+    (tmp_path / "in/other/format.json").write_text("[]")
+    assert names(tmp_path, "in/**/*.jsonl") == ["in/other/b.jsonl", "in/shard/a.jsonl"]
+
+
+PARTS = st.sampled_from(
+    ["a", "b", ".h", "_u", "*", "?", "**", "[ab]", ".*", "*.jsonl", "a.jsonl", "**.jsonl"]
+)
+
+
+@hypothesis_settings(deadline=None, max_examples=150)
+@given(
+    files=st.sets(
+        st.lists(st.sampled_from(["a", "b", ".h", "_u"]), max_size=3).map(tuple), min_size=1, max_size=6
+    ),
+    pattern=st.lists(PARTS, min_size=1, max_size=4),
+)
+def test_globs_match_as_python_does(
+    tmp_path_factory: pytest.TempPathFactory, files: set[tuple[str, ...]], pattern: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("glob")
+    touch(folder, *("/".join((*parts, "a.jsonl")) for parts in files))
+    whole = "/".join([str(folder), *pattern])
+    expected = sorted({Path(name) for name in glob.glob(whole, recursive=True) if os.path.isfile(name)})
+    if os.path.isdir(whole):
+        return
+    try:
+        found = find_files([whole]).files
+    except InputError as error:
+        assert "no file matches" in str(error)
+        found = []
+    assert found == expected
+
+
+AS_NOBODY = """
+import os, sys
+from dagster_divorder.errors import InputError
+from dagster_divorder.store.find import find_files
+from dagster_divorder.store.inputs import read_lines
+os.setuid(65534)
+try:
+    print([[line for block in read_lines(file) for line in block.lines] for file in find_files(sys.argv[1:]).files])
+except InputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("pattern", ["in", "in/**/*.jsonl", "in/*/b.jsonl"])
+@pytest.mark.parametrize(("what", "mode"), [("in/sub", 0o000), ("in/sub", 0o644), ("in/sub/b.jsonl", 0o000)])
+def test_what_cannot_be_read_is_an_error_that_names_it(
+    tmp_path_factory: pytest.TempPathFactory, pattern: str, what: str, mode: int
+) -> None:
+    if os.getuid():
+        pytest.skip("only root can become another user, and may read everything itself")
+    # Not below the folder of pytest, which other users may not enter.
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        root.chmod(0o755)
+        touch(root, "in/a.jsonl", "in/sub/b.jsonl")
+        (root / what).chmod(mode)
+        command = [sys.executable, "-c", AS_NOBODY, str(root / pattern)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        (root / what).chmod(0o755)
+    assert f"{root}/in/sub" in done.stdout, done
+    assert "Permission denied; make it readable" in done.stdout
