@@ -122,8 +122,7 @@ def test_a_store_of_another_version_is_refused(store: LocalStore) -> None:
 
 def test_a_second_run_is_refused_or_waits(store: LocalStore) -> None:
     code = (
-        "import sys; from dagster_divorder.store.fits import Fit
-from dagster_divorder.store.local import LocalStore\n"
+        "import sys; from dagster_divorder.store.local import LocalStore\n"
         "with LocalStore(sys.argv[1]).lease():\n"
         "    print('held', flush=True); sys.stdin.readline()\n"
     )
@@ -152,8 +151,7 @@ from dagster_divorder.store.local import LocalStore\n"
 
 def test_the_lease_of_a_killed_process_is_free_at_once(store: LocalStore) -> None:
     code = (
-        "import sys, subprocess; from dagster_divorder.store.fits import Fit
-from dagster_divorder.store.local import LocalStore\n"
+        "import sys, subprocess; from dagster_divorder.store.local import LocalStore\n"
         "with LocalStore(sys.argv[1]).lease():\n"
         # A child that outlives its parent must not keep the lock.
         "    child = subprocess.Popen(['cat'], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)\n"
