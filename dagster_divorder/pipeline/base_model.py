@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from dagster_divorder.errors import InputError
 from dagster_divorder.models.bootstrap import SAMPLE_BYTES
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.refresh import LEFT, corpus_sketch, documents_left, sketch_file
@@ -180,20 +179,6 @@ def _checkpoint_info(base: str) -> tuple[dict[str, Any], int]:
     return info, len(table.weights)
 
 
-def _refuse_broken(directory: Path) -> None:
-    """InputError where the token table holds NaN or infinity, as after a training that diverged."""
-    from dagster_divorder.models.checkpoint import embedding_table
-
-    table = embedding_table(directory)
-    broken = sum(int((~np.isfinite(rows)).any(axis=1).sum()) for rows in np.array_split(table.weights, 64))
-    if broken:
-        raise InputError(
-            f"{table.key} of the checkpoint in {directory} holds NaN or infinity in {broken:,} of its "
-            f"{len(table.weights):,} rows; expected finite numbers: fetch or save the model again, or set model.base to "
-            "another one"
-        )
-
-
 def _fit(run: Run, texts: list[str], folder: Path) -> tuple[dict[str, bytes], dict[str, float]]:
     from dagster_divorder.core.pool import document_frequency
     from dagster_divorder.models.bootstrap import train
@@ -217,7 +202,6 @@ def _fit(run: Run, texts: list[str], folder: Path) -> tuple[dict[str, bytes], di
     else:
         info, rows = _checkpoint_info(model.base)
         directory = Path(info["directory"])
-        _refuse_broken(directory)
     encoder = load_encoder(directory, sample=texts)
     if encoder.vocab_size > rows:
         embedding_table(directory, vocabulary=encoder.vocab_size)  # raises, and says what to do

@@ -355,9 +355,9 @@ def _seen(run: Run, key: str, view: View, how: dict[str, Any]) -> dict[str, Any]
     flags = np.flatnonzero(((flagged & NOT_FINITE) > 0) & used)
     if len(flags) == len(tokens):
         raise InputError(
-            f"the model of deep_embeddings ({run.settings.deep_model}) gives no finite vector for any of {len(flags):,} "
-            "documents; expected finite numbers: its weights are damaged, so fetch or save it again, or set deep.model "
-            "to another one"
+            f"the model of deep_embeddings ({run.settings.deep_model}) gives no finite vector for any of "
+            f"{len(flags):,} documents; expected finite numbers: its weights are damaged, so fetch or save it again, "
+            "or set deep.model to another one"
         )
     if len(flags):
         ids, _ = document_index(run.store, view)

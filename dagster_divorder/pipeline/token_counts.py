@@ -45,8 +45,8 @@ def run(run: Run) -> Receipt:
     lengths = files.column(view.documents, "lengths")
     if not lengths[view.document_row].any():
         raise InputError(
-            f"the tokenizer in {model.directory} makes no token of any of the {len(view):,} documents; expected one that "
-            'knows their languages: set model.base to another model, or to "bootstrap"'
+            f"the tokenizer in {model.directory} makes no token of any of the {len(view):,} documents; expected one "
+            'that knows their languages: set model.base to another model, or to "bootstrap"'
         )
     return Receipt(
         stage="token_counts",
