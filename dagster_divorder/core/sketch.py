@@ -1,4 +1,4 @@
-"""How much of a set has changed, from two small samples of it.
+"""How much of a set has changed, from small samples of it.
 
 Letters: N ids, m ids of a sketch.
 Guarantee: exact for sets of up to SIZE ids together; above it the share is off by 0.008 (one standard deviation) at
@@ -29,3 +29,9 @@ def changed_share(before: NDArray[np.uint64], now: NDArray[np.uint64]) -> float:
         both = both[:SIZE]
     common = np.isin(both, before) & np.isin(both, now)
     return float(1.0 - common.mean()) if len(both) else 0.0
+
+
+def left_share(before: NDArray[np.uint64], now: NDArray[np.uint64]) -> float:
+    """Share of the ids of a sketch, of at least one, that are among the ids uint64 (N,) of a set: what is left there of
+    the set that the sketch is of, however much came to it."""
+    return float(np.isin(before, now[now <= before[-1]]).mean())

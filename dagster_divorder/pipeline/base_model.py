@@ -1,7 +1,8 @@
 """base_model: the tokenizer and token table that every later stage uses, with the pooling statistics of the corpus.
 
 The base model is a pinned fit: appended documents use it as it is. It is made again when its settings change, when
-`model.refit = "now"`, or when the checkpoint it was made from has other bytes.
+`model.refit = "now"`, or when the checkpoint it was made from has other bytes. Where hardly any of the documents it was
+made on are left, every run says so: what follows from another one is too much to compute unasked.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import orjson
 
 from dagster_divorder.models.bootstrap import SAMPLE_BYTES
 from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.refresh import LEFT, corpus_sketch, documents_left, sketch_file
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.sample import sample_texts
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.fits import Fit, fit_path, pin, pinned, read_fit
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.view import View
 
 if TYPE_CHECKING:
     from dagster_divorder.models.tokenize import Encoder
@@ -59,17 +62,21 @@ class BaseModel:
 
 def run(run: Run) -> Receipt:
     recipe = run.settings.recipe("base_model")
-    raw_docs = run.receipt("raw_docs")
-    fit = pinned(run.store, "base_model", recipe)
+    raw_docs, view = run.receipt("raw_docs"), load_view(run)
+    fit = load_pin(run)
     reason = reason_to_fit(run, fit)
     timing: dict[str, float] = {}
     if reason:
-        texts = sample_texts(run.store, load_view(run), SAMPLE_BYTES)
+        texts = sample_texts(run.store, view, SAMPLE_BYTES)
         with tempfile.TemporaryDirectory(prefix="divorder-") as folder:
             files, timing = _fit(run, texts, Path(folder))
+        files |= sketch_file(corpus_sketch(run, view))
         fit = pin(run.store, "base_model", recipe, files, reason)
     assert fit is not None
     model = load_pinned(run, fit)
+    left = _documents_left(run, view, fit)
+    if warning := warn_of_another_corpus(left):
+        run.progress.note(warning)
     return Receipt(
         stage="base_model",
         recipe=recipe,
@@ -84,11 +91,37 @@ def run(run: Run) -> Receipt:
             "reused_documents": 0 if reason else model.documents,
             "fitted": reason or f"no: pinned ({fit.reason})",
             "corpus": raw_docs.version,
+            "documents_left": left,
+            "note": warning,
             **{name: value for name, value in model.info.items() if name != "training"},
             **model.info.get("training", {}),
             **timing,
         },
     )
+
+
+def warn_of_another_corpus(left: float) -> str | None:
+    """What to say where a share `left` of the documents that the model was made on is left, None if it is enough."""
+    if left >= LEFT:
+        return None
+    return (
+        f"{left:.0%} of the documents that base_model was made on are left in the input; "
+        'set model.refit = "now" for one run to make it from the present ones (everything is then computed again)'
+    )
+
+
+def _documents_left(run: Run, view: View, fit: Fit) -> float:
+    """See `documents_left`; known already if the last run had this corpus and this fit."""
+    last = load_receipt(run.store, "base_model")
+    if last and (last.version, last.report["corpus"]) == (fit.hash, run.receipt("raw_docs").version):
+        return float(last.report.get("documents_left", 1.0))
+    return documents_left(run, view, fit)
+
+
+def load_pin(run: Run) -> Fit | None:
+    """The pin of these settings, None if there is none yet; StoreError where it is lost and no refit is asked for."""
+    model = run.settings.model
+    return pinned(run.store, "base_model", run.settings.recipe("base_model"), refit=model.refit == "now")
 
 
 def load_base_model(run: Run) -> BaseModel:
@@ -112,10 +145,10 @@ def load_pinned(run: Run, fit: Fit) -> BaseModel:
 
 def reason_to_fit(run: Run, fit: Fit | None) -> str | None:
     """Why the pinned base model has to be made (again), None where it has not."""
-    if fit is None:
-        return "first run with these settings"
     if run.settings.model.refit == "now":
         return "asked for by model.refit"
+    if fit is None:
+        return "first run with these settings"
     if run.settings.model.base != BOOTSTRAP:
         pinned_info = orjson.loads(read_fit(run.store, fit)[INFO])
         found, _ = _checkpoint_info(run.settings.model.base)

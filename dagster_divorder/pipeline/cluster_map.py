@@ -23,6 +23,7 @@ from dagster_divorder.engine.local import count_workers
 from dagster_divorder.pipeline.cluster_names import load_names
 from dagster_divorder.pipeline.clusters import cluster_files
 from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.refresh import LEFT, corpus_sketch, documents_left, sketch_file
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.sample import document_index, rows_by_id
 from dagster_divorder.pipeline.space import Space, chosen_space
@@ -71,6 +72,13 @@ def run(run: Run) -> Receipt:
         found["picture"] = run.store.seal(folder, "picture", picture, "png")
     count = len(rows) if shown else documents
     new = (count if reason else placed) if shown else (count if drawn else 0)
+    note = missing
+    if current and (left := documents_left(run, view, current)) < LEFT:
+        note = (
+            f"{left:.0%} of the documents that the map was fitted to are left; "
+            'set cluster_map.refit = "now" for one run to fit it to the present ones'
+        )
+        run.progress.note(note)
     return Receipt(
         stage="cluster_map",
         recipe=settings.recipe("cluster_map"),
@@ -87,7 +95,7 @@ def run(run: Run) -> Receipt:
             "of_documents": documents,
             "placed": int(shown.placed.sum()) if shown else None,
             "fitted": reason or (f"no: pinned ({current.reason})" if current else None),
-            "note": missing,
+            "note": note,
         },
     )
 
@@ -97,9 +105,10 @@ def _fit(
 ) -> tuple[Fit | None, str | None, str | None]:
     """The current fit, why it was made now, and why it could not be."""
     recipe = f"{run.settings.recipe('cluster_map')}-{space.key}"
-    current = pinned(run.store, "cluster_map", recipe)
+    refit = run.settings.cluster_map.refit == "now"
+    current = pinned(run.store, "cluster_map", recipe, refit=refit)
     reason = "first run with these settings and vectors" if current is None else None
-    if current and run.settings.cluster_map.refit == "now":
+    if refit:
         reason = "asked for by cluster_map.refit"
     if reason is None:
         return current, None, None
@@ -116,7 +125,8 @@ def _fit(
         "xy": made.xy,
         "ids": ids[rows],
     }
-    return pin(run.store, "cluster_map", recipe, {ARRAYS: pack(arrays)}, reason), reason, None
+    files = {ARRAYS: pack(arrays), **sketch_file(corpus_sketch(run, view))}
+    return pin(run.store, "cluster_map", recipe, files, reason), reason, None
 
 
 def _chart(

@@ -2,10 +2,10 @@
 
 Per document fragment: `labels` int32 (rows,), `distances` float32 (rows,), the cosine distance to the centroid, and
 `since` uint64 (rows,), the corpus that the row was new in. The fit is made again on request, or (`clusters.refit =
-"auto"`) when the corpus has doubled since, new documents lie too far from the centroids, or (`clusters.k = "auto"`)
-another number of clusters is recommended; then every document is assigned again. Which documents are new is read from
-`since`, not from what this run has computed: a run that was killed half-way and one that was not come to the same
-decision.
+"auto"`) when the corpus has doubled since, hardly any of its documents are left, new ones lie too far from the
+centroids, or (`clusters.k = "auto"`) another number of clusters is recommended; then every document is assigned again.
+Which documents are new is read from `since`, not from what this run has computed: a run that was killed half-way and
+one that was not come to the same decision.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dagster_divorder.pipeline.cluster_names import name_clusters, names_in, sam
 from dagster_divorder.pipeline.cluster_table import cluster_table
 from dagster_divorder.pipeline.fragments import Delta, fill
 from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.refresh import corpus_sketch, reason_of_another_corpus, sketch_file
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.sample import document_index, rows_by_id
 from dagster_divorder.pipeline.space import Space, chosen_kind, load_space
@@ -58,10 +59,12 @@ def run(run: Run) -> Receipt:
     documents = int(used.sum())
     current = load_pinned(run, space.key)
     reason = "first run with these settings and vectors" if current is None else None
-    if current is not None and refit == "now":
+    if refit == "now":
         reason = "asked for by clusters.refit"
-    elif current is not None and refit == "auto" and cluster_count(run) != current.k:
-        reason = f"k_calibration recommends {cluster_count(run)} clusters now, not {current.k}"
+    elif current is not None and refit == "auto":
+        reason = reason_of_another_corpus(run, view, current.fit, "clusters")
+        if cluster_count(run) != current.k:
+            reason = f"k_calibration recommends {cluster_count(run)} clusters now, not {current.k}"
     if current is not None and reason is None:
         files, delta = _assign(run, view, space, current)
         if refit == "auto" and current.corpus != raw_docs.version:
@@ -197,7 +200,8 @@ def _pin(run: Run, view: View, space: Space, documents: int, reason: str) -> Pin
     }
     labels, _ = assign(named, clusters)
     names = name_clusters(run.store, view, rows[: len(labels)], labels, len(clusters.centroids))
-    files = {ARRAYS: pack(arrays), INFO: orjson.dumps(info), NAMES: names}
+    documents_of_fit = sketch_file(corpus_sketch(run, view))
+    files = {ARRAYS: pack(arrays), INFO: orjson.dumps(info), NAMES: names, **documents_of_fit}
     pinned_fit = pin(run.store, "clusters", _fit_recipe(settings, space.key), files, reason)
     return Pinned(pinned_fit, clusters, k, documents, info["corpus"])
 
@@ -219,7 +223,8 @@ def _fit_recipe(settings: Settings, vectors_key: str) -> str:
 
 def load_pinned(run: Run, vectors_key: str) -> Pinned | None:
     """The pinned clustering of the vectors under a key, None if there is none yet."""
-    found = pinned(run.store, "clusters", _fit_recipe(run.settings, vectors_key))
+    refit = run.settings.clusters.refit == "now"
+    found = pinned(run.store, "clusters", _fit_recipe(run.settings, vectors_key), refit=refit)
     if found is None:
         return None
     files = read_fit(run.store, found)

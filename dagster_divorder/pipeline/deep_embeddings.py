@@ -20,7 +20,7 @@ import numpy as np
 
 from dagster_divorder.engine.local import count_workers, worker_number
 from dagster_divorder.engine.progress import Advance
-from dagster_divorder.errors import SettingsError
+from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models.checkpoint import tokenizer_fingerprint
 from dagster_divorder.models.embed import CUT, NOT_FINITE, Embedder, Work, make_embedder
 from dagster_divorder.models.memory import release
@@ -353,6 +353,12 @@ def _seen(run: Run, key: str, view: View, how: dict[str, Any]) -> dict[str, Any]
         "documents_read_in_parts": int(((flagged & CUT) > 0)[used].sum()),
     }
     flags = np.flatnonzero(((flagged & NOT_FINITE) > 0) & used)
+    if len(flags) == len(tokens):
+        raise InputError(
+            f"the model of deep_embeddings ({run.settings.deep_model}) gives no finite vector for any of "
+            f"{len(flags):,} documents; expected finite numbers: its weights are damaged, so fetch or save it again, "
+            "or set deep.model to another one"
+        )
     if len(flags):
         ids, _ = document_index(run.store, view)
         shown = [to_bytes(ids[row : row + 1]).hex() for row in flags[:IDS_SHOWN].tolist()]

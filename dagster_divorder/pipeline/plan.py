@@ -20,7 +20,7 @@ from dagster_divorder.core.cluster import needs_refit
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.ari_comparison import INFO as COMPARISON
 from dagster_divorder.pipeline.ari_comparison import SPACES
-from dagster_divorder.pipeline.base_model import BaseModel, reason_to_fit
+from dagster_divorder.pipeline.base_model import BaseModel, load_pin, reason_to_fit, warn_of_another_corpus
 from dagster_divorder.pipeline.base_model import load_pinned as load_base_model
 from dagster_divorder.pipeline.clusters import clusters_key
 from dagster_divorder.pipeline.clusters import load_pinned as load_clusters
@@ -31,17 +31,19 @@ from dagster_divorder.pipeline.graph import needed, upstream
 from dagster_divorder.pipeline.k_calibration import INFO as CALIBRATION
 from dagster_divorder.pipeline.prune import disk_use
 from dagster_divorder.pipeline.raw_docs import survey_input
+from dagster_divorder.pipeline.refresh import LEFT, documents_left
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.shallow_embeddings import vectors_key
 from dagster_divorder.pipeline.space import STAGE_OF, load_components, space_key
 from dagster_divorder.pipeline.token_counts import tokens_key
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.curated import has_files, read_manifest, refuse_foreign_files
-from dagster_divorder.store.fits import pinned, read_fit
+from dagster_divorder.store.fits import Fit, pinned, read_fit
 from dagster_divorder.store.ingest import Survey
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_history, load_receipt
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import View
 
 MEASURES = {"ari_comparison": (COMPARISON, "measured_documents"), "k_calibration": (CALIBRATION, "documents")}
 """Of each measure the file that says what it found, and the name in it of the number of documents."""
@@ -157,14 +159,16 @@ class _Planner:
         return _Work(self.survey.new_documents, self.survey.documents)
 
     def _base_model(self) -> _Work:
-        fit = pinned(self.run.store, "base_model", self.run.settings.recipe("base_model"))
+        fit = load_pin(self.run)
         reason = reason_to_fit(self.run, fit)
         if fit is None or reason:
             return self._all(reason if fit else "")
         self.model = load_base_model(self.run, fit)
         self.versions["base_model"] = fit.hash
         receipt = load_receipt(self.run.store, "base_model")
-        return _Work(0, 0, "pinned" if receipt and receipt.version == fit.hash else "")
+        kept = "pinned" if receipt and receipt.version == fit.hash else ""
+        left = self._left(fit, self.model.info["sample_documents"])
+        return _Work(0, 0, warn_of_another_corpus(left) or kept)
 
     def _token_counts(self) -> _Work:
         if self.model is None:
@@ -212,7 +216,9 @@ class _Planner:
         if key is None or kind is None or not self.run.settings.components[kind]:
             return key
         components = load_components(self.run, kind, key)
-        if components is None or (self._grown(components.documents) and self._refits == "auto"):
+        if components is None:
+            return None
+        if self._refits == "auto" and self._drifted(components.fit, components.documents):
             return None
         return space_key(key, components)
 
@@ -220,9 +226,19 @@ class _Planner:
     def _refits(self) -> str:
         return self.run.settings.clusters.refit
 
-    def _grown(self, documents: int) -> str | None:
+    def _drifted(self, fit: Fit, documents: int) -> str | None:
         """Why what was fitted to so many documents is fitted again."""
+        if (left := self._left(fit, documents)) < LEFT:
+            return f"{left:.0%} of its documents are left"
         return needs_refit(documents, self.survey.documents, 0.0, None)
+
+    def _left(self, fit: Fit, documents: int) -> float:
+        """Share of the documents that a fit was made on, so many, that are left. Of an input that no run has read, the
+        most that can be left: it holds no more of them than known documents."""
+        raw_docs = load_receipt(self.run.store, "raw_docs")
+        if raw_docs is None or raw_docs.version != self.survey.version:
+            return min(1.0, (self.survey.documents - self.survey.new_documents) / documents)
+        return documents_left(self.run, View.load(self.run.store, raw_docs.files["view"]), fit)
 
     def _ari_comparison(self) -> _Work:
         keys, settings = [self._space_key(kind) for kind in SPACES], self.run.settings.ari_comparison
@@ -262,8 +278,9 @@ class _Planner:
         if self._refits == "auto":
             if self.recommended not in (None, current.k):
                 return self._all(f"k_calibration recommends {self.recommended} clusters now")
-            if current.corpus != self.survey.version and (grown := self._grown(current.documents)):
-                return self._all(grown)
+            drifted = self._drifted(current.fit, current.documents)
+            if current.corpus != self.survey.version and drifted:
+                return self._all(drifted)
         return self._per_document("clusters", clusters_key(self.run.settings, key, current))
 
     def _per_document(self, stage: str, key: str) -> _Work:

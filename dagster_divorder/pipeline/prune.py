@@ -10,7 +10,7 @@ from dagster_divorder.pipeline.merge import DOCUMENT_STAGES, rewrite
 from dagster_divorder.pipeline.space import STAGE_OF, embeddings_file
 from dagster_divorder.settings import CODE_VERSIONS
 from dagster_divorder.store.curated import LEDGERS
-from dagster_divorder.store.fits import read_pin
+from dagster_divorder.store.fits import PINS, RECORDS, read_pin
 from dagster_divorder.store.fragments import DOCUMENTS, Fragments, records_folder
 from dagster_divorder.store.local import FORMAT_FILE, LEASE_FILE, LocalStore
 from dagster_divorder.store.receipts import Receipt, history_file, load_receipt
@@ -68,9 +68,10 @@ def prune(store: LocalStore) -> Pruned:
     if receipt:
         rewrite(store, receipt, View.load(store, receipt.files["view"]), drop_unused=True)
     needed = _needed(store)
-    for name in store.files():
-        if name not in needed:
-            store.delete(name)
+    unneeded = [name for name in store.files() if name not in needed]
+    # Whatever remains of this if it is killed, no record is without its pin, and no pin without its fit.
+    for name in sorted(unneeded, key=lambda name: (not name.startswith(RECORDS), not name.startswith(PINS))):
+        store.delete(name)
     after = _sizes(store)
     freed = {part: size - after.get(part, 0) for part, size in sorted(before.items())}
     return Pruned({part: size for part, size in freed.items() if size > 0}, planned.documents)
@@ -94,10 +95,16 @@ def _needed(store: LocalStore) -> set[str]:
                 names.update(store.list(file))
             else:
                 names.add(file)
-    for folder in store.folders("pins"):
+    for folder in store.folders(PINS):
         for name in store.list(folder):
             fit = read_pin(store, name)
             if fit and fit.folder in fits:
+                names.add(name)
+    for folder in store.folders(RECORDS):
+        for name in store.list(folder):
+            pin = name.replace(RECORDS, PINS, 1)
+            # A record goes with its pin, so that what is pruned can be fitted again; that of a lost pin stays.
+            if pin in names or not store.exists(pin):
                 names.add(name)
     names |= {embeddings_file(receipts[stage]) for stage in STAGE_OF.values() if stage in receipts}
     if "raw_docs" in receipts:

@@ -3,8 +3,9 @@
 Letters: N accepted records, n rows, D dims of the space.
 
 With `embedding.pca` (`deep.pca`) vectors are seen along their principal components, which are a pinned fit of their
-own, made when a space is first asked for. They are fitted again as clusters are: when the corpus has doubled
-(`clusters.refit = "auto"`) or on request. Everything that hangs on the space then has another key.
+own, made when a space is first asked for. They are fitted again as clusters are: when the corpus has doubled or hardly
+any of its documents are left (`clusters.refit = "auto"`), or on request. Everything that hangs on the space then has
+another key.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dagster_divorder.core.cluster import needs_refit
 from dagster_divorder.core.pca import Pca
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.refresh import corpus_sketch, reason_of_another_corpus, sketch_file
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.sample import document_index, rows_by_id
 from dagster_divorder.settings import Settings
@@ -159,7 +161,7 @@ def load_space(run: Run, kind: str, *, refit: bool = False) -> Space:
         return plain
     view = load_view(run)
     components = load_components(run, kind, receipt.key)
-    reason = _reason_to_fit(run, components, int(view.used_documents().sum()), refit)
+    reason = _reason_to_fit(run, components, view, refit)
     if reason:
         components = _pin_components(run, kind, plain, view, reason)
     return replace(plain, centre=False, components=components)
@@ -177,7 +179,8 @@ def space_key(vectors_key: str, components: Components | None) -> str:
 
 def load_components(run: Run, kind: str, vectors_key: str) -> Components | None:
     """The pinned components of the vectors under a stage key, None if there are none yet."""
-    fit = pinned(run.store, "pca", _pca_recipe(run.settings, kind, vectors_key))
+    refit = run.settings.clusters.refit == "now"
+    fit = pinned(run.store, "pca", _pca_recipe(run.settings, kind, vectors_key), refit=refit)
     if fit is None:
         return None
     files = read_fit(run.store, fit)
@@ -186,13 +189,15 @@ def load_components(run: Run, kind: str, vectors_key: str) -> Components | None:
     return Components(fit, pca, info["documents"])
 
 
-def _reason_to_fit(run: Run, current: Components | None, documents: int, refit: bool) -> str | None:
-    if current is None:
-        return "first run with these settings and vectors"
+def _reason_to_fit(run: Run, current: Components | None, view: View, refit: bool) -> str | None:
     if refit:
         return "asked for by clusters.refit"
-    auto = run.settings.clusters.refit == "auto"
-    return needs_refit(current.documents, documents, 0.0, None) if auto else None
+    if current is None:
+        return "first run with these settings and vectors"
+    if run.settings.clusters.refit != "auto":
+        return None
+    another = reason_of_another_corpus(run, view, current.fit, "clusters")
+    return another or needs_refit(current.documents, int(view.used_documents().sum()), 0.0, None)
 
 
 def _pin_components(run: Run, kind: str, space: Space, view: View, reason: str) -> Components:
@@ -206,7 +211,11 @@ def _pin_components(run: Run, kind: str, space: Space, view: View, reason: str) 
     documents, rows = len(rows), rows[: min(PCA_ROWS, max(1, PCA_BYTES // (4 * width)))]
     pca = fit(space.rows(view, rows), count)
     info = {"documents": documents, "explained": pca.explained}
-    files = {ARRAYS: pack({"mean": pca.mean, "axes": pca.axes}), INFO: orjson.dumps(info)}
+    files = {
+        ARRAYS: pack({"mean": pca.mean, "axes": pca.axes}),
+        INFO: orjson.dumps(info),
+        **sketch_file(corpus_sketch(run, view)),
+    }
     made = pin(run.store, "pca", _pca_recipe(run.settings, kind, space.files.key), files, reason)
     return Components(made, pca, documents)
 

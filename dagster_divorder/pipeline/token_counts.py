@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dagster_divorder.engine.local import count_workers
+from dagster_divorder.errors import InputError
 from dagster_divorder.models.tokenize import load_encoder
 from dagster_divorder.pipeline.base_model import BaseModel, load_base_model
 from dagster_divorder.pipeline.fragments import fill
@@ -42,6 +43,11 @@ def run(run: Run) -> Receipt:
     tokenize = Tokenize(run.store, str(model.directory), model.info["tokenizer"], model.info["engine"])
     delta = fill(run, files, view, tokenize, "tokenising", workers=_workers(run, files, view))
     lengths = files.column(view.documents, "lengths")
+    if not lengths[view.document_row].any():
+        raise InputError(
+            f"the tokenizer in {model.directory} makes no token of any of the {len(view):,} documents; expected one "
+            'that knows their languages: set model.base to another model, or to "bootstrap"'
+        )
     return Receipt(
         stage="token_counts",
         recipe=run.settings.recipe("token_counts"),

@@ -1,7 +1,7 @@
 """Traits: what an order balances, as one code a record: cluster, length bin, and any field of the input.
 
 Fields are extracted once a record fragment. Bin edges (length, numeric fields) are a pinned fit, so appended documents
-fall into the bins that are there.
+fall into the bins that are there, until hardly any of the documents that it was made on are left.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dagster_divorder.core.traits import bin_codes, column_codes, quantile_edges
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.clusters import cluster_files
 from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.refresh import corpus_sketch, reason_of_another_corpus, sketch_file
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.token_counts import token_files
 from dagster_divorder.store.arrays import pack, pack_table, row_array, unpack, unpack_table
@@ -132,11 +133,16 @@ def _edges(
     numeric = sorted(name for name in columns.column_names if _is_number(columns.column(name).type))
     recipe = content_hash(CODE_VERSION, bins, run.receipt("token_counts").key, numeric)
     found = pinned(run.store, "traits", recipe)
-    if found is None:
+    reason = (
+        reason_of_another_corpus(run, view, found, "greedy_order") if found else "first run with these traits"
+    )
+    if reason:
+        run.progress.note(f"cutting lengths and numeric fields into bins ({reason})")
         edges = {"length": quantile_edges(tokens_by_document[view.document_row], bins)}
         edges |= {name: column_codes(columns.column(name), bins=bins).edges for name in numeric}
-        files = {"edges.safetensors": pack(edges)}
-        found = pin(run.store, "traits", recipe, files, "first run with these traits")
+        files = {"edges.safetensors": pack(edges), **sketch_file(corpus_sketch(run, view))}
+        found = pin(run.store, "traits", recipe, files, reason)
+    assert found is not None
     return unpack(read_fit(run.store, found)["edges.safetensors"]), found
 
 

@@ -2,6 +2,9 @@
 
 Appended data uses the pinned fit. A pointer belongs to a stage and its recipe, so changed settings make a fit of their
 own, and changing them back finds the old one again.
+
+Each pin has a record beside the receipts, so that one that is lost is not taken for one that never was: another fit
+would change the results of all data, so none is made unasked.
 """
 
 from __future__ import annotations
@@ -15,6 +18,17 @@ import xxhash
 from dagster_divorder.errors import DamagedFileError, StoreError
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.pointers import read_pointer, write_pointer
+from dagster_divorder.store.receipts import HISTORY_FOLDER
+
+PINS = "pins"
+RECORDS = f"{HISTORY_FOLDER}/{PINS}"
+REFIT = {
+    "base_model": "model.refit",
+    "clusters": "clusters.refit",
+    "pca": "clusters.refit",
+    "cluster_map": "cluster_map.refit",
+}
+"""The setting that asks for another fit, of those that have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,33 +44,56 @@ class Fit:
         return f"fits/{self.stage}/{self.hash}"
 
 
-def pinned(store: LocalStore, stage: str, recipe: str) -> Fit | None:
-    """The current fit of a stage under a recipe, None if there is none yet.
+def pinned(store: LocalStore, stage: str, recipe: str, *, refit: bool = False) -> Fit | None:
+    """The current fit of a stage under a recipe, None if there has been none yet. With `refit`, when another one is
+    asked for, also None where that which there was is lost.
 
     Raises:
-        StoreError: the pointer is damaged. Fitting again would change later results, so it is not done unasked.
+        StoreError: the pin is damaged, or there has been one.
     """
-    return read_pin(store, f"pins/{stage}/{recipe}.json")
+    name, record = (f"{folder}/{stage}/{recipe}.json" for folder in (PINS, RECORDS))
+    try:
+        fit = read_pin(store, name)
+        if fit is None and store.exists(record):
+            raise StoreError(
+                f"pin {store.path(name)} is missing, and the results of this store rest on the fit that it named; "
+                f"copy {store.path(record)} there to go on with that fit, or {_again(store, stage)}"
+            )
+        if fit and refit:
+            read_fit(store, fit)
+    except StoreError:
+        if not refit:
+            raise
+        return None
+    return fit
 
 
 def read_pin(store: LocalStore, name: str) -> Fit | None:
-    """The fit that a pointer names, None if there is no such pointer; `pinned` by the pointer's name in the store."""
+    """The fit that a pin names, None if there is no such pin; `pinned` by the pin's name in the store."""
+    _, stage, file = name.split("/")
     try:
-        return read_pointer(store, name, Fit)
+        fit = read_pointer(store, name, Fit)
     except DamagedFileError:
+        fit = Fit("", "", "")
+    if fit and fit.stage != stage:
         raise StoreError(
-            f"pin {store.path(name)} is damaged; restore it from a copy, or delete it to fit again (later stages are "
-            "then computed again)"
-        ) from None
+            f"pin {store.path(name)} is damaged; copy {store.path(RECORDS) / stage / file} there to go on with the fit "
+            f"that it named, or {_again(store, stage)}"
+        )
+    return fit
 
 
 def pin(store: LocalStore, stage: str, recipe: str, files: Mapping[str, bytes], reason: str) -> Fit:
     """Store the files of a fit and make it the current one. The same files are the same fit."""
     fit = Fit(stage, _hash(files), reason)
+    for name in store.list(fit.folder):
+        if name.rsplit("/", 1)[1] not in files:
+            store.delete(name)
     for name, data in files.items():
         # Replaced even where it is there, so that fitting again mends a damaged fit.
         store.put(f"{fit.folder}/{name}", data, replace=True)
-    write_pointer(store, f"pins/{stage}/{recipe}.json", fit)
+    for folder in (PINS, RECORDS):
+        write_pointer(store, f"{folder}/{stage}/{recipe}.json", fit)
     return fit
 
 
@@ -71,11 +108,19 @@ def read_fit(store: LocalStore, fit: Fit) -> dict[str, bytes]:
     found = _hash(files)
     if found != fit.hash:
         raise StoreError(
-            f"fit {folder} is damaged: its files hash to {found}; restore it from a copy, or delete "
-            f"{store.path('fits') / fit.stage} and {store.path('pins') / fit.stage} to fit again (later stages are "
-            "then computed again)"
+            f"fit {folder} is {'damaged: its files hash to ' + found if files else 'missing'}; restore it from a copy, "
+            f"or {_again(store, fit.stage)}"
         )
     return files
+
+
+def _again(store: LocalStore, stage: str) -> str:
+    """How to ask for another fit, in words."""
+    if stage in REFIT:
+        how = f'set {REFIT[stage]} = "now" for one run'
+    else:
+        how = f"delete {store.path(PINS) / stage} and {store.path(RECORDS) / stage}"
+    return f"{how} to fit again (later stages are then computed again)"
 
 
 def fit_path(store: LocalStore, fit: Fit) -> Path:

@@ -56,7 +56,7 @@ _OURS = re.compile(
             LEASE_FILE,
             rf"({_FOLDERS})/[\w-]+\.{_HASH}\.[a-z0-9]+",
             rf"fits/[a-z_]+/{_HASH}/[\w.-]+",
-            r"(receipts|history|outputs)/\w+\.json|pins/[a-z_]+/[\w-]+\.json",
+            r"(receipts|history|outputs)/\w+\.json|(history/)?pins/[a-z_]+/[\w-]+\.json",
             rf"results/embeddings-{_HASH}\.npy",
             rf"([\w/-]+/)?{re.escape(TEMPORARY)}[0-9a-f]{{16}}",
         ]

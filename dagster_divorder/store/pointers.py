@@ -57,4 +57,5 @@ def _shape(of: Any) -> TypeAdapter[Any]:
 
 
 def _hash(name: str, plain: dict[str, Any]) -> str:
-    return xxhash.xxh3_128_hexdigest(orjson.dumps([name, plain], option=orjson.OPT_SORT_KEYS))
+    # Of the name the last two parts, which a pin and its record share: either may be copied to the other's place.
+    return xxhash.xxh3_128_hexdigest(orjson.dumps([name.split("/")[-2:], plain], option=orjson.OPT_SORT_KEYS))

@@ -210,12 +210,17 @@ def test_several_damaged_files_are_mended_in_one_run(
 
 REFUSED = [
     *(
-        (alter, f"{kind}/{stage}/*")
+        (damage, f"{kind}/{stage}/*")
         for kind in ("fits", "pins")
         for stage in ("base_model", "clusters", "traits")
+        for damage in (alter, Path.unlink)
     ),
     *((damage, pattern) for damage in (cut, empty) for pattern in ("fits/base_model/*", "pins/clusters/*")),
 ]
+REFIT = {
+    "base_model": '[model]\nrefit = "now"\n',
+    "clusters": '[clusters]\nrefit = "now"\n',
+}
 
 
 @pytest.mark.parametrize(
@@ -227,18 +232,33 @@ def test_fits_are_refused_with_the_remedy_and_the_remedy_works(
     kind, stage, _ = pattern.split("/")
     found = min((folder / "store").glob(pattern))
     path = found if found.is_file() else max(found.iterdir())
+    whole = path.read_bytes()
     damage(path)
     lose_output(folder)
-    assert runner.run(folder / "divorder.toml", folder / "log") == 1
+    config = folder / "divorder.toml"
+    assert runner.run(config, folder / "log") == 1
     said = (folder / "log.out").read_text()
-    assert f"{'fit' if kind == 'fits' else 'pin'} {found} is damaged" in said
+    lost = damage is Path.unlink and kind == "pins"
+    assert f"{'fit' if kind == 'fits' else 'pin'} {found} is {'missing' if lost else 'damaged'}" in said
     assert "Traceback" not in said
-    for part in ("fits", "pins") if kind == "fits" else ("pins",):
-        named = folder / "store" / part / stage
-        assert str(named) in said
-        shutil.rmtree(named)
-    assert runner.run(folder / "divorder.toml", folder / "log") == 0
-    assert differing(folder / "divorder.toml", expected["lose_output"]) == []
+    # What it says to put there is what was there.
+    if kind == "pins":
+        record = folder / "store/history/pins" / stage / found.name
+        assert f"copy {record} there" in said
+        assert record.read_bytes() == whole
+    if stage in REFIT:
+        assert f'set {stage.removeprefix("base_")}.refit = "now" for one run to fit again' in said
+        kept = config.read_text()
+        section = REFIT[stage].splitlines()[0]
+        config.write_text(kept.replace(section, REFIT[stage].rstrip()))
+        assert runner.run(config, folder / "log") == 0, (folder / "log.out").read_text()
+        config.write_text(kept)
+    else:
+        for part in ("pins", "history/pins"):
+            assert str(folder / "store" / part / stage) in said
+            shutil.rmtree(folder / "store" / part / stage)
+    assert runner.run(config, folder / "log") == 0, (folder / "log.out").read_text()
+    assert differing(config, expected["lose_output"]) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"{}"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -15,14 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_divorder.errors import MissingStageError
+from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline import run_all
+from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.verify import PROMISES, verify, verify_all
-from dagster_divorder.settings import Settings
+from dagster_divorder.settings import Model, Settings
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from tests.conftest import topic_records, write_jsonl
+from tests.tiny_models import save_model, save_tokenizer
+
+STAGES = needed(Settings(), "clusters")
 
 BASE: dict[str, Any] = {
     "model": {"vocab_size": 512, "dim": 16},
@@ -207,6 +211,8 @@ def test_a_limit_of_rejects_that_was_lowered(kept: Settings) -> None:
         ([70, 30, 20, 0], "1 of 4 clusters are empty (the first: 3)"),
         ([100, 7, 7, 6], "cluster 0 holds 83% of the documents, more than 75%"),
         ([6, 100, *[2] * 8], "cluster 1 holds 82% of the documents, more than 50%"),
+        ([120], "cluster 0 holds 100% of the documents, more than 95%"),
+        ([117, 2, 1], "cluster 0 holds 98% of the documents, more than 95%"),
     ],
 )
 def test_clusters_that_tell_little_apart(made: Settings, sizes: list[int], said: str) -> None:
@@ -218,10 +224,96 @@ def test_clusters_that_tell_little_apart(made: Settings, sizes: list[int], said:
     assert "clusters.k" in finding.remedy
 
 
-def test_one_cluster_that_was_asked_for_is_not_degenerate(made: Settings) -> None:
-    before = receipt(made, "clusters")
-    replace(before, report={**before.report, "cluster_sizes": [120]}).save(LocalStore(made.store.path))
-    assert verify(made, "clusters_not_degenerate").passed
+def test_one_cluster_that_was_asked_for_is_not_degenerate(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
+    settings = settings_in(tmp_path, clusters={"k": 1})
+    run_all(settings, stages=STAGES)
+    assert verify(settings, "clusters_not_degenerate").passed
+
+
+def change_table(folder: Path, change: Callable[[np.ndarray], Any]) -> None:
+    """Other numbers in the token table of a tiny model."""
+    from safetensors.numpy import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    (name,) = (name for name in weights if name.endswith("embed_tokens.weight"))
+    weights[name] = weights[name].copy()
+    change(weights[name])
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def letters_only(folder: Path) -> None:
+    """A tokenizer that knows four letters, and drops all others."""
+    from tokenizers import Tokenizer, models
+
+    tokenizer = Tokenizer(models.BPE({letter: at for at, letter in enumerate("wave")}, []))
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save_model(save_tokenizer(tmp_path / "model"))
+
+
+def with_model(folder: Path, model: Path, texts: Iterable[str], **sections: Any) -> Settings:
+    write_jsonl(folder / "docs.jsonl", [{"text": text} for text in texts])
+    return settings_in(folder, model={"base": str(model)}, **sections)
+
+
+TOPICS_OF_10 = [record["text"] for record in topic_records(10)]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_token_table_that_is_not_finite_is_refused(tmp_path: Path, model: Path, value: float) -> None:
+    change_table(model, lambda table: table[5:7].fill(value))
+    said = r"2 rows of embed_tokens.weight in .*model.safetensors hold NaN or infinity"
+    with pytest.raises(InputError, match=said):
+        run_all(with_model(tmp_path, model, TOPICS_OF_10), stages=STAGES)
+
+
+def test_a_model_without_any_finite_vector_is_refused(tmp_path: Path, model: Path) -> None:
+    change_table(model, lambda table: table.fill(np.nan))
+    settings = with_model(
+        tmp_path,
+        model,
+        TOPICS_OF_10,
+        embedding={"kind": "deep"},
+        deep={"dtype": "float32", "model": str(model)},
+    ).model_copy(update={"model": Model(vocab_size=512, dim=16)})
+    with pytest.raises(InputError, match="no finite vector for any of 40 documents"):
+        run_all(settings, stages=needed(settings))
+
+
+def test_a_tokenizer_that_makes_no_token_is_refused(tmp_path: Path, model: Path) -> None:
+    letters_only(model)
+    with pytest.raises(InputError, match=r"makes no token of any of the 12 documents"):
+        run_all(with_model(tmp_path, model, [f"Война и мир, {n}" for n in range(12)]), stages=STAGES)
+
+
+def test_a_tokenizer_that_drops_most_documents(tmp_path: Path, model: Path) -> None:
+    letters_only(model)
+    texts = [f"{'wave ' * (n % 5)}Война и мир, {n}" for n in range(50)]
+    settings = with_model(tmp_path, model, texts)
+    run_all(settings, stages=STAGES)
+    tokens, vectors = (verify(settings, f"documents_have_{what}") for what in ("tokens", "vectors"))
+    assert not tokens.passed
+    assert "10 of 50 documents have no token (the first: record 0 of the input), 20.00%" in tokens.text
+    assert not vectors.passed
+    assert "Of 50 documents 10 have a zero vector" in vectors.text
+
+
+def test_vectors_that_are_all_alike_or_zero(tmp_path: Path, model: Path) -> None:
+    for value, zero in ((0.0, 40), (1.0, 0)):
+        change_table(model, lambda table, value=value: table.fill(value))
+        settings = with_model(tmp_path, model, TOPICS_OF_10, clusters={"k": 3})
+        run_all(settings, stages=STAGES)
+        finding = verify(settings, "clusters_not_degenerate")
+        assert not finding.passed
+        assert "holds 100% of the documents" in finding.text
+        assert "the sample has no more distinct vectors" in finding.text
+        vectors = verify(settings, "documents_have_vectors")
+        assert vectors.passed == (not zero)
+        assert f"{zero} have a zero vector" in vectors.text
 
 
 def test_a_damaged_file_is_a_finding(made: Settings) -> None:

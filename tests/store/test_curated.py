@@ -153,15 +153,24 @@ def test_an_output_belongs_to_one_store(store: LocalStore, folder: Path, tmp_pat
     assert sorted(os.listdir(folder)) == sorted([MANIFEST, "curated.jsonl", BESIDE[0]])
 
 
-def test_what_a_commit_was_killed_in_is_tidied_by_the_ledger(store: LocalStore, folder: Path) -> None:
+@pytest.mark.parametrize("dies_at", ["a", "c", MANIFEST])
+def test_what_a_commit_was_killed_in_is_tidied_by_the_ledger(
+    dies_at: str, store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     publish(store, folder, "a", "b")
-    manifest = (folder / MANIFEST).read_bytes()
-    publish(store, folder, "a", "c")
-    # As a kill leaves it before the manifest is renamed: the new files beside the old manifest.
-    (folder / "b").write_text("b")
-    (folder / MANIFEST).write_bytes(manifest)
+    replace = os.replace
+
+    def die(source: Path, target: Path) -> None:
+        if target.name == dies_at:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", die)
+        with pytest.raises(KeyboardInterrupt):
+            publish(store, folder, "a", "c")
     publish(store, folder, "a")
-    assert sorted(os.listdir(folder)) == ["a", "b", MANIFEST]
+    assert sorted(os.listdir(folder)) == ["a", MANIFEST]
     assert read_manifest(folder) is not None
 
 

@@ -40,6 +40,15 @@ PROMISES = {
     "rejects_below_limit": Promise(
         "raw_docs", "No more records are refused than input.max_reject_share allows.", False
     ),
+    "base_model_is_of_this_corpus": Promise(
+        "base_model", "Documents that the base model was made on are still in the input.", False
+    ),
+    "documents_have_tokens": Promise(
+        "token_counts", "The tokenizer makes at least one token of nearly every document.", False
+    ),
+    "documents_have_vectors": Promise(
+        "clusters", "Nearly every document has a vector of its own, which is not zero.", False
+    ),
     "clusters_not_degenerate": Promise(
         "clusters", "Clusters tell documents apart: none is empty, none holds most of the corpus.", False
     ),

@@ -1,0 +1,255 @@
+"""Fits that are lost are missed, those of another corpus are known, and either is said with what to do."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_divorder import run_all
+from dagster_divorder.errors import StoreError
+from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.plan import make_plan
+from dagster_divorder.pipeline.prune import prune
+from dagster_divorder.pipeline.verify import verify
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.fits import REFIT
+from dagster_divorder.store.local import LocalStore
+from tests.conftest import topic_records, write_jsonl
+
+Make = Callable[..., Settings]
+
+SMALL: dict[str, Any] = {
+    "model": {"vocab_size": 512, "dim": 8},
+    "embedding": {"kind": "auto", "pca": 4},
+    "deep": {"train_tokens": 4_000, "dtype": "float32"},
+    "k_calibration": {"values": (2, 4)},
+    "clusters": {"k": "auto"},
+    "order": {"length_bins": 5},
+    "sequence": {"length": 128, "batch": 4},
+}
+FITS = (
+    "ari_comparison",
+    "base_model",
+    "cluster_map",
+    "clusters",
+    "deep_model",
+    "k_calibration",
+    "pca",
+    "traits",
+)
+
+
+class Notes:
+    """Progress that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def __call__(self, what: str, total: int | None, unit: str) -> Any:
+        from dagster_divorder.engine.progress import Silent
+
+        return Silent()(what, total, unit)
+
+    def note(self, message: str) -> None:
+        self.said.append(message)
+
+
+def settings_in(folder: Path, **sections: Any) -> Settings:
+    return Settings(
+        **SMALL
+        | {
+            "input": {"paths": [str(folder / "docs.jsonl")]},
+            "store": {"path": folder / "store"},
+            "output": {"path": folder / "curated", "plot": False},
+        }
+        | {
+            name: {**SMALL.get(name, {}), **section} if isinstance(section, dict) else section
+            for name, section in sections.items()
+        }
+    )
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    receipts = run_all(settings, Notes(), [*needed(settings), "cluster_map"])
+    return {stage: receipt.version for stage, receipt in receipts.items()}
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A folder with a run in which every fit was made, and the versions it came to."""
+    folder = tmp_path_factory.mktemp("fits") / "run"
+    write_jsonl(folder / "docs.jsonl", topic_records(15))
+    return folder, run(settings_in(folder))
+
+
+@pytest.fixture
+def made(everything: tuple[Path, dict[str, Any]], tmp_path: Path) -> Iterator[Path]:
+    folder, _ = everything
+    shutil.copytree(folder, tmp_path / "kept")
+    yield folder
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "kept", folder)
+
+
+def test_every_fit_is_made_here(everything: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = everything
+    for part in ("fits", "pins", "history/pins"):
+        assert sorted(path.name for path in (folder / "store" / part).iterdir()) == list(FITS)
+
+
+def lose_pin(store: Path, stage: str) -> Path:
+    (pin, *_) = (store / "pins" / stage).iterdir()
+    pin.unlink()
+    return pin
+
+
+def lose_pins_and_fits(store: Path, stage: str) -> Path:
+    for part in ("pins", "fits"):
+        shutil.rmtree(store / part / stage)
+    return store / "pins" / stage
+
+
+def lose_fit(store: Path, stage: str) -> Path:
+    (fit, *_) = (store / "fits" / stage).iterdir()
+    shutil.rmtree(fit)
+    return fit
+
+
+@pytest.mark.parametrize("lose", [lose_pin, lose_pins_and_fits, lose_fit])
+@pytest.mark.parametrize("stage", FITS)
+def test_a_lost_fit_is_refused_and_what_is_said_to_do_helps(
+    stage: str,
+    lose: Callable[[Path, str], Path],
+    made: Path,
+    everything: tuple[Path, dict[str, Any]],
+) -> None:
+    _, versions = everything
+    settings = settings_in(made)
+    lost = lose(made / "store", stage)
+    for attempt in (run, make_plan) if stage in ("base_model", "clusters", "k_calibration") else (run,):
+        with pytest.raises(StoreError, match=rf"{re.escape(str(lost))}\S* is missing") as refused:
+            attempt(settings)
+    said = str(refused.value)
+    if stage in REFIT:
+        section, key = REFIT[stage].split(".")
+        assert f'set {section}.{key} = "now" for one run' in said
+        run(settings_in(made, **{section: {key: "now"}}))
+    else:
+        named = [Path(path) for path in re.findall(r"delete (\S+) and (\S+) to fit again", said)[0]]
+        assert [path.name for path in named] == [stage, stage]
+        for path in named:
+            shutil.rmtree(path, ignore_errors=True)
+    assert run(settings) == versions
+
+
+def test_the_record_of_a_lost_pin_takes_its_place(
+    made: Path, everything: tuple[Path, dict[str, Any]]
+) -> None:
+    lost = [lose_pin(made / "store", stage) for stage in FITS]
+    for pin in lost:
+        shutil.copy(made / "store/history/pins" / pin.parent.name / pin.name, pin)
+    assert run(settings_in(made)) == everything[1]
+
+
+def test_a_pin_of_another_stage_is_refused(made: Path) -> None:
+    pins = made / "store/pins"
+    (clusters,) = (pins / "clusters").iterdir()
+    shutil.copy(next((pins / "base_model").iterdir()), clusters)
+    with pytest.raises(StoreError, match=re.escape(f"pin {clusters} is damaged")):
+        run(settings_in(made))
+
+
+def test_fits_that_were_pruned_are_made_again_without_asking(tmp_path: Path, make_settings: Make) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
+    settings, other = (make_settings(embedding={"pca": pca}) for pca in (0, 3))
+    versions = [run(one) for one in (settings, other)]
+    prune(LocalStore(settings.store.path))
+    assert [run(one) for one in (settings, other)] == versions
+
+
+def test_prune_does_not_forget_a_pin_that_was_lost(tmp_path: Path, make_settings: Make) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
+    settings = make_settings()
+    run_all(settings, Notes())
+    lost = lose_pin(settings.store.path, "clusters")
+    prune(LocalStore(settings.store.path))
+    with pytest.raises(StoreError, match=re.escape(f"pin {lost} is missing")):
+        run_all(settings, Notes())
+
+
+# Another corpus ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pca", [0, 3])
+def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
+    pca: int, tmp_path: Path, make_settings: Make
+) -> None:
+    settings = make_settings(embedding={"pca": pca})
+    stages = [*needed(settings), "cluster_map"]
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(30))
+    run_all(settings, Notes(), stages)
+    assert verify(settings, "base_model_is_of_this_corpus").passed
+
+    other = [{**record, "text": record["text"][::-1]} for record in topic_records(30, start=500)]
+    write_jsonl(tmp_path / "docs.jsonl", other)
+    planned = {stage.stage: stage.why for stage in make_plan(settings).stages}
+    warning = planned["base_model"]
+    assert warning.startswith("0% of the documents that base_model was made on are left")
+    assert 'model.refit = "now"' in warning
+    if not pca:
+        assert planned["clusters"] == "0% of its documents are left"
+
+    notes = Notes()
+    receipts = run_all(settings, notes, stages)
+    assert receipts["base_model"].report["note"] == warning
+    reason = "0% of the documents that it was made on are left"
+    assert f"cutting lengths and numeric fields into bins ({reason})" in notes.said
+    if pca:
+        assert f"({reason})" in receipts["clusters"].report["pca_fitted"]
+    else:
+        assert receipts["clusters"].report["fitted"] == reason
+        assert 'cluster_map.refit = "now"' in receipts["cluster_map"].report["note"]
+    # Said in every run, until it is asked for.
+    again_notes = Notes()
+    again = run_all(settings, again_notes, stages)
+    assert warning in notes.said
+    assert warning in again_notes.said
+    assert {receipt.report["new_documents"] for receipt in again.values()} == {0}
+    assert make_plan(settings).stages[1].why == warning
+    finding = verify(settings, "base_model_is_of_this_corpus")
+    assert not finding.passed
+    assert 'model.refit = "now"' in finding.remedy
+
+    asked = {"model": {"refit": "now"}, "clusters": {"refit": "now"}, "cluster_map": {"refit": "now"}}
+    run_all(make_settings(embedding={"pca": pca}, **asked), Notes(), stages)
+    renewed = run_all(settings, Notes(), stages)
+    assert renewed["base_model"].report["note"] is None
+    assert verify(settings, "base_model_is_of_this_corpus").passed
+    places = {"store": {"path": tmp_path / "fresh"}, "output": {"path": tmp_path / "new"}}
+    fresh = run_all(make_settings(embedding={"pca": pca}, **places), Notes(), stages)
+    for stage in ("token_counts", "clusters", "cluster_map", "greedy_order", "sequence_order"):
+        assert renewed[stage].version == fresh[stage].version, stage
+
+
+def test_a_corpus_that_grows_many_times_over_is_the_same_corpus(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings()
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
+    run_all(settings, Notes())
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(120))
+    receipts = run_all(settings, Notes())
+    assert receipts["base_model"].report["documents_left"] == 1.0
+    assert receipts["base_model"].report["note"] is None
+    assert receipts["clusters"].report["fitted"].startswith("the corpus has grown")
+
+
+def test_what_was_asked_never_to_be_fitted_again_is_not(tmp_path: Path, make_settings: Make) -> None:
+    settings = make_settings(clusters={"refit": "never"})
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
+    run_all(settings, Notes())
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(20, start=300))
+    assert run_all(settings, Notes())["clusters"].report["fitted"].startswith("no: pinned")
