@@ -232,9 +232,14 @@ def read_rows(path: Path, schema: pa.Schema | None) -> Iterator[RowBlock]:
         first = 1
         try:
             for rows in file.iter_batches(batch_size=BLOCK_ROWS):
-                # Of some nested types, such as lists of nulls, Arrow reads fewer values than it counts.
+                # Only where there is something to cast: lists of nulls, for one, Arrow casts wrongly.
+                columns = [
+                    column if column.type.equals(field.type) else column.cast(field.type)
+                    for column, field in zip(rows.columns, found, strict=True)
+                ]
+                rows = pa.RecordBatch.from_arrays(columns, schema=found)
                 rows.validate()
-                yield RowBlock(str(path), rows if rows.schema.equals(found) else rows.cast(found), first)
+                yield RowBlock(str(path), rows, first)
                 first += rows.num_rows
         except (pa.ArrowException, OSError) as error:
             raise InputError(

@@ -62,7 +62,7 @@ def test_an_array_of_another_type_shape_or_name_is_refused(old: bytes, new: byte
     assert old in packed
     altered = packed.replace(old, new)
     name = "two" if old == b'"one"' else "one"
-    with pytest.raises(ValueError, match="does not hash|header"):
+    with pytest.raises(ValueError, match=r"does not hash|header"):
         unpack_some(
             io.BytesIO(altered.replace(b'\\"one\\"', b'\\"two\\"') if name == "two" else altered), [name]
         )
