@@ -51,16 +51,16 @@ MAX_RECORD_BYTES = 64 << 20
 # An integer per stage, raised when the stage's output bytes change for the same input. Part of recipe() and of every
 # stage key, so that results of older code are recomputed and never mixed with new ones.
 CODE_VERSIONS = {
-    "raw_docs": 2,
+    "raw_docs": 3,
     "base_model": 1,
     "token_counts": 1,
     "shallow_embeddings": 1,
-    "deep_embeddings": 1,
+    "deep_embeddings": 2,
     "external_embeddings": 1,
     "ari_comparison": 1,
-    "k_calibration": 1,
-    "clusters": 3,
-    "cluster_map": 1,
+    "k_calibration": 2,
+    "clusters": 4,
+    "cluster_map": 2,
     "greedy_order": 2,
     "packed_sequences": 1,
     "sequence_order": 1,

@@ -279,9 +279,14 @@ def read_batches(path: Path, schema: pa.Schema | None) -> Iterator[pa.RecordBatc
         read = 0
         try:
             for rows in file.iter_batches(batch_size=_rows_at_once(file)):
-                # Of some nested types, such as lists of nulls, Arrow reads fewer values than it counts.
+                # Only where there is something to cast: lists of nulls, for one, Arrow casts wrongly.
+                columns = [
+                    column if column.type.equals(field.type) else column.cast(field.type)
+                    for column, field in zip(rows.columns, found, strict=True)
+                ]
+                rows = pa.RecordBatch.from_arrays(columns, schema=found)
                 rows.validate()
-                yield rows if rows.schema.equals(found) else rows.cast(found)
+                yield rows
                 read += rows.num_rows
         except (pa.ArrowException, OSError) as error:
             raise InputError(

@@ -1,0 +1,213 @@
+"""Parquet of any type, and fields of any value as traits, through all stages: it runs, or ends in a sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder import run_all
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import DivOrderError
+from dagster_divorder.pipeline.verify import verify
+from dagster_divorder.settings import Settings
+from tests.arrow_types import Kind, kinds, parquet
+from tests.bad_input.conftest import SOUND, Outcome
+from tests.conftest import topic_records
+
+Divorder = Callable[..., Outcome]
+TEXTS = [record["text"] for record in topic_records(5)]
+
+
+def make_settings(folder: Path, format: str, trait: str | None) -> Settings:
+    return Settings(
+        input={"paths": [str(folder / "in")], "source_field": trait, "max_reject_share": 1.0},
+        store={"path": folder / "store"},
+        output={"path": folder / "out", "plot": False, "format": format},
+        model={"vocab_size": 512, "dim": 8},
+        clusters={"k": 3},
+        order={"traits": {"cluster": 1.0} | ({trait: 1.0} if trait else {})},
+        sequence={"length": 64, "batch": 2},
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("types") / "one"
+
+
+def run(folder: Path, format: str, trait: str | None, files: dict[str, bytes]) -> str | None:
+    """What a first run says if it ends in an error of ours, and None if it ends well; then all records are there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "in").mkdir(parents=True)
+    for name, content in files.items():
+        (folder / "in" / name).write_bytes(content)
+    chosen = make_settings(folder, format, trait)
+    try:
+        run_all(chosen, Silent())
+    except DivOrderError as error:
+        return str(error)
+    finding = verify(chosen, "every_record_in_output")
+    assert finding.passed, finding.text
+    return None
+
+
+def table_of(chosen: list[Kind], names: list[str], rows: list[tuple[Any, ...]]) -> pa.Table:
+    columns = [
+        kind.build([rows[at % len(rows)][i] for at in range(len(TEXTS))]) for i, kind in enumerate(chosen)
+    ]
+    return pa.Table.from_arrays([pa.array(TEXTS), *columns], ["text", *names])
+
+
+# Ends in an error of ours, or well: which is not said, as every type is allowed in one place and not in another.
+@settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_every_table_runs_or_ends_in_a_sentence(folder: Path, data: st.DataObject) -> None:
+    chosen = data.draw(st.lists(kinds, min_size=1, max_size=4))
+    rows = data.draw(st.lists(st.tuples(*(kind.values for kind in chosen)), min_size=1, max_size=5))
+    names = data.draw(st.lists(st.sampled_from(["a", "b", "c d", "é.\n"]), min_size=4, max_size=4))[
+        : len(chosen)
+    ]
+    trait = data.draw(st.sampled_from([None, names[0]]))
+    format = data.draw(st.sampled_from(["parquet", "jsonl"]))
+    said = run(folder, format, trait, {"docs.parquet": parquet(table_of(chosen, names, rows), 7)})
+    if said is not None:
+        assert trait or len(set(names)) < len(names) or "Arrow cannot read" in said, said
+
+
+ODD = {
+    "beyond the year 9999": pa.array([253402300800 * 10**6] * 20, pa.int64()).view(pa.timestamp("us")),
+    "an unknown time zone": pa.array(range(20), pa.int64()).view(pa.timestamp("us", "Mars/Base")),
+    "nested string views": pa.array([["a"]] * 20, pa.list_(pa.string_view())),
+    "list views of string views": pa.array([["a"]] * 20, pa.list_view(pa.string_view())),
+    "fields of one name": pa.StructArray.from_arrays([pa.array(range(20)), pa.array(range(20))], ["x", "x"]),
+    "lists of nulls": pa.array([[None, None], None] * 10, pa.list_(pa.null())),
+    "empty lists of nulls": pa.array([[]] * 20, pa.list_(pa.null())),
+    "nan and infinity": pa.array([float("nan"), float("inf"), float("-inf"), 1.0] * 5),
+    "a small dictionary": pa.array(list("abcd") * 5).cast(pa.dictionary(pa.int8(), pa.string())),
+    "a dictionary of numbers": pa.array([1, 2] * 10).dictionary_encode(),
+    "uuids": pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)] * 20, pa.binary(16))),
+    "large decimals": pa.array([10**70] * 20, pa.decimal256(76, 0)),
+    "times": pa.array(range(20), pa.int64()).view(pa.time64("ns")),
+    "booleans": pa.array([True, False] * 10),
+    "durations": pa.array(range(20), pa.duration("ns")),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_columns_as_values_and_as_traits(folder: Path, name: str) -> None:
+    table = pa.table({"text": TEXTS, "odd": ODD[name]})
+    files = {"docs.parquet": parquet(table)}
+    refused = {"list views of string views": "'odd' has type list_view"}
+    for trait in (None, "odd"):
+        said = run(folder, "parquet", trait, files)
+        if name in refused:
+            assert said
+            assert refused[name] in said
+        elif trait and name not in (
+            *(
+                "nan and infinity",
+                "a small dictionary",
+                "a dictionary of numbers",
+                "large decimals",
+                "booleans",
+            ),
+        ):
+            assert said
+            assert "'odd' holds" in said
+        else:
+            assert said is None, said
+
+
+def test_tables_without_columns_or_with_a_struct_without_fields(folder: Path) -> None:
+    said = run(folder, "parquet", None, {"docs.parquet": parquet(pa.table({}))})
+    assert said
+    assert "no column 'text'" in said
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["1" * 30, "-" + "9" * 40],
+        ["1" * 400],
+        ["1e400", "2"],
+        ["true", "[1, {}]", "{}", "null", '"NaN"', "-0.0"],
+        [str(2**64), str(2**63), "1.5"],
+        ["[" * 300 + "]" * 300],
+        ['"\\u0000"', '""'],
+    ],
+    ids=lambda values: values[0][:12],
+)
+def test_odd_json_values_as_traits(folder: Path, values: list[str]) -> None:
+    lines = [
+        json.dumps({"text": text})[:-1].encode() + b', "odd": ' + values[at % len(values)].encode() + b"}\n"
+        for at, text in enumerate(TEXTS)
+    ]
+    said = run(folder, "auto", "odd", {"docs.jsonl": b"".join(lines)})
+    if said is not None:
+        # Too large a number for the parser: the lines are refused, and say so.
+        assert "all 20 were refused" in said, said
+
+
+def test_rows_that_differ_in_nanoseconds_all_come_out(tmp_path: Path, divorder: Divorder) -> None:
+    times = pa.array(range(40), pa.int64()).view(pa.time64("ns"))
+    nested = pa.StructArray.from_arrays([times], ["at"])
+    table = pa.table({"text": ["the same text"] * 40, "at": times, "in": nested})
+    pq.write_table(
+        pa.concat_tables([table, pa.table({"text": TEXTS, "at": times[:20], "in": nested[:20]})]),
+        tmp_path / "in/a.parquet",
+    )
+    outcome = divorder()
+    assert outcome.status == 0
+    written = pq.read_table(outcome.output / "curated.parquet")
+    same = written.filter(pa.array([text == "the same text" for text in written["text"].to_pylist()]))
+    assert sorted(same["at"].combine_chunks().view(pa.int64()).to_pylist()) == list(range(40))
+
+
+def forged(first: bytes, second: bytes) -> bytes:
+    """A JSONL line of 1,024 bytes. The eight bytes at 448 and at 896 hold four of XXH3's secret, so that its products
+    there are zero, and whatever else they hold is only summed up: what is moved from one to the other is not seen."""
+    line = bytearray(b"x" * 1024)
+    line[:9], line[-2:] = b'{"text":"', b'"}'
+    line[448:456] = first + b"..\xc3\x81:&L"
+    line[896:904] = second + b"...\xcd\xb4Y1"
+    return bytes(line)
+
+
+def test_records_forged_to_one_xxh3_both_come_out(tmp_path: Path, divorder: Divorder) -> None:
+    import xxhash
+
+    pair = [forged(b"a", b"b"), forged(b"b", b"a")]
+    assert pair[0] != pair[1]
+    assert len({xxhash.xxh3_128_digest(line) for line in pair}) == 1
+    (tmp_path / "in/docs.jsonl").write_bytes(b"\n".join([*SOUND, *pair, b""]))
+    outcome = divorder()
+    assert sorted(outcome.records) == sorted([*SOUND, *pair])
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_what_has_no_json_is_refused_before_anything_runs(
+    tmp_path: Path, divorder: Divorder, nested: bool
+) -> None:
+    numbers = pa.array(np.arange(20))
+    table = pa.Table.from_arrays([pa.array(TEXTS), numbers, numbers], ["text", "x", "x"])
+    if nested:
+        table = pa.table({"text": TEXTS, "y": pa.StructArray.from_arrays([numbers, numbers], ["x", "x"])})
+    pq.write_table(table, tmp_path / "in/docs.parquet")
+    assert divorder().status == 0
+    shutil.rmtree(tmp_path / "store")
+    outcome = divorder('output.format = "jsonl"')
+    assert outcome.status == 1
+    assert "output.format = 'jsonl'" in outcome.error
+    assert "called 'x'" in outcome.error
+    assert not (tmp_path / "store/documents").exists()
+    assert not (tmp_path / "store/stages").exists()
