@@ -55,11 +55,11 @@ def input_files(store: LocalStore, raw_docs: Receipt) -> list[dict[str, Any]]:
 def left_out(report: Mapping[str, Any]) -> str:
     """What lies among the input files and was not read, by a report of raw_docs, in sentences; "" if nothing does."""
     others, skipped = report.get("other_files", {}), report.get("skipped_folders", [])
-    said = ""
+    said = []
     if others:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in others.items())
-        said += f" Not read, as they are neither JSONL nor Parquet by their names: {kinds}."
+        said.append(f"Not read, as they are neither JSONL nor Parquet by their names: {kinds}.")
     if skipped:
         more = f" and {len(skipped) - FOLDERS_SHOWN:,} more" if len(skipped) > FOLDERS_SHOWN else ""
-        said += f" Not read, as DivOrder wrote them: {', '.join(skipped[:FOLDERS_SHOWN])}{more}."
-    return said
+        said.append(f"Not read, as DivOrder wrote them: {', '.join(skipped[:FOLDERS_SHOWN])}{more}.")
+    return " ".join(said)

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_divorder.engine.progress import Advance
+from dagster_divorder.pipeline.input_report import left_out
 from dagster_divorder.pipeline.merge import merge_small
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.settings import CODE_VERSIONS, Settings
@@ -48,6 +49,26 @@ def run(run: Run) -> Receipt:
     }
     if schema is not None:
         outcome["schema"] = run.store.seal("schemas", "schema", schema.serialize().to_pybytes(), "arrow")
+    report = {
+        "documents": survey.documents,
+        "new_documents": survey.new_documents,
+        "reused_documents": survey.documents - survey.new_documents,
+        "records": survey.records,
+        "new_records": survey.new_records,
+        "rejected_records": survey.rejected,
+        **input_facts(files, corpus, survey.partial_lines),
+        "text_bytes": result.text_bytes,
+        "max_record_bytes": settings.max_record_bytes,
+        "kind": kind,
+        "record_bytes": survey.multiset.bytes,
+        "record_hashes": f"{survey.multiset.hashes:032x}",
+        "skipped_folders": found.skipped,
+        "other_files": found.others,
+        "recognised_by": corpus.way,
+        "recognised_bytes": corpus.kept_bytes,
+    }
+    if said := left_out(report):
+        run.progress.note(said)
     return Receipt(
         stage="raw_docs",
         recipe=run.settings.recipe("raw_docs"),
@@ -55,24 +76,7 @@ def run(run: Run) -> Receipt:
         version=survey.version,
         uses={},
         files=outcome,
-        report={
-            "documents": survey.documents,
-            "new_documents": survey.new_documents,
-            "reused_documents": survey.documents - survey.new_documents,
-            "records": survey.records,
-            "new_records": survey.new_records,
-            "rejected_records": survey.rejected,
-            **input_facts(files, corpus, survey.partial_lines),
-            "text_bytes": result.text_bytes,
-            "max_record_bytes": settings.max_record_bytes,
-            "kind": kind,
-            "record_bytes": survey.multiset.bytes,
-            "record_hashes": f"{survey.multiset.hashes:032x}",
-            "skipped_folders": found.skipped,
-            "other_files": found.others,
-            "recognised_by": corpus.way,
-            "recognised_bytes": corpus.kept_bytes,
-        },
+        report=report,
     )
 
 

@@ -34,6 +34,8 @@ Kind = Literal["jsonl", "parquet"]
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 PARQUET_SUFFIXES = (".parquet",)
 BLOCK_BYTES = 8 << 20
+BLOCK_LINES = 8192
+"""However short: a fragment is closed behind a block, so that it has less than twice as many rows as it should."""
 BLOCK_ROWS = 4096
 BUFFER_BYTES = 1 << 20
 """Read at once of each column of a Parquet file."""
@@ -116,7 +118,8 @@ def read_lines(
     prefix: Prefix | None = None,
     limit: int = MAX_RECORD_BYTES,
 ) -> Iterator[LineBlock | LongRecord]:
-    """Lines of a JSONL file in blocks of about `BLOCK_BYTES`; those of more than `limit` bytes each by itself.
+    """Lines of a JSONL file in blocks of about `BLOCK_BYTES` and at most `BLOCK_LINES`; each of more than `limit` bytes
+    by itself.
 
     Args:
         file: the plain file, open; by default it is opened.
@@ -196,8 +199,9 @@ def _blocks(
         if low >= 0:
             begins = lines[low][:SHOWN_BYTES]
             yield LongRecord(str(path), before + low + 1, len(lines[low]), begins, unterminated)
-        if low + 1 < high:
-            yield _line_block(path, lines[low + 1 : high], before + low + 1, unterminated=unterminated)
+        for first in range(low + 1, high, BLOCK_LINES):
+            block = lines[first : min(high, first + BLOCK_LINES)]
+            yield _line_block(path, block, before + first, unterminated=unterminated)
 
 
 def _line_block(path: Path, lines: list[bytes], before: int, *, unterminated: bool = False) -> LineBlock:

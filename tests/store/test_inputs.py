@@ -124,6 +124,15 @@ def test_block_size_never_changes_the_records(
         assert not prefix.size or Prefix.unchanged(source, reading, [0])
 
 
+def test_short_lines_come_in_blocks_of_bounded_count(tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_bytes(b"1\n" * 20_000 + b"2")
+    blocks = [block for block in read_lines(file) if isinstance(block, LineBlock)]
+    assert [len(block.lines) for block in blocks] == [8192, 8192, 3616, 1]
+    assert [block.numbers[0] for block in blocks] == [1, 8193, 16385, 20_001]
+    assert [block.unterminated for block in blocks] == [False, False, False, True]
+
+
 def test_a_long_line_is_read_in_linear_time_and_never_held(tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl.gz"
     with gzip.open(file, "wb", 1) as out:

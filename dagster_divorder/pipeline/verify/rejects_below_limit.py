@@ -19,8 +19,8 @@ def look(run: Run) -> Finding:
     share = rejected / read
     return Finding(
         passed=share <= limit,
-        text=f"{rejected:,} of {read:,} records were refused ({share:.2%}); input.max_reject_share allows {limit:.2%}."
-        f"{left_out(report)}",
+        text=f"{rejected:,} of {read:,} records were refused ({share:.2%}); input.max_reject_share allows {limit:.2%}. "
+        f"{left_out(report)}".rstrip(),
         remedy="correct the records that the table names (or input.text_field) and materialise raw_docs again, or "
         f"raise input.max_reject_share above {share:.4g}",
         figures={
