@@ -9,7 +9,6 @@ own, made when a space is first asked for. They are fitted again as clusters are
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any
@@ -19,6 +18,7 @@ import orjson
 
 from dagster_divorder.core.cluster import needs_refit
 from dagster_divorder.core.pca import Pca
+from dagster_divorder.engine.local import count_workers
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
@@ -86,7 +86,7 @@ class Space:
             return vectors
         from dagster_divorder.core.pca import project
 
-        return project(vectors, self.components.pca, threads=os.cpu_count() or 1)
+        return project(vectors, self.components.pca, threads=count_workers(0))
 
     def rows(self, view: View, rows: np.ndarray) -> np.ndarray:
         """Vectors of some document rows, float32 (n, D), in the order of `rows`."""
