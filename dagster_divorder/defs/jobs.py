@@ -9,8 +9,12 @@ import dagster as dg
 
 from dagster_divorder.pipeline.graph import OUTPUT, needed
 from dagster_divorder.settings import Settings
+from dagster_divorder.store.local import LocalStore
 
 CURATE = "curate"
+
+STORE = "divorder/store"
+"""Tag of a run: the store that it writes to, as `store_names` has it."""
 
 JOBS: dict[str, tuple[tuple[str, ...], str]] = {
     CURATE: ((OUTPUT,), "The curated output and all that it needs; only what is new is computed."),
@@ -39,3 +43,8 @@ def jobs(settings: Settings, assets: Collection[str]) -> list[Any]:
                 )
             )
     return made
+
+
+def store_names(store: LocalStore) -> list[str]:
+    """What runs on a store are tagged with: its id, and until there is one its place."""
+    return list(dict.fromkeys([store.id, str(store.root.resolve())]))

@@ -36,7 +36,7 @@ from dagster_divorder.models.memory import (
     position_bytes,
     release,
 )
-from dagster_divorder.models.reading import quiet
+from dagster_divorder.models.reading import first_line, quiet
 
 if TYPE_CHECKING:
     import torch
@@ -314,7 +314,13 @@ class _Job:
                     found[window] = self._part(window)
         except OutOfMemory:
             raise
-        except Exception:  # no room for the model in float32, or weights that have no such form
+        except Exception as error:
+            if not isinstance(error, InputError) and not is_out_of_memory(error):
+                raise InputError(
+                    f"{len(broken):,} windows have no finite vector in {self.reading.dtype}, and the model cannot read "
+                    f"them in float32 ({type(error).__name__}: {first_line(error)}); set deep.dtype to another one"
+                ) from error
+            # There is no room for the model in float32, or (an InputError of `_part`) none for its shortest window.
             release(self.reading.device)
 
 

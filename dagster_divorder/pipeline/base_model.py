@@ -6,7 +6,6 @@ The base model is a pinned fit: appended documents use it as it is. It is made a
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,11 +64,12 @@ def run(run: Run) -> Receipt:
     timing: dict[str, float] = {}
     if reason:
         texts = sample_texts(run.store, load_view(run), SAMPLE_BYTES)
-        with tempfile.TemporaryDirectory(prefix="divorder-") as folder:
-            files, timing = _fit(run, texts, Path(folder))
+        model = run.settings.model
+        with run.store.scratch(4 * model.vocab_size * model.dim, "the base model") as folder:
+            files, timing = _fit(run, texts, folder)
         fit = pin(run.store, "base_model", recipe, files, reason)
     assert fit is not None
-    model = load_pinned(run, fit)
+    made = load_pinned(run, fit)
     return Receipt(
         stage="base_model",
         recipe=recipe,
@@ -79,13 +79,13 @@ def run(run: Run) -> Receipt:
         uses={},
         files={"fit": fit.folder},
         report={
-            "documents": model.documents,
-            "new_documents": model.documents if reason else 0,
-            "reused_documents": 0 if reason else model.documents,
+            "documents": made.documents,
+            "new_documents": made.documents if reason else 0,
+            "reused_documents": 0 if reason else made.documents,
             "fitted": reason or f"no: pinned ({fit.reason})",
             "corpus": raw_docs.version,
-            **{name: value for name, value in model.info.items() if name != "training"},
-            **model.info.get("training", {}),
+            **{name: value for name, value in made.info.items() if name != "training"},
+            **made.info.get("training", {}),
             **timing,
         },
     )

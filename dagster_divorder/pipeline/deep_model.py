@@ -6,7 +6,6 @@ and it is made again only with the base model that it rests on, another `deep.tr
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,8 +73,10 @@ def load_deep_model(run: Run) -> DeepModel:
     recipe = f"{VERSION}-{content_hash(run.settings.deep.train_tokens, run.settings.seed, base.fit.hash)}"
     fit = pinned(run.store, FIT, recipe)
     if fit is None:
-        with tempfile.TemporaryDirectory(prefix="divorder-") as folder:
-            files = _train(run, base, Path(folder))
+        # The token table, beside which the decoder's own weights are small.
+        size = 4 * len(base.document_frequency) * base.info["dim"]
+        with run.store.scratch(size, "the decoder") as folder:
+            files = _train(run, base, folder)
         fit = pin(run.store, FIT, recipe, files, "first run with these settings and base model")
     info = orjson.loads(read_fit(run.store, fit)[INFO])
     return DeepModel(fit_path(run.store, fit), fit.hash, fit, info)

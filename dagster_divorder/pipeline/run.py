@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -96,6 +95,7 @@ def run_all(
     store = LocalStore(settings.store.path)
     with store.lease(wait=settings.store.wait, on_wait=progress.note):
         run = Run(settings, store.open(), progress)
+        store.clear_scratch()
         return {stage: _mend_and_run(run, stage) for stage in stages}
 
 
@@ -119,7 +119,7 @@ def _mend_and_run(run: Run, stage: str) -> Receipt:
             # Store and output explain theirs; what remains are files of a moment, such as a model in training.
             if error.errno not in DISK_FULL:
                 raise
-            raise explain_os_error(error, Path(error.filename or tempfile.gettempdir())) from error
+            raise explain_os_error(error, Path(error.filename or run.store.root)) from error
 
 
 def _run_one(run: Run, stage: str) -> Receipt:

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -29,6 +30,7 @@ FORMAT_VERSION = 1
 FORMAT_FILE = "format.json"
 LEASE_FILE = "lease"
 TEMPORARY = ".tmp-"
+SCRATCH = "scratch"
 
 Bytes = bytes | bytearray | memoryview
 Names = list[str]
@@ -60,6 +62,14 @@ class LocalStore:
             return self
         self.put(FORMAT_FILE, orjson.dumps({"version": FORMAT_VERSION}))
         return self
+
+    @property
+    def id(self) -> str:
+        """Tells this store from others: what its marker says, else its place."""
+        try:
+            return str(orjson.loads(self.read(FORMAT_FILE))["id"])
+        except (StoreError, orjson.JSONDecodeError, KeyError, TypeError):
+            return str(self.root.resolve())
 
     def _format_version(self) -> Any:
         data = self.read(FORMAT_FILE)
@@ -188,6 +198,36 @@ class LocalStore:
             yield
         finally:
             os.close(descriptor)
+
+    # Files of a moment -----------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def scratch(self, size: int = 0, what: str = "it") -> Iterator[Path]:
+        """An empty folder for files of a moment, for who holds the lease; removed at the end. What a killed process
+        left is removed by `clear_scratch`. `size` is about how many bytes `what` takes, as in `explain_os_error`.
+
+        Raises:
+            StoreError: the folder cannot be made; DiskFullError also where the disk is full meanwhile.
+        """
+        folder = self.root / SCRATCH / secrets.token_hex(8)
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise explain_os_error(error, folder, size, what) from error
+        try:
+            yield folder
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            raise explain_os_error(error, folder, size, what) from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def clear_scratch(self) -> None:
+        """Remove what killed processes left in `scratch`. For who holds the lease: nobody else uses it then."""
+        for name in self.folders(SCRATCH):
+            if re.fullmatch(r"[0-9a-f]{16}", name.rpartition("/")[2]):
+                shutil.rmtree(self.root / name, ignore_errors=True)
 
 
 class _Sealed(dict[str, str]):
