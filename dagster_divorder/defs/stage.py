@@ -28,6 +28,7 @@ _NOT_SHOWN = {
     "cluster_sizes",
     "summary",
     "columns_folder",
+    "checkpoint",
     "fields",
     "corpus",
     "files",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,8 @@ TABLE_NAMES = (
 KEYS_SHOWN = 40
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HEADER_LIMIT = 100 << 20
+SETTLED_NS = 2_000_000_000
+"""The coarsest clock of a file system that is in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +76,27 @@ class _Tensor:
 Wanted = Literal["embedding", "all"]
 
 
-def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.base") -> Path:
+def locate(
+    base: str, *, weights: Wanted = "embedding", setting: str = "model.base", revision: str | None = None
+) -> Path:
     """The directory of a checkpoint: `base` itself where it is one, else the Hugging Face id downloaded or from
     the cache.
 
     `weights`: which weight files must be there, that of the input embedding or all of them (with them comes what
-    sentence-transformers says about the model). `setting` is the one that errors name.
+    sentence-transformers says about the model). `setting` is the one that errors name. `revision`: branch, tag or
+    commit of the id; None: its main branch.
 
     Raises:
         InputError: neither a directory nor an id that can be reached; no tokenizer.json; no safetensors; of all
-            weights, a shard is missing.
+            weights, a shard is missing; a revision of a directory.
     """
     directory = Path(base).expanduser()
     if directory.is_dir():
+        if revision:
+            raise InputError(
+                f"{setting.partition('.')[0]}.revision is {revision!r} and {setting} is the directory {base}; a "
+                "revision is a state of a Hugging Face id: remove it, or name the id"
+            )
         if not (directory / TOKENIZER).is_file():
             raise _no_tokenizer(base)
         if not any(directory.glob("*.safetensors")):
@@ -97,7 +108,7 @@ def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.ba
         raise InputError(
             f"{setting} is {base!r}: there is no such directory, and it is not a Hugging Face id"
         )
-    return _download(base, weights, setting)
+    return _download(base, weights, setting, revision)
 
 
 def weight_files(directory: Path | str) -> list[Path]:
@@ -166,6 +177,23 @@ def tokenizer_fingerprint(directory: Path | str) -> str:
     if not path.is_file():
         raise _no_tokenizer(str(directory))
     return xxh3_128_hexdigest(path.read_bytes())
+
+
+def signature(directory: Path) -> list[list[str | int]] | None:
+    """Name, size, time of change and time of the change of status (ns) of the files that decide what a checkpoint
+    computes: as long as they are what they were, so are the files. None where one is so young that a write after this
+    may leave its times as they are."""
+    names = {
+        "config.json",
+        TOKENIZER,
+        INDEX,
+        POOLING,
+        *(path.name for path in directory.glob("*.safetensors")),
+    }
+    found = [(name, (directory / name).stat()) for name in sorted(names) if (directory / name).is_file()]
+    if max((stat.st_ctime_ns for _, stat in found), default=0) > time.time_ns() - SETTLED_NS:
+        return None
+    return [[name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for name, stat in found]
 
 
 def read_json(path: Path) -> Any:
@@ -285,12 +313,12 @@ def _read(key: str, tensor: _Tensor) -> NDArray[np.float32]:
     return raw.astype(np.float32, copy=False)
 
 
-def _download(base: str, weights: Wanted, setting: str) -> Path:
+def _download(base: str, weights: Wanted, setting: str, revision: str | None) -> Path:
     """Snapshot directory with configuration, tokenizer and the weight files that are needed."""
     import huggingface_hub
     from huggingface_hub import errors
 
-    revision: str | None = None
+    asked = f"{base!r}{f' at {revision!r}' if revision else ''}"
 
     def fetch(name: str) -> Path | None:
         """The file, or None where the repository (or, offline, the cache) does not have it."""
@@ -300,7 +328,7 @@ def _download(base: str, weights: Wanted, setting: str) -> Path:
             return None
         except Exception as error:
             raise InputError(
-                f"{setting} is {base!r}: no such directory, and the Hugging Face Hub does not give its {name} "
+                f"{setting} is {asked}: no such directory, and the Hugging Face Hub does not give its {name} "
                 f"({type(error).__name__}: {str(error).partition(chr(10))[0]}); check the id and the network, "
                 "for a gated model log in, or name a directory"
             ) from error
@@ -308,7 +336,7 @@ def _download(base: str, weights: Wanted, setting: str) -> Path:
     config = fetch("config.json")
     if config is None:
         raise InputError(
-            f"{setting} is {base!r}: no such directory, and neither the Hugging Face Hub nor the local cache gives "
+            f"{setting} is {asked}: no such directory, and neither the Hugging Face Hub nor the local cache gives "
             "its config.json; check the id and the network (HF_HUB_OFFLINE forbids it), or name a directory"
         )
     # Every further file comes from the same commit, even if the repository changes meanwhile.

@@ -80,7 +80,7 @@ def run(run: Run) -> Receipt:
             **_seen(run, key, view, how),
             **did,
             # Trained here, so how that went belongs here.
-            **({"decoder": model.info} if model.fit else {}),
+            ("decoder" if model.fit else "checkpoint"): model.info,
             "source": source,
         },
     )

@@ -20,7 +20,7 @@ from dagster_divorder.core.cluster import needs_refit
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.ari_comparison import INFO as COMPARISON
 from dagster_divorder.pipeline.ari_comparison import SPACES
-from dagster_divorder.pipeline.base_model import BaseModel, reason_to_fit
+from dagster_divorder.pipeline.base_model import BaseModel, find_checkpoint, reason_to_fit
 from dagster_divorder.pipeline.base_model import load_pinned as load_base_model
 from dagster_divorder.pipeline.clusters import clusters_key
 from dagster_divorder.pipeline.clusters import load_pinned as load_clusters
@@ -157,10 +157,11 @@ class _Planner:
 
     def _base_model(self) -> _Work:
         fit = pinned(self.run.store, "base_model", self.run.settings.recipe("base_model"))
-        reason = reason_to_fit(self.run, fit)
+        checkpoint = find_checkpoint(self.run)
+        reason = reason_to_fit(self.run, fit, checkpoint)
         if fit is None or reason:
             return self._all(reason if fit else "")
-        self.model = load_base_model(self.run, fit)
+        self.model = load_base_model(self.run, fit, checkpoint)
         self.versions["base_model"] = fit.hash
         receipt = load_receipt(self.run.store, "base_model")
         return _Work(0, 0, "pinned" if receipt and receipt.version == fit.hash else "")
