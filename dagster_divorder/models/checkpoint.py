@@ -51,6 +51,8 @@ TABLE_NAMES = (
 KEYS_SHOWN = 40
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HEADER_LIMIT = 100 << 20
+ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+"""Of the dtypes that a table may have."""
 SETTLED_NS = 2_000_000_000
 """The coarsest clock of a file system that is in use."""
 
@@ -64,11 +66,12 @@ class EmbeddingTable:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tensor:
-    """Where a tensor lies: file, offset in bytes, safetensors dtype, shape."""
+class Tensor:
+    """Where a tensor lies: file, offset and size in bytes, safetensors dtype, shape."""
 
     file: Path
     offset: int
+    size: int
     dtype: str
     shape: tuple[int, ...]
 
@@ -200,11 +203,21 @@ def read_json(path: Path) -> Any:
     """The content of a JSON file. InputError, naming it, where it is damaged."""
     try:
         return json.loads(path.read_bytes())
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise InputError(f"{path} is not readable JSON ({error}); fetch or save the model again") from error
 
 
-def _find(directory: Path) -> tuple[str, _Tensor]:
+def read_object(path: Path) -> dict[str, Any]:
+    """The content of a JSON file that holds an object. InputError, naming it, where it does not."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise InputError(
+            f"{path} holds a JSON {type(content).__name__}, expected an object; fetch or save the model again"
+        )
+    return content
+
+
+def _find(directory: Path) -> tuple[str, Tensor]:
     """Key and place of the input embedding."""
     index = directory / INDEX
     if index.is_file():
@@ -214,7 +227,7 @@ def _find(directory: Path) -> tuple[str, _Tensor]:
             raise InputError(
                 f"{index} places {key} in {files[key]}, which is not there; fetch or save the model again"
             )
-        tensors = _header(directory / files[key])
+        tensors = header(directory / files[key])
         if key not in tensors:
             raise InputError(
                 f"{index} places {key} in {files[key]}, which does not hold it; fetch or save the model again"
@@ -225,7 +238,7 @@ def _find(directory: Path) -> tuple[str, _Tensor]:
         raise _no_weights(str(directory), (path.name for path in directory.iterdir()))
     # A second copy of the weights may lie beside the standard file under another name.
     paths = [path for path in paths if path.name == WEIGHTS] or paths
-    found = {key: tensor for path in paths for key, tensor in _header(path).items() if len(tensor.shape) == 2}
+    found = {key: tensor for path in paths for key, tensor in header(path).items() if len(tensor.shape) == 2}
     key = _choose(found, directory)
     return key, found[key]
 
@@ -259,8 +272,7 @@ def _choose(keys: Iterable[str], directory: Path) -> str:
 
 
 def _weight_map(index: Path) -> Mapping[str, str]:
-    content = read_json(index)
-    files = content.get("weight_map") if isinstance(content, dict) else None
+    files = read_object(index).get("weight_map")
     if not isinstance(files, dict) or not all(
         isinstance(name, str) and Path(name).name == name for name in files.values()
     ):
@@ -270,31 +282,43 @@ def _weight_map(index: Path) -> Mapping[str, str]:
     return files
 
 
-def _header(path: Path) -> dict[str, _Tensor]:
-    """All tensors of a safetensors file."""
+def header(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file, which lie inside it and are as long as their shapes say.
+
+    Raises:
+        InputError: they do not, or are not, or the file is no safetensors file.
+    """
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(size - 8, HEADER_LIMIT):
             raise _damaged(path, "its header is cut off")
         try:
-            header = json.loads(file.read(length))
-            header.pop("__metadata__", None)
-            tensors = {
-                key: _Tensor(
-                    path, 8 + length + entry["data_offsets"][0], entry["dtype"], tuple(entry["shape"])
-                )
-                for key, entry in header.items()
-            }
-            end = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            content = json.loads(file.read(length))
+            content.pop("__metadata__", None)
+            tensors = {key: _tensor(path, 8 + length, entry) for key, entry in content.items()}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise _damaged(path, f"its header is unreadable ({type(error).__name__}: {error})") from error
+    end = max((tensor.offset + tensor.size for tensor in tensors.values()), default=8 + length)
     if end > size:
         raise _damaged(path, f"it has {size:,} bytes and its header asks for {end:,}")
     return tensors
 
 
-def _read(key: str, tensor: _Tensor) -> NDArray[np.float32]:
+def _tensor(path: Path, start: int, entry: Mapping[str, Any]) -> Tensor:
+    """A tensor as an entry of a header has it; ValueError, TypeError or KeyError where that contradicts itself."""
+    (begin, end), dtype, shape = entry["data_offsets"], str(entry["dtype"]), tuple(entry["shape"])
+    if not all(type(number) is int and number >= 0 for number in (begin, end, *shape)):
+        raise ValueError(
+            f"offsets {begin}, {end} and shape {list(shape)} are not all whole numbers from 0 on"
+        )
+    each = ITEM_BYTES.get(dtype)
+    if end < begin or (each and end - begin != each * math.prod(shape)):
+        raise ValueError(f"{dtype} of shape {list(shape)} does not lie in the bytes from {begin} to {end}")
+    return Tensor(path, start + begin, end - begin, dtype, shape)
+
+
+def _read(key: str, tensor: Tensor) -> NDArray[np.float32]:
     stored = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}.get(tensor.dtype)
     if stored is None or len(tensor.shape) != 2:
         raise InputError(
@@ -302,8 +326,6 @@ def _read(key: str, tensor: _Tensor) -> NDArray[np.float32]:
             "expected a matrix of F32, F16, BF16 or F64: save the embedding unquantised"
         )
     raw = np.fromfile(tensor.file, stored, math.prod(tensor.shape), offset=tensor.offset)
-    if raw.size != math.prod(tensor.shape):
-        raise _damaged(tensor.file, f"{key} has fewer numbers than its shape {list(tensor.shape)}")
     raw = raw.reshape(tensor.shape)
     if tensor.dtype == "BF16":
         # A bfloat16 is the upper half of the float32 of the same value.
