@@ -94,12 +94,13 @@ def report(settings: Settings, *, everything: bool) -> str:
 
 def prune(settings: Settings, *, dry_run: bool) -> str:
     """Prune the store (or say what that would do); a page of text on it."""
+    from dagster_divorder.engine.progress import Bar
     from dagster_divorder.pipeline.prune import plan_prune
     from dagster_divorder.pipeline.prune import prune as prune_store
     from dagster_divorder.store.local import LocalStore
 
     store = LocalStore(settings.store.path)
-    with store.lease():
+    with store.lease(wait=settings.store.wait, on_wait=Bar().note):
         freed = (plan_prune if dry_run else prune_store)(store.open())
     title = "would be freed" if dry_run else "freed"
     return "\n".join(["", *_bytes_by_part(title, freed.bytes), f"deleted documents: {freed.documents:,}"])
@@ -122,7 +123,7 @@ def summary(settings: Settings) -> str:
     from dagster_divorder.store.local import LocalStore
     from dagster_divorder.store.receipts import load_receipt
 
-    run, output_stages = Run(settings, LocalStore(settings.store.path)), needed(settings)
+    run, output_stages = Run(settings, LocalStore(settings.store.path).open(create=False)), needed(settings)
     receipts = {stage: load_receipt(run.store, stage) for stage in upstream(settings)}
     reports = {
         stage: receipt.report

@@ -11,6 +11,7 @@ edited settings file shows its stages as stale.
 from __future__ import annotations
 
 import difflib
+import glob
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -77,12 +78,27 @@ def _split_paths(value: Any) -> Any:
     return value
 
 
+def _no_empty_path(value: Any) -> Any:
+    """An empty path would stand for the working directory."""
+    for path in [value] if isinstance(value, (str, Path)) else value or ():
+        if not str(path).strip() or path == Path() or "\0" in str(path):
+            raise ValueError(
+                "an empty path, or one with a NUL in it, is no path; give the path of a file or folder"
+            )
+    return value
+
+
+FolderPath = Annotated[Path, BeforeValidator(_no_empty_path)]
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Input(_Section):
-    paths: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_paths)] = ("data/sample/docs.jsonl",)
+    paths: Annotated[
+        tuple[str, ...], NoDecode, AfterValidator(_no_empty_path), BeforeValidator(_split_paths)
+    ] = ("data/sample/docs.jsonl",)
     """Files, folders or globs; JSONL (plain, .gz, .zst) or Parquet, one kind per corpus."""
     text_field: str = Field("text", min_length=1)
     """Field (column) that holds a document's text."""
@@ -100,15 +116,15 @@ class Input(_Section):
 
 
 class Store(_Section):
-    path: Path = Path("data/store")
+    path: FolderPath = Path("data/store")
     """Folder of fragments, stage results and fits; can be deleted at the price of computing everything again."""
     wait: bool = True
     """A second run on the same store waits for the first one to end; false: it fails at once."""
 
 
 class Output(_Section):
-    path: Path = Path("data/curated")
-    """Folder of the curated corpus."""
+    path: FolderPath = Path("data/curated")
+    """Folder of the curated corpus: this store's own, in which no other files of the same names lie."""
     format: Literal["auto", "jsonl", "parquet"] = "auto"
     """auto writes the input's own kind, byte for byte."""
     shard_bytes: int = Field(2 << 30, ge=1)
@@ -149,7 +165,7 @@ class Embedding(_Section):
     pooling: Literal["mean", "idf"] = "idf"
     """Of the shallow ones. mean is the plain average; idf weighs rare tokens up and is centred when clustering (better
     by measurement)."""
-    path: Path | None = None
+    path: FolderPath | None = None
     """For external: .npy (a row per accepted record in input order) or Parquet (record_id, doc_id or row, and a
     vector)."""
     pca: int = Field(0, ge=0)
@@ -577,7 +593,48 @@ def load_settings(
         settings = Settings(**_merge(data, _read_environment(environ)))
     except ValidationError as error:
         raise SettingsError(_explain(error, path)) from None
-    return _anchor(settings, path.parent if path else Path.cwd())
+    settings = _anchor(settings, path.parent if path else Path.cwd())
+    refuse_overlap(settings)
+    return settings
+
+
+def refuse_overlap(settings: Settings) -> None:
+    """Make sure that nothing is written where something is read. (A store or an output *below* an input folder is no
+    fault: it is passed over when the folder is read.)
+
+    Raises:
+        SettingsError: store and output overlap, or an input lies in one of them.
+    """
+    written = {"store.path": settings.store.path, "output.path": settings.output.path}
+    real = {key: os.path.realpath(path) for key, path in written.items()}
+    if _is_in(real["store.path"], real["output.path"]) or _is_in(real["output.path"], real["store.path"]):
+        raise SettingsError(
+            f"store.path {written['store.path']} and output.path {written['output.path']} overlap; expected two "
+            "folders, neither in the other"
+        )
+    read = [("input.paths", path) for path in settings.input.paths]
+    read += [("embedding.path", str(settings.embedding.path))] if settings.embedding.path else []
+    for key, pattern in read:
+        for place, folder in real.items():
+            if _is_in(os.path.realpath(fixed_beginning(pattern)), folder):
+                raise SettingsError(
+                    f"{key} {pattern!r} lies in {place} {written[place]}, where files are overwritten and removed; "
+                    f"set {place} to a folder in which no input lies"
+                )
+
+
+def _is_in(path: str, folder: str) -> bool:
+    """Whether a real path is a folder or something in it."""
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def fixed_beginning(pattern: str) -> str:
+    """The path of a file or folder itself; of a glob the folders before the first one with a wildcard."""
+    if os.path.exists(pattern):
+        return pattern
+    while glob.has_magic(pattern):
+        pattern = os.path.dirname(pattern)
+    return pattern
 
 
 def _config_path(config: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path | None:

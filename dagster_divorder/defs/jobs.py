@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.graph import OUTPUT, needed
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
@@ -47,4 +48,8 @@ def jobs(settings: Settings, assets: Collection[str]) -> list[Any]:
 
 def store_names(store: LocalStore) -> list[str]:
     """What runs on a store are tagged with: its id, and until there is one its place."""
-    return list(dict.fromkeys([store.id, str(store.root.resolve())]))
+    place = str(store.root.resolve())
+    try:
+        return [store.id, place] if store.id else [place]
+    except DivOrderError:  # a run says what is wrong with it
+        return [place]

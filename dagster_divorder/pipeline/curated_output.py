@@ -47,7 +47,7 @@ from dagster_divorder.store.ids import IdIndex
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.view import View
 
-META_VERSION = 1
+META_VERSION = 2
 USES = ("raw_docs", "greedy_order", "sequence_order", "diversity_metrics")
 SIMILARITY_SAMPLE = 5_000
 PACKED = (
@@ -73,7 +73,7 @@ def run(run: Run) -> Receipt:
     if written:
         manifest = _write(run, view, key, manifest)
     assert manifest is not None
-    tidy(folder, manifest["files"])
+    tidy(run.store, folder, manifest["files"])
     delta = manifest["delta"]
     documents = int(view.used_documents().sum())
     return Receipt(
@@ -112,7 +112,7 @@ def _write(run: Run, view: View, key: str, before: dict[str, Any] | None) -> dic
     # A large output also passes through the gather's bucket files.
     expected = (2 if records > BUCKET_BYTES else 1) * records + order.nbytes
     with (
-        OutputFolder(run.settings.output.path, expected) as output,
+        OutputFolder(run.store, run.settings.output.path, expected) as output,
         # Arithmetic that needs none of what is written meanwhile.
         ThreadPoolExecutor(1, thread_name_prefix="divorder-similarity") as aside,
     ):
@@ -130,12 +130,12 @@ def _write(run: Run, view: View, key: str, before: dict[str, Any] | None) -> dic
             output.stage("ordering_comparison.png", lambda file: file.write(picture))
         ids = document_index(run.store, view)[0][view.used_documents()]
         file = run.store.seal("stages/curated_output", key, pack({"ids": ids}), "safetensors")
-        manifest = _manifest(run, view, key, output.entries) | {
+        about = _manifest(run, view, key) | {
             "cosine_similarity": similarity.result(),
             "ids": file,
             "delta": _delta(run, ids, before),
         }
-        output.commit(manifest)
+        manifest = output.commit(about)
     if before and before.get("ids", file) != file:
         run.store.delete(before["ids"])
     return manifest
@@ -196,7 +196,7 @@ def _save_npy(file: IO[bytes], array: np.ndarray) -> None:
     np.lib.format.write_array(file, array, allow_pickle=False)
 
 
-def _manifest(run: Run, view: View, key: str, files: dict[str, Any]) -> dict[str, Any]:
+def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
     settings = run.settings
     stages = needed(settings)
     reports = {stage: receipt.report for stage in stages if (receipt := load_receipt(run.store, stage))}
@@ -237,7 +237,6 @@ def _manifest(run: Run, view: View, key: str, files: dict[str, Any]) -> dict[str
             "python": platform.python_version(),
             **{name: importlib.metadata.version(name) for name in PACKAGES},
         },
-        "files": files,
     }
 
 

@@ -210,7 +210,7 @@ def verdicts(settings: Settings) -> dict[str, Verdict]:
     Raises:
         MissingStageError: diversity_metrics has no result under these settings.
     """
-    run = Run(settings, LocalStore(settings.store.path).open())
+    run = Run(settings, LocalStore(settings.store.path).open(create=False))
     metrics = load_metrics(run.store, run.receipt("diversity_metrics").files["metrics"])
     still = [trait for trait in settings.order.traits if trait not in settings.order.targets]
     return {

@@ -23,8 +23,9 @@ from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.sample import document_index
 from dagster_divorder.pipeline.traits import load_traits
+from dagster_divorder.store.curated import write_beside
 from dagster_divorder.store.ids import IdIndex
-from dagster_divorder.store.local import LocalStore, write_where_changed
+from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 
 BAR = "ordering_animation.mp4"
@@ -49,8 +50,8 @@ def run(run: Run) -> Receipt:
             pictures = _bar_frames(run) if name == BAR else _map_frames(run, str(places))
             film = _film(run.store, pictures, settings.animation.fps, advance)
             made[Path(name).stem] = run.store.seal(folder, Path(name).stem, film, "mp4")
-    for name in wanted:
-        write_where_changed(settings.output.path / name, run.store.unseal(made[Path(name).stem]))
+    films = {name: run.store.unseal(made[Path(name).stem]) for name in wanted}
+    write_beside(run.store, settings.output.path, films)
     documents = len(load_view(run))
     return Receipt(
         stage="ordering_animation",

@@ -21,8 +21,7 @@ from dagster_divorder.pipeline.report import evidence, order
 from dagster_divorder.pipeline.report.windows import worst_windows
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.space import chosen_kind
-from dagster_divorder.store.curated import read_manifest
-from dagster_divorder.store.local import write_where_changed
+from dagster_divorder.store.curated import read_manifest, write_beside
 from dagster_divorder.store.receipts import Receipt
 
 if TYPE_CHECKING:
@@ -58,8 +57,9 @@ def run(run: Run) -> Receipt:
     files = {PAGE: made["page"]}
     if "cluster_map" in found:
         files[CLOUD] = found["cluster_map"].files["picture"]
-    for name, file in files.items():
-        write_where_changed(settings.output.path / name, run.store.unseal(file))
+    write_beside(
+        run.store, settings.output.path, {name: run.store.unseal(file) for name, file in files.items()}
+    )
     documents = manifest["counts"]["documents"]
     return Receipt(
         stage="ordering_report",

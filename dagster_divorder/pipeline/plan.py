@@ -36,7 +36,7 @@ from dagster_divorder.pipeline.shallow_embeddings import vectors_key
 from dagster_divorder.pipeline.space import STAGE_OF, load_components, space_key
 from dagster_divorder.pipeline.token_counts import tokens_key
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.curated import has_files, read_manifest
+from dagster_divorder.store.curated import has_files, read_manifest, refuse_foreign_files
 from dagster_divorder.store.fits import pinned, read_fit
 from dagster_divorder.store.ingest import Survey
 from dagster_divorder.store.local import LocalStore
@@ -76,7 +76,8 @@ def make_plan(settings: Settings) -> Plan:
     Raises:
         InputError: the input cannot be read, or too much of it would be refused.
     """
-    store = LocalStore(settings.store.path).open()
+    store = LocalStore(settings.store.path).open(create=False)
+    refuse_foreign_files(store, settings.output)
     survey, facts = survey_input(settings, store)
     planner = _Planner(Run(settings, store, Silent()), survey, facts)
     plans = tuple(planner.plan(stage) for stage in needed(settings))

@@ -9,9 +9,10 @@ import numpy as np
 from dagster_divorder.pipeline.merge import DOCUMENT_STAGES, rewrite
 from dagster_divorder.pipeline.space import STAGE_OF, embeddings_file
 from dagster_divorder.settings import CODE_VERSIONS
+from dagster_divorder.store.curated import LEDGERS
 from dagster_divorder.store.fits import read_pin
-from dagster_divorder.store.fragments import DOCUMENTS, records_folder
-from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.fragments import DOCUMENTS, Fragments, records_folder
+from dagster_divorder.store.local import FORMAT_FILE, LEASE_FILE, LocalStore
 from dagster_divorder.store.receipts import Receipt, history_file, load_receipt
 from dagster_divorder.store.view import View, offsets
 
@@ -31,11 +32,12 @@ def plan_prune(store: LocalStore) -> Pruned:
     """
     needed = _needed(store)
     freed: dict[str, int] = {}
-    for name, size in _files(store):
+    for name, size in store.files().items():
         if name not in needed:
             freed[_part(name)] = freed.get(_part(name), 0) + size
     receipt = load_receipt(store, "raw_docs")
-    deleted = 0
+    # Of documents in fragments that no view has any more, too.
+    deleted = sum(len(index["id"]) for _, index in Fragments(store, DOCUMENTS).indexes())
     if receipt:
         view = View.load(store, receipt.files["view"])
         parts = (
@@ -51,7 +53,7 @@ def plan_prune(store: LocalStore) -> Pruned:
                 size = int(dead * store.path(fragment.file).stat().st_size)
                 freed[_part(folder)] = freed.get(_part(folder), 0) + size
             if folder == DOCUMENTS:
-                deleted = int((~used).sum())
+                deleted -= int(used.sum())
     return Pruned({part: size for part, size in sorted(freed.items()) if size}, deleted)
 
 
@@ -66,7 +68,7 @@ def prune(store: LocalStore) -> Pruned:
     if receipt:
         rewrite(store, receipt, View.load(store, receipt.files["view"]), drop_unused=True)
     needed = _needed(store)
-    for name, _ in _files(store):
+    for name in store.files():
         if name not in needed:
             store.delete(name)
     after = _sizes(store)
@@ -82,7 +84,7 @@ def disk_use(store: LocalStore) -> dict[str, int]:
 def _needed(store: LocalStore) -> set[str]:
     """Names of all files that the current receipts lead to."""
     receipts = {stage: receipt for stage in CODE_VERSIONS if (receipt := load_receipt(store, stage))}
-    names = {"format.json", "lease", *(f"receipts/{stage}.json" for stage in receipts)}
+    names = {FORMAT_FILE, LEASE_FILE, *store.list(LEDGERS), *(f"receipts/{stage}.json" for stage in receipts)}
     names |= {history_file(stage) for stage in receipts}
     fits: set[str] = set()
     for receipt in receipts.values():
@@ -124,15 +126,6 @@ def _needed_by_view(store: LocalStore, receipts: dict[str, Receipt]) -> set[str]
     }
 
 
-def _files(store: LocalStore) -> list[tuple[str, int]]:
-    """Name and size of every file, half-written leftovers included."""
-    return [
-        (path.relative_to(store.root).as_posix(), path.stat().st_size)
-        for path in sorted(store.root.rglob("*"))
-        if path.is_file()
-    ]
-
-
 def _part(name: str) -> str:
     top, _, rest = name.partition("/")
     return f"{top}/{rest.split('/')[0]}" if top in ("stages", "fits") else top
@@ -140,6 +133,6 @@ def _part(name: str) -> str:
 
 def _sizes(store: LocalStore) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    for name, size in _files(store):
+    for name, size in store.files().items():
         sizes[_part(name)] = sizes.get(_part(name), 0) + size
     return sizes

@@ -19,8 +19,10 @@ from dagster_divorder.store.corpus import Begin, Corpus, End
 from dagster_divorder.store.ingest import Before, Ingest, Survey
 from dagster_divorder.store.inputs import LineBlock, find_files
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.multiset import Multiset
 from dagster_divorder.store.readings import load_readings, save_readings
 from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.rows import check_columns
 from dagster_divorder.store.view import View
 
 
@@ -34,7 +36,7 @@ def run(run: Run) -> Receipt:
         run.progress("reading records", None, "records") as advance,
     ):
         corpus = Corpus(kind, files, ingest.known)
-        schema = read_into(ingest, corpus, advance)
+        schema = read_into(ingest, corpus, advance, run.settings)
         result = ingest.finish(settings.max_reject_share)
     survey = result.survey
     outcome = {
@@ -61,6 +63,8 @@ def run(run: Run) -> Receipt:
             **input_facts(files, corpus, survey.partial_lines),
             "text_bytes": result.text_bytes,
             "kind": kind,
+            "record_bytes": survey.multiset.bytes,
+            "record_hashes": f"{survey.multiset.hashes:032x}",
             "recognised_by": corpus.way,
             "recognised_bytes": corpus.kept_bytes,
         },
@@ -82,7 +86,7 @@ def survey_input(settings: Settings, store: LocalStore) -> tuple[Survey, dict[st
     key = records_key(settings, kind)
     with Ingest(store, kind, key, settings.input.text_field, _before(store, key), dry=True) as ingest:
         corpus = Corpus(kind, files, ingest.known)
-        read_into(ingest, corpus, lambda records: None)
+        read_into(ingest, corpus, lambda records: None, settings)
         survey = ingest.survey(settings.input.max_reject_share)
     return survey, input_facts(files, corpus, survey.partial_lines)
 
@@ -96,12 +100,18 @@ def input_facts(files: list[Path], corpus: Corpus, partial_lines: int) -> dict[s
     }
 
 
-def read_into(ingest: Ingest, corpus: Corpus, advance: Advance) -> pa.Schema | None:
-    """Take in the input; the columns of its first file if it is Parquet."""
+def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, settings: Settings) -> pa.Schema | None:
+    """Take in the input; the columns of its first file if it is Parquet.
+
+    Raises:
+        InputError: a column is of a type that cannot be read or, as the settings ask, written.
+    """
     schema = None
     for item in corpus:
         if isinstance(item, Begin):
-            schema = schema or item.schema
+            if schema is None and item.schema is not None:
+                schema = item.schema
+                check_columns(schema, as_json=settings.output.format == "jsonl")
             ingest.begin(item)
             if item.kept:
                 advance(item.kept.last - item.kept.first)
@@ -120,6 +130,12 @@ def _before(store: LocalStore, key: str) -> Before | None:
         return None
     readings = load_readings(store, receipt.files["readings"])
     return Before(View.load(store, receipt.files["view"]), receipt.files["rejects"], readings)
+
+
+def load_multiset(run: Run) -> Multiset:
+    """The accepted records, as they were read."""
+    report = run.receipt("raw_docs").report
+    return Multiset(report["records"], int(report["record_hashes"], 16), report["record_bytes"])
 
 
 def load_view(run: Run) -> View:

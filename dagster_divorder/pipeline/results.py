@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import numpy as np
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.cluster_names import names_in
 from dagster_divorder.pipeline.diversity_metrics import load_metrics
-from dagster_divorder.pipeline.space import map_vectors, receipt_of_vectors
+from dagster_divorder.pipeline.space import embeddings_file, map_vectors, receipt_of_vectors
 from dagster_divorder.pipeline.traits import load_columns
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.fragments import DOCUMENTS, records_folder
@@ -74,10 +75,14 @@ class Results:
         `deep.stored` says so), memory-mapped read-only.
 
         The first access writes them to one file in the store; later ones map it.
+
+        Raises:
+            StoreBusyError: they are still to be written, and a run is writing to the store.
         """
-        return map_vectors(
-            self.store, self._view(), receipt_of_vectors(self.store, self._receipt("clusters"))
-        )
+        receipt = receipt_of_vectors(self.store, self._receipt("clusters"))
+        present = self.store.exists(embeddings_file(receipt))
+        with contextlib.nullcontext() if present else self.store.lease(wait=False):
+            return map_vectors(self.store, self._view(), receipt)
 
     @property
     def sequences(self) -> pd.DataFrame:
@@ -135,4 +140,4 @@ def load_results(store_path: str | os.PathLike[str]) -> Results:
         raise MissingStageError(
             f"there is no store at {os.fspath(store_path)!r}; give the path of store.path"
         )
-    return Results(LocalStore(store_path).open())
+    return Results(LocalStore(store_path).open(create=False))

@@ -17,9 +17,11 @@ from dagster_divorder.engine.memory import address_limit, need_addresses
 from dagster_divorder.engine.progress import Bar, Progress
 from dagster_divorder.errors import DamagedFileError, MemoryLimitError, MissingStageError
 from dagster_divorder.models.memory import is_out_of_memory, main_memory
-from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.graph import OUTPUT, needed
 from dagster_divorder.pipeline.repair import discard
-from dagster_divorder.settings import Settings
+from dagster_divorder.pipeline.retire import retire
+from dagster_divorder.settings import Settings, refuse_overlap
+from dagster_divorder.store.curated import refuse_foreign_files
 from dagster_divorder.store.local import DISK_FULL, LocalStore, explain_os_error, megabytes
 from dagster_divorder.store.receipts import Receipt, load_receipt
 
@@ -90,13 +92,19 @@ def run_all(
 ) -> dict[str, Receipt]:
     """Run stages in order, by default all that an output needs, alone on the store throughout (see `run_stage`)."""
     need_addresses()
-    stages = needed(settings) if stages is None else stages
+    stages = needed(settings) if stages is None else tuple(stages)
     progress = progress or Bar()
+    # Settings that were built in Python were not loaded.
+    refuse_overlap(settings)
     store = LocalStore(settings.store.path)
     with store.lease(wait=settings.store.wait, on_wait=progress.note):
         run = Run(settings, store.open(), progress)
         store.clear_scratch()
-        return {stage: _mend_and_run(run, stage) for stage in stages}
+        if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
+            refuse_foreign_files(store, settings.output)
+        made = {stage: _mend_and_run(run, stage) for stage in stages}
+        retire(store)
+        return made
 
 
 def _mend_and_run(run: Run, stage: str) -> Receipt:

@@ -9,6 +9,7 @@ own, made when a space is first asked for. They are fitted again as clusters are
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any
@@ -37,6 +38,8 @@ STAGE_OF = {
     "external": "external_embeddings",
 }
 
+RESULTS = "results"
+_EMBEDDINGS = re.compile(rf"{RESULTS}/embeddings-[0-9a-f]{{32}}\.npy")
 
 PCA_ROWS = 1 << 16
 PCA_BYTES = 1 << 28
@@ -222,20 +225,21 @@ def receipt_of_vectors(store: LocalStore, clusters: Receipt) -> Receipt:
 
 def embeddings_file(receipt: Receipt) -> str:
     """Name in the store of the vectors gathered into one file."""
-    return f"results/embeddings-{receipt.version}.npy"
+    return f"{RESULTS}/embeddings-{receipt.version}.npy"
 
 
 def map_vectors(store: LocalStore, view: View, receipt: Receipt) -> np.ndarray:
     """Vectors of the accepted records in input order, as stored, (N, D), memory-mapped read-only.
 
     `receipt` is that of a stage of vectors. The first call writes them to one file in the store, fragment by fragment;
-    later ones map it.
+    later ones map it. Who calls this holds the store's lease, or knows that the file is there.
     """
     name = embeddings_file(receipt)
     if not store.exists(name):
         files = StageFiles(store, receipt.stage, receipt.key)
-        for old in store.list("results"):
-            store.delete(old)
+        for old in store.list(RESULTS):
+            if _EMBEDDINGS.fullmatch(old):
+                store.delete(old)
         store.put(name, lambda file: _write_vectors(file, view, files))
     return np.load(store.path(name), mmap_mode="r", allow_pickle=False)
 

@@ -135,8 +135,8 @@ def _state_of(files: Sequence[_File]) -> str:
 
 def _readings(settings: Settings) -> list[Reading] | None:
     """What the last run on the store read of each file, None if there was none."""
-    store = LocalStore(settings.store.path)
     try:
+        store = LocalStore(settings.store.path).open(create=False)
         receipt = load_receipt(store, "raw_docs")
         return load_readings(store, receipt.files["readings"]) if receipt else None
     except DivOrderError:
@@ -149,7 +149,7 @@ def _is_up_to_date(settings: Settings) -> bool:
     from dagster_divorder.pipeline.run import Run
 
     try:
-        Run(settings, LocalStore(settings.store.path)).receipt(OUTPUT)
+        Run(settings, LocalStore(settings.store.path).open(create=False)).receipt(OUTPUT)
     except DivOrderError:
         return False
     return True

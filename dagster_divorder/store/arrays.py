@@ -1,11 +1,12 @@
 """Named NumPy arrays, or an Arrow table, as one immutable byte string, and back.
 
 The formats are safetensors (a JSON header and raw little-endian buffers) and Arrow IPC: no pickle, and other tools read
-them. A packed file carries the xxh3-128 of each array in its header, so that one array can be read and trusted alone.
+them. A packed file carries a hash of each array in its header, so that one array can be read and trusted alone.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
@@ -29,12 +30,24 @@ _DTYPES = {
 _HEADER_LIMIT = 1 << 20
 
 
-def pack(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Arrays to bytes; the same arrays give the same bytes."""
+def pack(arrays: Mapping[str, np.ndarray], owner: str = "") -> bytes:
+    """Arrays to bytes; the same arrays give the same bytes.
+
+    owner: whose arrays they are, which `unpack_some` asks for, so that it never takes another's.
+    """
     stored = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     # One entry: safetensors writes several in no fixed order.
-    hashes = {name: xxhash.xxh3_128_hexdigest(array.data) for name, array in sorted(stored.items())}
+    hashes = {
+        name: _hash(owner, name, array.dtype, array.shape, array.data)
+        for name, array in sorted(stored.items())
+    }
     return save(stored, metadata={"xxh3_128": orjson.dumps(hashes).decode()})
+
+
+def _hash(owner: str, name: str, dtype: Any, shape: Sequence[int], data: Any) -> str:
+    """xxh3-128, in hex, of an array: its bytes, what makes them one, and whose it is."""
+    about = repr((owner, name, np.dtype(dtype).str, tuple(shape)))
+    return xxhash.xxh3_128_hexdigest(data, seed=xxhash.xxh3_64_intdigest(about.encode()))
 
 
 def unpack(data: bytes) -> dict[str, np.ndarray]:
@@ -42,24 +55,27 @@ def unpack(data: bytes) -> dict[str, np.ndarray]:
     return load(data)
 
 
-def unpack_some(file: IO[bytes], names: Sequence[str]) -> list[np.ndarray]:
+def unpack_some(file: IO[bytes], names: Sequence[str], owner: str = "") -> list[np.ndarray]:
     """Some arrays of an open packed file; nothing else of it is read.
 
     Raises:
-        ValueError: the file is damaged, or has no such array.
+        ValueError: the file is damaged, has no such array, or is not this owner's.
     """
     try:
+        held = file.seek(0, os.SEEK_END)
+        file.seek(0)
         size = int.from_bytes(file.read(8), "little")
         header = orjson.loads(file.read(size) if size <= _HEADER_LIMIT else b"")
         hashes = orjson.loads(header["__metadata__"]["xxh3_128"])
         arrays = []
         for name in names:
             start, end = header[name]["data_offsets"]
+            dtype, shape = _DTYPES[header[name]["dtype"]], header[name]["shape"]
             file.seek(8 + size + start)
-            data = file.read(end - start)
-            if xxhash.xxh3_128_hexdigest(data) != hashes[name]:
-                raise ValueError(f"the content of {name} does not hash to what its header says")
-            arrays.append(np.frombuffer(data, _DTYPES[header[name]["dtype"]]).reshape(header[name]["shape"]))
+            data = file.read(min(end - start, held))
+            if _hash(owner, name, dtype, shape, data) != hashes[name]:
+                raise ValueError(f"{name} does not hash to what its header says")
+            arrays.append(np.frombuffer(data, dtype).reshape(shape))
     except (orjson.JSONDecodeError, KeyError, TypeError, OSError, OverflowError) as error:
         raise ValueError(f"its header is unreadable: {error!r}") from error
     return arrays

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.store.arrays import pack, pack_table, row_array, unpack, unpack_table
+from dagster_divorder.store.arrays import pack_table, row_array, unpack, unpack_table
 from dagster_divorder.store.fragments import (
     FRAGMENT_BYTES,
     FRAGMENT_ROWS,
@@ -22,6 +22,7 @@ from dagster_divorder.store.fragments import (
     read_content,
 )
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.stages import put_arrays
 from dagster_divorder.store.view import Fragment, offsets
 
 
@@ -160,12 +161,8 @@ def _merge_results(
         store.seal(folder, name, pack_table(pa.concat_tables(taken, promote_options="permissive")), "arrow")
         return
     parts = [take_rows(unpack(store.unseal(file)), pick) for file, pick in zip(files, picks, strict=True)]
-    store.seal(
-        folder,
-        name,
-        pack({key: np.concatenate([part[key] for part in parts]) for key in parts[0]}),
-        "safetensors",
-    )
+    arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    put_arrays(store, folder, name, arrays)
 
 
 def take_rows(arrays: dict[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:

@@ -1,10 +1,13 @@
-"""The curated output: files written whole, named by a manifest that is renamed last.
+"""The output folder: files written whole, named by a manifest that is renamed last.
 
-`curated_meta.json` is the manifest: it lists every file with its size and sha256. All files, the manifest too, are
-first written under temporary names, so that a full disk leaves the old output as it was; then they are renamed, the
-manifest last, and files that only the old manifest named are removed. A reader that checks the manifest's hashes never
-takes a mixture for an output. A commit that is broken off leaves its journal, so that the next run knows which files
-are left over from it, and touches none that is not ours.
+`curated_meta.json` is the manifest: it lists every file with its size and sha256, and carries a hash of itself. All
+files, the manifest too, are first written under temporary names, so that a full disk leaves the old output as it was;
+then they are renamed, the manifest last, and files that belong to the old output alone are removed. A reader that
+checks the manifest's hashes never takes a mixture for an output.
+
+An output belongs to one store. The store keeps a *ledger* of the names that it has written into a folder, noted before
+they are, by which a commit that was broken off is tidied up. Only what the ledger names is ever removed; overwritten is
+only that, and what a sound manifest of this store names.
 """
 
 from __future__ import annotations
@@ -12,29 +15,176 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
+import xxhash
+from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
 
-from dagster_divorder.errors import StoreError
+from dagster_divorder.errors import InputError, StoreError
+from dagster_divorder.settings import Output
 from dagster_divorder.store.arrays import row_array
-from dagster_divorder.store.local import TEMPORARY, explain_os_error, sync_folder, write_atomically
+from dagster_divorder.store.local import (
+    TEMPORARY,
+    LocalStore,
+    explain_os_error,
+    sync_folder,
+    write_where_changed,
+)
+from dagster_divorder.store.pointers import read_pointer, write_pointer
+from dagster_divorder.store.rows import json_lines
 
 MANIFEST = "curated_meta.json"
-JOURNAL = f"{TEMPORARY}journal.json"
-"""Names of the files that a commit adds or removes; there only while it runs, or when it was broken off."""
+RECORDS = re.compile(r"curated(-\d{5,})?\.(jsonl|parquet)")
+"""Names of the files that hold the records."""
+BESIDE = (
+    "ordering_report.html",
+    "cluster_cloud.png",
+    "ordering_animation.mp4",
+    "ordering_animation_umap.mp4",
+)
+"""What is written next to an output and is no part of it."""
+LEDGERS = "outputs"
 REHASH_BYTES = 10 << 30
 """An output up to this size is read again to see that it is still whole; of a larger one sizes are compared."""
 
 ROW_GROUP = 1 << 20
 """Rows that a reader of a Parquet file of numbers takes at once."""
+
+
+def _is_file_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+        raise ValueError("expected the name of a file in the output folder")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_is_file_name)]
+Hex = Annotated[str, StringConstraints(pattern="^[0-9a-f]+$")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _Owner(_Strict):
+    id: Hex
+    path: str
+
+
+class _Entry(_Strict):
+    bytes: NonNegativeInt
+    sha256: Hex
+
+
+class _Delta(_Strict):
+    new_documents: NonNegativeInt
+    reused_documents: NonNegativeInt
+    dropped_documents: NonNegativeInt
+
+
+class _Manifest(_Strict):
+    """What of a manifest is read back."""
+
+    key: Hex
+    store: _Owner
+    ids: Annotated[str, StringConstraints(pattern=r"^stages/curated_output/\w+\.\w+\.safetensors$")]
+    delta: _Delta
+    files: dict[FileName, _Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Names of the files that a store has written, or is about to write, into a folder."""
+
+    folder: str
+    files: list[FileName]
+
+
+def ours(store: LocalStore, folder: Path) -> set[str]:
+    """Names in an output folder that are this store's to overwrite and to remove.
+
+    Raises:
+        InputError: the folder holds the output of another store.
+    """
+    manifest = read_manifest(folder)
+    owner = manifest["store"] if manifest else None
+    # A store that was deleted and made anew in its place goes on with its output; so does one that was moved.
+    is_owner = owner is not None and (
+        owner["id"] == store.id or owner["path"] == os.path.realpath(store.root)
+    )
+    if owner is not None and not is_owner:
+        raise InputError(
+            f"output.path {folder} holds the output of another store, {owner['path']}; an output belongs to one store: "
+            f"set output.path to another folder, or move what is in {folder} away"
+        )
+    by_manifest = {*manifest["files"], MANIFEST, *BESIDE} if manifest else set()
+    return by_manifest | _read_ledger(store, folder)
+
+
+def refuse_strangers(store: LocalStore, folder: Path, wanted: Callable[[str], object]) -> None:
+    """Make sure that writing the `wanted` names into an output folder overwrites nothing that is not this store's.
+
+    Raises:
+        InputError: a file of one of these names is there that this store has not written, or the folder holds the
+            output of another store.
+    """
+    try:
+        there = sorted(path.name for path in folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise explain_os_error(error, folder) from error
+    mine = ours(store, folder)
+    if strangers := [name for name in there if wanted(name) and name not in mine]:
+        raise InputError(
+            f"{folder / strangers[0]} is there and was not written by this store; output.path has to be a folder in "
+            "which no such file is overwritten: move it away, or set output.path to another folder"
+        )
+
+
+def refuse_foreign_files(store: LocalStore, output: Output) -> None:
+    """`refuse_strangers` for all that a run with these settings writes; to be asked before anything is computed."""
+    names = {MANIFEST, "order.npy", "packed_sequences.parquet", "sequence_order.npy", "rejects.jsonl"}
+    names |= {"token_counts.npy", "embeddings.npy"} if output.sidecars else set()
+    names |= {"ordering_comparison.png"} if output.plot else set()
+    refuse_strangers(store, output.path, lambda name: name in names or RECORDS.fullmatch(name))
+
+
+def write_beside(store: LocalStore, folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files of BESIDE next to an output, those that do not hold just that already.
+
+    Raises:
+        InputError: as `refuse_strangers`.
+    """
+    refuse_strangers(store, folder, files.__contains__)
+    _note(store, folder, files)
+    for name, data in files.items():
+        write_where_changed(folder / name, data)
+
+
+def _ledger_file(folder: Path) -> str:
+    return f"{LEDGERS}/{xxhash.xxh3_128_hexdigest(os.fsencode(os.path.realpath(folder)))}.json"
+
+
+def _read_ledger(store: LocalStore, folder: Path) -> set[str]:
+    ledger = read_pointer(store, _ledger_file(folder), Ledger)
+    return set(ledger.files) if ledger else set()
+
+
+def _note(store: LocalStore, folder: Path, names: Collection[str], *, only: bool = False) -> None:
+    """Add names to the ledger of a folder, or make them the `only` ones."""
+    before = _read_ledger(store, folder)
+    after = set(names) if only else before | set(names)
+    if after != before:
+        write_pointer(store, _ledger_file(folder), Ledger(os.path.realpath(folder), sorted(after)))
 
 
 @dataclass(slots=True)
@@ -45,6 +195,7 @@ class OutputFolder:
     output takes about, for the message when the disk is full.
     """
 
+    store: LocalStore
     path: Path
     expected_bytes: int = 0
     staged: dict[str, Path] = field(default_factory=dict)
@@ -86,17 +237,21 @@ class OutputFolder:
             raise explain_os_error(error, self.path / name, self.expected_bytes, what) from error
         return {"bytes": hashed.size, "sha256": hashed.digest.hexdigest()}
 
-    def commit(self, manifest: dict[str, Any]) -> None:
+    def commit(self, about: dict[str, Any]) -> dict[str, Any]:
         """Rename every staged file into place, then the manifest; then remove what only the old one named.
 
+        Returns the manifest: what it says `about` the output, the store and the files.
+
         Raises:
+            InputError: a file would be overwritten that is not this store's.
             StoreError: the disk is full or the folder not writable; the old output is still whole.
         """
-        data = orjson.dumps(manifest, option=orjson.OPT_INDENT_2)
+        owner = {"id": self.store.id, "path": os.path.realpath(self.store.root)}
+        manifest = about | {"store": owner, "files": self.entries}
+        data = orjson.dumps(manifest | {"check": _check(manifest)}, option=orjson.OPT_INDENT_2)
         self._write(MANIFEST, lambda file: file.write(data))
-        before = read_manifest(self.path)
-        touched = _read_journal(self.path) | set((before or {}).get("files", {})) | set(self.entries)
-        write_atomically(self.path / JOURNAL, orjson.dumps(sorted(touched)))
+        refuse_strangers(self.store, self.path, self.staged.__contains__)
+        _note(self.store, self.path, self.staged)
         try:
             for name, temporary in self.staged.items():
                 if name == MANIFEST:
@@ -106,29 +261,22 @@ class OutputFolder:
             sync_folder(self.path)
         except OSError as error:
             raise explain_os_error(error, self.path / name) from error
-        tidy(self.path, self.entries)
+        tidy(self.store, self.path, self.entries)
+        return manifest
 
 
-def tidy(path: Path, files: dict[str, Any]) -> None:
+def tidy(store: LocalStore, path: Path, files: Mapping[str, Any]) -> None:
     """Remove what a broken-off write or commit left in an output folder; `files` are the ones its manifest lists."""
+    kept = {MANIFEST, *files}
+    noted = _read_ledger(store, path)
     try:
-        for name in _read_journal(path) - set(files):
+        for name in noted - kept - {*BESIDE}:
             (path / name).unlink(missing_ok=True)
         _remove_temporary(path)
-        # Nothing is done where nothing is left, so that an output that is up to date may be read-only.
-        if (path / JOURNAL).exists():
-            (path / JOURNAL).unlink()
     except OSError as error:
         raise explain_os_error(error, path) from error
-
-
-def _read_journal(path: Path) -> set[str]:
-    try:
-        return set(orjson.loads((path / JOURNAL).read_bytes()))
-    except FileNotFoundError:
-        return set()
-    except orjson.JSONDecodeError:
-        raise StoreError(f"{path / JOURNAL} is damaged; delete it and run again") from None
+    # Nothing is written where nothing is left over, so that an output that is up to date may be read-only.
+    _note(store, path, kept | (noted & {*BESIDE}), only=True)
 
 
 def _remove_temporary(path: Path) -> None:
@@ -136,7 +284,7 @@ def _remove_temporary(path: Path) -> None:
         if leftover.is_dir():
             # Of a gather, whose thread may be removing files itself.
             shutil.rmtree(leftover, ignore_errors=True)
-        elif leftover.name != JOURNAL:
+        else:
             leftover.unlink(missing_ok=True)
 
 
@@ -175,20 +323,39 @@ class _HashedFile:
 
 
 def read_manifest(path: Path) -> dict[str, Any] | None:
-    """The manifest of an output folder, None if there is none.
+    """The manifest of an output folder; None if there is none that is just what was written, so that what is damaged,
+    or somebody else's, is never half believed.
 
     Raises:
-        StoreError: it is no JSON object.
+        StoreError: it cannot be read.
     """
-    file = path / MANIFEST
-    if not file.exists():
-        return None
     try:
-        manifest = orjson.loads(file.read_bytes())
-        assert isinstance(manifest, dict)
-    except (orjson.JSONDecodeError, AssertionError):
-        raise StoreError(f"{file} is not a manifest; move it away and run again") from None
-    return manifest
+        manifest = orjson.loads((path / MANIFEST).read_bytes())
+        if manifest.pop("check") != _check(manifest):
+            return None
+        _Manifest.model_validate(manifest)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StoreError(f"{path / MANIFEST} cannot be read: {error.strerror}") from error
+    except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValidationError):
+        return None
+    found: dict[str, Any] = manifest
+    return found
+
+
+def _check(manifest: dict[str, Any]) -> str:
+    """sha256 of a manifest without its `check`: of its JSON without spaces, keys sorted."""
+    return hashlib.sha256(orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def is_output(folder: Path) -> bool:
+    """Whether a folder holds an output, of whichever store and version, whole or not."""
+    try:
+        found = orjson.loads((folder / MANIFEST).read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return False
+    return isinstance(found, dict) and {"meta_version", "key", "files"} <= found.keys()
 
 
 def has_files(path: Path, files: dict[str, dict[str, Any]]) -> bool:
@@ -240,8 +407,7 @@ def write_json_rows(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Ca
 
         def write(file: IO[bytes], limit: int = limit) -> None:
             for rows in cut.until(limit):
-                for row in rows.to_pylist():
-                    file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE, default=str))
+                file.write(b"".join([line + b"\n" for line in json_lines(rows)]))
 
         yield write
 

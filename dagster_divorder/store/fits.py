@@ -7,7 +7,7 @@ own, and changing them back finds the old one again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
@@ -42,13 +42,12 @@ def pinned(store: LocalStore, stage: str, recipe: str) -> Fit | None:
 def read_pin(store: LocalStore, name: str) -> Fit | None:
     """The fit that a pointer names, None if there is no such pointer; `pinned` by the pointer's name in the store."""
     try:
-        values = read_pointer(store, name)
+        return read_pointer(store, name, Fit)
     except DamagedFileError:
         raise StoreError(
             f"pin {store.path(name)} is damaged; restore it from a copy, or delete it to fit again (later stages are "
             "then computed again)"
         ) from None
-    return Fit(**values) if values else None
 
 
 def pin(store: LocalStore, stage: str, recipe: str, files: Mapping[str, bytes], reason: str) -> Fit:
@@ -57,7 +56,7 @@ def pin(store: LocalStore, stage: str, recipe: str, files: Mapping[str, bytes], 
     for name, data in files.items():
         # Replaced even where it is there, so that fitting again mends a damaged fit.
         store.put(f"{fit.folder}/{name}", data, replace=True)
-    write_pointer(store, f"pins/{stage}/{recipe}.json", asdict(fit))
+    write_pointer(store, f"pins/{stage}/{recipe}.json", fit)
     return fit
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import xxhash
+from blake3 import blake3
 
 from dagster_divorder.errors import StoreError
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.ids import to_bytes
+from dagster_divorder.store.ids import ID_BYTES, to_bytes
 from dagster_divorder.store.local import LocalStore
 
 DOCUMENTS = "documents"
@@ -34,7 +34,7 @@ def records_folder(key: str) -> str:
 
 def fragment_name(ids: np.ndarray) -> str:
     """Name of the fragment that holds the rows with these ids, uint64 (n, 2)."""
-    return xxhash.xxh3_128_hexdigest(to_bytes(ids))
+    return blake3(to_bytes(ids)).hexdigest(ID_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

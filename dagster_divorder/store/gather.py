@@ -20,7 +20,7 @@ from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.fragments import read_content
-from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.local import TEMPORARY, LocalStore
 from dagster_divorder.store.view import View, offsets
 
 BUCKET_BYTES = 256 << 20
@@ -56,7 +56,7 @@ def _gather(
     cuts = np.searchsorted(ends, np.arange(1, buckets) * (ends[-1] / buckets)) if len(ends) else []
     cuts = np.concatenate([[0], cuts, [len(rows)]]).astype(np.int64)
     del ends
-    with tempfile.TemporaryDirectory(prefix=".tmp-gather-", dir=scratch) as folder:
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=scratch) as folder:
         files = [Path(folder) / str(bucket) for bucket in range(buckets)]
         writers: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
         for positions, at, content in _scattered(store, view, rows, advance):

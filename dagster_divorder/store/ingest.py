@@ -19,7 +19,7 @@ from typing import IO
 import numpy as np
 import orjson
 import pyarrow as pa
-import xxhash
+from blake3 import blake3
 
 from dagster_divorder.errors import InputError, RejectLimitError
 from dagster_divorder.store.arrays import binary_array, row_array
@@ -32,18 +32,18 @@ from dagster_divorder.store.fragments import (
     fragment_name,
     records_folder,
 )
-from dagster_divorder.store.ids import IdIndex, distinct, hash_all, to_bytes, words
+from dagster_divorder.store.ids import ID_BYTES, Content, IdIndex, distinct, hash_all, to_bytes, words
 from dagster_divorder.store.inputs import LineBlock, RowBlock
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.multiset import Multiset, of_lines, of_rows
 from dagster_divorder.store.readings import Reading
 from dagster_divorder.store.records import (
     NOT_JSON,
     parse_lines,
     parse_rows,
     reject_line,
-    row_as_json,
-    row_ids,
 )
+from dagster_divorder.store.rows import row_as_json, row_bytes
 from dagster_divorder.store.view import Fragment, View, offsets
 
 _SHOWN_REJECTS = 10
@@ -71,6 +71,8 @@ class Survey:
     version, whatever the fragments."""
     records: int
     documents: int
+    multiset: Multiset
+    """The accepted records, to be compared with those of an output."""
     rejected: int
     new_records: int
     new_documents: int
@@ -95,9 +97,9 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """How far a reading of the input is: records accepted, records refused, bytes of rejects."""
+    """How far a reading of the input is: the records accepted, how many were refused, bytes of rejects."""
 
-    accepted: int
+    accepted: Multiset
     refused: int
     reject_bytes: int
 
@@ -129,14 +131,15 @@ class Ingest:
         # Of the document rows: sizes in bytes. Of the record rows: the document row of each. In parts, in row order.
         self._document_sizes: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
         self._document_of: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
-        self._version = xxhash.xxh3_128(key.encode())
+        self._version = blake3(key.encode())
         self._load(keep_ids=before is not None)
         self._old_records, self._old_documents = self._records.ids.size, self._documents.ids.size
         self._record_rows: list[np.ndarray] = []
         self._rejects: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
         self._first_rejects: list[str] = []
-        self._rejected = self._accepted = self._partial = 0
-        self._begun = self._whole = _Place(0, 0, 0)
+        self._rejected = self._partial = 0
+        self._accepted = Multiset()
+        self._begun = self._whole = _Place(Multiset(), 0, 0)
         self._readings: list[Reading] = []
         # Not the earlier view itself, which takes 16 bytes a record.
         self._kept_rows = self._records.rows_of(before.view) if before else None
@@ -184,11 +187,12 @@ class Ingest:
             self._readings.append(
                 replace(
                     file.read,
-                    first=self._begun.accepted,
-                    last=self._whole.accepted,
+                    first=self._begun.accepted.records,
+                    last=self._whole.accepted.records,
                     first_reject=self._begun.reject_bytes,
                     last_reject=self._whole.reject_bytes,
                     refused=self._whole.refused - self._begun.refused,
+                    multiset=self._whole.accepted - self._begun.accepted,
                 )
             )
 
@@ -201,7 +205,7 @@ class Ingest:
             rows = self._kept_rows[first : min(first + _KEPT_ROWS, kept.last)]
             self._version.update(to_bytes(self._records.stored_ids[rows]))
             self._record_rows.append(rows)
-        self._accepted += kept.last - kept.first
+        self._accepted += kept.multiset
         for line in self._kept_rejects[kept.first_reject : kept.last_reject].splitlines():
             reject = orjson.loads(line) | {"path": path}
             self._reject(
@@ -220,7 +224,8 @@ class Ingest:
             # A file without rows is refused too if its columns are wrong.
             self._parse(block, np.empty(0, dtype=np.int64))
             return
-        ids = words(hash_all(block.lines) if isinstance(block, LineBlock) else row_ids(block.rows))
+        records: Sequence[Content] = block.lines if isinstance(block, LineBlock) else row_bytes(block.rows)
+        ids = words(hash_all(records))
         once = distinct(ids)
         rows = self._records.ids.find(ids[once.first])
         new = np.flatnonzero(rows < 0)
@@ -232,8 +237,9 @@ class Ingest:
             self._refuse(block, refused)
             accepted = rows >= 0
             rows, ids = rows[accepted], ids[accepted]
+            records = [records[at] for at in np.flatnonzero(accepted).tolist()]
         self._version.update(to_bytes(ids))
-        self._accepted += len(rows)
+        self._accepted += of_lines(records) if isinstance(block, LineBlock) else of_rows(records)
         self._record_rows.append(rows)
 
     def _take_new(self, block: LineBlock | RowBlock, at: np.ndarray, ids: np.ndarray) -> np.ndarray:
@@ -315,10 +321,11 @@ class Ingest:
             used[document_row[rows]] = True
         version = self._version.copy()
         if self._rejected:
-            version.update(xxhash.xxh3_128_digest(self._reject_lines()))
+            version.update(blake3(self._reject_lines()).digest())
         return Survey(
-            version=version.hexdigest(),
-            records=self._accepted,
+            version=version.hexdigest(ID_BYTES),
+            records=self._accepted.records,
+            multiset=self._accepted,
             documents=int(used.sum()),
             rejected=self._rejected,
             new_records=self._records.ids.size - self._old_records,
@@ -328,7 +335,7 @@ class Ingest:
         )
 
     def _check(self, max_reject_share: float) -> None:
-        read = self._accepted + self._rejected
+        read = self._accepted.records + self._rejected
         if self._rejected > max_reject_share * read:
             self.abandon()
             listed = "\n  ".join(self._first_rejects)
@@ -337,7 +344,7 @@ class Ingest:
                 f"input.max_reject_share = {max_reject_share:g} allows; nothing was stored. The first:\n  {listed}\n"
                 "Correct the input (or input.text_field), or raise input.max_reject_share"
             )
-        if not self._accepted:
+        if not self._accepted.records:
             if self._rejected:
                 raise InputError(
                     f"the input holds no records to use: all {read:,} were refused, the first: "

@@ -232,13 +232,18 @@ def read_rows(path: Path, schema: pa.Schema | None) -> Iterator[RowBlock]:
         first = 1
         try:
             for rows in file.iter_batches(batch_size=BLOCK_ROWS):
+                # Of some nested types, such as lists of nulls, Arrow reads fewer values than it counts.
+                rows.validate()
                 yield RowBlock(str(path), rows if rows.schema.equals(found) else rows.cast(found), first)
                 first += rows.num_rows
         except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{path} is damaged after row {first - 1}: {error}") from error
+            raise InputError(
+                f"{path} is damaged after row {first - 1}, or has a type that Arrow cannot read: {error}; "
+                "copy it again, or rewrite it with other types"
+            ) from error
         if first == 1:
             # Even without rows its columns count: as the first file's, and as ones that may be wrong.
-            empty = [pa.array([], field.type) for field in found]
+            empty = [pa.nulls(0, field.type) for field in found]
             yield RowBlock(str(path), pa.RecordBatch.from_arrays(empty, schema=found), first)
 
 
@@ -265,9 +270,28 @@ def _without_views(schema: pa.Schema) -> pa.Schema:
     """String views, of which Arrow takes no rows, as strings: a Parquet file holds the same for either."""
     import pyarrow as pa
 
-    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-    fields = [field.with_type(plain.get(field.type, field.type)) for field in schema]
-    return pa.schema(fields, metadata=schema.metadata)
+    return pa.schema([_without_view(field) for field in schema], metadata=schema.metadata)
+
+
+def _without_view(field: pa.Field) -> pa.Field:
+    import pyarrow as pa
+
+    of = field.type
+    if pa.types.is_string_view(of):
+        of = pa.large_string()
+    elif pa.types.is_binary_view(of):
+        of = pa.large_binary()
+    elif pa.types.is_struct(of):
+        of = pa.struct([_without_view(child) for child in of])
+    elif pa.types.is_map(of):
+        of = pa.map_(_without_view(of.key_field), _without_view(of.item_field))
+    elif pa.types.is_large_list(of):
+        of = pa.large_list(_without_view(of.value_field))
+    elif pa.types.is_fixed_size_list(of):
+        of = pa.list_(_without_view(of.value_field), of.list_size)
+    elif pa.types.is_list(of):
+        of = pa.list_(_without_view(of.value_field))
+    return field.with_type(of)
 
 
 def _describe(schema: pa.Schema) -> str:

@@ -3,9 +3,10 @@
 Guarantee: a name is either absent or complete. `put` writes under a temporary name, flushes to disk and renames, so
 neither a killed process nor a full disk leaves a half-written file under its name.
 
-A *sealed* name carries the xxh3-128 of its bytes, `<key>.<32 hex digits>.<ext>`: a damaged file is found when it is
-read, and whether a result is present is one listing of its folder. A damaged or missing file raises DamagedFileError,
-which `pipeline.repair` answers where the file can be made again.
+A *sealed* name carries the xxh3-128 of its folder, key, extension and bytes, `<key>.<32 hex digits>.<ext>`: a damaged
+file, or one that lies under another's name, is found when it is read, and whether a result is present is one listing of
+its folder. A damaged or missing file raises DamagedFileError, which `pipeline.repair` answers where the file can be
+made again.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ import xxhash
 
 from dagster_divorder.errors import DamagedFileError, DiskFullError, StoreBusyError, StoreError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+FORMAT = "divorder store"
 FORMAT_FILE = "format.json"
 LEASE_FILE = "lease"
-TEMPORARY = ".tmp-"
+TEMPORARY = ".divorder-tmp-"
+"""How names of half-written files begin; no other program's do."""
 SCRATCH = "scratch"
 
 Bytes = bytes | bytearray | memoryview
@@ -39,103 +42,189 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk or quota."""
 
 
+_HASH = "[0-9a-f]{32}"
+_FOLDERS = "|".join(
+    [
+        "(views|readings|rejects|schemas)",
+        rf"(documents|records/{_HASH})(/index)?",
+        r"stages/[a-z_]+(/[\w-]+)?",
+    ]
+)
+_OURS = re.compile(
+    "|".join(
+        [
+            FORMAT_FILE.replace(".", r"\."),
+            LEASE_FILE,
+            rf"({_FOLDERS})/[\w-]+\.{_HASH}\.[a-z0-9]+",
+            rf"fits/[a-z_]+/{_HASH}/[\w.-]+",
+            r"(receipts|history|outputs)/\w+\.json|pins/[a-z_]+/[\w-]+\.json",
+            rf"results/embeddings-{_HASH}\.npy",
+            rf"([\w/-]+/)?{re.escape(TEMPORARY)}[0-9a-f]{{16}}",
+        ]
+    )
+)
+"""Names that this package writes into a store. What has none of them is somebody else's, and never touched."""
+
+
 class LocalStore:
-    """A store in a local folder, made on first use.
+    """A store in a local folder: one that is new, empty, or a store already, never one with files of others in it.
 
     Raises:
-        StoreError: the folder cannot be made or written, or was written by a newer version of this package.
+        StoreError: the folder holds other files, cannot be made or written, or is a store of another version.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
 
-    def open(self) -> LocalStore:
-        """Make the folder if it is missing, check its format version, and return self."""
-        marker = self.root / FORMAT_FILE
-        if marker.exists():
-            version = self._format_version()
-            if version != FORMAT_VERSION:
-                raise StoreError(
-                    f"store {self.root} has format version {version}, this package reads version {FORMAT_VERSION}; "
-                    "install the version that wrote it, or set store.path to a new folder"
-                )
-            return self
-        self.put(FORMAT_FILE, orjson.dumps({"version": FORMAT_VERSION}))
+    def open(self, *, create: bool = True) -> LocalStore:
+        """Check that the folder is a store of this version and return self; make it where it is none yet and `create`.
+
+        Without `create` a folder that is not there is an empty store.
+        """
+        try:
+            names = set(os.listdir(self.root))
+        except (FileNotFoundError, NotADirectoryError):
+            names = set()
+        except OSError as error:
+            raise explain_os_error(error, self.root) from error
+        if FORMAT_FILE in names:
+            self._about()
+        # A store that another process is just making may have its lease before its format.
+        elif others := sorted(n for n in names if n != LEASE_FILE and not n.startswith(TEMPORARY)):
+            raise StoreError(
+                f"store.path {self.root} is a folder with other files in it ({others[0]}), and no store; expected a "
+                "new or empty folder, or a store: set store.path to one"
+            )
+        elif create:
+            about = {"format": FORMAT, "version": FORMAT_VERSION, "id": secrets.token_hex(16)}
+            self.put(FORMAT_FILE, orjson.dumps(about))
         return self
 
     @property
     def id(self) -> str:
-        """Tells this store from others: what its marker says, else its place."""
-        try:
-            return str(orjson.loads(self.read(FORMAT_FILE))["id"])
-        except (StoreError, orjson.JSONDecodeError, KeyError, TypeError):
-            return str(self.root.resolve())
+        """32 hex digits, drawn when the store was made; empty where there is none yet."""
+        found: str = self._about()["id"] if self.exists(FORMAT_FILE) else ""
+        return found
 
-    def _format_version(self) -> Any:
+    def _about(self) -> dict[str, Any]:
+        """What the format file says.
+
+        Raises:
+            StoreError: it is not one of this version.
+        """
         data = self.read(FORMAT_FILE)
-        try:
-            return orjson.loads(data)["version"]
-        except (orjson.JSONDecodeError, KeyError, TypeError):
+        about = _json_object(data)
+        version = about.get("version")
+        if about.get("format", FORMAT) != FORMAT or not isinstance(version, int):
             raise StoreError(
-                f"{self.root / FORMAT_FILE} is damaged: it holds {data[:40]!r}, expected "
-                f'{{"version":{FORMAT_VERSION}}}; delete it if this version of the package wrote the store, '
-                "or set store.path to a new folder"
-            ) from None
+                f"{self.root / FORMAT_FILE} is damaged or belongs to another program: it holds {data[:40]!r}, "
+                f'expected {{"format":"{FORMAT}","version":{FORMAT_VERSION},...}}; restore it from a copy, or set '
+                "store.path to a new folder"
+            )
+        if version != FORMAT_VERSION:
+            raise StoreError(
+                f"store {self.root} has format version {version}, this package reads version {FORMAT_VERSION}; "
+                "install the version that wrote it, or set store.path to a new folder, where everything is computed "
+                "again"
+            )
+        if not re.fullmatch("[0-9a-f]{32}", str(about.get("id"))):
+            raise StoreError(
+                f"{self.root / FORMAT_FILE} is damaged: its id is {about.get('id')!r}, expected 32 hex digits; restore "
+                "it from a copy, or set store.path to a new folder"
+            )
+        return about
 
     def path(self, name: str) -> Path:
+        """Where a name lies.
+
+        Raises:
+            StoreError: the name, which may come from a file that was tampered with, leads out of the store.
+        """
+        parts = name.split("/")
+        if not all(parts) or not {".", ".."}.isdisjoint(parts) or "\0" in name:
+            raise StoreError(
+                f"a file of store {self.root} names {name!r}, which is no name inside it; restore the store from a "
+                "copy, or delete it: a run then computes everything again"
+            )
         return self.root / name
 
     def exists(self, name: str) -> bool:
-        return (self.root / name).exists()
+        return self.path(name).exists()
 
     def list(self, folder: str) -> list[str]:
         """Names of the complete files directly in a folder, sorted; none if the folder is missing."""
         try:
-            with os.scandir(self.root / folder) as entries:
+            with os.scandir(self.path(folder)) as entries:
                 return sorted(
                     f"{folder}/{entry.name}"
                     for entry in entries
                     if entry.is_file() and not entry.name.startswith(TEMPORARY)
                 )
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def folders(self, folder: str) -> Names:
         """Names of the folders directly in a folder, sorted; none if it is missing."""
         try:
-            with os.scandir(self.root / folder) as entries:
+            with os.scandir(self.path(folder)) as entries:
                 return sorted(f"{folder}/{entry.name}" for entry in entries if entry.is_dir())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def read(self, name: str) -> bytes:
+        path = self.path(name)
         try:
-            return (self.root / name).read_bytes()
+            return path.read_bytes()
         except FileNotFoundError:
-            message = f"{self.root / name} is missing; run the pipeline again to make it"
-            raise DamagedFileError(message, name) from None
+            raise DamagedFileError(f"{path} is missing; run the pipeline again to make it", name) from None
         except OSError as error:
-            raise StoreError(f"{self.root / name} cannot be read: {error.strerror}") from error
+            raise StoreError(f"{path} cannot be read: {error.strerror}") from error
 
     def put(
         self, name: str, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any], *, replace: bool = False
     ) -> str:
         """Write a file whole or not at all. A name that exists already is left as it is unless `replace`."""
-        target = self.root / name
+        target = self.path(name)
         if not replace and target.exists():
             return name
         write_atomically(target, data)
         return name
 
     def delete(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            (self.root / name).unlink()
+        """Remove a file, and the folders that it leaves empty."""
+        path = self.path(name)
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a folder that is not empty
+            while (path := path.parent) != self.root:
+                path.rmdir()
+
+    def files(self) -> dict[str, int]:
+        """Name -> bytes of every file that this package has written, half-written ones too.
+
+        A folder may have come to hold other files, wherever they are from; they are nobody's business here.
+        """
+        found: dict[str, int] = {}
+        pending = [""]
+        while pending:
+            folder = pending.pop()
+            with (
+                contextlib.suppress(FileNotFoundError, NotADirectoryError),
+                os.scandir(self.root / folder) as entries,
+            ):
+                for entry in entries:
+                    name = f"{folder}{entry.name}"
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(f"{name}/")
+                    elif _OURS.fullmatch(name):
+                        found[name] = entry.stat().st_size
+        return dict(sorted(found.items()))
 
     # Sealed files -------------------------------------------------------------------------------------------------
 
     def seal(self, folder: str, key: str, data: Bytes, extension: str) -> str:
-        """Put bytes under a name that carries their hash."""
-        return self.put(f"{folder}/{key}.{xxhash.xxh3_128_hexdigest(data)}.{extension}", data)
+        """Put bytes under a name that carries the hash of them and of itself."""
+        prefix = f"{folder}/{key}"
+        return self.put(f"{prefix}.{_seal(prefix, extension, data)}.{extension}", data)
 
     def sealed(self, folder: str) -> dict[str, str]:
         """Key -> name of the sealed files in a folder (the first by name if a key is there twice).
@@ -152,14 +241,14 @@ class LocalStore:
         """Read a sealed file.
 
         Raises:
-            DamagedFileError: the bytes are not the ones that were written.
+            DamagedFileError: the bytes are not the ones that were written under this name.
         """
         data = self.read(name)
-        expected = name.rsplit(".", 2)[1]
-        found = xxhash.xxh3_128_hexdigest(data)
+        prefix, expected, extension = name.rsplit(".", 2)
+        found = _seal(prefix, extension, data)
         if found != expected:
             raise DamagedFileError(
-                f"{self.root / name} is damaged: its content hashes to {found}, its name says {expected}; "
+                f"{self.root / name} is damaged: its name and content hash to {found}, expected {expected}; "
                 "delete the file and run again, it is then made anew",
                 name,
             )
@@ -173,8 +262,9 @@ class LocalStore:
 
         Raises:
             StoreBusyError: another run holds it and `wait` is False.
-            StoreError: the store's folder cannot be made or written.
+            StoreError: the store's folder cannot be made or written, or `open` refuses it.
         """
+        self.open(create=False)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.root / LEASE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -209,7 +299,7 @@ class LocalStore:
         Raises:
             StoreError: the folder cannot be made; DiskFullError also where the disk is full meanwhile.
         """
-        folder = self.root / SCRATCH / secrets.token_hex(8)
+        folder = self.root / SCRATCH / f"{TEMPORARY}{secrets.token_hex(8)}"
         try:
             folder.mkdir(parents=True)
         except OSError as error:
@@ -226,8 +316,13 @@ class LocalStore:
     def clear_scratch(self) -> None:
         """Remove what killed processes left in `scratch`. For who holds the lease: nobody else uses it then."""
         for name in self.folders(SCRATCH):
-            if re.fullmatch(r"[0-9a-f]{16}", name.rpartition("/")[2]):
-                shutil.rmtree(self.root / name, ignore_errors=True)
+            if name.startswith(f"{SCRATCH}/{TEMPORARY}"):
+                shutil.rmtree(self.path(name), ignore_errors=True)
+
+
+def _seal(prefix: str, extension: str, data: Bytes) -> str:
+    name = xxhash.xxh3_64_intdigest(f"{prefix}.{extension}".encode())
+    return xxhash.xxh3_128_hexdigest(data, seed=name)
 
 
 class _Sealed(dict[str, str]):
@@ -242,6 +337,25 @@ class _Sealed(dict[str, str]):
         raise DamagedFileError(
             f"{self._store.path(name)}.* is missing; run the pipeline again to make it", name
         )
+
+
+def is_store(folder: Path) -> bool:
+    """Whether a folder is a store, of whatever version."""
+    try:
+        about = _json_object((folder / FORMAT_FILE).read_bytes())
+    except OSError:
+        return False
+    # Version 1 did not name the format.
+    return about.get("format", FORMAT if set(about) == {"version"} else None) == FORMAT
+
+
+def _json_object(data: bytes) -> dict[str, Any]:
+    """The JSON object that bytes hold, an empty one where they hold none."""
+    try:
+        found = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def write_where_changed(target: Path, data: bytes) -> None:

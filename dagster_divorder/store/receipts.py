@@ -1,12 +1,12 @@
 """Receipts: what each stage last made, from what, and where it lies. One JSON file a stage, replaced at its end.
 
-Beside them a history of the last `HISTORY` different results of each stage, for plans: what was made with other
-settings may still be there.
+Beside them a history of the last `HISTORY` different results of each stage: what of them is a whole-corpus result stays
+in the store, so that switching settings back is free; what is older is retired, so that appends do not fill the disk.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagster_divorder.errors import DamagedFileError
@@ -15,7 +15,7 @@ from dagster_divorder.store.pointers import read_pointer, write_pointer
 
 FOLDER = "receipts"
 HISTORY_FOLDER = "history"
-HISTORY = 32
+HISTORY = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +36,13 @@ class Receipt:
     report: dict[str, Any] = field(default_factory=dict)
 
     def save(self, store: LocalStore) -> None:
-        write_pointer(store, f"{FOLDER}/{self.stage}.json", asdict(self))
+        write_pointer(store, f"{FOLDER}/{self.stage}.json", self)
         made = Made(self.recipe, self.version, self.uses, self.files)
         known = load_history(store, self.stage)
         if known[-1:] != [made]:
             # The same result in other files, as after merging, takes the place of what it was in.
             others = [entry for entry in known if replace(entry, files=self.files) != made]
-            entries = [asdict(entry) for entry in [*others, made][-HISTORY:]]
-            write_pointer(store, history_file(self.stage), {"made": entries})
+            write_pointer(store, history_file(self.stage), History([*others, made][-HISTORY:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +55,13 @@ class Made:
     files: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a stage made, oldest first."""
+
+    made: list[Made]
+
+
 def history_file(stage: str) -> str:
     """Name in the store of a stage's history."""
     return f"{HISTORY_FOLDER}/{stage}.json"
@@ -64,10 +70,10 @@ def history_file(stage: str) -> str:
 def load_history(store: LocalStore, stage: str) -> list[Made]:
     """The last results of a stage, oldest first; none where the file is damaged, since no result depends on it."""
     try:
-        values = read_pointer(store, history_file(stage))
+        history = read_pointer(store, history_file(stage), History)
     except DamagedFileError:
         return []
-    return [Made(**entry) for entry in values["made"]] if values else []
+    return history.made if history else []
 
 
 def load_receipt(store: LocalStore, stage: str) -> Receipt | None:
@@ -76,5 +82,4 @@ def load_receipt(store: LocalStore, stage: str) -> Receipt | None:
     Raises:
         DamagedFileError: it is not what was written.
     """
-    values = read_pointer(store, f"{FOLDER}/{stage}.json")
-    return Receipt(**values) if values else None
+    return read_pointer(store, f"{FOLDER}/{stage}.json", Receipt)

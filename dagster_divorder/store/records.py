@@ -1,4 +1,4 @@
-"""Records to ids and texts: what a record is called, which document it holds, or why it is refused."""
+"""Records to texts: which document a record holds, or why it is refused."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
-import xxhash
 
 from dagster_divorder.errors import InputError
+from dagster_divorder.store.arrays import row_array
+from dagster_divorder.store.rows import is_text
 
 NOT_JSON = "not valid JSON"
 """How the reason begins where no parser reads a line: the last one of a growing file may still be being written."""
@@ -62,43 +63,37 @@ def parse_rows(rows: pa.RecordBatch, text_field: str) -> tuple[list[bytes | None
     value_type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not is_text(value_type):
         raise InputError(f"input.text_field: column {text_field!r} has type {column.type}, expected strings")
-    unreadable = _invalid_text(rows)
+    invalid = _invalid_rows(rows, text_field)
     texts: list[bytes | None] = []
     reasons: list[str] = []
     for at, value in enumerate(column.cast(value_type).cast(pa.large_binary()).to_pylist()):
-        reason = "null text" if value is None else "" if value else "empty text"
-        if at in unreadable:
-            what = "text" if unreadable[at] == text_field else f"column {unreadable[at]!r}"
-            reason = f"{what} is not valid UTF-8"
+        reason = invalid.get(at) or ("null text" if value is None else "" if value else "empty text")
         if reason:
             reasons.append(reason)
         texts.append(None if reason else value)
     return texts, reasons
 
 
-def is_text(of: pa.DataType) -> bool:
-    """Whether a type is one of Arrow's string types."""
-    return pa.types.is_string(of) or pa.types.is_large_string(of) or pa.types.is_string_view(of)
-
-
-def _invalid_text(rows: pa.RecordBatch) -> dict[int, str]:
-    """Row -> the first column in which it holds bytes that are no UTF-8 (Parquet does not promise that)."""
+def _invalid_rows(rows: pa.RecordBatch, text_field: str) -> dict[int, str]:
+    """Row -> what is wrong with the first column that holds what its type does not allow, such as bytes that are no
+    UTF-8 or a time of 25 hours: a Parquet file does not promise that there is none."""
     found: dict[int, str] = {}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        if not _is_valid(column):
+        if _fault(column):
+            what = "text" if name == text_field else f"column {name!r}"
             plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
             # Taken, not sliced: a slice of a nested column is checked with all of its values.
-            bad = [at for at in range(len(plain)) if not _is_valid(plain.take(pa.array([at])))]
-            found = dict.fromkeys(bad, name) | found
+            faults = ((at, _fault(plain.take(row_array(np.array([at]))))) for at in range(len(plain)))
+            found = {at: f"{what} {fault}" for at, fault in faults if fault} | found
     return found
 
 
-def _is_valid(column: pa.Array) -> bool:
+def _fault(column: pa.Array) -> str:
     try:
         column.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
+    except pa.ArrowInvalid as error:
+        return "is not valid UTF-8" if "UTF8" in str(error) else f"is not valid: {error}"
+    return ""
 
 
 def _text_fault(text: Any, text_field: str) -> str:
@@ -110,65 +105,6 @@ def _text_fault(text: Any, text_field: str) -> str:
 def _json_type(value: Any) -> str:
     names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
     return names.get(type(value), "number")
-
-
-def row_ids(rows: pa.RecordBatch) -> bytes:
-    """Concatenated 16-byte ids of Parquet rows: equal rows of equal schemas have equal ids.
-
-    Each column gives every row a fixed number of bytes (a validity byte, then the value, or the hash of a value of
-    varying length); a row's id is the hash of these under the schema.
-    """
-    parts = [_column_bytes(column) for column in rows.columns]
-    matrix = np.concatenate(parts, axis=1) if parts else np.empty((rows.num_rows, 0), dtype=np.uint8)
-    width = matrix.shape[1]
-    data = memoryview(np.ascontiguousarray(matrix).tobytes())
-    seed = xxhash.xxh3_64_intdigest(str(rows.schema.remove_metadata()).encode())
-    return b"".join(
-        [
-            xxhash.xxh3_128_digest(data[row * width : (row + 1) * width], seed=seed)
-            for row in range(rows.num_rows)
-        ]
-    )
-
-
-def _column_bytes(column: pa.Array) -> np.ndarray:
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), dtype=np.uint8)[:, None]
-    value_type = column.type
-    if pa.types.is_integer(value_type) or pa.types.is_floating(value_type) or pa.types.is_boolean(value_type):
-        values = column.fill_null(pa.scalar(0).cast(value_type)).to_numpy(zero_copy_only=False)
-        raw = np.ascontiguousarray(values).view(np.uint8).reshape(len(column), -1)
-        return np.concatenate([valid, raw], axis=1)
-    if is_text(value_type):
-        column = column.cast(pa.large_binary())
-    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        encoded = [value or b"" for value in column.to_pylist()]
-    else:
-        encoded = [_spelled(value) for value in column]
-    digests = b"".join([xxhash.xxh3_128_digest(value) for value in encoded])
-    raw = np.frombuffer(digests, dtype=np.uint8).reshape(len(column), 16)
-    return np.concatenate([valid, raw], axis=1)
-
-
-def _spelled(value: pa.Scalar) -> bytes:
-    try:
-        return repr(value.as_py()).encode()
-    except UnicodeDecodeError:
-        return b"not valid UTF-8"  # refused by parse_rows, so that it need not tell two rows apart
-
-
-def row_as_json(row: pa.RecordBatch) -> bytes:
-    """One Parquet row as JSON for people to read: bytes that are no text escaped, types that JSON lacks spelled out."""
-    values = {}
-    for name, column in zip(row.schema.names, row.columns, strict=True):
-        if _is_valid(column):
-            values[name] = column.to_pylist()[0]
-        elif is_text(column.type):
-            values[name] = column.cast(pa.large_binary()).to_pylist()[0].decode(errors="backslashreplace")
-        else:
-            values[name] = "(holds text that is not valid UTF-8)"
-    return orjson.dumps(values, default=repr, option=orjson.OPT_NON_STR_KEYS)
 
 
 def reject_line(path: str, place: dict[str, int], reason: str, raw: bytes) -> bytes:

@@ -31,7 +31,7 @@ class StageFiles:
 
     def put(self, fragment: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Store a fragment's result; arrays have one row a row of the fragment, or as the stage says."""
-        self.store.seal(self.folder, fragment, pack(arrays), "safetensors")
+        put_arrays(self.store, self.folder, fragment, arrays)
 
     def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[Fragment, dict[str, np.ndarray]]]:
         """Results fragment by fragment, in the order given.
@@ -64,6 +64,11 @@ class StageFiles:
         path = self.store.path(name)
         try:
             with open(path, "rb") as file:
-                return unpack_some(file, columns)
+                return unpack_some(file, columns, name.rsplit(".", 2)[0])
         except (OSError, ValueError) as error:
             raise DamagedFileError(f"{path} is damaged: {error}; delete it and run again", name) from error
+
+
+def put_arrays(store: LocalStore, folder: str, fragment: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Store a fragment's result in a folder of results."""
+    store.seal(folder, fragment, pack(arrays, f"{folder}/{fragment}"), "safetensors")

@@ -51,8 +51,8 @@ def output_of(config: Path) -> dict[str, Any]:
     folder = config.parent / "curated"
     found: dict[str, Any] = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
     meta = orjson.loads(found["curated_meta.json"])
-    # The key, which is part of the name of the ids, hashes the output's path.
-    for name in ("seconds", "delta", "key", "ids"):
+    # The key, which is part of the name of the ids, hashes the output's path; each store has an id of its own.
+    for name in ("seconds", "delta", "key", "ids", "store", "check"):
         del meta[name]
     meta["input"]["files"] = [Path(path).name for path in meta["input"]["files"]]
     return {**found, "curated_meta.json": meta}

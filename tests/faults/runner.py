@@ -41,8 +41,8 @@ class Runner:
         """Run to the end, or to the kill that `job` orders; the exit status, -9 if killed.
 
         `stop` (event number from 0, "half" | "before" | "after"), or `after` (seconds): where to kill; `constants`:
-        more of them to set. The events and the names put into the store go to `log`, a line each, what the run prints
-        to `log`.out.
+        more of them to set; `command`: what `divorder` is to do, by default `run`. The events and the names put into
+        the store go to `log`, a line each, what the run prints to `log`.out.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps({"config": str(config), "log": str(log), **job}) + "\n")
@@ -100,7 +100,7 @@ def _child(job: dict[str, Any]) -> None:
         _watch(log, os.path.dirname(job["config"]), job.get("stop"))
         from dagster_divorder.cli import main
 
-        status = main(["--config", job["config"], "run"])
+        status = main(["--config", job["config"], *job.get("command", "run").split()])
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException:

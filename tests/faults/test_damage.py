@@ -152,6 +152,50 @@ def test_what_can_be_made_again_is(
     assert "(unchanged, " in said
 
 
+def swap(one: Path, other: Path) -> tuple[Path, Path]:
+    """Two sealed files under each other's keys, each with the hash that its content was stored under."""
+    keys, endings = zip(*(path.name.split(".", 1) for path in (one, other)), strict=True)
+    moved = [
+        path.with_name(f"{key}.{end}")
+        for path, key, end in zip((one, other), keys, endings[::-1], strict=True)
+    ]
+    contents = [one.read_bytes(), other.read_bytes()]
+    one.unlink()
+    other.unlink()
+    for path, content in zip(moved, contents[::-1], strict=True):
+        path.write_bytes(content)
+    return moved[0], moved[1]
+
+
+FRAGMENTS = [case for case in MADE_AGAIN if case[0].endswith(("*/*", "documents/*.arrow", "index/*"))]
+
+
+@pytest.mark.parametrize(("pattern", "event"), FRAGMENTS, ids=[pattern for pattern, _ in FRAGMENTS])
+def test_fragments_under_each_others_names_are_found(
+    pattern: str, event: Callable[[Path], None], folder: Path, runner: Runner, expected: dict[str, Any]
+) -> None:
+    one, other, *_ = sorted((folder / "store").glob(pattern))
+    moved = swap(one, other)
+    event(folder)
+    status = runner.run(folder / "divorder.toml", folder / "log")
+    said = (folder / "log.out").read_text()
+    assert status == 0, said
+    for path in moved:
+        assert f"{path} is damaged" in said
+    assert differing(folder / "divorder.toml", expected[event.__name__]) == []
+
+
+def test_a_receipt_in_place_of_another_is_found(
+    folder: Path, runner: Runner, expected: dict[str, Any]
+) -> None:
+    receipts = folder / "store/receipts"
+    shutil.copy(receipts / "clusters.json", receipts / "raw_docs.json")
+    lose_output(folder)
+    assert runner.run(folder / "divorder.toml", folder / "log") == 0
+    assert "raw_docs.json is damaged" in (folder / "log.out").read_text()
+    assert differing(folder / "divorder.toml", expected["lose_output"]) == []
+
+
 def test_several_damaged_files_are_mended_in_one_run(
     folder: Path, runner: Runner, expected: dict[str, Any]
 ) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.settings import Settings
+from dagster_divorder.store.local import TEMPORARY
 from tests.conftest import TOPICS, topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of
 from tests.faults.runner import Runner
@@ -111,7 +112,7 @@ def spread(numbers: list[int], count: int) -> list[int]:
 def finished_fragments(store: Path) -> set[str]:
     """Names of the per-fragment files in a store, of fragments only those that are complete."""
     names = {path.relative_to(store).as_posix() for path in store.rglob("*") if path.is_file()}
-    fragments = {name for name in names if name.startswith(PER_FRAGMENT) and "/.tmp-" not in name}
+    fragments = {name for name in names if name.startswith(PER_FRAGMENT) and TEMPORARY not in name}
     indexed = {Path(name).name.split(".")[0] for name in fragments if "/index/" in name}
     return {
         name for name in fragments if name.startswith("stages/") or Path(name).name.split(".")[0] in indexed

@@ -83,9 +83,9 @@ def test_a_folder_where_an_output_file_should_be(config: Path, tmp_path: Path, r
 def test_a_store_of_a_newer_version(config: Path, tmp_path: Path, runner: Runner) -> None:
     assert runner.run(config, tmp_path / "log") == 0
     before = output_of(config)
-    (tmp_path / "store/format.json").write_text('{"version": 999}')
+    (tmp_path / "store/format.json").write_text('{"format": "divorder store", "version": 999}')
     said = fails(config, runner)
-    assert "format version 999, this package reads version 1; install the version that wrote it" in said
+    assert "format version 999, this package reads version 2; install the version that wrote it" in said
     assert output_of(config) == before
 
 
@@ -94,5 +94,5 @@ def test_an_output_manifest_that_is_none_is_not_overwritten(
 ) -> None:
     (tmp_path / "curated").mkdir()
     (tmp_path / "curated/curated_meta.json").write_text("my own notes")
-    assert "curated/curated_meta.json is not a manifest; move it away and run again" in fails(config, runner)
+    assert "curated/curated_meta.json is there and was not written by this store" in fails(config, runner)
     assert (tmp_path / "curated/curated_meta.json").read_text() == "my own notes"

@@ -358,6 +358,7 @@ class Law(RuleBasedStateMachine):
             output={"path": self.folder / "fresh_out"},
             clusters={"refit": "never"},
         )
+        LocalStore(fresh.store.path).open()
         for part in ("fits", "pins"):
             shutil.copytree(self.store.root / part, fresh.store.path / part)
         with pytest.MonkeyPatch.context() as patch:

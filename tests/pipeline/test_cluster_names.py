@@ -115,8 +115,8 @@ def test_names_stay_when_documents_are_appended_and_only_new_examples_are_read(
         update={"store": settings.store.model_copy(update={"path": tmp_path / "fresh"})}
     )
     monkeypatch.setattr(module, "load_receipt", lambda store, stage: None)
+    LocalStore(tmp_path / "fresh").open()
     for name in ("fits", "pins"):
-        (tmp_path / "fresh").mkdir(exist_ok=True)
         (tmp_path / "fresh" / name).symlink_to(tmp_path / "store" / name)
     assert table_of(fresh) == after, "what was kept is what is read"
 

@@ -112,24 +112,6 @@ def test_the_same_bytes_elsewhere_give_the_same_fit_and_results(
     assert second["token_counts"].report["new_documents"] == 0
 
 
-def test_a_fit_that_an_earlier_version_made_stays_in_use(settings: Settings, folder: Path) -> None:
-    """It holds the place of the checkpoint, and its receipt no times."""
-    import orjson
-
-    from dagster_divorder.pipeline.base_model import INFO
-    from dagster_divorder.store.fits import pin, pinned, read_fit
-    from dagster_divorder.store.local import LocalStore
-
-    run(settings)
-    store, recipe = LocalStore(settings.store.path), settings.recipe("base_model")
-    fit = pinned(store, "base_model", recipe)
-    assert fit
-    files = read_fit(store, fit)
-    info = {"base": str(folder), "directory": str(folder), **orjson.loads(files[INFO])}
-    old = pin(store, "base_model", recipe, {**files, INFO: orjson.dumps(info)}, "older")
-    assert run(settings)["base_model"].version == old.hash
-
-
 @pytest.mark.parametrize("deep", [{}, {"model": "org/deep", "revision": "v2"}])
 def test_revisions_are_asked_for(
     settings: Settings,

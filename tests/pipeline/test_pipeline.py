@@ -21,6 +21,7 @@ from dagster_divorder.errors import InputError, MissingStageError, StoreError
 from dagster_divorder.pipeline.diversity_metrics import ORDERS
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.curated import is_whole
+from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
@@ -127,6 +128,7 @@ def test_incremental_equals_from_scratch_given_the_same_fits(
     write_jsonl(corpus, topic_records(40))
     run(settings)
     fits = tmp_path / "fits"
+    LocalStore(fits).open()
     for part in ("fits", "pins"):
         shutil.copytree(settings.store.path / part, fits / part)
     write_jsonl(corpus, topic_records(55)[::-1])

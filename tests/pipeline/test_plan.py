@@ -193,7 +193,7 @@ def test_the_pages_people_read(corpus: Path, make_settings: Make) -> None:
     assert "would be freed" in prune_page(settings, dry_run=True)
     assert "deleted documents: 5" in prune_page(settings, dry_run=False)
     assert "deleted documents: 0" in prune_page(settings, dry_run=True)
-    assert not [name for name in LocalStore(settings.store.path).list("") if "tmp" in name]
+    assert not [name for name in LocalStore(settings.store.path).files() if "tmp" in name]
 
 
 def test_a_calibration_is_kept_until_the_corpus_has_changed(corpus: Path, make_settings: Make) -> None:

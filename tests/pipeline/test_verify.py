@@ -21,7 +21,6 @@ from dagster_divorder.pipeline.verify import PROMISES, verify, verify_all
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.multiset import sum_of_ids
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from tests.conftest import topic_records, write_jsonl
 
@@ -268,14 +267,3 @@ def test_rows_of_parquet(tmp_path: Path, format: str) -> None:
         written = pq.read_table(file)
         pq.write_table(pa.concat_tables([written.slice(1), written.slice(1, 1)]), file)
     assert "as many, but other ones" in verify(settings, "every_record_in_output").text
-
-
-def test_the_sum_of_ids_is_that_of_whole_numbers() -> None:
-    random = np.random.default_rng(0)
-    ids = random.integers(0, 1 << 64, (500, 2), dtype=np.uint64)
-    ids[:3] = np.iinfo(np.uint64).max
-    times = random.integers(0, 1000, 500)
-    whole = sum(
-        ((int(high) << 64) + int(low)) * int(count) for (high, low), count in zip(ids, times, strict=True)
-    )
-    assert sum_of_ids(ids, times) == whole % (1 << 128)

@@ -34,16 +34,45 @@ def test_arrays_come_back_whole_and_one_by_one(packed: dict[str, np.ndarray]) ->
 @settings(deadline=None)
 @given(st.data())
 def test_an_array_with_any_byte_altered_is_refused(data: st.DataObject) -> None:
-    lengths = np.arange(5)
-    packed = bytearray(pack({"lengths": lengths}))
+    lengths = np.arange(6).reshape(3, 2)
+    packed = bytearray(pack({"lengths": lengths, "ids": lengths[::-1]}, "owner"))
     at = data.draw(st.integers(0, len(packed) - 1))
     packed[at] ^= data.draw(st.integers(1, 255))
     try:
-        (found,) = unpack_some(io.BytesIO(packed), ["lengths"])
+        (found,) = unpack_some(io.BytesIO(packed), ["lengths"], "owner")
     except ValueError:
         return
     # What does not matter for the array, such as a space of the header, may differ.
+    assert found.dtype == lengths.dtype
     np.testing.assert_array_equal(found, lengths)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"I64"', b'"F64"'),
+        (b'"shape":[3,2]', b'"shape":[2,3]'),
+        (b'"one"', b'"two"'),
+        (b'"data_offsets":[0,48]', b'"data_offsets":[8,56]'),
+    ],
+)
+def test_an_array_of_another_type_shape_or_name_is_refused(old: bytes, new: bytes) -> None:
+    rows = np.arange(6).reshape(3, 2)
+    packed = pack({"one": rows, "ten": rows})
+    assert old in packed
+    altered = packed.replace(old, new)
+    name = "two" if old == b'"one"' else "one"
+    with pytest.raises(ValueError, match=r"does not hash|header"):
+        unpack_some(
+            io.BytesIO(altered.replace(b'\\"one\\"', b'\\"two\\"') if name == "two" else altered), [name]
+        )
+
+
+def test_arrays_of_another_owner_are_refused() -> None:
+    packed = pack({"ids": np.arange(3)}, "stages/x/one")
+    assert unpack_some(io.BytesIO(packed), ["ids"], "stages/x/one")[0].tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="ids does not hash"):
+        unpack_some(io.BytesIO(packed), ["ids"], "stages/x/two")
 
 
 def test_an_array_that_is_cut_short_or_not_there_is_refused() -> None:

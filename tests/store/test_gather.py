@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -16,13 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.errors import StoreError
 from dagster_divorder.store import gather as gather_module
 from dagster_divorder.store.curated import (
-    MANIFEST,
-    OutputFolder,
-    is_whole,
-    read_manifest,
     write_json_rows,
     write_jsonl,
     write_parquet,
@@ -30,7 +23,7 @@ from dagster_divorder.store.curated import (
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.gather import gather
 from dagster_divorder.store.ids import hash_all, words
-from dagster_divorder.store.local import TEMPORARY, LocalStore
+from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.view import Fragment, View
 
 
@@ -102,52 +95,3 @@ def test_parquet_keeps_schema_metadata_and_types(tmp_path: Path) -> None:
     assert pa.concat_tables(written).to_pylist() == table.to_pylist()
     (plain,) = run_writers(write_json_rows(iter([rows]), [3]), tmp_path)
     assert [orjson.loads(one) for one in plain.read_bytes().splitlines()] == table.to_pylist()
-
-
-def test_commit_replaces_the_output_and_removes_only_its_own_stale_files(tmp_path: Path) -> None:
-    def publish(names: list[str]) -> None:
-        with OutputFolder(tmp_path) as output:
-            for name in names:
-                output.stage(name, lambda file, name=name: file.write(name.encode()))
-            output.commit({"files": output.entries})
-
-    (tmp_path / "mine.txt").write_text("the user's")
-    publish(["a-0", "a-1"])
-    publish(["a"])
-    assert sorted(os.listdir(tmp_path)) == ["a", MANIFEST, "mine.txt"]
-    manifest = read_manifest(tmp_path)
-    assert manifest is not None
-    assert manifest["files"] == {"a": {"bytes": 1, "sha256": hashlib.sha256(b"a").hexdigest()}}
-    assert is_whole(tmp_path, manifest["files"])
-    (tmp_path / "a").write_text("b")
-    assert not is_whole(tmp_path, manifest["files"])
-    (tmp_path / "a").unlink()
-    assert not is_whole(tmp_path, manifest["files"])
-
-
-def test_a_broken_off_write_leaves_the_old_output(tmp_path: Path) -> None:
-    with OutputFolder(tmp_path) as output:
-        output.stage("a", lambda file: file.write(b"old"))
-        output.commit({"files": output.entries})
-
-    def fail(file: IO[bytes]) -> None:
-        file.write(b"half")
-        raise RuntimeError("broken off")
-
-    with pytest.raises(RuntimeError), OutputFolder(tmp_path) as output:
-        output.stage("a", fail)
-    assert (tmp_path / "a").read_bytes() == b"old"
-    assert [name for name in os.listdir(tmp_path) if name.startswith(TEMPORARY)] == []
-
-
-def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:
-    (tmp_path / f"{TEMPORARY}abc").write_bytes(b"half")
-    (tmp_path / f"{TEMPORARY}gather-1").mkdir()
-    with OutputFolder(tmp_path):
-        assert os.listdir(tmp_path) == []
-
-
-def test_a_manifest_that_is_none_is_named(tmp_path: Path) -> None:
-    (tmp_path / MANIFEST).write_text("{")
-    with pytest.raises(StoreError, match=r"curated_meta\.json is not a manifest"):
-        read_manifest(tmp_path)

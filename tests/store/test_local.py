@@ -7,10 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from dagster_divorder.errors import StoreBusyError, StoreError
+from dagster_divorder.errors import DamagedFileError, StoreBusyError, StoreError
 from dagster_divorder.store.local import TEMPORARY, LocalStore
+from dagster_divorder.store.pointers import read_pointer, write_pointer
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment
 
 
 @pytest.fixture
@@ -63,6 +67,39 @@ def test_sealed_files_are_found_by_key_and_checked_when_read(store: LocalStore) 
         store.unseal(name)
 
 
+@pytest.mark.parametrize(
+    "place", ["stage/key/other.{}.bin", "stage/other/one.{}.bin", "stage/key/one.{}.png"]
+)
+def test_a_sealed_file_under_another_name_is_refused(store: LocalStore, place: str) -> None:
+    name = store.seal("stage/key", "one", b"content", "bin")
+    moved = place.format(name.split(".")[-2])
+    store.put(moved, store.read(name))
+    with pytest.raises(DamagedFileError, match=r"damaged: its name and content hash to"):
+        store.unseal(moved)
+
+
+def test_a_result_under_another_fragments_name_is_refused(store: LocalStore) -> None:
+    files = StageFiles(store, "token_counts", "key")
+    for fragment, length in (("one", 1), ("two", 2)):
+        files.put(fragment, {"lengths": np.array([length])})
+    one, two = (files.present()[fragment] for fragment in ("one", "two"))
+    moved = two.replace("two", "one")
+    store.path(one).unlink()
+    store.path(two).rename(store.path(moved))
+    with pytest.raises(DamagedFileError, match=r"one\..* is damaged: lengths does not hash"):
+        files.column([Fragment("one", "", 1)], "lengths")
+    with pytest.raises(DamagedFileError, match=r"one\..* is damaged"):
+        list(files.each([Fragment("one", "", 1)]))
+
+
+def test_a_pointer_under_another_name_is_refused(store: LocalStore) -> None:
+    write_pointer(store, "receipts/one.json", {"stage": "one"})
+    assert read_pointer(store, "receipts/one.json") == {"stage": "one"}
+    store.put("receipts/two.json", store.read("receipts/one.json"))
+    with pytest.raises(DamagedFileError, match=r"receipts/two.json is damaged"):
+        read_pointer(store, "receipts/two.json")
+
+
 def test_a_missing_file_is_named(store: LocalStore) -> None:
     with pytest.raises(StoreError, match="gone is missing"):
         store.read("gone")
@@ -70,7 +107,7 @@ def test_a_missing_file_is_named(store: LocalStore) -> None:
 
 def test_a_store_of_another_version_is_refused(store: LocalStore) -> None:
     store.put("format.json", b'{"version": 999}', replace=True)
-    with pytest.raises(StoreError, match=r"version 999.*reads version 1"):
+    with pytest.raises(StoreError, match=r"version 999.*reads version 2"):
         LocalStore(store.root).open()
 
 
@@ -138,7 +175,7 @@ def test_scratch_is_empty_and_gone_at_the_end(store: LocalStore) -> None:
 
 
 def test_what_a_killed_process_left_in_scratch_is_cleared_and_nothing_else(store: LocalStore) -> None:
-    left = store.root / "scratch" / "0123456789abcdef"
+    left = store.root / "scratch" / f"{TEMPORARY}0123456789abcdef"
     (left / "deep").mkdir(parents=True)
     (left / "deep/weights").write_bytes(b"1")
     theirs = store.root / "scratch" / "theirs"

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.ids import words
-from dagster_divorder.store.records import parse_lines, parse_rows, reject_line, row_ids
+from dagster_divorder.store.ids import hash_all, words
+from dagster_divorder.store.records import parse_lines, parse_rows, reject_line
+from dagster_divorder.store.rows import row_bytes
 
 REFUSED = {
     b"{": "not valid JSON",
@@ -109,7 +110,7 @@ OTHER: dict[str, Any] = {
 
 def ids_of(rows: list[dict[str, Any]], schema: pa.Schema) -> list[tuple[int, ...]]:
     batch = pa.RecordBatch.from_pylist(rows, schema=schema)
-    return [tuple(pair) for pair in words(row_ids(batch)).tolist()]
+    return [tuple(pair) for pair in words(hash_all(row_bytes(batch))).tolist()]
 
 
 @pytest.mark.parametrize("column", ROW)

@@ -1,21 +1,18 @@
-"""every_record_in_output: the output's records against those that the store read from the input, as multisets.
+"""every_record_in_output: the output's records against those that were read from the input, as multisets.
 
-The input's side comes from the ids of the stored records, so that only the output is read: once, in blocks. (JSON lines
-made of Parquet rows have no ids; there the stored rows are rendered once more.)
+The input's side was summed up as it was read, by a hash that no id depends on, so that only the output is read: once,
+in blocks. (JSON lines made of Parquet rows are other bytes; there the stored rows are rendered once more.)
 """
 
 from __future__ import annotations
 
-import re
-
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.raw_docs import load_multiset, load_view
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.verify import Finding
-from dagster_divorder.store.curated import MANIFEST, read_manifest
-from dagster_divorder.store.multiset import Multiset, stored, stored_as_json, written
-
-_RECORDS = re.compile(r"curated(-\d{5,})?\.(jsonl|parquet)")
+from dagster_divorder.store.curated import MANIFEST, RECORDS, read_manifest
+from dagster_divorder.store.multiset import Multiset
+from dagster_divorder.store.output_records import stored_as_json, written
 
 
 def look(run: Run) -> Finding:
@@ -29,31 +26,29 @@ def look(run: Run) -> Finding:
     if manifest is None or manifest.get("key") != receipt.key:
         what = "has no manifest" if manifest is None else "is not the one that the last run wrote"
         return Finding(passed=False, text=f"The output in {folder} {what}.", remedy=remedy)
-    names = sorted(name for name in manifest["files"] if _RECORDS.fullmatch(name))
+    names = sorted(name for name in manifest["files"] if RECORDS.fullmatch(name))
     view = load_view(run)
     rendered = view.kind == "parquet" and any(name.endswith(".jsonl") for name in names)
     try:
         found = written(folder / name for name in names)
     except (OSError, InputError) as error:
         return Finding(passed=False, text=f"The output cannot be read: {error}.", remedy=remedy)
-    planned = (
-        stored_as_json(run.store, view) if rendered else stored(run.store, view, run.receipt("raw_docs").key)
-    )
+    planned = stored_as_json(run.store, view) if rendered else load_multiset(run)
     passed = found == planned
     return Finding(
         passed=passed,
         text=f"All {planned.records:,} accepted records are in the output, each as often as in the input "
-        f"({f'{planned.bytes:,} bytes, ' if planned.bytes else ''}hash of the multiset {planned.ids:032x})."
+        f"({f'{planned.bytes:,} bytes, ' if planned.bytes else ''}hash of the multiset {planned.hashes:032x})."
         if passed
         else f"The output does not hold the accepted records: {_difference(found, planned)}.",
         remedy=remedy,
         figures={
             "records": found.records,
             "bytes": found.bytes,
-            "multiset_hash": f"{found.ids:032x}",
+            "multiset_hash": f"{found.hashes:032x}",
             "planned_records": planned.records,
             "planned_bytes": planned.bytes,
-            "planned_multiset_hash": f"{planned.ids:032x}",
+            "planned_multiset_hash": f"{planned.hashes:032x}",
         },
     )
 
@@ -63,4 +58,6 @@ def _difference(found: Multiset, planned: Multiset) -> str:
         return f"{found.records:,} records, expected {planned.records:,}"
     if found.bytes != planned.bytes:
         return f"{found.bytes:,} bytes, expected {planned.bytes:,}"
-    return f"as many, but other ones (hash of the multiset {found.ids:032x}, expected {planned.ids:032x})"
+    return (
+        f"as many, but other ones (hash of the multiset {found.hashes:032x}, expected {planned.hashes:032x})"
+    )

@@ -1,0 +1,54 @@
+"""The records of an output as a multiset, read back from its files, and those that JSON of Parquet rows should hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.inputs import BLOCK_BYTES, read_rows
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.multiset import Multiset, of_lines, of_rows
+from dagster_divorder.store.rows import json_lines, row_bytes
+from dagster_divorder.store.view import View
+
+
+def written(files: Iterable[Path]) -> Multiset:
+    """The records of JSONL and Parquet files as an output holds them: a line ends with a line feed, and nothing else.
+
+    Raises:
+        OSError, InputError: a file cannot be read.
+    """
+    found = Multiset()
+    for path in files:
+        for part in _rows_of(path) if path.suffix == ".parquet" else _lines_of(path):
+            found += part
+    return found
+
+
+def _rows_of(path: Path) -> Iterator[Multiset]:
+    for block in read_rows(path, None):
+        yield of_rows(row_bytes(block.rows))
+
+
+def _lines_of(path: Path) -> Iterator[Multiset]:
+    with open(path, "rb", buffering=BLOCK_BYTES) as file:
+        while lines := file.readlines(BLOCK_BYTES):
+            found = of_lines([line.removesuffix(b"\n") for line in lines])
+            yield found if lines[-1].endswith(b"\n") else found - Multiset(bytes=1)
+
+
+def stored_as_json(store: LocalStore, view: View) -> Multiset:
+    """The Parquet rows of a view as the JSON lines that an output of them holds; their content is read."""
+    found = Multiset()
+    times = np.bincount(view.record_row, minlength=sum(fragment.rows for fragment in view.records))
+    first = 0
+    for fragment in view.records:
+        for chunk in read_content(store, fragment.file).chunks:
+            lines = json_lines(chunk)
+            counts = times[first : first + len(lines)].tolist()
+            found += of_lines([line for line, count in zip(lines, counts, strict=True) for _ in range(count)])
+            first += len(lines)
+    return found

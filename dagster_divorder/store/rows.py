@@ -1,0 +1,287 @@
+"""Parquet rows as bytes, which their ids hash, and as JSON: whatever Arrow type a column has.
+
+Law of the bytes: rows of equal columns have equal bytes exactly if Arrow holds the same values, floating-point ones
+bit by bit (-0.0 and the payload of a NaN count). Batches, offsets, dictionaries, and what lies under a null do not
+matter.
+Law of the JSON: together with the column's type it gives the value back; docs/json_of_parquet.md has the form of every
+type. Of a NaN the payload is lost.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from blake3 import blake3
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.store.arrays import row_array
+from dagster_divorder.store.ids import ID_BYTES
+
+
+def row_bytes(rows: pa.RecordBatch) -> list[memoryview]:
+    """Of each of n rows the bytes that say what it holds, the names and types of the columns included."""
+    columns = orjson.dumps(_spelled(pa.struct(list(rows.schema))))
+    head = np.frombuffer(blake3(columns).digest(ID_BYTES), np.uint8)
+    fixed, varying = [np.broadcast_to(head, (rows.num_rows, ID_BYTES))], []
+    for column in rows.columns:
+        more_fixed, more_varying = _encoded(column)
+        fixed += more_fixed
+        varying += more_varying
+    joined = _joined(fixed, varying)
+    _, ends, data = joined.buffers()
+    held = memoryview(data)
+    return [
+        held[low:high] for low, high in pairwise(np.frombuffer(ends, np.int64)[: len(joined) + 1].tolist())
+    ]
+
+
+def _spelled(of: pa.DataType) -> str | list[Any]:
+    """A type as JSON, without the names that Arrow does not compare, such as that of a list's items."""
+    if pa.types.is_struct(of):
+        return [[field.name, field.nullable, _spelled(field.type)] for field in of]
+    inner: tuple[pa.Field, ...]
+    if pa.types.is_map(of):
+        inner = (of.key_field, of.item_field)
+    elif _is_list(of):
+        inner = (of.value_field,)
+    else:
+        return str(of)
+    size = of.list_size if pa.types.is_fixed_size_list(of) else None
+    return [of.id, size, *([field.nullable, _spelled(field.type)] for field in inner)]
+
+
+def _encoded(column: pa.Array) -> tuple[list[np.ndarray], list[pa.Array]]:
+    """Of each of n values what takes the same number of bytes for all, uint8 (n, width), and what does not, as binary.
+
+    A value is a byte that tells whether it is one or null, then the value, or its length before its bytes. So bytes of
+    values laid end to end can be told apart again, and no two values have the same.
+    """
+    import pyarrow.compute as pc
+
+    column, of = _plain(column)
+    valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.uint8)[:, None]
+    fixed, varying = [valid], []
+    if pa.types.is_struct(of):
+        for child in column.flatten():
+            more_fixed, more_varying = _encoded(child)
+            fixed += more_fixed
+            varying += more_varying
+    elif _is_list(of):
+        lengths, items = _items(column)
+        inner = pa.LargeListArray.from_arrays(_ends(lengths), _joined(*_encoded(items)))
+        fixed.append(lengths.view(np.uint8).reshape(-1, 8))
+        varying.append(pc.binary_join(inner, pa.scalar(b"", pa.large_binary())))
+    elif _is_binary(of):
+        held = column.cast(pa.large_binary()).fill_null(b"")
+        fixed.append(pc.binary_length(held).to_numpy().view(np.uint8).reshape(-1, 8))
+        varying.append(held)
+    elif not pa.types.is_null(of):
+        if pa.types.is_boolean(of):
+            column = column.cast(pa.uint8())
+        width = column.type.bit_width // 8
+        data = np.frombuffer(column.buffers()[1] or b"", np.uint8)
+        start = column.offset * width
+        values = data[start : start + len(column) * width].reshape(len(column), width)
+        fixed.append(values * valid if column.null_count else values)
+    return fixed, varying
+
+
+def _joined(fixed: list[np.ndarray], varying: list[pa.Array]) -> pa.Array:
+    """Parts of the bytes of n values, laid end to end value by value, as large_binary (n,)."""
+    import pyarrow.compute as pc
+
+    matrix = np.ascontiguousarray(np.concatenate(fixed, axis=1))
+    rows, width = matrix.shape
+    ends = pa.py_buffer(np.arange(0, width * rows + 1, width))
+    first = pa.Array.from_buffers(pa.large_binary(), rows, [None, ends, pa.py_buffer(matrix)])
+    return (
+        pc.binary_join_element_wise(first, *varying, pa.scalar(b"", pa.large_binary())) if varying else first
+    )
+
+
+def json_lines(rows: pa.StructArray) -> list[bytes]:
+    """Rows as JSON objects.
+
+    Raises:
+        InputError: a column has no JSON form.
+    """
+    return [orjson.dumps(row) for row in _json_values(rows)]
+
+
+def row_as_json(row: pa.RecordBatch) -> bytes:
+    """One row as JSON for people to read: whatever has no JSON form is said to have none, no column is left out."""
+    parts = []
+    for name, column in zip(row.schema.names, row.columns, strict=True):
+        try:
+            (value,) = _json_values(column)
+        except InputError as error:
+            value = f"({error})"
+        parts.append(orjson.dumps(name) + b":" + orjson.dumps(value))
+    return b"{" + b",".join(parts) + b"}"
+
+
+def check_columns(schema: pa.Schema, *, as_json: bool) -> None:
+    """See that rows of such columns can be read and, if asked, written as JSON: tried with no rows.
+
+    Raises:
+        InputError: it names the column and its type.
+    """
+    if as_json and (doubled := _doubled(schema.names)):
+        raise InputError(
+            f"output.format = 'jsonl': several columns are called {doubled!r}, which one JSON object cannot hold; "
+            "rename all but one, or use output.format = 'parquet'"
+        )
+    for field in schema:
+        none = pa.nulls(0, field.type)
+        try:
+            _encoded(none.take(row_array(np.empty(0, np.int64))))
+        except pa.ArrowNotImplementedError as error:
+            raise InputError(
+                f"column {field.name!r} has type {field.type}, of which rows cannot be taken ({error}); "
+                "rewrite the files with another type, or without that column"
+            ) from None
+        if as_json:
+            try:
+                _json_values(none)
+            except InputError as error:
+                raise InputError(
+                    f"output.format = 'jsonl': column {field.name!r} of type {field.type} has no JSON form: {error}; "
+                    "use output.format = 'parquet', or leave that column out"
+                ) from None
+
+
+def _json_values(column: pa.Array) -> list[Any]:
+    """n values as what orjson writes, None for a null."""
+    column, of = _plain(column)
+    if pa.types.is_struct(of):
+        return _json_objects(column, of)
+    if _is_list(of):
+        lengths, items = _items(column)
+        values = _json_values(items)
+        lists = [values[low:high] for low, high in pairwise(_ends(lengths).tolist())]
+        return _where_valid(column, lists)
+    if pa.types.is_floating(of):
+        numbers = column.cast(pa.float64()).to_pylist()
+        return [n if n is None or math.isfinite(n) else _NOT_FINITE.get(n, "NaN") for n in numbers]
+    if pa.types.is_decimal(of):
+        return [None if number is None else format(number, "f") for number in column.to_pylist()]
+    if pa.types.is_timestamp(of) or pa.types.is_date(of):
+        return _json_moments(column, of)
+    if pa.types.is_time(of):
+        return list(column.cast(pa.string()).to_pylist())
+    if pa.types.is_duration(of):
+        return list(column.view(pa.int64()).to_pylist())
+    if is_text(of):
+        texts = column.cast(pa.large_binary()).to_pylist()
+        # Bytes that are no UTF-8 are only there in rows that are refused.
+        return [None if text is None else text.decode(errors="backslashreplace") for text in texts]
+    if _is_binary(of) or pa.types.is_fixed_size_binary(of):
+        return [None if v is None else base64.b64encode(v).decode() for v in column.to_pylist()]
+    if pa.types.is_integer(of) or pa.types.is_boolean(of) or pa.types.is_null(of):
+        return list(column.to_pylist())
+    raise InputError(f"JSON has no values for {of}")
+
+
+_NOT_FINITE = {math.inf: "Infinity", -math.inf: "-Infinity"}
+_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+"""0001-01-01 and 9999-12-31, in days from 1970."""
+
+
+def _json_objects(column: pa.Array, of: pa.DataType) -> list[Any]:
+    names = [field.name for field in of]
+    if doubled := _doubled(names):
+        raise InputError(f"it has several fields called {doubled!r}")
+    children = [_json_values(child) for child in column.flatten()]
+    return _where_valid(column, [dict(zip(names, row, strict=True)) for row in zip(*children, strict=True)])
+
+
+def _json_moments(column: pa.Array, of: pa.DataType) -> list[Any]:
+    """Dates and timestamps in ISO 8601, those beyond its four digits for a year as Arrow's numbers."""
+    import pyarrow.compute as pc
+
+    zone = ""
+    if pa.types.is_date(of):
+        column = column.cast(pa.date32())
+        numbers, a_day = column.view(pa.int32()), 1
+    else:
+        numbers, a_day, zone = column.view(pa.int64()), _A_DAY[of.unit], "Z" if of.tz else ""
+        # Without its zone, whose rules may be unknown: the number counts from 1970 in UTC.
+        column = numbers.view(pa.timestamp(of.unit))
+    texts = pc.binary_join_element_wise(pc.replace_substring(column.cast(pa.string()), " ", "T"), zone, "")
+    days = numbers.fill_null(0).to_numpy() // a_day
+    if ((days >= _FIRST_DAY) & (days <= _LAST_DAY)).all():
+        return list(texts.to_pylist())
+    return [
+        text if _FIRST_DAY <= day <= _LAST_DAY else number
+        for text, number, day in zip(texts.to_pylist(), numbers.to_pylist(), days.tolist(), strict=True)
+    ]
+
+
+def _where_valid(column: pa.Array, values: list[Any]) -> list[Any]:
+    if not column.null_count:
+        return values
+    valid = column.is_valid().to_pylist()
+    return [value if there else None for value, there in zip(values, valid, strict=True)]
+
+
+def _doubled(names: list[str]) -> str | None:
+    return next((name for name in names if names.count(name) > 1), None)
+
+
+def is_text(of: pa.DataType) -> bool:
+    """Whether a type is one of Arrow's string types."""
+    return bool(pa.types.is_string(of) or pa.types.is_large_string(of) or pa.types.is_string_view(of))
+
+
+def _plain(column: pa.Array) -> tuple[pa.Array, pa.DataType]:
+    """A column without dictionary and extension type, a map as the list that it is; and its type."""
+    of = column.type
+    if isinstance(of, pa.BaseExtensionType):
+        return _plain(column.storage)
+    if pa.types.is_dictionary(of):
+        return _plain(column.dictionary_decode())
+    if pa.types.is_map(of):
+        entry = pa.struct([pa.field("key", of.key_type, nullable=False), pa.field("value", of.item_type)])
+        column = column.cast(pa.large_list(entry))
+    return column, column.type
+
+
+def _is_list(of: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(of)
+        or pa.types.is_large_list(of)
+        or pa.types.is_fixed_size_list(of)
+        or pa.types.is_list_view(of)
+        or pa.types.is_large_list_view(of)
+    )
+
+
+def _is_binary(of: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(of) or pa.types.is_large_binary(of) or pa.types.is_binary_view(of) or is_text(of)
+    )
+
+
+def _items(column: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """Lengths of n lists, int64 (n,), 0 for a null; and the items of all, one list after the other."""
+    import pyarrow.compute as pc
+
+    lengths = pc.list_value_length(column).cast(pa.int64()).fill_null(0).to_numpy()
+    if pa.types.is_fixed_size_list(column.type):
+        starts = np.arange(column.offset, column.offset + len(column)) * column.type.list_size
+    else:
+        starts = column.offsets.to_numpy()[: len(column)].astype(np.int64)
+    # Taken here, as Arrow's own `flatten` lacks types.
+    shifts = starts - _ends(lengths)[:-1]
+    return lengths, column.values.take(row_array(np.repeat(shifts, lengths) + np.arange(lengths.sum())))
+
+
+def _ends(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths)])

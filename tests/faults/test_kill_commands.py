@@ -1,0 +1,134 @@
+"""kill -9 beside the plain run of JSONL: in prune and report, on Parquet, vectors of one's own, deep vectors, workers.
+
+Each is killed at some of the calls that reach the disk, spread over the whole of it, then done again. The output is
+that of a command that was never killed, and the store holds the same files.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_divorder.store.local import TEMPORARY
+from tests.conftest import topic_records, write_jsonl
+from tests.faults.conftest import differing, make_corpus, output_of
+from tests.faults.runner import Runner
+
+
+def shrink(folder: Path) -> None:
+    """Take records away and change settings, so that there is much to prune."""
+    write_jsonl(folder / "in/0.jsonl", topic_records(4))
+    (folder / "in/1.jsonl").unlink()
+    config = folder / "divorder.toml"
+    config.write_text(config.read_text().replace("k = 4", "k = 3"))
+
+
+def as_parquet(folder: Path) -> None:
+    for number in range(3):
+        path = folder / f"in/{number}.jsonl"
+        pq.write_table(
+            pa.Table.from_pylist(topic_records(10, start=10 * number)), path.with_suffix(".parquet")
+        )
+        path.unlink()
+
+
+def with_vectors(folder: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(120, 8)).astype(np.float32)
+    np.save(folder / "vectors.npy", vectors)
+    config = folder / "divorder.toml"
+    config.write_text(f'{config.read_text()}[embedding]\nkind = "external"\npath = "vectors.npy"\n')
+
+
+def with_deep_vectors(folder: Path) -> None:
+    config = folder / "divorder.toml"
+    config.write_text(f'{config.read_text()}[embedding]\nkind = "deep"\n[deep]\ntrain_tokens = 2000\n')
+
+
+def nothing(folder: Path) -> None: ...
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is done to the corpus before its first run and after it (None: there is none), and the command to kill."""
+
+    before: Callable[[Path], None] = nothing
+    after: Callable[[Path], None] | None = None
+    command: str = "run"
+    points: int = 5
+    workers: int = 1
+
+
+SCENARIOS = {
+    "prune": Scenario(after=shrink, command="prune", points=8),
+    "report": Scenario(after=nothing, command="report", points=5),
+    "Parquet": Scenario(before=as_parquet, points=6),
+    "vectors of one's own": Scenario(before=with_vectors, points=5),
+    "deep vectors": Scenario(before=with_deep_vectors, points=4),
+    "two workers": Scenario(workers=2, points=4),
+}
+
+
+def stored(folder: Path) -> list[str]:
+    """Names in the store, without what a page that shows times makes of its own."""
+    names = (path.relative_to(folder).as_posix() for path in (folder / "store").rglob("*") if path.is_file())
+    return sorted(name for name in names if "/ordering_report/" not in name and TEMPORARY not in name)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_command_that_is_killed_and_done_again_leaves_what_an_undisturbed_one_does(
+    name: str, tmp_path: Path, runner: Runner
+) -> None:
+    scenario = SCENARIOS[name]
+    place = tmp_path / "corpus"
+
+    def divorder(command: str, **job: Any) -> int:
+        constants = {"WORKER_BYTES": 1} if scenario.workers > 1 else {}
+        return runner.run(
+            place / "divorder.toml", tmp_path / "log", command=command, constants=constants, **job
+        )
+
+    def said() -> str:
+        return (tmp_path / "log.out").read_text()
+
+    config = make_corpus(place, files=3)
+    config.write_text(config.read_text().replace("workers = 1", f"workers = {scenario.workers}"))
+    scenario.before(place)
+    if scenario.after:
+        assert divorder("run") == 0, said()
+        scenario.after(place)
+        assert divorder("run") == 0, said()
+    # Always at the same path, which is part of some keys.
+    start = shutil.copytree(place, tmp_path / "start")
+
+    def restore() -> None:
+        shutil.rmtree(place)
+        shutil.copytree(start, place)
+
+    assert divorder(scenario.command) == 0, said()
+    lines = (tmp_path / "log").read_text().splitlines()
+    events = [line for line in lines if not line.startswith(("put", "copy"))]
+    assert divorder("run") == 0, said()
+    expected, names = output_of(config), stored(place)
+    assert len(events) >= scenario.points
+
+    for at in range(scenario.points):
+        number = (2 * at + 1) * len(events) // (2 * scenario.points)
+        when = {"fsync": "half", "replace": ("before", "after")[at % 2], "unlink": "after"}[
+            events[number].split()[0]
+        ]
+        restore()
+        assert divorder(scenario.command, stop=(number, when)) == -9, said()
+        assert divorder(scenario.command) == 0, (events[number], said())
+        assert divorder("run") == 0, (events[number], said())
+        wrong = differing(config, expected)
+        # The page shows how long its stages took.
+        assert wrong == [] or (scenario.command == "report" and wrong == ["ordering_report.html"]), wrong
+        assert stored(place) == names, events[number]

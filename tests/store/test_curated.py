@@ -1,0 +1,216 @@
+"""An output folder: whole or not at all, one store's, and nothing in it that this store has not written is touched."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder.errors import DivOrderError, InputError
+from dagster_divorder.settings import Output
+from dagster_divorder.store.curated import (
+    BESIDE,
+    MANIFEST,
+    Ledger,
+    OutputFolder,
+    _check,
+    is_whole,
+    read_manifest,
+    refuse_foreign_files,
+    tidy,
+    write_beside,
+)
+from dagster_divorder.store.local import TEMPORARY, LocalStore
+from dagster_divorder.store.pointers import write_pointer
+
+ABOUT: dict[str, Any] = {
+    "meta_version": 2,
+    "key": "0" * 32,
+    "ids": "stages/curated_output/0.0.safetensors",
+    "delta": {"new_documents": 1, "reused_documents": 0, "dropped_documents": 0},
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store").open()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "output").mkdir()
+    return tmp_path / "output"
+
+
+def publish(store: LocalStore, folder: Path, *names: str) -> None:
+    """An output whose files hold their names."""
+    with OutputFolder(store, folder) as output:
+        for name in names:
+            output.stage(name, lambda file, name=name: file.write(name.encode()))
+        output.commit(ABOUT)
+
+
+def test_commit_replaces_the_output_and_removes_only_its_own_stale_files(
+    store: LocalStore, folder: Path
+) -> None:
+    (folder / "mine.txt").write_text("the user's")
+    publish(store, folder, "a-0", "a-1")
+    publish(store, folder, "a")
+    assert sorted(os.listdir(folder)) == ["a", MANIFEST, "mine.txt"]
+    manifest = read_manifest(folder)
+    assert manifest is not None
+    assert manifest["files"] == {"a": {"bytes": 1, "sha256": hashlib.sha256(b"a").hexdigest()}}
+    assert manifest["store"]["id"] == store.id
+    assert is_whole(folder, manifest["files"])
+    (folder / "a").write_text("b")
+    assert not is_whole(folder, manifest["files"])
+    (folder / "a").unlink()
+    assert not is_whole(folder, manifest["files"])
+
+
+def test_a_broken_off_write_leaves_the_old_output(store: LocalStore, folder: Path) -> None:
+    publish(store, folder, "a")
+
+    def fail(file: IO[bytes]) -> None:
+        file.write(b"half")
+        raise RuntimeError("broken off")
+
+    with pytest.raises(RuntimeError), OutputFolder(store, folder) as output:
+        output.stage("a", fail)
+    assert (folder / "a").read_bytes() == b"a"
+    assert [name for name in os.listdir(folder) if name.startswith(TEMPORARY)] == []
+
+
+def test_leftovers_of_a_killed_run_are_removed_and_nothing_that_looks_alike(
+    store: LocalStore, folder: Path
+) -> None:
+    (folder / f"{TEMPORARY}abc").write_bytes(b"half")
+    (folder / f"{TEMPORARY}gather").mkdir()
+    for other in (".tmp-abc", "..divorder-tmp-", "curated.jsonl~"):
+        (folder / other).write_text("mine")
+    with OutputFolder(store, folder):
+        assert sorted(os.listdir(folder)) == ["..divorder-tmp-", ".tmp-abc", "curated.jsonl~"]
+
+
+@pytest.mark.parametrize(
+    "name", ["curated.jsonl", "curated-00007.parquet", "order.npy", "rejects.jsonl", MANIFEST]
+)
+def test_a_file_that_this_store_has_not_written_is_not_overwritten(
+    name: str, store: LocalStore, folder: Path
+) -> None:
+    (folder / name).write_text("mine")
+    with pytest.raises(InputError, match=rf"{name} is there and was not written by this store.*move it away"):
+        refuse_foreign_files(store, Output(path=folder))
+    with pytest.raises(InputError, match="was not written by this store"):
+        publish(store, folder, name)
+    assert (folder / name).read_text() == "mine"
+    assert os.listdir(folder) == [name]
+
+
+def test_sidecars_and_pictures_of_others_are_refused_where_they_would_be_written(
+    store: LocalStore, folder: Path
+) -> None:
+    (folder / "embeddings.npy").write_text("mine")
+    (folder / "ordering_comparison.png").write_text("mine")
+    refuse_foreign_files(store, Output(path=folder, plot=False))
+    for written in ({"sidecars": True, "plot": False}, {"sidecars": False, "plot": True}):
+        with pytest.raises(InputError, match="not written by this store"):
+            refuse_foreign_files(store, Output(path=folder, **written))
+    (folder / BESIDE[0]).write_text("mine")
+    with pytest.raises(InputError, match="not written by this store"):
+        write_beside(store, folder, {BESIDE[0]: b"page"})
+    assert (folder / BESIDE[0]).read_text() == "mine"
+
+
+def test_an_output_belongs_to_one_store(store: LocalStore, folder: Path, tmp_path: Path) -> None:
+    publish(store, folder, "curated.jsonl")
+    write_beside(store, folder, {BESIDE[0]: b"page"})
+    other = LocalStore(tmp_path / "other").open()
+    for attempt in (
+        lambda: refuse_foreign_files(other, Output(path=folder)),
+        lambda: publish(other, folder, "curated.jsonl"),
+        lambda: write_beside(other, folder, {BESIDE[0]: b"other"}),
+    ):
+        with pytest.raises(InputError, match=f"output of another store, {tmp_path}/store"):
+            attempt()
+    assert (folder / BESIDE[0]).read_bytes() == b"page"
+    # Made anew in its place, or moved, a store goes on with its output.
+    shutil.rmtree(store.root)
+    again = LocalStore(store.root).open()
+    assert again.id != store
+    publish(again, folder, "curated.jsonl", "order.npy")
+    write_beside(again, folder, {BESIDE[0]: b"again"})
+    again.root.rename(tmp_path / "moved")
+    publish(LocalStore(tmp_path / "moved").open(), folder, "curated.jsonl")
+    assert sorted(os.listdir(folder)) == sorted([MANIFEST, "curated.jsonl", BESIDE[0]])
+
+
+def test_what_a_commit_was_killed_in_is_tidied_by_the_ledger(store: LocalStore, folder: Path) -> None:
+    publish(store, folder, "a", "b")
+    manifest = (folder / MANIFEST).read_bytes()
+    publish(store, folder, "a", "c")
+    # As a kill leaves it before the manifest is renamed: the new files beside the old manifest.
+    (folder / "b").write_text("b")
+    (folder / MANIFEST).write_bytes(manifest)
+    publish(store, folder, "a")
+    assert sorted(os.listdir(folder)) == ["a", "b", MANIFEST]
+    assert read_manifest(folder) is not None
+
+
+def test_a_damaged_manifest_is_none_and_made_again(store: LocalStore, folder: Path) -> None:
+    publish(store, folder, "a")
+    whole = (folder / MANIFEST).read_bytes()
+    for at in range(len(whole)):
+        for bit in range(8):
+            flipped = bytearray(whole)
+            flipped[at] ^= 1 << bit
+            (folder / MANIFEST).write_bytes(flipped)
+            assert read_manifest(folder) is None, bytes(flipped)
+    publish(store, folder, "a")
+    assert (folder / MANIFEST).read_bytes() == whole
+
+
+HOSTILE = ["../victim", "/etc/hostname", "..", ".", "", "a/../../victim", "a\0b", "-rf", ".ssh", "a\nb"]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5) | st.sampled_from(HOSTILE),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    key=st.sampled_from(["files", "store", "ids", "delta", "key", "check", "new"]),
+    value=VALUES,
+    name=st.sampled_from(HOSTILE),
+)
+def test_a_manifest_and_a_ledger_of_any_shape_touch_nothing_else(
+    key: str, value: Any, name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    top = tmp_path_factory.mktemp("hostile")
+    (top / "victim").write_text("mine")
+    store, folder = LocalStore(top / "store").open(), top / "output"
+    publish(store, folder, "a", "b")
+    manifest = read_manifest(folder)
+    assert manifest is not None
+    for forged in (manifest | {key: value}, manifest | {"files": {name: {"bytes": 4, "sha256": "00"}}}):
+        data = orjson.dumps(forged | {"check": _check(forged)})
+        (folder / MANIFEST).write_bytes(data)
+        with contextlib.suppress(InputError):  # it may name another store
+            publish(store, folder, "a")
+        assert sorted(os.listdir(top)) == ["output", "store", "victim"]
+    (ledger,) = store.list("outputs")
+    write_pointer(store, ledger, Ledger(str(folder), [name]))
+    with contextlib.suppress(DivOrderError):
+        publish(store, folder, "a")
+        tidy(store, folder, {})
+    assert (top / "victim").read_text() == "mine"
+    assert Path("/etc/hostname").exists()

@@ -1,0 +1,168 @@
+"""Rows of Parquet: their bytes tell any two apart that differ, and their JSON gives the values back."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.store.ids import hash_all, words
+from dagster_divorder.store.inputs import read_rows
+from dagster_divorder.store.rows import check_columns, json_lines, row_as_json, row_bytes
+from tests.arrow_types import LEAVES, Kind, kinds, parquet
+
+some = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> tuple[list[Kind], list[tuple[Any, ...]]]:
+    """Types of columns, and rows of which some are the same."""
+    chosen = draw(st.lists(kinds, min_size=1, max_size=3))
+    different = draw(st.lists(st.tuples(*(kind.values for kind in chosen)), min_size=1, max_size=5))
+    return chosen, draw(st.lists(st.sampled_from(different), min_size=1, max_size=9))
+
+
+def table_of(chosen: list[Kind], rows: list[tuple[Any, ...]]) -> pa.Table:
+    arrays = [kind.build([row[at] for row in rows]) for at, kind in enumerate(chosen)]
+    for array in arrays:
+        array.validate(full=True)
+    return pa.Table.from_arrays(arrays, [f"c{at}" for at in range(len(chosen))])
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("rows") / "rows.parquet"
+
+
+@some
+@given(drawn=columns(), row_group=st.integers(1, 4), data=st.data())
+def test_rows_have_equal_bytes_exactly_if_they_are_equal(
+    file: Path, drawn: tuple[list[Kind], list[tuple[Any, ...]]], row_group: int, data: st.DataObject
+) -> None:
+    chosen, rows = drawn
+    file.write_bytes(parquet(table_of(chosen, rows), row_group))
+    (block,) = read_rows(file, None)
+    found = [bytes(row) for row in row_bytes(block.rows)]
+    assert len(found) == len(rows)
+    for at, row in enumerate(rows):
+        for other_at, other in enumerate(rows):
+            assert (found[at] == found[other_at]) == (row == other)
+    # However the rows come: cut, picked, in another order, beside others.
+    low = data.draw(st.integers(0, len(rows)))
+    assert [bytes(row) for row in row_bytes(block.rows.slice(low, 3))] == found[low : low + 3]
+    picked = data.draw(st.lists(st.integers(0, len(rows) - 1)))
+    taken = block.rows.take(pa.array(picked, pa.int64()))
+    assert [bytes(row) for row in row_bytes(taken)] == [found[at] for at in picked]
+
+
+@some
+@given(drawn=columns())
+def test_json_gives_the_values_back(file: Path, drawn: tuple[list[Kind], list[tuple[Any, ...]]]) -> None:
+    chosen, rows = drawn
+    file.write_bytes(parquet(table_of(chosen, rows)))
+    (block,) = read_rows(file, None)
+    check_columns(block.rows.schema, as_json=True)
+    lines = json_lines(pa.StructArray.from_arrays(block.rows.columns, fields=list(block.rows.schema)))
+    for line, row in zip(lines, rows, strict=True):
+        values = json.loads(line)
+        for at, kind in enumerate(chosen):
+            found = kind.of_json(values[f"c{at}"])
+            if found != row[at]:
+                # The payload of a NaN is the one thing that JSON does not keep.
+                shown = str(kind.build([row[at]]))
+                assert "nan" in shown
+                assert str(kind.build([found])) == shown
+
+
+def test_a_nanosecond_a_sign_and_the_bits_of_a_nan_are_told_apart() -> None:
+    """Each of these pairs has one `repr`, or compares as equal."""
+    nan = struct.unpack("<2d", struct.pack("<2Q", 0x7FF8 << 48, (0x7FF8 << 48) + 1))
+    for pair in (
+        pa.array([1, 2], pa.int64()).view(pa.time64("ns")),
+        pa.array([[1], [2]], pa.list_(pa.int64())).cast(pa.list_(pa.time64("ns"))),
+        pa.array([1, 2], pa.int64()).view(pa.timestamp("ns", "UTC")),
+        pa.array([1, 2], pa.int64()).view(pa.duration("ns")),
+        pa.array([0.0, -0.0]),
+        pa.array(nan),
+    ):
+        one, two = row_bytes(pa.record_batch({"x": pair}))
+        assert one != two
+
+
+def test_the_names_and_types_of_columns_count_but_not_what_arrow_does_not_compare() -> None:
+    numbers = pa.array([[1]], pa.list_(pa.field("item", pa.int32())))
+    named = pa.array([[1]], pa.list_(pa.field("element", pa.int32())))
+    assert row_bytes(pa.record_batch({"x": numbers})) == row_bytes(pa.record_batch({"x": named}))
+    others = [pa.record_batch({"y": numbers}), pa.record_batch({"x": pa.array([[1]], pa.list_(pa.uint32()))})]
+    strict = pa.record_batch([numbers], pa.schema([pa.field("x", numbers.type, nullable=False)]))
+    for other in (*others, strict):
+        assert row_bytes(other) != row_bytes(pa.record_batch({"x": numbers}))
+
+
+def test_what_lies_under_a_null_does_not_matter() -> None:
+    mask = np.array([True, True])
+    for hidden in (np.array([1, 2]), np.array([0.5, np.nan])):
+        one, two = row_bytes(pa.record_batch({"x": pa.array(hidden, mask=mask)}))
+        assert one == two
+    inner = pa.StructArray.from_arrays([pa.array([1, 2])], ["a"], mask=pa.array(mask))
+    texts = pa.ListArray.from_arrays(pa.array([0, 1, 2]), pa.array(["a", "b"]), mask=pa.array(mask))
+    one, two = row_bytes(pa.record_batch({"x": inner, "y": texts}))
+    assert one == two
+
+
+def test_columns_that_have_no_json_are_named() -> None:
+    doubled = pa.struct([pa.field("a", pa.int8()), pa.field("a", pa.int8())])
+    for field, said in (
+        (pa.field("x", doubled), "column 'x' of type struct<a: int8, a: int8>.*several fields called 'a'"),
+        (pa.field("x", pa.list_(doubled)), "column 'x'.*several fields called 'a'"),
+        (pa.field("x", pa.month_day_nano_interval()), "column 'x' of type month_day_nano_interval"),
+    ):
+        schema = pa.schema([pa.field("text", pa.string()), field])
+        check_columns(schema, as_json=False)
+        with pytest.raises(InputError, match=said):
+            check_columns(schema, as_json=True)
+    with pytest.raises(InputError, match="several columns are called 'x'"):
+        check_columns(pa.schema([("x", pa.int8()), ("x", pa.int8())]), as_json=True)
+
+
+def test_columns_of_which_no_rows_can_be_taken_are_named() -> None:
+    schema = pa.schema([("text", pa.string()), ("odd", pa.list_view(pa.string_view()))])
+    with pytest.raises(InputError, match="column 'odd' has type list_view"):
+        check_columns(schema, as_json=False)
+
+
+def test_a_refused_row_is_shown_whole() -> None:
+    doubled = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
+    bad = pa.array([b"caf\xe9"], pa.binary()).view(pa.string())
+    row = pa.RecordBatch.from_arrays(
+        [bad, pa.array([math.nan]), doubled, pa.array([b"\0"])], ["text", "same", "odd", "same"]
+    )
+    shown = json.loads(row_as_json(row), object_pairs_hook=list)
+    assert shown == [
+        ("text", r"caf\xe9"),
+        ("same", "NaN"),
+        ("odd", "(it has several fields called 'a')"),
+        ("same", "AA=="),
+    ]
+
+
+def test_the_page_of_json_forms_names_every_type() -> None:
+    page = (Path(__file__).parents[2] / "docs/json_of_parquet.md").read_text()
+    for kind in LEAVES:
+        name = str(kind.type).split("(")[0].split("[")[0].split("<")[0]
+        assert f"`{name}`" in page, name
+
+
+def test_ids_are_hashes_of_the_bytes() -> None:
+    rows = pa.record_batch({"x": [1, 2, 1]})
+    ids = words(hash_all(row_bytes(rows))).tolist()
+    assert ids[0] == ids[2] != ids[1]
