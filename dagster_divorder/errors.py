@@ -9,6 +9,7 @@
     │   ├── DamagedFileError   a file that can be made again is missing or not what was written
     │   └── DiskFullError      the disk is full
     ├── WorkerError      a worker process died
+    ├── MemoryLimitError   memory, or what a process is allowed of it, does not suffice
     └── MissingStageError      a result is asked for before the stage that makes it has run
 
 A message names the value found, what was expected, and what to do about it.
@@ -57,6 +58,10 @@ class DiskFullError(StoreError):
 
 class WorkerError(DivOrderError):
     """A worker process died. Finished fragments are kept."""
+
+
+class MemoryLimitError(DivOrderError):
+    """Memory, or what this process is allowed of it, does not suffice. Finished fragments are kept."""
 
 
 class MissingStageError(DivOrderError):

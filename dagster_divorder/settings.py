@@ -142,12 +142,23 @@ class Output(_Section):
 class Model(_Section):
     base: str = Field("bootstrap", min_length=1)
     """Hugging Face id or directory of the model to be trained, or `bootstrap` (trained here, no download)."""
+    revision: str | None = Field(None, min_length=1)
+    """Of a Hugging Face id: the branch, tag or commit to use; a commit pins what the Hub serves. Unset: its main
+    branch, whatever that is on the day."""
     vocab_size: int = Field(32_768, ge=512, le=1 << 20)
     """Tokens of the bootstrap tokenizer; finer statistics and a larger table as it rises."""
     dim: int = Field(128, ge=2, le=8192)
     """Width of the bootstrap table."""
     refit: Literal["never", "now"] = "never"
     """now trains the bootstrap (and the pooling weights) again; everything after it is then computed again."""
+
+    @model_validator(mode="after")
+    def _revision_of_an_id(self) -> Self:
+        if self.revision and self.base == "bootstrap":
+            raise ValueError(
+                'revision names a state of a Hugging Face id, and base is "bootstrap"; remove it'
+            )
+        return self
 
 
 class Embedding(_Section):
@@ -174,6 +185,8 @@ class Embedding(_Section):
 class Deep(_Section):
     model: str | None = Field(None, min_length=1)
     """Hugging Face id or directory of a causal or encoder model; unset: `model.base`."""
+    revision: str | None = Field(None, min_length=1)
+    """As model.revision, of deep.model."""
     pooling: Literal["auto", "mean", "last", "cls"] = "auto"
     """What of the last hidden states makes a vector; auto is what the checkpoint says (1_Pooling/config.json of
     sentence-transformers), else mean."""
@@ -196,6 +209,15 @@ class Deep(_Section):
     train_tokens: int = Field(2_000_000, ge=0)
     """Tokens that the bootstrap base model's decoder is trained on, about a minute on 2 cores; better vectors as it
     rises."""
+
+    @model_validator(mode="after")
+    def _revision_of_an_id(self) -> Self:
+        if self.revision and self.model in (None, "bootstrap"):
+            raise ValueError(
+                f"revision names a state of a Hugging Face id, and model is {self.model or 'unset'}; remove it "
+                "(model.revision is that of model.base)"
+            )
+        return self
 
 
 class Clusters(_Section):
@@ -421,13 +443,15 @@ class Settings(BaseSettings):
                 "vocab_size": self.model.vocab_size if bootstrap else None,
                 "dim": self.model.dim if bootstrap else None,
                 "seed": self.seed if bootstrap else None,
+                **({"revision": self.model.revision} if self.model.revision else {}),
             },
             "token_counts": {},
             "shallow_embeddings": {"pooling": self.embedding.pooling},
             "deep_embeddings": {
                 **self.deep.model_dump(
-                    mode="json", exclude={"model", "pca", "tensor_parallel", "train_tokens"}
+                    mode="json", exclude={"model", "revision", "pca", "tensor_parallel", "train_tokens"}
                 ),
+                **({"revision": self.deep_revision} if self.deep_revision else {}),
                 "model": self.deep_model,
                 "train_tokens": self.deep.train_tokens if self.deep_model == "bootstrap" else None,
                 "seed": self.seed if self.deep_model == "bootstrap" else None,
@@ -528,6 +552,11 @@ class Settings(BaseSettings):
     def deep_model(self) -> str:
         """Id or directory of the model of deep_embeddings, or `bootstrap`."""
         return self.deep.model or self.model.base
+
+    @property
+    def deep_revision(self) -> str | None:
+        """Revision of `deep_model`."""
+        return self.deep.revision if self.deep.model else self.model.revision
 
     @property
     def components(self) -> dict[str, int]:

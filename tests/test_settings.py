@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -171,3 +172,31 @@ def test_the_example_file_holds_the_defaults(tmp_path: Path, monkeypatch: pytest
     file = tmp_path / "copy.toml"
     file.write_bytes((Path(__file__).parent.parent / "divorder.example.toml").read_bytes())
     assert load_settings(file, environ={}) == load_settings(environ={})
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"model": {"revision": "v1"}},
+        {"deep": {"revision": "v1"}},
+        {"deep": {"revision": "v1", "model": "bootstrap"}},
+        {"model": {"base": "org/model", "revision": ""}},
+    ],
+)
+def test_a_revision_needs_the_id_that_it_is_of(sections: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="revision"):
+        Settings(**sections)
+
+
+def test_a_revision_decides_what_its_model_decides_and_none_changes_nothing() -> None:
+    plain = Settings(model={"base": "org/model"})
+    pinned = Settings(model={"base": "org/model", "revision": "v1"})
+    changed = {stage for stage in CODE_VERSIONS if plain.recipe(stage) != pinned.recipe(stage)}
+    assert changed == {"base_model", "deep_embeddings"}
+    deep = Settings(model={"base": "org/model"}, deep={"model": "org/model", "revision": "v1"})
+    changed = {stage for stage in CODE_VERSIONS if plain.recipe(stage) != deep.recipe(stage)}
+    assert changed == {"deep_embeddings"}
+    assert (plain.deep_revision, pinned.deep_revision, deep.deep_revision) == (None, "v1", "v1")
+    # As it was before there were revisions: what is pinned under these settings stays.
+    assert plain.share("base_model").keys() == {"base", "vocab_size", "dim", "seed"}
+    assert "revision" not in plain.share("deep_embeddings")

@@ -14,7 +14,6 @@ Known weakness: k-means finds round clusters of like size, and a local optimum. 
 docs/decisions/base-model.md.
 """
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -137,6 +136,7 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
 
     A vector at the centre has no direction: label 0, distance 1. InputError for another D, NaN or infinity.
     """
+    from joblib import cpu_count
     from threadpoolctl import threadpool_limits
 
     from dagster_divorder.core.kernels.pool import nearest
@@ -166,7 +166,7 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
             place(first)
         return labels, distances
     # A thread a block: the threads of one product would wait for each other at the end of each.
-    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(os.cpu_count() or 1) as workers:
+    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(cpu_count()) as workers:
         list(workers.map(place, firsts))
     return labels, distances
 

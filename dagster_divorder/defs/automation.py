@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import dagster as dg
 
-from dagster_divorder.defs.jobs import CURATE, JOBS
+from dagster_divorder.defs.jobs import CURATE, JOBS, STORE, store_names
 from dagster_divorder.errors import StoreBusyError
+from dagster_divorder.pipeline.graph import upstream
 from dagster_divorder.pipeline.watch import Cursor, look
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
@@ -16,9 +18,6 @@ WHY = "divorder/why"
 """Tag of a run that the sensor started: what had changed."""
 
 DAILY = "0 3 * * *"
-
-MATERIALIZE = "__ASSET_JOB"
-"""The name that Dagster gives to runs of assets picked by hand."""
 
 SILENT_SECONDS = 60.0
 """A run whose log has been still for this long, and that does not hold the store, is dead."""
@@ -30,6 +29,8 @@ _UNDER_WAY = [status for status in dg.DagsterRunStatus if status not in _ENDED]
 def watch_input(settings: Settings) -> dg.SensorDefinition:
     """The sensor that starts `curate` when an input file is new, has grown or has changed."""
 
+    store = LocalStore(settings.store.path)
+
     @dg.sensor(
         name="watch_input",
         job_name=CURATE,
@@ -39,33 +40,59 @@ def watch_input(settings: Settings) -> dg.SensorDefinition:
         f"{settings.automation.settle_seconds:g} s (automation.settle_seconds). Only what is new is computed.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        if dead := fail_dead_runs(context.instance, settings):
+        runs = _our_runs(context, store)
+        if dead := fail_dead_runs(context.instance, settings, runs):
             return dg.SkipReason(f"run {', '.join(dead)} was found dead, and is tried again")
         cursor = Cursor.from_json(context.cursor)
-        found = look(settings, cursor, time.time(), lambda: run_in_progress(context.instance))
+        found = look(settings, cursor, time.time(), lambda: run_in_progress(runs))
         if found.cursor != cursor:
             context.update_cursor(found.cursor.to_json())
-        return dg.RunRequest(tags={WHY: found.reason}) if found.start else dg.SkipReason(found.reason)
+        if not found.start:
+            return dg.SkipReason(found.reason)
+        return dg.RunRequest(tags={WHY: found.reason, STORE: store_names(store)[0]})
 
     return sensor
 
 
-def run_in_progress(instance: dg.DagsterInstance) -> str | None:
-    """Which run of ours is queued or running, for people; None if there is none."""
-    for run in _our_runs(instance, _UNDER_WAY):
+def _our_runs(context: dg.SensorEvaluationContext, store: LocalStore) -> list[dg.DagsterRun]:
+    """The runs under way that are tagged with this store and belong to no other code location than the sensor's.
+
+    A run has the tag once its first asset has begun, or from the beginning where the sensor started it. What a command
+    line runs belongs to no location.
+    """
+    runs = context.instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY, tags={STORE: store_names(store)}))
+    here = context.code_location_origin
+    return [
+        run
+        for run in runs
+        if (origin := run.remote_job_origin) is None
+        or (here and origin.repository_origin.code_location_origin.location_name == here.location_name)
+    ]
+
+
+def run_in_progress(runs: Sequence[dg.DagsterRun]) -> str | None:
+    """Which of our runs is queued or running, for people; None if there is none."""
+    for run in runs:
         return f"run {run.run_id[:8]} ({run.job_name}) is {run.status.value.lower()}"
     return None
 
 
-def fail_dead_runs(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
-    """Say of runs whose process is gone that they failed, so that they are tried again (`run_retries`) and hold up
-    nothing; which ones these are.
+def fail_dead_runs(
+    instance: dg.DagsterInstance, settings: Settings, runs: Sequence[dg.DagsterRun]
+) -> list[str]:
+    """Say of those of our runs whose process is gone that they failed, so that they are tried again (`run_retries`) and
+    hold up nothing; which ones these are.
 
     Dagster sees to that where the process of the run alone was killed. Where its own were too, as when the machine goes
     down, the run would stay STARTED for ever, and what had changed would not be curated before the next change.
     """
-    started = _our_runs(instance, [dg.DagsterRunStatus.STARTED])
-    dead = [run for run in started if not _is_alive(instance, settings, run.run_id)]
+    dead = [
+        run
+        for run in runs
+        if run.status == dg.DagsterRunStatus.STARTED
+        and _runs_stages_alone(run, settings)
+        and not _is_alive(instance, settings, run.run_id)
+    ]
     for run in dead:
         instance.report_run_failed(
             run, "Its process is gone: Dagster or the machine was stopped while it ran."
@@ -73,9 +100,11 @@ def fail_dead_runs(instance: dg.DagsterInstance, settings: Settings) -> list[str
     return [run.run_id[:8] for run in dead]
 
 
-def _our_runs(instance: dg.DagsterInstance, statuses: list[dg.DagsterRunStatus]) -> list[dg.DagsterRun]:
-    runs = instance.get_runs(dg.RunsFilter(statuses=statuses))
-    return [run for run in runs if run.job_name in JOBS or run.job_name == MATERIALIZE]
+def _runs_stages_alone(run: dg.DagsterRun, settings: Settings) -> bool:
+    """Whether all that a run does is ours. Another's asset beside ours may be silent for hours, and needs no store."""
+    if run.asset_selection is None:
+        return run.job_name in JOBS
+    return {key.to_user_string() for key in run.asset_selection} <= set(upstream(settings))
 
 
 def _is_alive(instance: dg.DagsterInstance, settings: Settings, run_id: str) -> bool:

@@ -7,10 +7,15 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.graph import OUTPUT, needed
 from dagster_divorder.settings import Settings
+from dagster_divorder.store.local import LocalStore
 
 CURATE = "curate"
+
+STORE = "divorder/store"
+"""Tag of a run: the store that it writes to, as `store_names` has it."""
 
 JOBS: dict[str, tuple[tuple[str, ...], str]] = {
     CURATE: ((OUTPUT,), "The curated output and all that it needs; only what is new is computed."),
@@ -39,3 +44,12 @@ def jobs(settings: Settings, assets: Collection[str]) -> list[Any]:
                 )
             )
     return made
+
+
+def store_names(store: LocalStore) -> list[str]:
+    """What runs on a store are tagged with: its id, and until there is one its place."""
+    place = str(store.root.resolve())
+    try:
+        return [store.id, place] if store.id else [place]
+    except DivOrderError:  # a run says what is wrong with it
+        return [place]

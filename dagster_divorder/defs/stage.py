@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_divorder.defs.jobs import STORE, store_names
 from dagster_divorder.engine.progress import Log
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline import run_stage
@@ -27,6 +28,7 @@ _NOT_SHOWN = {
     "cluster_sizes",
     "summary",
     "columns_folder",
+    "checkpoint",
     "fields",
     "corpus",
     "files",
@@ -42,6 +44,7 @@ def materialize(context: dg.AssetExecutionContext, settings: Settings) -> Receip
     stage = context.asset_key.path[-1]
     store = LocalStore(settings.store.path)
     before = _version(store, stage)
+    tag(context, store)
     receipt = run_stage(stage, settings, Log(context.log.info))
     report = receipt.report
     changed = receipt.version != before
@@ -55,6 +58,11 @@ def materialize(context: dg.AssetExecutionContext, settings: Settings) -> Receip
         more["new_documents_per_second"] = _readable(report["new_documents"] / report["seconds"])
     context.add_asset_metadata(more)
     return receipt
+
+
+def tag(context: dg.AssetExecutionContext, store: LocalStore) -> None:
+    """Say of a run, whoever started it, which store it writes to: by that the sensor tells its own."""
+    context.instance.add_run_tags(context.run.run_id, {STORE: store_names(store)[0]})
 
 
 def result(receipt: Receipt, extra: Mapping[str, Any] | None = None) -> dg.MaterializeResult[Any]:

@@ -50,8 +50,11 @@ workers it is."""
 
 
 def count_workers(setting: int) -> int:
-    """Workers that `engine.workers` stands for: 0 is one per core that this process may use."""
-    return setting or len(os.sched_getaffinity(0))
+    """Workers that `engine.workers` stands for: 0 is one per core that this process may use, by its affinity and the
+    quota of its container."""
+    from joblib import cpu_count
+
+    return setting or int(cpu_count())
 
 
 def worker_number() -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,10 @@ TABLE_NAMES = (
 KEYS_SHOWN = 40
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HEADER_LIMIT = 100 << 20
+ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+"""Of the dtypes that a table may have."""
+SETTLED_NS = 2_000_000_000
+"""The coarsest clock of a file system that is in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +66,12 @@ class EmbeddingTable:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tensor:
-    """Where a tensor lies: file, offset in bytes, safetensors dtype, shape."""
+class Tensor:
+    """Where a tensor lies: file, offset and size in bytes, safetensors dtype, shape."""
 
     file: Path
     offset: int
+    size: int
     dtype: str
     shape: tuple[int, ...]
 
@@ -73,19 +79,27 @@ class _Tensor:
 Wanted = Literal["embedding", "all"]
 
 
-def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.base") -> Path:
+def locate(
+    base: str, *, weights: Wanted = "embedding", setting: str = "model.base", revision: str | None = None
+) -> Path:
     """The directory of a checkpoint: `base` itself where it is one, else the Hugging Face id downloaded or from
     the cache.
 
     `weights`: which weight files must be there, that of the input embedding or all of them (with them comes what
-    sentence-transformers says about the model). `setting` is the one that errors name.
+    sentence-transformers says about the model). `setting` is the one that errors name. `revision`: branch, tag or
+    commit of the id; None: its main branch.
 
     Raises:
         InputError: neither a directory nor an id that can be reached; no tokenizer.json; no safetensors; of all
-            weights, a shard is missing.
+            weights, a shard is missing; a revision of a directory.
     """
     directory = Path(base).expanduser()
     if directory.is_dir():
+        if revision:
+            raise InputError(
+                f"{setting.partition('.')[0]}.revision is {revision!r} and {setting} is the directory {base}; a "
+                "revision is a state of a Hugging Face id: remove it, or name the id"
+            )
         if not (directory / TOKENIZER).is_file():
             raise _no_tokenizer(base)
         if not any(directory.glob("*.safetensors")):
@@ -97,7 +111,7 @@ def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.ba
         raise InputError(
             f"{setting} is {base!r}: there is no such directory, and it is not a Hugging Face id"
         )
-    return _download(base, weights, setting)
+    return _download(base, weights, setting, revision)
 
 
 def weight_files(directory: Path | str) -> list[Path]:
@@ -168,15 +182,42 @@ def tokenizer_fingerprint(directory: Path | str) -> str:
     return xxh3_128_hexdigest(path.read_bytes())
 
 
+def signature(directory: Path) -> list[list[str | int]] | None:
+    """Name, size, time of change and time of the change of status (ns) of the files that decide what a checkpoint
+    computes: as long as they are what they were, so are the files. None where one is so young that a write after this
+    may leave its times as they are."""
+    names = {
+        "config.json",
+        TOKENIZER,
+        INDEX,
+        POOLING,
+        *(path.name for path in directory.glob("*.safetensors")),
+    }
+    found = [(name, (directory / name).stat()) for name in sorted(names) if (directory / name).is_file()]
+    if max((stat.st_ctime_ns for _, stat in found), default=0) > time.time_ns() - SETTLED_NS:
+        return None
+    return [[name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for name, stat in found]
+
+
 def read_json(path: Path) -> Any:
     """The content of a JSON file. InputError, naming it, where it is damaged."""
     try:
         return json.loads(path.read_bytes())
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise InputError(f"{path} is not readable JSON ({error}); fetch or save the model again") from error
 
 
-def _find(directory: Path) -> tuple[str, _Tensor]:
+def read_object(path: Path) -> dict[str, Any]:
+    """The content of a JSON file that holds an object. InputError, naming it, where it does not."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise InputError(
+            f"{path} holds a JSON {type(content).__name__}, expected an object; fetch or save the model again"
+        )
+    return content
+
+
+def _find(directory: Path) -> tuple[str, Tensor]:
     """Key and place of the input embedding."""
     index = directory / INDEX
     if index.is_file():
@@ -186,7 +227,7 @@ def _find(directory: Path) -> tuple[str, _Tensor]:
             raise InputError(
                 f"{index} places {key} in {files[key]}, which is not there; fetch or save the model again"
             )
-        tensors = _header(directory / files[key])
+        tensors = header(directory / files[key])
         if key not in tensors:
             raise InputError(
                 f"{index} places {key} in {files[key]}, which does not hold it; fetch or save the model again"
@@ -197,7 +238,7 @@ def _find(directory: Path) -> tuple[str, _Tensor]:
         raise _no_weights(str(directory), (path.name for path in directory.iterdir()))
     # A second copy of the weights may lie beside the standard file under another name.
     paths = [path for path in paths if path.name == WEIGHTS] or paths
-    found = {key: tensor for path in paths for key, tensor in _header(path).items() if len(tensor.shape) == 2}
+    found = {key: tensor for path in paths for key, tensor in header(path).items() if len(tensor.shape) == 2}
     key = _choose(found, directory)
     return key, found[key]
 
@@ -231,8 +272,7 @@ def _choose(keys: Iterable[str], directory: Path) -> str:
 
 
 def _weight_map(index: Path) -> Mapping[str, str]:
-    content = read_json(index)
-    files = content.get("weight_map") if isinstance(content, dict) else None
+    files = read_object(index).get("weight_map")
     if not isinstance(files, dict) or not all(
         isinstance(name, str) and Path(name).name == name for name in files.values()
     ):
@@ -242,31 +282,43 @@ def _weight_map(index: Path) -> Mapping[str, str]:
     return files
 
 
-def _header(path: Path) -> dict[str, _Tensor]:
-    """All tensors of a safetensors file."""
+def header(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file, which lie inside it and are as long as their shapes say.
+
+    Raises:
+        InputError: they do not, or are not, or the file is no safetensors file.
+    """
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(size - 8, HEADER_LIMIT):
             raise _damaged(path, "its header is cut off")
         try:
-            header = json.loads(file.read(length))
-            header.pop("__metadata__", None)
-            tensors = {
-                key: _Tensor(
-                    path, 8 + length + entry["data_offsets"][0], entry["dtype"], tuple(entry["shape"])
-                )
-                for key, entry in header.items()
-            }
-            end = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            content = json.loads(file.read(length))
+            content.pop("__metadata__", None)
+            tensors = {key: _tensor(path, 8 + length, entry) for key, entry in content.items()}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise _damaged(path, f"its header is unreadable ({type(error).__name__}: {error})") from error
+    end = max((tensor.offset + tensor.size for tensor in tensors.values()), default=8 + length)
     if end > size:
         raise _damaged(path, f"it has {size:,} bytes and its header asks for {end:,}")
     return tensors
 
 
-def _read(key: str, tensor: _Tensor) -> NDArray[np.float32]:
+def _tensor(path: Path, start: int, entry: Mapping[str, Any]) -> Tensor:
+    """A tensor as an entry of a header has it; ValueError, TypeError or KeyError where that contradicts itself."""
+    (begin, end), dtype, shape = entry["data_offsets"], str(entry["dtype"]), tuple(entry["shape"])
+    if not all(type(number) is int and number >= 0 for number in (begin, end, *shape)):
+        raise ValueError(
+            f"offsets {begin}, {end} and shape {list(shape)} are not all whole numbers from 0 on"
+        )
+    each = ITEM_BYTES.get(dtype)
+    if end < begin or (each and end - begin != each * math.prod(shape)):
+        raise ValueError(f"{dtype} of shape {list(shape)} does not lie in the bytes from {begin} to {end}")
+    return Tensor(path, start + begin, end - begin, dtype, shape)
+
+
+def _read(key: str, tensor: Tensor) -> NDArray[np.float32]:
     stored = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}.get(tensor.dtype)
     if stored is None or len(tensor.shape) != 2:
         raise InputError(
@@ -274,8 +326,6 @@ def _read(key: str, tensor: _Tensor) -> NDArray[np.float32]:
             "expected a matrix of F32, F16, BF16 or F64: save the embedding unquantised"
         )
     raw = np.fromfile(tensor.file, stored, math.prod(tensor.shape), offset=tensor.offset)
-    if raw.size != math.prod(tensor.shape):
-        raise _damaged(tensor.file, f"{key} has fewer numbers than its shape {list(tensor.shape)}")
     raw = raw.reshape(tensor.shape)
     if tensor.dtype == "BF16":
         # A bfloat16 is the upper half of the float32 of the same value.
@@ -285,12 +335,12 @@ def _read(key: str, tensor: _Tensor) -> NDArray[np.float32]:
     return raw.astype(np.float32, copy=False)
 
 
-def _download(base: str, weights: Wanted, setting: str) -> Path:
+def _download(base: str, weights: Wanted, setting: str, revision: str | None) -> Path:
     """Snapshot directory with configuration, tokenizer and the weight files that are needed."""
     import huggingface_hub
     from huggingface_hub import errors
 
-    revision: str | None = None
+    asked = f"{base!r}{f' at {revision!r}' if revision else ''}"
 
     def fetch(name: str) -> Path | None:
         """The file, or None where the repository (or, offline, the cache) does not have it."""
@@ -300,7 +350,7 @@ def _download(base: str, weights: Wanted, setting: str) -> Path:
             return None
         except Exception as error:
             raise InputError(
-                f"{setting} is {base!r}: no such directory, and the Hugging Face Hub does not give its {name} "
+                f"{setting} is {asked}: no such directory, and the Hugging Face Hub does not give its {name} "
                 f"({type(error).__name__}: {str(error).partition(chr(10))[0]}); check the id and the network, "
                 "for a gated model log in, or name a directory"
             ) from error
@@ -308,7 +358,7 @@ def _download(base: str, weights: Wanted, setting: str) -> Path:
     config = fetch("config.json")
     if config is None:
         raise InputError(
-            f"{setting} is {base!r}: no such directory, and neither the Hugging Face Hub nor the local cache gives "
+            f"{setting} is {asked}: no such directory, and neither the Hugging Face Hub nor the local cache gives "
             "its config.json; check the id and the network (HF_HUB_OFFLINE forbids it), or name a directory"
         )
     # Every further file comes from the same commit, even if the repository changes meanwhile.

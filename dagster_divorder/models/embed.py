@@ -11,7 +11,6 @@ Known weakness: on a GPU the budget follows its memory, so another machine batch
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -37,7 +36,7 @@ from dagster_divorder.models.memory import (
     position_bytes,
     release,
 )
-from dagster_divorder.models.reading import quiet
+from dagster_divorder.models.reading import first_line, quiet
 
 if TYPE_CHECKING:
     import torch
@@ -137,6 +136,7 @@ def make_embedder(model: Model, *, chunk: bool, threads: int, limit: int | None 
     """An embedder for the model's device, on about `threads` threads of a CPU. `limit`: positions that no batch and no
     window may pass, where more are known not to fit."""
     import torch
+    from joblib import cpu_count
 
     reading, config = model.reading, model.module.config.get_text_config()
     each = position_bytes(config, torch.finfo(getattr(torch, reading.dtype)).bits // 8)
@@ -152,7 +152,7 @@ def make_embedder(model: Model, *, chunk: bool, threads: int, limit: int | None 
     if reading.device == "cpu" and not model.sharded:
         # Rotary frequencies that follow the longest window in sight are kept in the model: one pass at a time.
         rotary = str(getattr(config, "rope_parameters", None))
-        cores = len(os.sched_getaffinity(0))
+        cores = cpu_count()
         most = 1 if "dynamic" in rotary or "longrope" in rotary else cpu_lanes(cores, reading.window, each)
         lanes, threads = max(1, min(most, threads // (cores // most))), cores // most
     return Embedder(model, budget, chunk=chunk, lanes=lanes, threads=threads, ceiling=limit)
@@ -314,7 +314,13 @@ class _Job:
                     found[window] = self._part(window)
         except OutOfMemory:
             raise
-        except Exception:  # no room for the model in float32, or weights that have no such form
+        except Exception as error:
+            if not isinstance(error, InputError) and not is_out_of_memory(error):
+                raise InputError(
+                    f"{len(broken):,} windows have no finite vector in {self.reading.dtype}, and the model cannot read "
+                    f"them in float32 ({type(error).__name__}: {first_line(error)}); set deep.dtype to another one"
+                ) from error
+            # There is no room for the model in float32, or (an InputError of `_part`) none for its shortest window.
             release(self.reading.device)
 
 

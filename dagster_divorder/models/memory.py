@@ -8,12 +8,15 @@ Known weakness: what others take of the same GPU later is not foreseen; a batch 
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import gc
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 CPU_BUDGET = 2048
@@ -51,13 +54,16 @@ class Budget:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, in any of the words that torch has for it."""
-    import torch
-
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+    """Whether an error says that memory, or the addresses for it, ran out, in any of the words that Python, torch and
+    the system's loader have for it."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
-    words = r"can't allocate memory|not enough memory|out of memory|CUBLAS_STATUS_ALLOC_FAILED"
-    return isinstance(error, RuntimeError) and re.search(words, str(error), re.IGNORECASE) is not None
+    words = (
+        r"can't allocate memory|cannot allocate memory|not enough memory|out of memory|CUBLAS_STATUS_ALLOC_FAILED|"
+        r"bad_alloc|can't start new thread|failed to map segment"
+    )
+    kinds = RuntimeError | ImportError
+    return isinstance(error, kinds) and re.search(words, str(error), re.IGNORECASE) is not None
 
 
 def release(device: str) -> None:
@@ -130,11 +136,36 @@ def cpu_lanes(cores: int, window: int, bytes_each: int) -> int:
 
 
 def main_memory() -> int:
-    """Bytes of main memory of this machine; 4 GB where it cannot be asked."""
+    """Bytes of main memory that this process may use: the machine's (4 GB where it cannot be asked), or less where a
+    container's quota says so."""
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
-        return 4 << 30
+        machine = 4 << 30
+    return min([machine, *memory_quotas()])
+
+
+def memory_quotas(
+    groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")
+) -> Iterator[int]:
+    """Bytes that the control groups of this process allow, of either version; none where there are none (macOS).
+
+    A group is bound by those above it too. Inside a container the paths may be those of the machine: then the topmost
+    group that is seen is the container's.
+    """
+    with contextlib.suppress(OSError):
+        for line in groups.read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            version_1 = bool(controllers)
+            top = mounted / "memory" if version_1 else mounted
+            path = PurePosixPath(group.lstrip("/"))
+            for part in (path, *path.parents):
+                with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+                    yield int(
+                        (top / part / ("memory.limit_in_bytes" if version_1 else "memory.max")).read_text()
+                    )
 
 
 def power_of_two(most: float, limit: int) -> int:

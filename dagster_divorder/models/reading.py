@@ -22,7 +22,16 @@ from typing import Any, Literal
 import numpy as np
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.checkpoint import MODULES, POOLING, SENTENCE, TOKENIZER, read_json, weight_files
+from dagster_divorder.models.checkpoint import (
+    MODULES,
+    POOLING,
+    SENTENCE,
+    header,
+    read_json,
+    read_object,
+    weight_files,
+)
+from dagster_divorder.models.tokenize import load_reference
 
 Pooling = Literal["mean", "last", "cls"]
 
@@ -30,6 +39,11 @@ NO_LIMIT = 8192
 """Tokens of a window of a model that knows no limit, such as one with relative positions or a state space."""
 ABSURD = 1 << 31
 """A tokenizer without a limit gives a number above this."""
+LAYERS = 4096
+"""More are a mistake: the deepest models have some hundreds."""
+NUMBERS_A_BYTE, SMALL = 16, 1 << 26
+"""Weights and tables that a configuration may describe for a byte of stored weights (quantised ones pack up to 8), and
+what a small model may have besides."""
 DTYPES = {"F32": "float32", "F64": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 POOLING_MODES: dict[str, Pooling] = {
@@ -139,7 +153,7 @@ def find_pooling(directory: Path) -> Pooling:
     path = directory / POOLING
     if not path.is_file():
         return "mean"
-    content = read_json(path)
+    content = read_object(path)
     if isinstance(mode := content.get("pooling_mode"), str):  # as newer versions write it
         wanted = [f"pooling_mode_{mode}", f"pooling_mode_{mode}_token", f"pooling_mode_{mode}_tokens"]
         modes = [key for key in wanted if key in POOLING_MODES][:1] or [mode]
@@ -156,21 +170,16 @@ def find_pooling(directory: Path) -> Pooling:
 def left_out(directory: Path | str) -> tuple[str, ...]:
     """Layers that sentence-transformers applies after pooling and that are not applied here, by their kinds."""
     path = Path(directory) / MODULES
-    kinds = (
-        [str(module.get("type", "")).rpartition(".")[2] for module in read_json(path)]
-        if path.is_file()
-        else []
-    )
+    modules = read_json(path) if path.is_file() else []
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise InputError(f"{path} is not a list of modules (JSON objects); fetch or save the model again")
+    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     return tuple(kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize"))
 
 
 def affixes(directory: Path | str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Ids that the checkpoint's own tokenizer puts before and after a text, such as [CLS] and [SEP]."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(Path(directory) / TOKENIZER))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
+    tokenizer = load_reference(Path(directory))
     for probe in ("a", "1", ".", "é", "中"):  # a tokenizer may know nothing of a script
         encoding = tokenizer.encode(probe)
         own = np.flatnonzero(np.array(encoding.special_tokens_mask) == 0)
@@ -192,11 +201,11 @@ def context(directory: Path, config: Any) -> tuple[int | None, int]:
 def said_lengths(directory: Path) -> list[int]:
     """Tokens that a model takes, as its tokenizer's and sentence-transformers' files say, where they do so soberly."""
     said = [
-        read_json(directory / name).get(key)
+        read_object(directory / name).get(key)
         for name, key in (("tokenizer_config.json", "model_max_length"), (SENTENCE, "max_seq_length"))
         if (directory / name).is_file()
     ]
-    return [int(limit) for limit in said if isinstance(limit, int | float) and 0 < limit < ABSURD]
+    return [int(limit) for limit in said if isinstance(limit, int | float) and 1 <= limit < ABSURD]
 
 
 def _position_tables(directory: Path, config: Any) -> list[int]:
@@ -209,6 +218,13 @@ def _position_tables(directory: Path, config: Any) -> list[int]:
             model = AutoModel.from_config(config, trust_remote_code=False)
         except Exception as error:
             raise unusable(directory, error) from error
+    numbers = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
+    stored = sum(path.stat().st_size for path in weight_files(directory))
+    if numbers > NUMBERS_A_BYTE * stored + SMALL:
+        raise InputError(
+            f"{directory / 'config.json'} describes a model of {numbers:,} numbers, and its weights have {stored:,} "
+            "bytes; expected the configuration and the weights of one model"
+        )
     tables = [
         module.num_embeddings
         - getattr(module, "offset", 0)
@@ -227,22 +243,32 @@ def load_config(directory: Path) -> Any:
         raise InputError(f"{directory} has no config.json; expected a Hugging Face checkpoint")
     with quiet():
         try:
-            return AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+            config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+            # Building them takes milliseconds each, also without their weights.
+            layers = [
+                value
+                for part in (config, config.get_text_config())
+                for name, value in part.to_dict().items()
+                if "layer" in name and isinstance(value, int)
+            ]
         except Exception as error:
             raise unusable(directory, error) from error
+    if max(layers, default=0) > LAYERS:
+        raise InputError(
+            f"{directory / 'config.json'} asks for {max(layers):,} layers; expected {LAYERS:,} at most: fetch or save "
+            "the model again"
+        )
+    return config
 
 
 def _own_dtype(directory: Path, config: Any) -> str:
     """The dtype that a checkpoint is stored in."""
-    from safetensors import safe_open
-
     said = str(
         getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
     ).removeprefix("torch.")
     if said in DTYPES.values():
         return said
-    with safe_open(weight_files(directory)[0], "numpy") as file:
-        stored = {file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118, not a dict
+    stored = {tensor.dtype for tensor in header(weight_files(directory)[0]).values()}
     return next((DTYPES[kind] for kind in ("BF16", "F16", "F32") if kind in stored), "float32")
 
 
@@ -266,7 +292,7 @@ def _architecture(directory: Path) -> str:
     try:
         content = json.loads((directory / "config.json").read_bytes())
         return str((content.get("architectures") or [content.get("model_type", "no model_type")])[0])
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, TypeError, LookupError, RecursionError):
         return "no readable config.json"
 
 

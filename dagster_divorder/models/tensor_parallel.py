@@ -16,10 +16,10 @@ import pickle
 import select
 import subprocess
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
@@ -29,6 +29,8 @@ from dagster_divorder.models.memory import SHORTEST, OutOfMemory
 
 ERRORS = "DAGSTER_DIVORDER_ERRORS"
 """Environment variable of the ranks: the folder where they leave what they raised."""
+Scratch = Callable[[], AbstractContextManager[Path]]
+"""Makes a folder for files of a moment, as `LocalStore.scratch` does."""
 PATIENCE = timedelta(days=7)
 """Ranks wait for each other, and for the next item, up to this long."""
 
@@ -39,25 +41,27 @@ def processes_here() -> int:
 
 
 class Ranks:
-    """A group of `processes` on `device`; `gpus` numbers those that they may see, all of them where it is empty.
+    """A group of `processes` on `device`; `gpus` numbers those that they may see, all of them where it is empty; what
+    they raise they leave in a folder that `scratch` makes.
 
     Raises:
         SettingsError: accelerate is missing, which transformers needs for it.
     """
 
-    def __init__(self, processes: int, device: str, gpus: Sequence[str] = ()) -> None:
+    def __init__(self, processes: int, device: str, scratch: Scratch, gpus: Sequence[str] = ()) -> None:
         import importlib.util
 
         if importlib.util.find_spec("accelerate") is None:
             raise SettingsError(
                 f"deep.tensor_parallel = {processes} needs accelerate, which is not installed: pip install accelerate"
             )
-        self._folder = tempfile.TemporaryDirectory(prefix="divorder-ranks-")
+        self._scratch = contextlib.ExitStack()
+        self._folder = self._scratch.enter_context(scratch())
         environ = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # else torchrun says that it sets it
-            ERRORS: self._folder.name,
+            ERRORS: str(self._folder),
         }
         if device == "cpu":
             environ["CUDA_VISIBLE_DEVICES"] = ""  # transformers takes the accelerator that it sees
@@ -106,7 +110,7 @@ class Ranks:
         self._process.wait()
         self._listener.join()
         self._process.stdout.close()
-        self._folder.cleanup()
+        self._scratch.close()
 
     def _listen(self) -> None:
         """Keep what torchrun and the ranks print; it is shown where they fail."""
@@ -117,7 +121,7 @@ class Ranks:
 
     def _error(self, status: int) -> Exception:
         """What the ranks died of: errors of this package before those that only follow from another rank's death."""
-        files = sorted(Path(self._folder.name).glob("*.pickle"), key=lambda path: path.stat().st_mtime_ns)
+        files = sorted(self._folder.glob("*.pickle"), key=lambda path: path.stat().st_mtime_ns)
         errors = [pickle.loads(file.read_bytes()) for file in files]
         for error in sorted(errors, key=lambda error: not isinstance(error, DivOrderError | OutOfMemory)):
             return error
@@ -131,8 +135,8 @@ class Ranks:
 class Group:
     """Ranks that start when they are first needed, and again, to compute less at once, after memory ran out."""
 
-    def __init__(self, processes: int, device: str, gpus: Sequence[str] = ()) -> None:
-        self._start = lambda: Ranks(processes, device, gpus)
+    def __init__(self, processes: int, device: str, scratch: Scratch, gpus: Sequence[str] = ()) -> None:
+        self._start = lambda: Ranks(processes, device, scratch, gpus)
         self._ranks: Ranks | None = None
         self.limit: int | None = None
         """Positions that a batch may have at most; None as long as all of them fit."""

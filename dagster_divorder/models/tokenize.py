@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.checkpoint import TOKENIZER, read_json
+from dagster_divorder.models.checkpoint import TOKENIZER, read_object
 from dagster_divorder.models.conformance import conformance_texts
+from dagster_divorder.models.memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -35,6 +36,9 @@ Encode = Callable[[Sequence[str]], list[NDArray[np.uint32]]]
 
 SAMPLE_BYTES = 1 << 20
 """Of the corpus sample, this much is compared: half a second of the reference."""
+
+MOST_IDS = 1 << 24
+"""No vocabulary is near it, and both engines still load one in seconds."""
 
 BATCH_CHARACTERS = 1 << 20
 """`tokenizers` keeps some 100 bytes a token until a batch is read out."""
@@ -94,7 +98,7 @@ def load_encoder(
     if engine not in ("auto", *get_args(Engine)):
         raise InputError(f"engine is {engine!r}; expected auto, {', '.join(get_args(Engine))}")
     directory = Path(directory)
-    content = read_json(directory / TOKENIZER)
+    content = _content(directory)
     if engine == "gigatoken":
         try:
             fast = _gigatoken_encode(content)
@@ -106,8 +110,9 @@ def load_encoder(
             ) from error
         return _encoder(directory, tokens, fast, engine, "asked for")
     reference = _load_reference(directory)
+    reference.encode_special_tokens = True
     tokens = reference.get_vocab(with_added_tokens=True)
-    slow = _reference_encode(reference)
+    slow = _reference_encode(reference, directory)
     if engine == "tokenizers":
         return _encoder(directory, tokens, slow, engine, "asked for")
     try:
@@ -118,6 +123,8 @@ def load_encoder(
         ]
         reason = _difference(fast, slow, texts)
     except Exception as error:
+        if is_out_of_memory(error):  # which engine a tokenizer has must not depend on that
+            raise
         reason = f"gigatoken cannot run it: {str(error).partition(chr(10))[0]}"
     if reason:
         return _encoder(directory, tokens, slow, "tokenizers", reason)
@@ -139,30 +146,72 @@ def _tokens(content: dict[str, Any]) -> dict[str, int]:
     return {**added, **content["model"]["vocab"]}
 
 
+def _content(directory: Path) -> dict[str, Any]:
+    """tokenizer.json, with ids that a table can have rows for: libraries make room for the largest one, or abort."""
+    path = directory / TOKENIZER
+    content = read_object(path)
+    model, added = content.get("model"), content.get("added_tokens") or []
+    objects = isinstance(added, list) and all(isinstance(token, dict) for token in added)
+    if not isinstance(model, dict) or not objects:
+        raise InputError(
+            f"{path} is not a tokenizer that tokenizers can load; save it again with a recent transformers"
+        )
+    vocabulary = model.get("vocab")
+    known = vocabulary.items() if isinstance(vocabulary, dict) else ()
+    for token, number in (*known, *((token.get("content"), token.get("id")) for token in added)):
+        if type(number) is not int or not 0 <= number < MOST_IDS:
+            raise InputError(
+                f"{path} gives the token {token!r} the id {number!r}; expected a whole number from 0 to "
+                f"{MOST_IDS - 1:,}: fetch or save the model again"
+            )
+    return content
+
+
+def load_reference(directory: Path) -> Tokenizer:
+    """The tokenizer of a checkpoint as `tokenizers` runs it, with nothing on that would cut or lengthen a text.
+
+    Raises:
+        InputError: no usable tokenizer.json.
+    """
+    _content(directory)
+    return _load_reference(directory)
+
+
 def _load_reference(directory: Path) -> Tokenizer:
-    """The reference, with everything off that would change the ids of plain text."""
     from tokenizers import Tokenizer
 
     try:
         reference = Tokenizer.from_file(str(directory / TOKENIZER))
-    except Exception as error:
-        raise InputError(
-            f"{directory / TOKENIZER} is not a tokenizer that tokenizers can load ({error}); "
-            "save it again with a recent transformers, or update tokenizers"
+    except BaseException as error:
+        raise _unusable(
+            directory / TOKENIZER, "is not a tokenizer that tokenizers can load", error
         ) from error
     reference.no_truncation()
     reference.no_padding()
-    reference.encode_special_tokens = True
     return reference
 
 
-def _reference_encode(reference: Tokenizer) -> Encode:
+def _unusable(path: Path, what: str, error: BaseException) -> BaseException:
+    """What becomes of an error of tokenizers: an InputError, also of a Rust panic, which is no Exception; another one
+    that is none, such as Ctrl-C, stays as it is."""
+    error = _no_panic(error)
+    if not isinstance(error, Exception) or is_out_of_memory(error):
+        return error
+    return InputError(
+        f"{path} {what} ({error}); save it again with a recent transformers, or update tokenizers"
+    )
+
+
+def _reference_encode(reference: Tokenizer, directory: Path) -> Encode:
     def encode(texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         each: list[NDArray[np.uint32]] = []
         for batch in _batches(texts):
             for text in batch:
                 text.encode()  # raises for a lone surrogate, for which tokenizers has only a puzzling TypeError
-            found = reference.encode_batch_fast(batch, add_special_tokens=False)
+            try:
+                found = reference.encode_batch_fast(batch, add_special_tokens=False)
+            except BaseException as error:
+                raise _unusable(directory / TOKENIZER, "cannot encode a text", error) from error
             each += [np.array(encoding.ids, np.uint32) for encoding in found]
         return each
 
@@ -235,14 +284,15 @@ def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
 def _eos_id(directory: Path, tokens: Mapping[str, int]) -> int | None:
     """The end-of-sequence id: of the token that tokenizer_config.json names, else the first that config.json gives."""
     path = directory / "tokenizer_config.json"
-    token = read_json(path).get("eos_token") if path.is_file() else None
+    token = read_object(path).get("eos_token") if path.is_file() else None
     if isinstance(token, dict):
         token = token.get("content")
     found = tokens.get(token) if isinstance(token, str) else None
     path = directory / "config.json"
     if found is None and path.is_file():
-        found = read_json(path).get("eos_token_id")
-    return found[0] if isinstance(found, list) and found else found
+        found = read_object(path).get("eos_token_id")
+        found = found[0] if isinstance(found, list) and found else found
+    return found if isinstance(found, int) else None
 
 
 def _is_unicode(text: str) -> bool:

@@ -3,11 +3,13 @@
 The base model is a pinned fit: appended documents use it as it is. It is made again when its settings change, when
 `model.refit = "now"`, or when the checkpoint it was made from has other bytes. Where hardly any of the documents it was
 made on are left, every run says so: what follows from another one is too much to compute unasked.
+
+Of a checkpoint the fit holds hashes of its content alone, wherever it lies; where it lies, and the times of its files,
+by which the next run knows it without reading it, are in the receipt.
 """
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,8 +39,8 @@ STATISTICS = "statistics.safetensors"
 class BaseModel:
     """A loaded base model.
 
-    `directory` holds an ordinary Hugging Face checkpoint; `info` names it (fingerprints, encoder engine, width);
-    `document_frequency` int64 (V,) counts the sampled `documents` a token occurs in.
+    `directory` holds an ordinary Hugging Face checkpoint; `info` names its content (fingerprints, encoder engine,
+    width); `document_frequency` int64 (V,) counts the sampled `documents` a token occurs in.
     """
 
     fit: Fit
@@ -61,19 +63,25 @@ class BaseModel:
 
 
 def run(run: Run) -> Receipt:
+    from dagster_divorder.models.checkpoint import signature
+
     recipe = run.settings.recipe("base_model")
     raw_docs, view = run.receipt("raw_docs"), load_view(run)
     fit = load_pin(run)
-    reason = reason_to_fit(run, fit)
+    directory = find_checkpoint(run)
+    # Before anything is read: what changes meanwhile is noticed next time.
+    files = signature(directory) if directory else None
+    reason = reason_to_fit(run, fit, directory)
+    model = run.settings.model
     timing: dict[str, float] = {}
     if reason:
         texts = sample_texts(run.store, view, SAMPLE_BYTES)
-        with tempfile.TemporaryDirectory(prefix="divorder-") as folder:
-            files, timing = _fit(run, texts, Path(folder))
-        files |= sketch_file(corpus_sketch(run, view))
-        fit = pin(run.store, "base_model", recipe, files, reason)
+        with run.store.scratch(4 * model.vocab_size * model.dim, "the base model") as folder:
+            made_files, timing = _fit(run, texts, directory, folder)
+        made_files |= sketch_file(corpus_sketch(run, view))
+        fit = pin(run.store, "base_model", recipe, made_files, reason)
     assert fit is not None
-    model = load_pinned(run, fit)
+    made = load_pinned(run, fit, directory)
     left = _documents_left(run, view, fit)
     if warning := warn_of_another_corpus(left):
         run.progress.note(warning)
@@ -86,16 +94,17 @@ def run(run: Run) -> Receipt:
         uses={},
         files={"fit": fit.folder},
         report={
-            "documents": model.documents,
-            "new_documents": model.documents if reason else 0,
-            "reused_documents": 0 if reason else model.documents,
+            "documents": made.documents,
+            "new_documents": made.documents if reason else 0,
+            "reused_documents": 0 if reason else made.documents,
             "fitted": reason or f"no: pinned ({fit.reason})",
             "corpus": raw_docs.version,
             "documents_left": left,
             "note": warning,
-            **{name: value for name, value in model.info.items() if name != "training"},
-            **model.info.get("training", {}),
+            **{name: value for name, value in made.info.items() if name != "training"},
+            **made.info.get("training", {}),
             **timing,
+            **({"base": model.base, "directory": str(directory), "checkpoint": files} if directory else {}),
         },
     )
 
@@ -131,55 +140,70 @@ def load_base_model(run: Run) -> BaseModel:
         MissingStageError: base_model has not run with these settings.
     """
     receipt = run.receipt("base_model")
-    return load_pinned(run, Fit("base_model", receipt.version, ""))
+    bootstrap = run.settings.model.base == BOOTSTRAP
+    directory = None if bootstrap else Path(receipt.report["directory"])
+    return load_pinned(run, Fit("base_model", receipt.version, ""), directory)
 
 
-def load_pinned(run: Run, fit: Fit) -> BaseModel:
-    """The base model of a fit."""
+def find_checkpoint(run: Run) -> Path | None:
+    """Directory of the checkpoint that `model.base` names; None for `bootstrap`, which lies in the fit itself."""
+    from dagster_divorder.models.checkpoint import locate
+
+    model = run.settings.model
+    return None if model.base == BOOTSTRAP else locate(model.base, revision=model.revision)
+
+
+def load_pinned(run: Run, fit: Fit, checkpoint: Path | None) -> BaseModel:
+    """The base model of a fit, of the checkpoint that `find_checkpoint` finds."""
     files = read_fit(run.store, fit)
     info = orjson.loads(files[INFO])
     statistics = unpack(files[STATISTICS])
-    directory = fit_path(run.store, fit) if info["base"] == BOOTSTRAP else Path(info["directory"])
+    directory = checkpoint or fit_path(run.store, fit)
     return BaseModel(fit, directory, info, statistics["document_frequency"], int(statistics["documents"][0]))
 
 
-def reason_to_fit(run: Run, fit: Fit | None) -> str | None:
+def reason_to_fit(run: Run, fit: Fit | None, checkpoint: Path | None) -> str | None:
     """Why the pinned base model has to be made (again), None where it has not."""
     if run.settings.model.refit == "now":
         return "asked for by model.refit"
     if fit is None:
         return "first run with these settings"
-    if run.settings.model.base != BOOTSTRAP:
+    if checkpoint and not _known(run, fit, checkpoint):
         pinned_info = orjson.loads(read_fit(run.store, fit)[INFO])
-        found, _ = _checkpoint_info(run.settings.model.base)
+        found, _ = _content_of(checkpoint)
         if any(pinned_info.get(name) != value for name, value in found.items()):
             return "the checkpoint has changed"
     return None
 
 
-def _checkpoint_info(base: str) -> tuple[dict[str, Any], int]:
-    """What names a checkpoint, and the rows of its table: often more than the tokenizer has ids."""
-    from dagster_divorder.models.checkpoint import (
-        embedding_table,
-        locate,
-        table_fingerprint,
-        tokenizer_fingerprint,
-    )
+def _known(run: Run, fit: Fit, checkpoint: Path) -> bool:
+    """Whether the files of a checkpoint are, by sizes and times, those that the last run found to be the fit's."""
+    from dagster_divorder.models.checkpoint import signature
 
-    directory = locate(base)
-    table = embedding_table(directory)
+    last = load_receipt(run.store, "base_model")
+    if last is None or last.version != fit.hash or last.report.get("directory") != str(checkpoint):
+        return False
+    files = signature(checkpoint)
+    return files is not None and last.report.get("checkpoint") == files
+
+
+def _content_of(checkpoint: Path) -> tuple[dict[str, Any], int]:
+    """What names a checkpoint's content, and the rows of its table: often more than the tokenizer has ids."""
+    from dagster_divorder.models.checkpoint import embedding_table, table_fingerprint, tokenizer_fingerprint
+
+    table = embedding_table(checkpoint)
     info = {
-        "base": base,
-        "directory": str(directory),
         "table_key": table.key,
         "table": table_fingerprint(table),
-        "tokenizer": tokenizer_fingerprint(directory),
+        "tokenizer": tokenizer_fingerprint(checkpoint),
         "dim": int(table.weights.shape[1]),
     }
     return info, len(table.weights)
 
 
-def _fit(run: Run, texts: list[str], folder: Path) -> tuple[dict[str, bytes], dict[str, float]]:
+def _fit(
+    run: Run, texts: list[str], checkpoint: Path | None, folder: Path
+) -> tuple[dict[str, bytes], dict[str, float]]:
     from dagster_divorder.core.pool import document_frequency
     from dagster_divorder.models.bootstrap import train
     from dagster_divorder.models.checkpoint import embedding_table
@@ -189,19 +213,16 @@ def _fit(run: Run, texts: list[str], folder: Path) -> tuple[dict[str, bytes], di
     files: dict[str, bytes] = {}
     training: dict[str, Any] = {}
     timing: dict[str, float] = {}
-    if model.base == BOOTSTRAP:
+    directory = checkpoint or folder
+    if checkpoint is None:
         run.progress.note(f"training the bootstrap model on {len(texts):,} documents")
         report = train(texts, folder, vocab_size=model.vocab_size, dim=model.dim, seed=run.settings.seed)
         timing = {name: value for name, value in report.items() if name.endswith("seconds")}
         training = {name: value for name, value in report.items() if name not in timing}
         files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-        # The checkpoint lies in the fit itself, wherever the store is: its place is not part of its content.
-        info, rows = _checkpoint_info(str(folder))
-        info |= {"base": BOOTSTRAP, "directory": "."}
-        directory = folder
-    else:
-        info, rows = _checkpoint_info(model.base)
-        directory = Path(info["directory"])
+    content, rows = _content_of(directory)
+    info: dict[str, Any] = {} if checkpoint else {"base": BOOTSTRAP, "directory": "."}
+    info |= content
     encoder = load_encoder(directory, sample=texts)
     if encoder.vocab_size > rows:
         embedding_table(directory, vocabulary=encoder.vocab_size)  # raises, and says what to do

@@ -80,7 +80,7 @@ def run(run: Run) -> Receipt:
             **_seen(run, key, view, how),
             **did,
             # Trained here, so how that went belongs here.
-            **({"decoder": model.info} if model.fit else {}),
+            ("decoder" if model.fit else "checkpoint"): model.info,
             "source": source,
         },
     )
@@ -236,7 +236,7 @@ class _Embed:
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
         if self.processes == processes_here():
             return self.compute(fragment)
-        group = _group(self.processes, self.reading.device)
+        group = _group(self.processes, self.reading.device, self.store)
         before = group.restarts
         arrays = group(lambda limit: replace(self, limit=limit), fragment)
         work = _unpack(arrays[WORK])
@@ -307,7 +307,7 @@ def _embedder(
 _groups: dict[tuple[int, str], Group] = {}
 
 
-def _group(processes: int, device: str) -> Group:
+def _group(processes: int, device: str, store: LocalStore) -> Group:
     """The processes that share a model, started once by each worker, each group on GPUs of its own."""
     if (processes, device) not in _groups:
         gpus: list[str] = []
@@ -318,7 +318,7 @@ def _group(processes: int, device: str) -> Group:
             gpus = seen.split(",") if seen else [str(gpu) for gpu in range(torch.cuda.device_count())]
             first = processes * worker_number()
             gpus = gpus[first : first + processes]
-        _groups[processes, device] = Group(processes, device, gpus)
+        _groups[processes, device] = Group(processes, device, store.scratch, gpus)
     return _groups[processes, device]
 
 

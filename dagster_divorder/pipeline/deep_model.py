@@ -6,7 +6,6 @@ and it is made again only with the base model that it rests on, another `deep.tr
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +15,14 @@ import orjson
 
 from dagster_divorder.engine.local import count_workers
 from dagster_divorder.errors import SettingsError
-from dagster_divorder.models.checkpoint import POOLING, TOKENIZER, locate, weight_files
+from dagster_divorder.models.checkpoint import POOLING, TOKENIZER, locate, signature, weight_files
 from dagster_divorder.pipeline.base_model import BOOTSTRAP, BaseModel, load_base_model
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.sample import document_index, rows_by_id
 from dagster_divorder.pipeline.token_counts import token_files
 from dagster_divorder.store.fits import Fit, fit_path, pin, pinned, read_fit
+from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.view import offsets
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ BLOCK_BYTES = 1 << 20
 class DeepModel:
     """`directory` holds an ordinary Hugging Face checkpoint; `fingerprint` names its content; `fit` is the pinned fit
     that it lies in, None where somebody else trained it; `info` says how it was trained (`models.decoder.train`), or
-    how much of its weights was hashed."""
+    by which files it is known again, and how much of its weights was hashed."""
 
     directory: Path
     fingerprint: str
@@ -62,9 +62,20 @@ def load_deep_model(run: Run) -> DeepModel:
     name = run.settings.deep_model
     if name != BOOTSTRAP:
         setting = "deep.model" if run.settings.deep.model else "model.base"
-        directory = locate(name, weights="all", setting=setting)
+        directory = locate(name, weights="all", setting=setting, revision=run.settings.deep_revision)
+        # Before anything is read: what changes meanwhile is noticed next time.
+        files, last = signature(directory), load_receipt(run.store, "deep_embeddings")
+        known = last.report.get("checkpoint") if last else None
+        if files and known and known["files"] == files and known["directory"] == str(directory):
+            return DeepModel(directory, known["fingerprint"], None, known)
         fingerprint, hashed = checkpoint_fingerprint(directory)
-        return DeepModel(directory, fingerprint, None, {"weights_hashed": hashed})
+        info = {
+            "directory": str(directory),
+            "files": files,
+            "fingerprint": fingerprint,
+            "weights_hashed": hashed,
+        }
+        return DeepModel(directory, fingerprint, None, info)
     if run.settings.model.base != BOOTSTRAP:
         raise SettingsError(
             f'deep.model is "{BOOTSTRAP}" and model.base is {run.settings.model.base!r}; the bootstrap decoder reads '
@@ -74,9 +85,11 @@ def load_deep_model(run: Run) -> DeepModel:
     recipe = f"{VERSION}-{content_hash(run.settings.deep.train_tokens, run.settings.seed, base.fit.hash)}"
     fit = pinned(run.store, FIT, recipe)
     if fit is None:
-        with tempfile.TemporaryDirectory(prefix="divorder-") as folder:
-            files = _train(run, base, Path(folder))
-        fit = pin(run.store, FIT, recipe, files, "first run with these settings and base model")
+        # The token table, beside which the decoder's own weights are small.
+        size = 4 * len(base.document_frequency) * base.info["dim"]
+        with run.store.scratch(size, "the decoder") as folder:
+            trained = _train(run, base, folder)
+        fit = pin(run.store, FIT, recipe, trained, "first run with these settings and base model")
     info = orjson.loads(read_fit(run.store, fit)[INFO])
     return DeepModel(fit_path(run.store, fit), fit.hash, fit, info)
 

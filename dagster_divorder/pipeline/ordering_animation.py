@@ -8,7 +8,6 @@ cost the same for millions of documents. They are made again only when what they
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from dagster_divorder.pipeline.sample import document_index
 from dagster_divorder.pipeline.traits import load_traits
 from dagster_divorder.store.curated import write_beside
 from dagster_divorder.store.ids import IdIndex
+from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 
 BAR = "ordering_animation.mp4"
@@ -48,7 +48,7 @@ def run(run: Run) -> Receipt:
     with run.progress("drawing films", frames * len(missing), "frames") as advance:
         for name in missing:
             pictures = _bar_frames(run) if name == BAR else _map_frames(run, str(places))
-            film = _film(pictures, settings.animation.fps, advance)
+            film = _film(run.store, pictures, settings.animation.fps, advance)
             made[Path(name).stem] = run.store.seal(folder, Path(name).stem, film, "mp4")
     films = {name: run.store.unseal(made[Path(name).stem]) for name in wanted}
     write_beside(run.store, settings.output.path, films)
@@ -72,12 +72,12 @@ def run(run: Run) -> Receipt:
     )
 
 
-def _film(frames: Iterable[np.ndarray], fps: int, advance: Advance) -> bytes:
+def _film(store: LocalStore, frames: Iterable[np.ndarray], fps: int, advance: Advance) -> bytes:
     from dagster_divorder.view.film import film
 
     # The encoder writes to a place of its own: it goes back to the head of the file when it is done.
-    with tempfile.TemporaryDirectory(prefix="divorder-") as folder:
-        path = Path(folder) / "film.mp4"
+    with store.scratch() as folder:
+        path = folder / "film.mp4"
         with film(path, fps) as show:
             for frame in frames:
                 show(frame)

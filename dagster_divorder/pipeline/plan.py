@@ -20,7 +20,13 @@ from dagster_divorder.core.cluster import needs_refit
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.ari_comparison import INFO as COMPARISON
 from dagster_divorder.pipeline.ari_comparison import SPACES
-from dagster_divorder.pipeline.base_model import BaseModel, load_pin, reason_to_fit, warn_of_another_corpus
+from dagster_divorder.pipeline.base_model import (
+    BaseModel,
+    find_checkpoint,
+    load_pin,
+    reason_to_fit,
+    warn_of_another_corpus,
+)
 from dagster_divorder.pipeline.base_model import load_pinned as load_base_model
 from dagster_divorder.pipeline.clusters import clusters_key
 from dagster_divorder.pipeline.clusters import load_pinned as load_clusters
@@ -160,10 +166,11 @@ class _Planner:
 
     def _base_model(self) -> _Work:
         fit = load_pin(self.run)
-        reason = reason_to_fit(self.run, fit)
+        checkpoint = find_checkpoint(self.run)
+        reason = reason_to_fit(self.run, fit, checkpoint)
         if fit is None or reason:
             return self._all(reason if fit else "")
-        self.model = load_base_model(self.run, fit)
+        self.model = load_base_model(self.run, fit, checkpoint)
         self.versions["base_model"] = fit.hash
         receipt = load_receipt(self.run.store, "base_model")
         kept = "pinned" if receipt and receipt.version == fit.hash else ""

@@ -62,6 +62,7 @@ def prune(store: LocalStore) -> Pruned:
 
     Results under other settings go too: switching back to them computes them again.
     """
+    store.clear_scratch()
     before = _sizes(store)
     planned = plan_prune(store)
     receipt = load_receipt(store, "raw_docs")

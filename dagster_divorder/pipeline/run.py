@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -14,14 +13,16 @@ import orjson
 import xxhash
 
 from dagster_divorder.engine.local import give_back_memory
+from dagster_divorder.engine.memory import address_limit, need_addresses
 from dagster_divorder.engine.progress import Bar, Progress
-from dagster_divorder.errors import DamagedFileError, MissingStageError
+from dagster_divorder.errors import DamagedFileError, MemoryLimitError, MissingStageError
+from dagster_divorder.models.memory import is_out_of_memory, main_memory
 from dagster_divorder.pipeline.graph import OUTPUT, needed
 from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.retire import retire
 from dagster_divorder.settings import Settings, refuse_overlap
 from dagster_divorder.store.curated import refuse_foreign_files
-from dagster_divorder.store.local import DISK_FULL, LocalStore, explain_os_error
+from dagster_divorder.store.local import DISK_FULL, LocalStore, explain_os_error, megabytes
 from dagster_divorder.store.receipts import Receipt, load_receipt
 
 
@@ -90,6 +91,7 @@ def run_all(
     settings: Settings, progress: Progress | None = None, stages: Iterable[str] | None = None
 ) -> dict[str, Receipt]:
     """Run stages in order, by default all that an output needs, alone on the store throughout (see `run_stage`)."""
+    need_addresses()
     stages = needed(settings) if stages is None else tuple(stages)
     progress = progress or Bar()
     # Settings that were built in Python were not loaded.
@@ -97,6 +99,7 @@ def run_all(
     store = LocalStore(settings.store.path)
     with store.lease(wait=settings.store.wait, on_wait=progress.note):
         run = Run(settings, store.open(), progress)
+        store.clear_scratch()
         if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
             refuse_foreign_files(store, settings.output)
         made = {stage: _mend_and_run(run, stage) for stage in stages}
@@ -124,15 +127,19 @@ def _mend_and_run(run: Run, stage: str) -> Receipt:
             # Store and output explain theirs; what remains are files of a moment, such as a model in training.
             if error.errno not in DISK_FULL:
                 raise
-            raise explain_os_error(error, Path(error.filename or tempfile.gettempdir())) from error
+            raise explain_os_error(error, Path(error.filename or run.store.root)) from error
 
 
 def _run_one(run: Run, stage: str) -> Receipt:
-    module = importlib.import_module(f"dagster_divorder.pipeline.{stage}")
     # What the stage before has freed would add to what this one takes.
     give_back_memory()
     start = time.perf_counter()
-    receipt: Receipt = module.run(run)
+    try:
+        receipt: Receipt = importlib.import_module(f"dagster_divorder.pipeline.{stage}").run(run)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise _memory_ran_out(stage, error) from error
     seconds = time.perf_counter() - start
     documents = receipt.report["documents"]
     timing = {
@@ -143,3 +150,16 @@ def _run_one(run: Run, stage: str) -> Receipt:
     receipt = replace(receipt, report={**receipt.report, **timing})
     receipt.save(run.store)
     return receipt
+
+
+def _memory_ran_out(stage: str, error: Exception) -> MemoryLimitError:
+    limit = address_limit()
+    allowed = (
+        f"{megabytes(main_memory())} of memory are there, or a container's quota of it"
+        if limit is None
+        else f"this process may use {megabytes(limit)} of addresses (ulimit -v)"
+    )
+    return MemoryLimitError(
+        f"memory ran out in {stage} ({type(error).__name__}: {str(error).partition(chr(10))[0] or 'no more said'}); "
+        f"{allowed}: allow more, or lower engine.workers, and run again: the fragments that are done are kept"
+    )

@@ -5,10 +5,9 @@ Per document fragment: `vectors` float32 (rows, D); a document without tokens ha
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 
+from dagster_divorder.engine.local import count_workers
 from dagster_divorder.pipeline.base_model import BaseModel, load_base_model
 from dagster_divorder.pipeline.fragments import fill
 from dagster_divorder.pipeline.raw_docs import load_view
@@ -37,7 +36,7 @@ def run(run: Run) -> Receipt:
         if table is None:
             table = model.table()
         ids = unpack(run.store.unseal(token_file[fragment.name]))
-        return {"vectors": pool(ids["ids"], ids["lengths"], table, weights, threads=os.cpu_count() or 1)}
+        return {"vectors": pool(ids["ids"], ids["lengths"], table, weights, threads=count_workers(0))}
 
     delta = fill(run, files, view, embed, "pooling")
     return Receipt(

@@ -10,7 +10,6 @@ another key.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ import orjson
 
 from dagster_divorder.core.cluster import needs_refit
 from dagster_divorder.core.pca import Pca
+from dagster_divorder.engine.local import count_workers
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.refresh import corpus_sketch, reason_of_another_corpus, sketch_file
@@ -91,7 +91,7 @@ class Space:
             return vectors
         from dagster_divorder.core.pca import project
 
-        return project(vectors, self.components.pca, threads=os.cpu_count() or 1)
+        return project(vectors, self.components.pca, threads=count_workers(0))
 
     def rows(self, view: View, rows: np.ndarray) -> np.ndarray:
         """Vectors of some document rows, float32 (n, D), in the order of `rows`."""

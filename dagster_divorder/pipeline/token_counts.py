@@ -98,7 +98,8 @@ def _workers(run: Run, files: StageFiles, view: View) -> int:
         for fragment in view.documents
         if fragment.name not in present
     )
-    return max(1, min(count_workers(run.settings.engine.workers), size // WORKER_BYTES))
+    wanted = size // WORKER_BYTES
+    return min(count_workers(run.settings.engine.workers), wanted) if wanted > 1 else 1
 
 
 def tokens_key(settings: Settings, model: BaseModel) -> str:

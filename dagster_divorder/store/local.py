@@ -33,6 +33,7 @@ FORMAT_FILE = "format.json"
 LEASE_FILE = "lease"
 TEMPORARY = ".divorder-tmp-"
 """How names of half-written files begin; no other program's do."""
+SCRATCH = "scratch"
 
 Bytes = bytes | bytearray | memoryview
 Names = list[str]
@@ -287,6 +288,36 @@ class LocalStore:
             yield
         finally:
             os.close(descriptor)
+
+    # Files of a moment -----------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def scratch(self, size: int = 0, what: str = "it") -> Iterator[Path]:
+        """An empty folder for files of a moment, for who holds the lease; removed at the end. What a killed process
+        left is removed by `clear_scratch`. `size` is about how many bytes `what` takes, as in `explain_os_error`.
+
+        Raises:
+            StoreError: the folder cannot be made; DiskFullError also where the disk is full meanwhile.
+        """
+        folder = self.root / SCRATCH / f"{TEMPORARY}{secrets.token_hex(8)}"
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise explain_os_error(error, folder, size, what) from error
+        try:
+            yield folder
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            raise explain_os_error(error, folder, size, what) from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def clear_scratch(self) -> None:
+        """Remove what killed processes left in `scratch`. For who holds the lease: nobody else uses it then."""
+        for name in self.folders(SCRATCH):
+            if name.startswith(f"{SCRATCH}/{TEMPORARY}"):
+                shutil.rmtree(self.path(name), ignore_errors=True)
 
 
 def _seal(prefix: str, extension: str, data: Bytes) -> str:

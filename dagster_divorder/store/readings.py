@@ -135,10 +135,11 @@ class Prefix:
 def _fill(file: IO[bytes], into: memoryview, at: int) -> bool:
     """Read bytes at an offset; False where the file ends before."""
     while len(into):
-        taken = os.preadv(file.fileno(), [into], at)
+        taken = os.pread(file.fileno(), len(into), at)
         if not taken:
             return False
-        into, at = into[taken:], at + taken
+        into[: len(taken)] = taken
+        into, at = into[len(taken) :], at + len(taken)
     return True
 
 

@@ -6,14 +6,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 from dagster._core.test_utils import create_run_for_test
 
 from dagster_divorder.defs.automation import SILENT_SECONDS, WHY, daily, watch_input
+from dagster_divorder.defs.jobs import STORE, store_names
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.store.local import LocalStore
+from tests.defs.conftest import execute
 
 Load = Callable[[], dg.Definitions]
 
@@ -42,6 +45,11 @@ class Daemon:
         found = self.sensor.evaluate_tick(context)
         self.cursor = found.cursor
         return found.run_requests[0] if found.run_requests else str(found.skip_message)
+
+
+def tags_of(settings: Settings) -> dict[str, str]:
+    """What tags a run on the store of these settings."""
+    return {STORE: store_names(LocalStore(settings.store.path))[0]}
 
 
 def append(config: Path) -> None:
@@ -77,6 +85,7 @@ def test_appended_lines_ask_for_one_run_and_say_why(
     assert isinstance(request, dg.RunRequest)
     assert request.run_key is None
     assert request.tags[WHY].startswith("docs.jsonl")
+    assert request.tags.items() >= tags_of(settings).items()
     # Another daemon goes on from the same cursor.
     other = Daemon(settings, instance)
     other.cursor = daemon.cursor
@@ -100,7 +109,7 @@ def test_while_a_run_is_under_way_no_other_is_asked_for(
     daemon = Daemon(settings, instance)
     daemon.tick()
     append(config)
-    run = create_run_for_test(instance, job_name=job, status=status)
+    run = create_run_for_test(instance, job_name=job, status=status, tags=tags_of(settings))
     before = daemon.cursor
     said = str(daemon.tick())
     assert f"run {run.run_id[:8]} ({job}) is {status.value.lower()}" in said
@@ -109,12 +118,69 @@ def test_while_a_run_is_under_way_no_other_is_asked_for(
     assert isinstance(daemon.tick(), dg.RunRequest)
 
 
-def test_runs_of_others_do_not_count(settings: Settings, config: Path, instance: dg.DagsterInstance) -> None:
+OTHERS: dict[str, dict[str, Any]] = {
+    "another code location's": {"job_name": "theirs"},
+    "picked by hand elsewhere": {"job_name": "__ASSET_JOB"},
+    "of a neighbour with another store": {"job_name": "curate", "tags": {STORE: "another"}},
+}
+
+
+@pytest.mark.parametrize("run", OTHERS.values(), ids=OTHERS)
+def test_runs_of_others_do_not_count_and_are_left_alone(
+    settings: Settings,
+    config: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    run: dict[str, Any],
+) -> None:
     daemon = Daemon(settings, instance)
     daemon.tick()
     append(config)
-    create_run_for_test(instance, job_name="theirs", status=dg.DagsterRunStatus.STARTED)
+    theirs = create_run_for_test(instance, status=dg.DagsterRunStatus.STARTED, **run)
+    instance.report_engine_event("alive", theirs)
+    later = time.time() + SILENT_SECONDS + 1
+    monkeypatch.setattr("dagster_divorder.defs.automation.time.time", lambda: later)
     assert isinstance(daemon.tick(), dg.RunRequest)
+    assert status_of(instance, theirs) == dg.DagsterRunStatus.STARTED
+
+
+def status_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRunStatus:
+    found = instance.get_run_by_id(run.run_id)
+    assert found
+    return found.status
+
+
+def test_a_run_of_ours_and_of_others_assets_counts_but_is_left_alone(
+    settings: Settings, config: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training beside curated_output is silent for hours and holds no store."""
+    daemon = Daemon(settings, instance)
+    daemon.tick()
+    append(config)
+    keys = frozenset({dg.AssetKey("curated_output"), dg.AssetKey("training")})
+    mixed, ours = (
+        create_run_for_test(
+            instance,
+            job_name="__ASSET_JOB",
+            status=dg.DagsterRunStatus.STARTED,
+            asset_selection=selection,
+            tags=tags_of(settings),
+        )
+        for selection in (keys, keys - {dg.AssetKey("training")})
+    )
+    later = time.time() + SILENT_SECONDS + 1
+    monkeypatch.setattr("dagster_divorder.defs.automation.time.time", lambda: later)
+    assert str(daemon.tick()).startswith(f"run {ours.run_id[:8]} was found dead")
+    assert f"run {mixed.run_id[:8]} (__ASSET_JOB) is started" in str(daemon.tick())
+    assert status_of(instance, mixed) == dg.DagsterRunStatus.STARTED
+
+
+def test_a_run_tags_itself_with_its_store_whoever_started_it(
+    load: Load, settings: Settings, instance: dg.DagsterInstance
+) -> None:
+    run = execute(load(), instance, "raw_docs")
+    found = instance.get_run_by_id(run.run_id)
+    assert found and found.tags[STORE] in store_names(LocalStore(settings.store.path))
 
 
 @pytest.mark.parametrize("holds_the_store", [True, False])
@@ -129,8 +195,8 @@ def test_a_run_whose_process_was_killed_is_said_to_have_failed(
     daemon.tick()
     append(config)
     run, theirs = (
-        create_run_for_test(instance, job_name=job, status=dg.DagsterRunStatus.STARTED)
-        for job in ("curate", "theirs")
+        create_run_for_test(instance, job_name="curate", status=dg.DagsterRunStatus.STARTED, tags=tags)
+        for tags in (tags_of(settings), {})
     )
     instance.report_engine_event("alive", run)
     assert "is started" in str(daemon.tick())
@@ -141,6 +207,6 @@ def test_a_run_whose_process_was_killed_is_said_to_have_failed(
         said = str(daemon.tick())
         assert ("found dead" in said) != holds_the_store
         assert isinstance(daemon.tick(), dg.RunRequest) != holds_the_store
-    statuses = [instance.get_runs(dg.RunsFilter(run_ids=[one.run_id]))[0].status for one in (run, theirs)]
+    statuses = [status_of(instance, one) for one in (run, theirs)]
     dead = dg.DagsterRunStatus.STARTED if holds_the_store else dg.DagsterRunStatus.FAILURE
     assert statuses == [dead, dg.DagsterRunStatus.STARTED]

@@ -149,7 +149,7 @@ def test_a_quantised_or_broken_table_is_refused(make_checkpoint):
         (lambda content: content[:3], "its header is cut off"),
         (lambda content: b"", "its header is cut off"),
         (lambda content: content[:8] + b"x" + content[9:], "its header is unreadable"),
-        (lambda content: content.replace(b"[7, 4]", b"[9, 4]"), "fewer numbers than its shape"),
+        (lambda content: content.replace(b"[7, 4]", b"[9, 4]"), "does not lie in the bytes from 0 to 112"),
         (lambda content: content.replace(b"data_offsets", b"data_offsetz"), "its header is unreadable"),
     ],
 )
@@ -355,3 +355,34 @@ def test_a_hub_model_that_cannot_be_used_says_why(hub, make_checkpoint, tmp_path
     (served / "tokenizer.json").unlink()
     assert "org/model has no tokenizer.json" in locate_with("org/model", endpoint, tmp_path / "b")
     assert "Hub does not give its config.json" in locate_with("nobody/nothing", endpoint, tmp_path / "c")
+
+
+def test_a_revision_chooses_what_the_hub_or_the_cache_gives(make_checkpoint, tmp_path):
+    """A cache as huggingface_hub lays it out, without network."""
+    commits = {"main": "a" * 40, "v1": "b" * 40}
+    repository = tmp_path / "cache/hub/models--org--model"
+    (repository / "refs").mkdir(parents=True)
+    for (name, commit), table in zip(commits.items(), (TABLE, OTHER), strict=True):
+        (repository / "refs" / name).write_text(commit)
+        (repository / "snapshots").mkdir(exist_ok=True)
+        made = make_checkpoint({"model.embed_tokens.weight": table}, name=f"made-{name}")
+        made.rename(repository / "snapshots" / commit)
+
+    def found(**options: str) -> str:
+        return locate_with("org/model", "http://127.0.0.1:9", tmp_path / "cache", offline="1", **options)
+
+    snapshots = repository / "snapshots"
+    assert found() == str(snapshots / commits["main"])
+    assert found(revision="v1") == found(revision=commits["v1"]) == str(snapshots / commits["v1"])
+    said = found(revision="v9")
+    assert said.startswith("InputError: model.base is 'org/model' at 'v9': no such directory, and neither")
+
+
+@pytest.mark.parametrize(("setting", "named"), [("model.base", "model"), ("deep.model", "deep")])
+def test_a_directory_has_no_revision(make_checkpoint, setting, named):
+    directory = make_checkpoint({"wte.weight": TABLE})
+    with pytest.raises(
+        InputError,
+        match=rf"{named}\.revision is 'v1' and {setting} is the directory .* remove it, or name the id",
+    ):
+        locate(str(directory), setting=setting, revision="v1")

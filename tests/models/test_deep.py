@@ -505,6 +505,32 @@ def test_what_stays_not_finite_gets_the_mean_and_a_flag(
     np.testing.assert_allclose(found.vectors[bad], np.broadcast_to(mean, (bad.sum(), 32)), atol=1e-5)
 
 
+@pytest.mark.parametrize("error", [cuda_error(9), MemoryError()])
+def test_where_there_is_no_room_to_compute_again_the_flag_stays(
+    llama: Model, documents: tuple[np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def no_room(model: Model) -> Any:
+        raise error
+
+    marked = int(documents[0][0])
+    monkeypatch.setattr(Model, "in_float32", no_room)
+    spoilt = Wrapped(llama, lambda ids, lengths: spoil((ids == marked).any(axis=1)))
+    found = Embedder(spoilt, Budget(400)).embed(*documents)
+    assert (found.flagged == NOT_FINITE).any()
+
+
+def test_another_error_than_memory_while_computing_again_is_not_swallowed(
+    llama: Model, documents: tuple[np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(model: Model) -> Any:
+        raise RuntimeError("expected scalar type Half but found Float")
+
+    monkeypatch.setattr(Model, "in_float32", broken)
+    spoilt = Wrapped(llama, lambda ids, lengths: spoil(np.ones(len(ids), dtype=bool)))
+    with pytest.raises(InputError, match=r"windows have no finite vector in float32.*scalar type Half"):
+        Embedder(spoilt, Budget(400)).embed(*documents)
+
+
 def test_where_no_vector_is_finite_all_are_zero_and_flagged(
     llama: Model, documents: tuple[np.ndarray, np.ndarray]
 ) -> None:

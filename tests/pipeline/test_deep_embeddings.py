@@ -312,10 +312,11 @@ def test_two_processes_share_a_model(
     assert not deep_embeddings._groups
 
 
-def test_groups_of_gpus(monkeypatch: pytest.MonkeyPatch, models: dict[str, Path]) -> None:
+def test_groups_of_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(tmp_path / "store")
     started: list[tuple[Any, ...]] = []
     monkeypatch.setattr(
-        deep_embeddings, "Group", lambda *arguments: started.append(arguments) or Group(1, "cpu")
+        deep_embeddings, "Group", lambda *given: started.append(given) or Group(1, "cpu", store.scratch)
     )
     monkeypatch.setattr(deep_embeddings, "_groups", {})
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
@@ -323,5 +324,5 @@ def test_groups_of_gpus(monkeypatch: pytest.MonkeyPatch, models: dict[str, Path]
         monkeypatch.setenv("DAGSTER_DIVORDER_WORKER", worker)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible) if visible else None
         deep_embeddings._groups.clear()
-        deep_embeddings._group(3, "cuda")
-        assert started.pop() == (3, "cuda", expected)
+        deep_embeddings._group(3, "cuda", store)
+        assert started.pop() == (3, "cuda", store.scratch, expected)

@@ -186,3 +186,24 @@ def test_a_full_disk_never_takes_less_than_is_free(tmp_path: Path, share: float)
     else:
         assert "takes about" not in said and "at least" not in said
     assert ("the output and what is written beside it take more than the" in said) == (0 < share < 1)
+
+
+def test_scratch_is_empty_and_gone_at_the_end(store: LocalStore) -> None:
+    with pytest.raises(KeyError), store.scratch() as one, store.scratch() as other:
+        assert one != other
+        assert list(one.iterdir()) == []
+        (one / "model").mkdir()
+        raise KeyError
+    assert store.folders("scratch") == []
+
+
+def test_what_a_killed_process_left_in_scratch_is_cleared_and_nothing_else(store: LocalStore) -> None:
+    left = store.root / "scratch" / f"{TEMPORARY}0123456789abcdef"
+    (left / "deep").mkdir(parents=True)
+    (left / "deep/weights").write_bytes(b"1")
+    theirs = store.root / "scratch" / "theirs"
+    theirs.mkdir()
+    store.put("x", b"1")
+    store.clear_scratch()
+    assert store.folders("scratch") == ["scratch/theirs"]
+    assert store.exists("x")

@@ -58,7 +58,7 @@ def until(found: Callable[[], Found | None], seconds: float, what: str) -> Found
 class DagsterDev:
     """A running `dagster dev`: a context manager. `folder` holds its settings file, its history and its log."""
 
-    def __init__(self, folder: Path, config: Path) -> None:
+    def __init__(self, folder: Path, config: Path, workspace: Path = ROOT / "workspace.yaml") -> None:
         self.folder = folder
         self.log = folder / "dagster_dev.log"
         with socket.socket() as free:
@@ -66,8 +66,8 @@ class DagsterDev:
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         # As in a fresh checkout: Dagster finds its settings and the code location in the working directory.
-        for name in ("dagster.yaml", "workspace.yaml"):
-            shutil.copy(ROOT / name, folder)
+        shutil.copy(ROOT / "dagster.yaml", folder)
+        shutil.copy(workspace, folder / "workspace.yaml")
         own = {
             name: value
             for name, value in os.environ.items()
@@ -113,7 +113,7 @@ class DagsterDev:
         for error in errors:
             if error["__typename"] == "PythonError":
                 raise RuntimeError(error["message"])
-        return len(errors) == 1
+        return 0 < len(errors) == len(entries)
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
         """The data that answers a GraphQL query."""
@@ -140,9 +140,9 @@ class DagsterDev:
             if node["isMaterializable"] and node["staleStatus"] != "FRESH"
         }
 
-    def launch(self, job: str, assets: Sequence[str] | None = None) -> str:
+    def launch(self, job: str, assets: Sequence[str] | None = None, location: str = "divorder") -> str:
         """Start a job as the launchpad does with nothing filled in, or some of its assets; the run's id."""
-        selector: dict[str, Any] = {**REPOSITORY, "jobName": job}
+        selector: dict[str, Any] = {**REPOSITORY, "repositoryLocationName": location, "jobName": job}
         if assets:
             selector["assetSelection"] = [{"path": [asset]} for asset in assets]
         params = {"selector": selector, "runConfigData": {}, "mode": "default"}

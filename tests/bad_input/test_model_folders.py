@@ -1,0 +1,209 @@
+"""Model folders as somebody else wrote them: loading runs or ends in a sentence, whatever their JSON files hold."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder.errors import DivOrderError, InputError
+from dagster_divorder.models.checkpoint import INDEX, MODULES, POOLING, SENTENCE, embedding_table, locate
+from dagster_divorder.models.deep import load
+from dagster_divorder.models.embed import make_embedder
+from dagster_divorder.models.reading import affixes, left_out, read, said_lengths
+from dagster_divorder.models.tokenize import load_encoder
+from tests.tiny_models import AFFIXES, save_model, save_tokenizer, write_json
+
+TEXTS = ["boat and wave", "", "bread"]
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with every file that is read of one."""
+    folder = save_tokenizer(save_model(tmp_path_factory.mktemp("sound") / "llama"), *AFFIXES["llama"])
+    write_json(folder / POOLING, {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False})
+    write_json(folder / MODULES, [{"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}])
+    write_json(folder / SENTENCE, {"max_seq_length": 32})
+    tensors = json.loads(header_of(folder)).keys() - {"__metadata__"}
+    write_json(folder / INDEX, {"weight_map": dict.fromkeys(sorted(tensors), WEIGHTS)})
+    return folder
+
+
+def header_of(folder: Path) -> bytes:
+    data = (folder / WEIGHTS).read_bytes()
+    return data[8 : 8 + int.from_bytes(data[:8], "little")]
+
+
+def load_all(folder: Path) -> None:
+    """What a run does with a model that is both model.base and deep.model."""
+    locate(str(folder), weights="all")
+    encoder = load_encoder(folder, sample=TEXTS)
+    embedding_table(folder, vocabulary=encoder.vocab_size)
+    ids, lengths = encoder.encode(TEXTS)
+    left_out(folder), said_lengths(folder), affixes(folder)
+    reading = read(folder, device="cpu", dtype="float32")
+    model = load(folder, reading, vocabulary=encoder.vocab_size)
+    make_embedder(model, chunk=True, threads=1).embed(ids, lengths)
+
+
+def test_the_sound_folder_loads(sound: Path) -> None:
+    load_all(sound)
+
+
+PARTS = ["tokenizer.json", "tokenizer_config.json", "config.json", POOLING, MODULES, SENTENCE, INDEX, WEIGHTS]
+NUMBERS = [0, 1, -1, 7, 1 << 31, 4_000_000_000, 10**12, 10**30, 1.5, float("inf"), float("nan")]
+VALUES = st.one_of(
+    st.sampled_from(NUMBERS),
+    st.sampled_from([None, True, "", "x", "../x", [], {}, [[]], [{}], {"x": 1}, ["x"], [0, 4], [-1, 2]]),
+)
+
+
+def places(content: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where there is something in a JSON value, the whole of it first; of many alike the first few."""
+    inner = (
+        content.items()
+        if isinstance(content, dict)
+        else enumerate(content)
+        if isinstance(content, list)
+        else ()
+    )
+    return [at, *(place for key, value in list(inner)[:40] for place in places(value, (*at, key)))]
+
+
+def put(content: Any, place: tuple[Any, ...], value: Any) -> Any:
+    if not place:
+        return value
+    within = content
+    for key in place[:-1]:
+        within = within[key]
+    within[place[-1]] = value
+    return content
+
+
+def rewrite(folder: Path, part: str, change: Callable[[Any], Any]) -> None:
+    """Change what a JSON file holds, or the header of the weights."""
+    if part != WEIGHTS:
+        (folder / part).write_text(json.dumps(change(json.loads((folder / part).read_bytes()))))
+        return
+    header, data = header_of(folder), (folder / part).read_bytes()
+    changed = json.dumps(change(json.loads(header))).encode()
+    (folder / part).write_bytes(len(changed).to_bytes(8, "little") + changed + data[8 + len(header) :])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(part=st.sampled_from(PARTS), data=st.data(), value=VALUES)
+def test_loading_runs_or_ends_in_a_sentence(
+    sound: Path, tmp_path: Path, part: str, data: st.DataObject, value: Any
+) -> None:
+    folder = tmp_path / "model"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(sound, folder)
+    content = json.loads(header_of(folder) if part == WEIGHTS else (folder / part).read_bytes())
+    place = data.draw(st.sampled_from(places(content)))
+    rewrite(folder, part, lambda content: put(content, place, value))
+    try:
+        load_all(folder)
+    except DivOrderError as error:
+        assert str(folder) in str(error)
+
+
+FAULTS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "tokenizer_config of a list": (
+        "tokenizer_config.json",
+        lambda _: [],
+        "holds a JSON list, expected an object",
+    ),
+    "config of a list": ("config.json", lambda _: [], "holds a JSON list, expected an object"),
+    "pooling of a list": (POOLING, lambda _: [], "holds a JSON list, expected an object"),
+    "modules of an object": (MODULES, lambda _: {}, "is not a list of modules"),
+    "modules of names": (MODULES, lambda _: ["Transformer"], "is not a list of modules"),
+    "a negative id": (
+        "tokenizer.json",
+        lambda c: put(c, ("model", "vocab", "b"), -1),
+        "gives the token 'b' the id -1",
+    ),
+    "an id that is no row": (
+        "tokenizer.json",
+        lambda c: put(c, ("model", "vocab", "b"), 100_000),
+        "use the tokenizer and the weights of one model",
+    ),
+    "a million layers": (
+        "config.json",
+        lambda c: {**c, "num_hidden_layers": 10**6},
+        "asks for 1,000,000 layers",
+    ),
+    "a wide model": ("config.json", lambda c: {**c, "hidden_size": 10**6}, "describes a model of"),
+    "offsets and shapes that disagree": (
+        WEIGHTS,
+        lambda c: put(c, ("embed_tokens.weight", "shape"), [600, 31]),
+        r"F32 of shape \[600, 31\] does not lie in the bytes",
+    ),
+    "negative offsets": (
+        WEIGHTS,
+        lambda c: put(c, ("embed_tokens.weight", "data_offsets"), [-8, 0]),
+        "are not all whole numbers from 0 on",
+    ),
+    "an index of missing shards": (
+        INDEX,
+        lambda c: {"weight_map": dict.fromkeys(c["weight_map"], "gone.safetensors")},
+        "gone.safetensors",
+    ),
+    "code of its own": (
+        "config.json",
+        lambda c: {**c, "model_type": "evil", "auto_map": {"AutoConfig": "evil.C", "AutoModel": "evil.M"}},
+        "code of its own, which is never run",
+    ),
+}
+
+
+@pytest.mark.parametrize(("part", "change", "said"), FAULTS.values(), ids=FAULTS)
+def test_what_is_wrong_is_said(
+    sound: Path, tmp_path: Path, part: str, change: Callable[[Any], Any], said: str
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(sound, folder)
+    # Where there is an index the weights are not asked.
+    if part == WEIGHTS:
+        (folder / INDEX).unlink()
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'evil')!r}, 'w')\n")
+    rewrite(folder, part, change)
+    with pytest.raises(InputError, match=said) as caught:
+        load_all(folder)
+    assert str(folder) in str(caught.value)
+    assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize("part", ["tokenizer.json", "config.json", POOLING])
+def test_deeply_nested_json_is_not_readable(sound: Path, tmp_path: Path, part: str) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(sound, folder)
+    (folder / part).write_text("[" * 100_000)
+    with pytest.raises(InputError, match=rf"{part} is not readable JSON"):
+        load_all(folder)
+
+
+def test_an_id_of_four_billion_does_not_abort_the_process(sound: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(sound, folder)
+    rewrite(folder, "tokenizer.json", lambda content: put(content, ("model", "vocab", "b"), 4_000_000_000))
+    script = (
+        "import sys\nfrom pathlib import Path\n"
+        "from dagster_divorder.errors import InputError\n"
+        "from dagster_divorder.models.reading import affixes\n"
+        "from dagster_divorder.models.tokenize import load_encoder\n"
+        "for use in (load_encoder, affixes):\n"
+        "    try: use(Path(sys.argv[1]))\n"
+        "    except InputError as error: print(error)"
+    )
+    run = subprocess.run([sys.executable, "-c", script, str(folder)], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("gives the token 'b' the id 4000000000; expected a whole number") == 2

@@ -1,0 +1,132 @@
+"""A checkpoint that nobody touched is known again without being read; its content alone names what comes of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.models import checkpoint
+from dagster_divorder.pipeline import deep_model, run_all
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.receipts import Receipt
+from tests.conftest import topic_records, write_jsonl
+from tests.tiny_models import save_model, save_tokenizer
+
+Make = Callable[..., Settings]
+STAGES = ("raw_docs", "base_model", "token_counts", "deep_embeddings")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save_tokenizer(save_model(tmp_path / "llama"))
+
+
+@pytest.fixture
+def settings(tmp_path: Path, folder: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
+    # Files that were written a moment ago are trusted.
+    monkeypatch.setattr(checkpoint, "SETTLED_NS", 0)
+    return make_settings(model={"base": str(folder)})
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What of a checkpoint is read to tell which one it is."""
+    said: list[str] = []
+
+    def watch(module: Any, name: str) -> None:
+        function = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *given: said.append(name) or function(*given))
+
+    watch(checkpoint, "table_fingerprint")
+    watch(deep_model, "checkpoint_fingerprint")
+    return said
+
+
+def run(settings: Settings) -> dict[str, Receipt]:
+    return run_all(settings, Silent(), STAGES)
+
+
+def test_a_run_with_nothing_new_does_not_read_the_weights(settings: Settings, read: list[str]) -> None:
+    first = run(settings)
+    assert read == ["table_fingerprint", "checkpoint_fingerprint"]
+    second = run(settings)
+    assert len(read) == 2
+    assert {name: made.version for name, made in first.items()} == {
+        name: made.version for name, made in second.items()
+    }
+    run(settings)
+    assert len(read) == 2
+
+
+def test_touched_files_are_read_again_and_are_the_same(
+    settings: Settings, folder: Path, read: list[str]
+) -> None:
+    first = run(settings)
+    os.utime(folder / "model.safetensors", ns=(1, 1))
+    second = run(settings)
+    assert len(read) == 4
+    assert second["base_model"].report["fitted"].startswith("no: pinned")
+    assert [made.version for made in first.values()] == [made.version for made in second.values()]
+    run(settings)
+    assert len(read) == 4
+
+
+def test_other_bytes_of_the_same_size_and_time_are_noticed(settings: Settings, folder: Path) -> None:
+    first = run(settings)
+    weights = folder / "model.safetensors"
+    times = weights.stat()
+    weights.write_bytes(save_model(folder.parent / "other", seed=1).joinpath(weights.name).read_bytes())
+    os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert weights.stat().st_size == times.st_size
+    second = run(settings)
+    assert second["base_model"].report["fitted"] == "the checkpoint has changed"
+    assert second["deep_embeddings"].version != first["deep_embeddings"].version
+
+
+def test_files_that_were_just_written_are_not_trusted(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, read: list[str]
+) -> None:
+    monkeypatch.setattr(checkpoint, "SETTLED_NS", 1 << 60)
+    run(settings)
+    run(settings)
+    assert len(read) == 4
+
+
+def test_the_same_bytes_elsewhere_give_the_same_fit_and_results(
+    settings: Settings, folder: Path, make_settings: Make, tmp_path: Path
+) -> None:
+    first = run(settings)
+    shutil.copytree(folder, tmp_path / "moved")
+    second = run(make_settings(model={"base": str(tmp_path / "moved")}))
+    assert second["base_model"].report["directory"] == str(tmp_path / "moved")
+    assert {name: made.version for name, made in first.items()} == {
+        name: made.version for name, made in second.items()
+    }
+    assert second["token_counts"].report["new_documents"] == 0
+
+
+@pytest.mark.parametrize("deep", [{}, {"model": "org/deep", "revision": "v2"}])
+def test_revisions_are_asked_for(
+    settings: Settings,
+    folder: Path,
+    make_settings: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    deep: dict[str, str],
+) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    def locate(base: str, *, revision: str | None = None, **_: Any) -> Path:
+        asked.append((base, revision))
+        return folder
+
+    monkeypatch.setattr(checkpoint, "locate", locate)
+    monkeypatch.setattr(deep_model, "locate", locate)
+    run(make_settings(model={"base": "org/base", "revision": "v1"}, deep=deep))
+    assert asked == [("org/base", "v1"), ("org/deep", "v2") if deep else ("org/base", "v1")]
