@@ -6,8 +6,8 @@ being written: it is left for the next run (in a compressed file, which is never
 
 Guarantee: the same records whatever the sizes of the blocks, in time that is linear in the file. A line that is longer
 than a record may be is never held whole. Memory: a few times BLOCK_BYTES and the longest record.
-Known weakness: of Parquet Arrow holds, of each column, the compressed bytes of a row group, and a row is decoded before
-its size is known.
+Known weakness: a Parquet row is decoded before its size is known, and a page of a column, which is some 1,024 rows by
+most writers however large they are, is held whole.
 """
 
 from __future__ import annotations

@@ -119,3 +119,18 @@ def test_a_picture_on_the_page_is_of_bounded_size(tmp_path: Path, side: int) -> 
     assert width <= PICTURE_WIDTH
     assert width == pytest.approx(2 * height, abs=2)
     assert (shown == file.read_bytes()) == (side == 40)
+
+
+def test_raw_docs_shows_what_it_left_out(load: Load, config: Path) -> None:
+    folder = config.parent
+    config.write_text(config.read_text().replace('["docs.jsonl"]', '["."]'))
+    (folder / "notes.txt").touch()
+    (folder / "other").mkdir()
+    (folder / "other/curated_meta.json").touch()
+    with dg.DagsterInstance.ephemeral() as instance:
+        shown = metadata_of(execute(load(), instance, "raw_docs"))["raw_docs"]
+    assert [record.data for record in shown["other_files"].records] == [
+        {"name": ".toml", "files": 1},
+        {"name": ".txt", "files": 1},
+    ]
+    assert {"folder": str(folder / "other")} in [record.data for record in shown["skipped_folders"].records]
