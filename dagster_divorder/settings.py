@@ -48,6 +48,14 @@ DEFAULT_FILE = "divorder.toml"
 MAX_CLUSTERS = 1_000_000
 MAX_RECORD_BYTES = 64 << 20
 
+MOST = 1 << 53
+"""The largest of numbers that nothing else bounds: beyond it neither JSON nor float64 is exact."""
+
+YEAR = 365 * 24 * 3600
+
+STEP = 1e-9
+"""Progress between two points of `order.targets`, of which slopes are made: a thousand tokens of a trillion."""
+
 # An integer per stage, raised when the stage's output bytes change for the same input. Part of recipe() and of every
 # stage key, so that results of older code are recomputed and never mixed with new ones.
 CODE_VERSIONS = {
@@ -103,7 +111,7 @@ class Input(_Section):
     """Files, folders or globs; JSONL (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, one kind per corpus."""
     text_field: str = Field("text", min_length=1)
     """Field (column) that holds a document's text."""
-    source_field: str | None = None
+    source_field: str | None = Field(None, min_length=1)
     """Field shown as `source` in results; also usable as a trait by its own name."""
     max_reject_share: float = Field(0.01, ge=0, le=1)
     """A run fails before it stores anything when a larger share of the records is refused."""
@@ -131,7 +139,7 @@ class Output(_Section):
     """Folder of the curated corpus: this store's own, in which no other files of the same names lie."""
     format: Literal["auto", "jsonl", "parquet"] = "auto"
     """auto writes the input's own kind, byte for byte."""
-    shard_bytes: int = Field(2 << 30, ge=1)
+    shard_bytes: int = Field(2 << 30, ge=1, le=MOST)
     """A larger output is cut into numbered files of about this many bytes; fewer, larger files as it rises."""
     sidecars: bool = False
     """Also write token_counts.npy and embeddings.npy, one row per accepted record in input order."""
@@ -172,7 +180,7 @@ class Embedding(_Section):
     path: FolderPath | None = None
     """For external: .npy (a row per accepted record in input order) or Parquet (record_id, doc_id or row, and a
     vector)."""
-    pca: int = Field(0, ge=0)
+    pca: int = Field(0, ge=0, le=MOST)
     """Principal components that vectors are reduced to before they are clustered; 0: all dimensions are kept."""
 
     @model_validator(mode="after")
@@ -190,12 +198,12 @@ class Deep(_Section):
     pooling: Literal["auto", "mean", "last", "cls"] = "auto"
     """What of the last hidden states makes a vector; auto is what the checkpoint says (1_Pooling/config.json of
     sentence-transformers), else mean."""
-    max_tokens: int = Field(0, ge=0)
+    max_tokens: int = Field(0, ge=0, le=MOST)
     """Tokens of a document that the model sees at once, at most its context; 0: its context."""
     long_documents: Literal["truncate", "chunk"] = "truncate"
     """truncate: the first max_tokens tell; chunk: the token-weighted mean over consecutive windows, so that a whole
     book counts, at its price."""
-    pca: int | None = Field(None, ge=0)
+    pca: int | None = Field(None, ge=0, le=MOST)
     """Principal components of the deep vectors alone; unset: as embedding.pca."""
     stored: Literal["float32", "float16"] = "float32"
     """float16 halves the disk at some 3 digits."""
@@ -204,9 +212,9 @@ class Deep(_Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of the forward pass; auto: the checkpoint's own on a GPU; on a CPU bfloat16 where that is fast (AMX), else
     float32."""
-    tensor_parallel: int = Field(1, ge=1)
+    tensor_parallel: int = Field(1, ge=1, le=1024)
     """Processes (GPUs) that share one model, for models larger than one GPU."""
-    train_tokens: int = Field(2_000_000, ge=0)
+    train_tokens: int = Field(2_000_000, ge=0, le=MOST)
     """Tokens that the bootstrap base model's decoder is trained on, about a minute on 2 cores; better vectors as it
     rises."""
 
@@ -240,7 +248,7 @@ class Clusters(_Section):
 class KCalibration(_Section):
     values: tuple[int, ...] = (5, 10, 15, 20, 25, 30, 40, 50, 75, 100)
     """Numbers of clusters to try, up to 10,000 each."""
-    sample: int = Field(0, ge=0)
+    sample: int = Field(0, ge=0, le=MOST)
     """Documents that the silhouette is computed on; 0: all of them."""
     refresh: float = Field(0.2, ge=0, le=1)
     """Calibrates again once more than this share of the documents has changed; 0: on every change."""
@@ -258,14 +266,14 @@ class KCalibration(_Section):
 
 
 class AriComparison(_Section):
-    sample: int = Field(0, ge=0)
+    sample: int = Field(0, ge=0, le=MOST)
     """Documents that the silhouettes are computed on; 0: all of them."""
     refresh: float = Field(0.2, ge=0, le=1)
     """Compares again once more than this share of the documents has changed; 0: on every change."""
 
 
 class ClusterMap(_Section):
-    sample: int = Field(20_000, ge=1)
+    sample: int = Field(20_000, ge=1, le=MOST)
     """Documents on the map at most, drawn at random; a fuller map at more time as it rises."""
     refit: Literal["never", "now"] = "never"
     """now fits the map again; else documents that came later are placed on the first one, and the others stay."""
@@ -287,22 +295,22 @@ class Order(_Section):
     """Order of the documents: one of the strategies in the README's table."""
     within_cluster: Literal["original", "length-asc", "length-desc", "length-riffle"] = "original"
     """Order of the documents inside a cluster, for the strategies that pick a cluster first."""
-    traits: dict[str, Annotated[float, Field(gt=0)]] = Field(
+    traits: dict[str, Annotated[float, Field(ge=1e-6, le=1e6)]] = Field(
         default_factory=lambda: {"cluster": 1.0, "length": 1.0}
     )
-    """What to balance and how strongly: `cluster`, `length`, or any field of the input."""
+    """What to balance and how strongly, from 1e-6 to 1e6: `cluster`, `length`, or any field of the input."""
     length_bins: int = Field(100, ge=1, le=10_000)
     """Quantile bins of document length (and of numeric columns)."""
-    frozen_tokens: int = Field(0, ge=0)
+    frozen_tokens: int = Field(0, ge=0, le=MOST)
     """Tokens that a trainer has consumed of the last output: its beginning is kept as it is, and everything after it
     is ordered so that the whole history nears the mix."""
     separate_copies: bool = False
     """Spread records of equal text as far apart as possible."""
     targets: dict[str, dict[str, tuple[float, ...]]] = Field(default_factory=dict)
     """A mix that moves: trait -> a table of `progress` (rising from 0 to 1) and the share of some of its values."""
-    shards: int = Field(64, ge=1)
+    shards: int = Field(64, ge=1, le=MOST)
     """Contiguous parts that `within_shard` and `grid_shuffle` shuffle."""
-    buffer: int = Field(10_000, ge=1)
+    buffer: int = Field(10_000, ge=1, le=MOST)
     """Items that `buffer` holds."""
 
     @field_validator("traits")
@@ -331,9 +339,11 @@ class Order(_Section):
                         f"targets.{trait}.{name} is {list(column)}; expected numbers from 0 to 1"
                     )
             points = table["progress"]
-            if points[0] != 0 or points[-1] != 1 or any(b <= a for a, b in pairwise(points)):
+            rises = all(b - a >= STEP for a, b in pairwise(points))
+            if not points or points[0] != 0 or points[-1] != 1 or not rises:
                 raise ValueError(
-                    f"targets.{trait}.progress is {list(points)}; expected numbers that rise from 0 to 1"
+                    f"targets.{trait}.progress is {list(points)}; expected numbers that rise from 0 to 1, each by "
+                    f"{STEP:g} or more"
                 )
         return self
 
@@ -342,7 +352,7 @@ class Packing(_Section):
     method: Literal["concat", "best_fit", "related"] = "concat"
     """concat cuts documents at sequence ends; best_fit cuts only those longer than a sequence, and pads; related puts
     similar documents into one sequence."""
-    piece_tokens: int = Field(0, ge=0)
+    piece_tokens: int = Field(0, ge=0, le=MOST)
     """Cut longer documents into pieces of this many tokens before they are ordered for packing; 0: never. Sequences
     hold more topics as it falls, and less long context."""
     end_of_text: bool = False
@@ -350,9 +360,9 @@ class Packing(_Section):
 
 
 class Sequence(_Section):
-    length: int = Field(8192, ge=1)
+    length: int = Field(8192, ge=1, le=1 << 31)
     """Tokens of a training sequence."""
-    batch: int = Field(256, ge=1)
+    batch: int = Field(256, ge=1, le=1 << 20)
     """Sequences of a batch."""
     strategy: Strategy = "balanced"
     """Order of the packed sequences; `original` leaves them as packed."""
@@ -375,15 +385,15 @@ class Animation(_Section):
 
 
 class Engine(_Section):
-    workers: int = Field(0, ge=0)
+    workers: int = Field(0, ge=0, le=1024)
     """Processes that tokenise, 0 for one a core; faster as it rises up to the cores, at some 400 MB each. No result
     depends on it."""
 
 
 class Automation(_Section):
-    interval_seconds: int = Field(10, ge=1)
+    interval_seconds: int = Field(10, ge=1, le=YEAR)
     """How often Dagster's sensor looks at the input files; fewer looks, and later runs, as it rises."""
-    settle_seconds: float = Field(10.0, ge=0)
+    settle_seconds: float = Field(10.0, ge=0, le=YEAR)
     """A changed file has to be still for this long before a run starts; fewer runs on half-written files as it
     rises."""
 
@@ -698,11 +708,12 @@ def _check_environment(environ: Mapping[str, str]) -> None:
 def _anchor(settings: Settings, base: Path) -> Settings:
     """Make paths absolute: seen from the folder of the file that holds them."""
 
+    # Of `os.path`, which takes any text for a path, where `Path` raises for users that are not there and long names.
     def absolute(path: str | Path) -> str:
-        return os.path.normpath(base / Path(path).expanduser())
+        return os.path.normpath(base / os.path.expanduser(path))
 
     def absolute_model(model: str) -> str:
-        local = model.startswith((".", "~")) or (base / model).is_dir()
+        local = model.startswith((".", "~")) or os.path.isdir(base / model)
         return absolute(model) if local and model != "bootstrap" else model
 
     deep, path = settings.deep, settings.embedding.path

@@ -65,7 +65,10 @@ def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> Non
         ({"DIVORDER_CLUSTERS__K": "0"}, ["clusters.k", "0", "from 1 to 1,000,000"]),
         ({"DIVORDER_CLUSTERS__ALGORITHM": "fais"}, ["clusters.algorithm", "'faiss' or 'minibatch'"]),
         ({"DIVORDER_ORDER__STRATEGY": "balancd"}, ["order.strategy", "balancd", "balanced"]),
-        ({"DIVORDER_ORDER__TRAITS": '{"cluster": -1}'}, ["order.traits.cluster", "-1", "greater than 0"]),
+        (
+            {"DIVORDER_ORDER__TRAITS": '{"cluster": -1}'},
+            ["order.traits.cluster", "-1", "greater than or equal to 0.000001"],
+        ),
         ({"DIVORDER_ORDER__TRAITS": "{}"}, ["order.traits", "at least one trait"]),
         (
             {"DIVORDER_ORDER__TARGETS": '{"source": {"progress": [0, 1], "a": [1, 0]}}'},

@@ -22,6 +22,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.seeds import small_seed
 from dagster_divorder.errors import InputError
 
 Algorithm = Literal["faiss", "minibatch"]
@@ -237,7 +238,7 @@ def _faiss(points: NDArray[np.float32], k: int, seed: int) -> tuple[NDArray[np.f
         k,
         niter=ITERATIONS,
         nredo=RESTARTS if k <= RESTARTS_UP_TO else 1,
-        seed=seed,
+        seed=small_seed(seed),
         spherical=True,
         # First centroids far apart, drawn by Markov chains: k-means++ without a pass for each centroid.
         init_method=faiss.ClusteringInitMethod_AFK_MC2,
@@ -260,7 +261,7 @@ def _minibatch(points: NDArray[np.float32], k: int, seed: int) -> tuple[NDArray[
 
     # Its batches are too small to share: two threads mostly wait for each other.
     with threadpool_limits(limits=1):
-        kmeans = MiniBatchKMeans(k, random_state=seed, n_init=RESTARTS).fit(points)
+        kmeans = MiniBatchKMeans(k, random_state=small_seed(seed), n_init=RESTARTS).fit(points)
     centroids = kmeans.cluster_centers_
     lengths = np.linalg.norm(centroids, axis=1, keepdims=True)
     centroids = np.divide(centroids, lengths, out=np.zeros_like(centroids), where=lengths > 0).astype(

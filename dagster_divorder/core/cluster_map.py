@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core import pca
+from dagster_divorder.core.seeds import small_seed
 from dagster_divorder.errors import InputError
 
 COMPONENTS = 50
@@ -131,7 +132,7 @@ def _umap(points: NDArray[np.float32], start: NDArray[np.float32], seed: int) ->
             b=B,
             init=start,
             precomputed_knn=(near, distances),
-            random_state=seed % (1 << 32),
+            random_state=small_seed(seed),
             n_jobs=1,
         ).fit(points)
     return np.ascontiguousarray(found.embedding_, np.float32)

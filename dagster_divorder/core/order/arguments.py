@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 WITHIN_CLUSTER = ("original", "length-asc", "length-desc", "length-riffle")
 # Sums of two totals and their signed differences stay inside int64.
 LARGEST_TOTAL = 2**62
+# Squares of totals, weighted, stay far inside float64, and none is lost beside another.
+WEIGHTS = (1e-9, 1e9)
 
 
 def make_problem(
@@ -150,9 +152,10 @@ def _weights(weights: Sequence[float] | NDArray[Any] | None, groups: int) -> NDA
     array = np.asarray(weights, np.float64)
     if array.shape != (groups,):
         raise InputError(f"weights has shape {array.shape}; expected ({groups},), one weight for each group")
-    if (wrong := np.flatnonzero(~(np.isfinite(array) & (array > 0)))).size:
+    least, most = WEIGHTS
+    if (wrong := np.flatnonzero(~((array >= least) & (array <= most)))).size:
         raise InputError(
-            f"the weight of group {wrong[0]} is {array[wrong[0]]}; expected a number above 0: "
+            f"the weight of group {wrong[0]} is {array[wrong[0]]}; expected a number from {least:g} to {most:g}: "
             "leave a group's columns out of counts to ignore it"
         )
     return array

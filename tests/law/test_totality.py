@@ -1,0 +1,283 @@
+"""The settings are total: whatever value they accept runs or ends in a DivOrderError, and what they do not is said.
+
+Values come from the fields' own types, so that a new setting is covered as soon as it is there: the edges of numbers,
+every choice, and hand-picked tables. `DIVORDER_TOTALITY_EXAMPLES` sets the number of runs (default 25).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import types
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from dagster_divorder import run_all
+from dagster_divorder.core.order import STRATEGIES
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import DivOrderError, SettingsError
+from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.settings import CODE_VERSIONS, Settings, load_settings
+from tests.conftest import topic_records, write_jsonl
+
+EXAMPLES = int(os.environ.get("DIVORDER_TOTALITY_EXAMPLES", "25"))
+SECONDS = 120
+"""A run of sixty documents that takes longer hangs."""
+
+WHOLE = (
+    *(-1, 0, 1, 2, 3, 7, 61, 1000, 10**6),
+    *(2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**53 + 1, 10**18, 2**63 - 1, 2**63, 2**64, 10**30),
+)
+REAL = (-1.0, 0.0, 5e-324, 1e-300, 1e-20, 1e-6, 1.0, 1e6, 1e20, 1e300, 1.7e308, math.inf, math.nan)
+
+
+def target(*progress: float, **shares: float | list[float]) -> dict[str, Any]:
+    """Targets of a trait at points of progress; a share that does not move is one number."""
+    columns = {
+        name: share if isinstance(share, list) else [share] * len(progress) for name, share in shares.items()
+    }
+    return {"progress": list(progress), **columns}
+
+
+TARGETS = [
+    target(0, 1, a=[0.9, 0.1]),
+    target(0, 0.5, 1, **{"0": [0.1, 0.5, 0.2]}),
+    target(0, 1, **{"0": 0.5, "1": 0.5}),
+    target(0, 1, **{"0": 0.9, "1": 0.9}),
+    target(0, 1, **{"0": [5e-324, 1.0]}),
+    target(0, 5e-324, 1, **{"0": [0.1, 0.9, 0.1]}),
+    target(0, 1e-9, 1, **{"0": [0.1, 0.9, 0.1]}),
+    target(0, math.nan, 1, **{"0": 0.1}),
+    target(0, 1, **{"0": math.nan}),
+    target(0, 1, **{"": 0.1}),
+    target(*(point / 3000 for point in range(3001)), **{"0": 0.3}),
+    target(0, **{"0": 1}),
+    target(0, 1),
+    target(**{"0": []}),
+    {},
+]
+BY_HAND: dict[str, list[Any]] = {
+    "order.traits": [
+        {},
+        *({"cluster": weight} for weight in REAL),
+        {"cluster": 1e-6, "length": 1e6, "score": 1.0},
+        *(
+            {name: 1.0}
+            for name in ("", "\0", "nope", "text", "checked", "odd", "many", "const", "when", "x" * 999)
+        ),
+    ],
+    "order.targets": [
+        *({trait: table} for trait in ("cluster", "length") for table in TARGETS),
+        {"score": target(0, 1, **{"0": 0.1})},
+    ],
+    "k_calibration.values": [[], [1], [2], [2, 60, 61], [3, 2], [2, 2], [10_000], [2**64]],
+    "comparison.documents": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
+    "comparison.sequences": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
+    "input.paths": [[], [""], ["/dev/null"], ["~nobody-of-this-name/x.jsonl"]],
+    "input.text_field": ["", "\0", "source", "score", "x" * 999],
+    "input.source_field": ["", "\0", "score", "odd", "nope"],
+    "model.base": ["", "bootstrap", "/dev/null", "no/where", "~nobody-of-this-name/x"],
+    "deep.model": ["", "bootstrap", "/dev/null", "no/where"],
+    "embedding.path": ["", "/dev/null", "nowhere.npy"],
+    "store.path": [],
+    "output.path": [],
+}
+
+
+def values_of(annotation: Any) -> list[Any]:
+    """The edges of a type, or all of it."""
+    if annotation is bool:
+        return [True, False]
+    if annotation in (int, float):
+        return list(WHOLE if annotation is int else REAL)
+    if typing.get_origin(annotation) is typing.Literal:
+        return list(typing.get_args(annotation))
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return [
+            value
+            for one in typing.get_args(annotation)
+            if one is not types.NoneType
+            for value in values_of(one)
+        ]
+    raise AssertionError(f"no values for {annotation}: add them to BY_HAND")
+
+
+def fields() -> Iterator[tuple[str, list[Any]]]:
+    for section, field in Settings.model_fields.items():
+        inner = field.annotation
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            yield section, values_of(inner)
+            continue
+        for key, of in inner.model_fields.items():
+            name = f"{section}.{key}"
+            strategy = key in ("strategy",)
+            yield (
+                name,
+                BY_HAND[name]
+                if name in BY_HAND
+                else sorted(STRATEGIES)
+                if strategy
+                else values_of(of.annotation),
+            )
+
+
+CHANGES = [(name, value) for name, values in fields() for value in values]
+
+
+def environment(*changes: tuple[str, Any]) -> dict[str, str]:
+    """As a user gives them: a variable a setting, JSON where it is a table or a list."""
+    return {
+        f"DIVORDER_{name.upper().replace('.', '__')}": json.dumps(value)
+        if isinstance(value, (dict, list, bool))
+        else str(value)
+        for name, value in changes
+    }
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixty documents with fields of all kinds, and settings small enough that a run takes a moment. All examples share
+    the store, so that each computes only what its settings change."""
+    folder = tmp_path_factory.mktemp("total")
+    records = [
+        {**record, "odd": {"a": at % 2}, "many": [at % 3], "const": 1, "when": at * 10**17}
+        for at, record in enumerate(topic_records(15))
+    ]
+    write_jsonl(folder / "docs.jsonl", records)
+    file = folder / "divorder.toml"
+    file.write_text(
+        """
+[input]
+paths = ["docs.jsonl"]
+[store]
+path = "store"
+[output]
+path = "out"
+plot = false
+[model]
+vocab_size = 512
+dim = 8
+[deep]
+train_tokens = 2000
+dtype = "float32"
+[k_calibration]
+values = [2, 3]
+[clusters]
+k = 4
+[order]
+length_bins = 5
+[sequence]
+length = 64
+batch = 2
+[animation]
+frames = 2
+[engine]
+workers = 1
+"""
+    )
+    return file
+
+
+def run(
+    config: Path, environ: dict[str, str], stages_of: Callable[[Settings], tuple[str, ...]] = needed
+) -> str:
+    """Run to the end, or to a sentence, which is returned."""
+
+    def hang(*_: object) -> None:
+        raise AssertionError(f"still running after {SECONDS} s: {environ}")
+
+    before = signal.signal(signal.SIGALRM, hang)
+    signal.alarm(SECONDS)
+    try:
+        chosen = load_settings(config, environ)
+        run_all(chosen, Silent(), stages_of(chosen))
+    except DivOrderError as error:
+        return str(error)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    return ""
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in CHANGES}))
+def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> None:
+    accepted = 0
+    for change in (change for change in CHANGES if change[0] == name):
+        try:
+            chosen = load_settings(config, environment(change))
+        except SettingsError as error:
+            assert name.split(".")[0] in str(error), change
+        else:
+            accepted += 1
+            # What a run begins with: every stage's share of them is hashed.
+            assert all(chosen.recipe(stage) for stage in CODE_VERSIONS)
+    assert accepted
+
+
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
+@given(changes=st.lists(st.sampled_from(CHANGES), min_size=1, max_size=3, unique_by=lambda change: change[0]))
+def test_whatever_is_accepted_runs_or_ends_in_a_sentence(
+    config: Path, changes: list[tuple[str, Any]]
+) -> None:
+    run(config, environment(*changes))
+
+
+MOST: dict[str, Any] = {
+    "seed": 2**63 - 1,
+    "ari_comparison.sample": 2**53,
+    "k_calibration.sample": 2**53,
+    "k_calibration.values": [2, 59, 60, 61, 10_000],
+    "cluster_map.sample": 2**53,
+    "clusters.k": 1_000_000,
+    "comparison.documents": sorted(STRATEGIES),
+    "sequence.length": 2**31,
+    "sequence.batch": 2**20,
+    "order.shards": 2**53,
+    "order.buffer": 2**53,
+    "animation.fps": 120,
+}
+LEAST: dict[str, Any] = {
+    "ari_comparison.sample": 1,
+    "k_calibration.sample": 1,
+    "k_calibration.values": [2],
+    "cluster_map.sample": 1,
+    "clusters.k": 1,
+    "comparison.documents": ["original"],
+    "comparison.sequences": ["original"],
+    "sequence.length": 1,
+    "sequence.batch": 1,
+    "order.length_bins": 1,
+    "order.shards": 1,
+    "order.buffer": 1,
+    "animation.fps": 1,
+}
+
+
+@pytest.mark.parametrize("extreme", [MOST, LEAST], ids=["most", "least"])
+def test_the_evidence_of_extreme_settings(extreme: dict[str, Any], config: Path) -> None:
+    evidence = (
+        "k_calibration",
+        "ari_comparison",
+        "strategy_comparison",
+        "ordering_animation",
+        "ordering_report",
+    )
+    for stage in evidence:
+        assert (
+            run(config, environment(*extreme.items()), lambda chosen, stage=stage: needed(chosen, stage))
+            == ""
+        )
