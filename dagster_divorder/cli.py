@@ -103,7 +103,14 @@ def prune(settings: Settings, *, dry_run: bool) -> str:
     with store.lease(wait=settings.store.wait, on_wait=Bar().note):
         freed = (plan_prune if dry_run else prune_store)(store.open())
     title = "would be freed" if dry_run else "freed"
-    return "\n".join(["", *_bytes_by_part(title, freed.bytes), f"deleted documents: {freed.documents:,}"])
+    lines = ["", *_bytes_by_part(title, freed.bytes), f"deleted documents: {freed.documents:,}"]
+    if freed.documents and not dry_run:
+        lines += [
+            "Names of clusters, examples, and pages next to the output, which may have had words of them, are gone",
+            "too; the next run makes them anew. A bootstrap base model that was trained on them still knows some of",
+            'their words: model.refit = "now" trains another.',
+        ]
+    return "\n".join(lines)
 
 
 def _bytes_by_part(title: str, parts: dict[str, int]) -> list[str]:

@@ -100,14 +100,18 @@ def run(run: Run) -> Receipt:
 
 def load_pairs(store: LocalStore, fit: str) -> list[dict[str, Any]]:
     """The matched clusters, a row a pair, that with the most common documents first; `fit` is the fit's folder in the
-    receipt."""
-    return unpack_rows(store.read(f"{fit}/{PAIRS}"))
+    receipt. None where `divorder prune` has taken them, as they had words of deleted documents."""
+    return _rows(store, f"{fit}/{PAIRS}")
 
 
 def load_disagreements(store: LocalStore, fit: str) -> list[dict[str, Any]]:
     """Where the spaces disagree about most documents, a row a pair of clusters that are not matched: documents that the
-    one space puts into `shallow` and the other into `deep`, with examples that both are sure of."""
-    return unpack_rows(store.read(f"{fit}/{DISAGREE}"))
+    one space puts into `shallow` and the other into `deep`, with examples that both are sure of. None as above."""
+    return _rows(store, f"{fit}/{DISAGREE}")
+
+
+def _rows(store: LocalStore, file: str) -> list[dict[str, Any]]:
+    return unpack_rows(store.read(file)) if store.exists(file) else []
 
 
 def load_picture(store: LocalStore, fit: str, name: str) -> bytes | None:

@@ -1,7 +1,8 @@
-"""Names of clusters, made with their fit and kept with it: a name changes only when the clusters do.
+"""Names of clusters, a pinned fit of their own under that of the clusters: a name changes only when the clusters do.
 
-The sample is of the documents that the clusters were fitted to, by rising id, as many of each cluster as of the others
-while it has so many.
+They are made when the clusters first have their documents, and again once `divorder prune` has taken away documents
+whose words may be in them. The sample is of the documents with the smallest ids, as many of each cluster as of the
+others while it has so many.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import numpy as np
 import orjson
 
+from dagster_divorder.core.cluster import POINTS_PER_CENTROID
 from dagster_divorder.core.terms import characteristic_terms, count_words, short_names
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.sample import beginnings
+from dagster_divorder.pipeline.sample import beginnings, document_index, rows_by_id
+from dagster_divorder.store.fits import Fit, pin, pinned
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.view import View
 
+STAGE = "cluster_names"
 FILE = "names.json"
 
 DOCUMENTS = 6_000
@@ -30,23 +34,32 @@ def sample_size(clusters: int) -> int:
     return min(MOST_DOCUMENTS, max(DOCUMENTS, PER_CLUSTER * clusters))
 
 
-def name_clusters(
-    store: LocalStore, view: View, rows: np.ndarray, labels: np.ndarray, clusters: int
-) -> bytes:
-    """The names of K clusters, as a file of their fit. rows int64 (n,): documents by rising id; labels int (n,)."""
-    chosen = _evenly(labels, sample_size(clusters))
-    words = count_words(beginnings(store, view, rows[chosen], CHARACTERS))
-    terms = characteristic_terms(words, labels[chosen], clusters)
-    return orjson.dumps({"names": short_names(terms), "terms": terms})
+def name_clusters(run: Run, view: View, clusters: Fit, labels: np.ndarray, count: int) -> Fit:
+    """The pinned names of `count` clusters, made where there are none yet. labels int (document rows,)."""
+    if found := load_pin(run, clusters):
+        return found
+    ids, _ = document_index(run.store, view)
+    # Of so many documents every cluster has some, and its share of those that are read.
+    rows = rows_by_id(ids, view)[: min(4 * sample_size(count), POINTS_PER_CENTROID * count)]
+    rows = rows[_evenly(labels[rows], sample_size(count))]
+    words = count_words(beginnings(run.store, view, rows, CHARACTERS))
+    terms = characteristic_terms(words, labels[rows], count)
+    file = orjson.dumps({"names": short_names(terms), "terms": terms})
+    return pin(run.store, STAGE, clusters.hash, {FILE: file}, "the clusters had no names yet")
+
+
+def load_pin(run: Run, clusters: Fit) -> Fit | None:
+    """The pinned names of the clusters of a fit, None if there are none yet."""
+    return pinned(run.store, STAGE, clusters.hash, refit=run.settings.clusters.refit == "now")
 
 
 def load_names(run: Run) -> list[str]:
     """Names of the clusters, by label; no two are the same."""
-    return names_in(run.store, run.receipt("clusters").files["fit"])
+    return names_in(run.store, run.receipt("clusters").files["names"])
 
 
 def names_in(store: LocalStore, fit: str) -> list[str]:
-    """Names of the clusters of a fit, by label; `fit` is its folder, as receipts name it."""
+    """Names of clusters by label; `fit` is the folder of their names, as the receipt of clusters has it."""
     names: list[str] = orjson.loads(store.read(f"{fit}/{FILE}"))["names"]
     return names
 

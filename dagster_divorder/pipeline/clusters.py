@@ -17,8 +17,7 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.cluster import POINTS_PER_CENTROID, ClusterFit, assign, fit, needs_refit
-from dagster_divorder.pipeline.cluster_names import FILE as NAMES
-from dagster_divorder.pipeline.cluster_names import name_clusters, names_in, sample_size
+from dagster_divorder.pipeline.cluster_names import name_clusters, names_in
 from dagster_divorder.pipeline.cluster_table import cluster_table
 from dagster_divorder.pipeline.fragments import Delta, fill
 from dagster_divorder.pipeline.raw_docs import load_view
@@ -79,10 +78,12 @@ def run(run: Run) -> Receipt:
         files, delta = _assign(run, view, space, current)
     assert current is not None
     labels, distances = files.columns(view.documents, "labels", "distances")
-    sizes = np.bincount(labels[used], minlength=len(current.clusters.centroids))
-    version = content_hash(files.key, raw_docs.version)
-    names = names_in(run.store, current.fit.folder)
-    table = cluster_table(run, view, version, names, np.where(used, labels, np.int32(-1)), distances)
+    k = len(current.clusters.centroids)
+    sizes = np.bincount(labels[used], minlength=k)
+    names = name_clusters(run, view, current.fit, labels, k)
+    version = clusters_version(files.key, raw_docs.version, names)
+    of_used = np.where(used, labels, np.int32(-1))
+    table = cluster_table(run, view, version, names_in(run.store, names.folder), of_used, distances)
     return Receipt(
         stage="clusters",
         recipe=run.settings.recipe("clusters"),
@@ -93,10 +94,10 @@ def run(run: Run) -> Receipt:
             space.stage: space.version,
             **{stage: run.receipt(stage).version for stage in _measures(run.settings)},
         },
-        files={"fit": current.fit.folder, "table": table, **space.fits()},
+        files={"fit": current.fit.folder, "names": names.folder, "table": table, **space.fits()},
         report={
             **delta.report(),
-            "k": len(current.clusters.centroids),
+            "k": k,
             "fitted": reason or f"no: pinned ({current.fit.reason})",
             "fit_documents": current.documents,
             "fit_mean_distance": current.clusters.mean_distance,
@@ -173,11 +174,8 @@ def _pin(run: Run, view: View, space: Space, documents: int, reason: str) -> Pin
     rows = rows_by_id(ids, view)
     width = next(space.each(view.documents[:1]))[1].shape[1]
     rows = rows[: min(POINTS_PER_CENTROID * k, max(1, SAMPLE_BYTES // (4 * width)))]
-    sample = space.rows(view, rows)
-    # Of so many documents every cluster has some, and its share of those that are read. The fit overwrites the sample.
-    named = sample[: 4 * sample_size(k)].copy()
     clusters = fit(
-        sample,
+        space.rows(view, rows),
         k,
         algorithm=settings.clusters.algorithm,
         seed=settings.seed,
@@ -198,10 +196,7 @@ def _pin(run: Run, view: View, space: Space, documents: int, reason: str) -> Pin
         "centroids": clusters.centroids,
         "sizes": clusters.sizes,
     }
-    labels, _ = assign(named, clusters)
-    names = name_clusters(run.store, view, rows[: len(labels)], labels, len(clusters.centroids))
-    documents_of_fit = sketch_file(corpus_sketch(run, view))
-    files = {ARRAYS: pack(arrays), INFO: orjson.dumps(info), NAMES: names, **documents_of_fit}
+    files = {ARRAYS: pack(arrays), INFO: orjson.dumps(info), **sketch_file(corpus_sketch(run, view))}
     pinned_fit = pin(run.store, "clusters", _fit_recipe(settings, space.key), files, reason)
     return Pinned(pinned_fit, clusters, k, documents, info["corpus"])
 
@@ -215,6 +210,11 @@ def cluster_count(run: Run) -> int:
 def clusters_key(settings: Settings, vectors_key: str, current: Pinned) -> str:
     """Stage key of clusters."""
     return content_hash(settings.recipe("clusters"), vectors_key, current.fit.hash)
+
+
+def clusters_version(key: str, corpus: str, names: Fit) -> str:
+    """Version of the result under a stage key, of a corpus with this version of raw_docs."""
+    return content_hash(key, corpus, names.hash)
 
 
 def _fit_recipe(settings: Settings, vectors_key: str) -> str:

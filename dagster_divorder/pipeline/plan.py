@@ -28,7 +28,8 @@ from dagster_divorder.pipeline.base_model import (
     warn_of_another_corpus,
 )
 from dagster_divorder.pipeline.base_model import load_pinned as load_base_model
-from dagster_divorder.pipeline.clusters import clusters_key
+from dagster_divorder.pipeline.cluster_names import load_pin as load_names_pin
+from dagster_divorder.pipeline.clusters import clusters_key, clusters_version
 from dagster_divorder.pipeline.clusters import load_pinned as load_clusters
 from dagster_divorder.pipeline.curated_output import USES, output_key
 from dagster_divorder.pipeline.external_embeddings import open_external
@@ -288,7 +289,13 @@ class _Planner:
             drifted = self._drifted(current.fit, current.documents)
             if current.corpus != self.survey.version and drifted:
                 return self._all(drifted)
-        return self._per_document("clusters", clusters_key(self.run.settings, key, current))
+        key = clusters_key(self.run.settings, key, current)
+        work, names = self._per_document("clusters", key), load_names_pin(self.run, current.fit)
+        if names is None:
+            del self.versions["clusters"]
+            return _Work(work.documents, work.of, "clusters are named anew")
+        self.versions["clusters"] = clusters_version(key, self.survey.version, names)
+        return work
 
     def _per_document(self, stage: str, key: str) -> _Work:
         """The documents that have no result under a key."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
+from dagster_divorder.pipeline.ari_comparison import INFO as COMPARISON
+from dagster_divorder.pipeline.cluster_names import STAGE as NAMES
+from dagster_divorder.pipeline.cluster_table import FOLDER as TABLES
 from dagster_divorder.pipeline.merge import DOCUMENT_STAGES, rewrite
+from dagster_divorder.pipeline.refresh import SKETCH
 from dagster_divorder.pipeline.space import STAGE_OF, embeddings_file
 from dagster_divorder.settings import CODE_VERSIONS
-from dagster_divorder.store.curated import LEDGERS
-from dagster_divorder.store.fits import PINS, RECORDS, read_pin
+from dagster_divorder.store.curated import LEDGERS, remove_beside
+from dagster_divorder.store.fits import PINS, RECORDS, pin, read_fit, read_pin
 from dagster_divorder.store.fragments import DOCUMENTS, Fragments, records_folder
 from dagster_divorder.store.local import FORMAT_FILE, LEASE_FILE, LocalStore
+from dagster_divorder.store.receipts import FOLDER as RECEIPTS
 from dagster_divorder.store.receipts import Receipt, history_file, load_receipt
 from dagster_divorder.store.view import View, offsets
 
@@ -58,7 +64,9 @@ def plan_prune(store: LocalStore) -> Pruned:
 
 
 def prune(store: LocalStore) -> Pruned:
-    """Remove what nothing needs; texts of deleted documents are then gone from the store.
+    """Remove what nothing needs; texts of deleted documents are then gone, and so is what shows words of them: names of
+    clusters, examples, pictures, and the pages next to the output. The next run makes it anew. (Only the tokenizer and
+    the table of a bootstrap base model still know words of the documents that they were trained on.)
 
     Results under other settings go too: switching back to them computes them again.
     """
@@ -68,6 +76,8 @@ def prune(store: LocalStore) -> Pruned:
     receipt = load_receipt(store, "raw_docs")
     if receipt:
         rewrite(store, receipt, View.load(store, receipt.files["view"]), drop_unused=True)
+    if planned.documents:
+        _forget_words(store)
     needed = _needed(store)
     unneeded = [name for name in store.files() if name not in needed]
     # Whatever remains of this if it is killed, no record is without its pin, and no pin without its fit.
@@ -76,6 +86,34 @@ def prune(store: LocalStore) -> Pruned:
     after = _sizes(store)
     freed = {part: size - after.get(part, 0) for part, size in sorted(before.items())}
     return Pruned({part: size for part, size in freed.items() if size > 0}, planned.documents)
+
+
+def _forget_words(store: LocalStore) -> None:
+    """Remove what was made to be looked at, and may have words of documents that are deleted now.
+
+    Receipts stay where fits hang on them: a stage makes again what is missing of its result.
+    """
+    for stage in ("ordering_report", "ordering_animation"):
+        store.delete(f"{RECEIPTS}/{stage}.json")
+    # Names are in its picture too, which is drawn anew where they change; then nothing is to lead to the old one.
+    store.delete(history_file("diversity_metrics"))
+    maps = load_receipt(store, "cluster_map")
+    shown = [maps.files[name] for name in ("map", "picture") if name in maps.files] if maps else []
+    names = [f"{folder}/{NAMES}" for folder in (RECORDS, PINS)] + store.folders(f"fits/{NAMES}")
+    for name in [*shown, *(name for folder in (*names, TABLES) for name in store.list(folder))]:
+        store.delete(name)
+    comparison = load_receipt(store, "ari_comparison")
+    for name in store.list(f"{PINS}/ari_comparison"):
+        # What it has found stays, since the clusters may rest on it.
+        fit = read_pin(store, name)
+        if fit and comparison and fit.folder == comparison.files["fit"]:
+            files = read_fit(store, fit)
+            fit = pin(
+                store, fit.stage, Path(name).stem, {f: files[f] for f in (COMPARISON, SKETCH)}, fit.reason
+            )
+            named = {**comparison.files, "fit": fit.folder}
+            replace(comparison, key=fit.hash, version=fit.hash, files=named).save(store)
+    remove_beside(store)
 
 
 def disk_use(store: LocalStore) -> dict[str, int]:

@@ -48,7 +48,7 @@ class Results:
         position[order] = np.arange(len(order))
         clusters = self._stage("clusters")
         labels = clusters.column(view.documents, "labels")[view.document_row]
-        names = names_in(self.store, self._receipt("clusters").files["fit"])
+        names = names_in(self.store, self._receipt("clusters").files["names"])
         fields = tuple(order_receipt.report["fields"])
         columns = load_columns(self.store, view, order_receipt.report["columns_folder"], fields)
         source = order_receipt.report["source_field"]

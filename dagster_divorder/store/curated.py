@@ -170,6 +170,16 @@ def write_beside(store: LocalStore, folder: Path, files: Mapping[str, bytes]) ->
         write_where_changed(folder / name, data)
 
 
+def remove_beside(store: LocalStore) -> None:
+    """Remove what this store has written next to its outputs."""
+    for name in store.list(LEDGERS):
+        ledger = read_pointer(store, name, Ledger)
+        if ledger and Path(ledger.folder).is_dir():
+            folder = Path(ledger.folder)
+            for file in {*BESIDE} & set(ledger.files) & ours(store, folder):
+                (folder / file).unlink(missing_ok=True)
+
+
 def _ledger_file(folder: Path) -> str:
     return f"{LEDGERS}/{xxhash.xxh3_128_hexdigest(os.fsencode(os.path.realpath(folder)))}.json"
 

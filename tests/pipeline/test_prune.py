@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from dagster_divorder import load_results, run_all
+from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import merge
+from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.prune import disk_use, plan_prune, prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.fragments import read_content
@@ -74,6 +77,58 @@ def test_prune_says_what_it_frees_frees_it_and_changes_no_result(tmp_path: Path,
     assert plan_prune(store).bytes == {}
     gone = records[55]["text"].encode()
     assert not [path for path in store.root.rglob("*") if path.is_file() and gone in path.read_bytes()]
+
+
+def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    settings = make_settings(
+        deep={"train_tokens": 2_000, "dtype": "float32"}, clusters={"refit": "never"}, output={"plot": True}
+    )
+    store = LocalStore(settings.store.path)
+    stages = (*needed(settings), "deep_embeddings", "ari_comparison", "ordering_report")
+    records = topic_records(20)
+    secrets = [{"text": f"xylophone {number} zeppelin xylophone quagmire " * 9} for number in range(20)]
+    write_jsonl(tmp_path / "docs.jsonl", [*records, *secrets])
+    run_all(settings, Silent(), stages)
+
+    def where(word: str) -> set[str]:
+        """Places that have a word, in the store and in the output."""
+        files = [path for path in (*store.root.rglob("*"), *settings.output.path.iterdir()) if path.is_file()]
+        return {
+            path.relative_to(tmp_path).as_posix()
+            for path in files
+            if word.encode() in path.read_bytes().lower()
+        }
+
+    assert any("fits/cluster_names" in place for place in where("xylophone"))
+    assert {"curated/ordering_report.html", "curated/curated_meta.json"} <= where("xylophone")
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    run_all(settings, Silent(), stages)
+    pruned = prune(store)
+    assert pruned.documents == 20
+    assert not (settings.output.path / "ordering_report.html").exists()
+
+    def results() -> dict[str, bytes]:
+        """The output but for what people look at, which has other names now."""
+        return {
+            name: data
+            for name, data in output_bytes(settings).items()
+            if not name.endswith((".png", ".html"))
+        }
+
+    before = results()
+    run_all(settings, Silent(), stages)
+    assert results() == before, "prune changes no result"
+    # The bootstrap tokenizer, of which its decoder has a copy, was trained on them.
+    assert {place.split("/")[2] for place in where("xylophone")} <= {"base_model", "deep_model"}
+    assert (settings.output.path / "ordering_report.html").exists()
+    assert load_results(store.root).documents["cluster_name"].notna().all()
+    # And it is over: nothing is made again after that.
+    assert prune(store).documents == 0
+    assert {receipt.report["new_documents"] for receipt in run_all(settings, Silent(), stages).values()} == {
+        0
+    }
 
 
 def test_deleted_documents_that_come_back_are_computed_again_after_a_prune(
