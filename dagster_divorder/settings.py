@@ -212,7 +212,7 @@ class Deep(_Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of the forward pass; auto: the checkpoint's own on a GPU; on a CPU bfloat16 where that is fast (AMX), else
     float32."""
-    tensor_parallel: int = Field(1, ge=1, le=1024)
+    tensor_parallel: int = Field(1, ge=1, le=64)
     """Processes (GPUs) that share one model, for models larger than one GPU."""
     train_tokens: int = Field(2_000_000, ge=0, le=MOST)
     """Tokens that the bootstrap base model's decoder is trained on, about a minute on 2 cores; better vectors as it

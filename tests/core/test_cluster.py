@@ -1,6 +1,7 @@
 """Clustering: assignment against its twin, laws of assignment, fits of every odd sample."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from threadpoolctl import threadpool_limits
 from dagster_divorder.core import cluster
 from dagster_divorder.core.cluster import ClusterFit, assign, fit, needs_refit
 from dagster_divorder.core.kernels import reference_pool
+from dagster_divorder.core.seeds import small_seed
 from dagster_divorder.errors import InputError
 
 ALGORITHMS = ["faiss", "minibatch"]
@@ -230,3 +232,14 @@ def test_impossible_fits_are_refused():
 def test_the_drift_rule(documents, new_distance, reason):
     found = needs_refit(1000, documents, 0.5, new_distance)
     assert found is None if reason is None else reason in found
+
+
+@pytest.mark.parametrize("algorithm", ["faiss", "minibatch"])
+def test_any_seed_of_the_settings_can_be_used(algorithm: Any) -> None:
+    sample = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    found = [
+        fit(sample, 3, algorithm=algorithm, seed=seed).centroids for seed in (2**31, 2**63 - 1, 2**63 - 1)
+    ]
+    assert np.array_equal(found[1], found[2])
+    assert small_seed(2**31 - 1) == 2**31 - 1
+    assert len({small_seed(2**31 + more) for more in range(100)}) == 100

@@ -171,6 +171,13 @@ GOOD = csr_matrix(np.array([[1, 0, 2], [0, 3, 1]]))
         pytest.param(GOOD, [0, 0, 1], {"weights": [1, 0]}, "group 1 is 0", id="weight 0"),
         pytest.param(GOOD, [0, 0, 1], {"weights": [-2, 1]}, "group 0 is -2", id="negative weight"),
         pytest.param(GOOD, [0, 0, 1], {"weights": [1, np.nan]}, "group 1 is nan", id="NaN weight"),
+        pytest.param(
+            GOOD,
+            [0, 0, 1],
+            {"weights": [1, 1e300]},
+            "group 1 is 1e.300; expected a number from",
+            id="weight too large",
+        ),
         pytest.param(GOOD, [0, 0], {}, r"\(2,\).*\(3,\)", id="groups shape"),
         pytest.param(GOOD, [0, 0, 2], {}, r"\[0, 2\].*0..G-1", id="missing group"),
         pytest.param(GOOD, [-1, 0, 1], {}, r"\[-1, 0, 1\]", id="negative group"),
