@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
-import xxhash
+from blake3 import blake3
 from measured import run_pipeline
 from shared import environment, parser
 
@@ -55,10 +55,10 @@ def bare(path: Path, model: str, folder: Path) -> dict[str, dict[str, float]]:
 
     read, data = timed(path.read_bytes)
     split, lines = timed(lambda: data.splitlines())
-    hashed, _ = timed(lambda: [xxhash.xxh3_128_digest(line) for line in lines])
+    hashed, _ = timed(lambda: [blake3(line).digest(16) for line in lines])
     parsed, texts = timed(lambda: [orjson.loads(line)["text"] for line in lines])
     encoded, raw = timed(lambda: [text.encode() for text in texts])
-    text_hashed, _ = timed(lambda: [xxhash.xxh3_128_digest(text) for text in raw])
+    text_hashed, _ = timed(lambda: [blake3(text).digest(16) for text in raw])
     codec = pa.Codec("zstd", 1)
     packed, _ = timed(lambda: [codec.compress(part) for part in (*blocks(lines), *blocks(raw))])
     encoder = load_encoder(model, "gigatoken")
