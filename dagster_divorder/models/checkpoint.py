@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -94,7 +95,7 @@ def locate(
             weights, a shard is missing; a revision of a directory.
     """
     directory = Path(base).expanduser()
-    if directory.is_dir():
+    if os.path.isdir(directory):
         if revision:
             raise InputError(
                 f"{setting.partition('.')[0]}.revision is {revision!r} and {setting} is the directory {base}; a "
