@@ -158,7 +158,7 @@ def edit(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Settings], N
 
 def put_other_manifest(settings: Settings) -> None:
     """A sound manifest, of another output."""
-    manifest = (read_manifest(settings.output.path) or {}) | {"key": "other"}
+    manifest = (read_manifest(settings.output.path) or {}) | {"key": "0" * 32}
     data = orjson.dumps(manifest | {"check": _check(manifest)})
     (settings.output.path / "curated_meta.json").write_bytes(data)
 
