@@ -21,6 +21,7 @@ from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.verify import PROMISES, verify, verify_all
 from dagster_divorder.settings import Model, Settings
 from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.curated import _check, read_manifest
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from tests.conftest import topic_records, write_jsonl
@@ -155,6 +156,13 @@ def edit(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Settings], N
     return apply
 
 
+def put_other_manifest(settings: Settings) -> None:
+    """A sound manifest, of another output."""
+    manifest = (read_manifest(settings.output.path) or {}) | {"key": "0" * 32}
+    data = orjson.dumps(manifest | {"check": _check(manifest)})
+    (settings.output.path / "curated_meta.json").write_bytes(data)
+
+
 SPOILT_OUTPUTS: dict[str, tuple[Callable[[Settings], Any], str]] = {
     "a line is gone": (edit(lambda lines: lines[1:]), "124 records, expected 125"),
     "a line is there twice": (edit(lambda lines: [lines[0], *lines]), "126 records, expected 125"),
@@ -169,9 +177,7 @@ SPOILT_OUTPUTS: dict[str, tuple[Callable[[Settings], Any], str]] = {
         "has no manifest",
     ),
     "another output": (
-        lambda settings: (settings.output.path / "curated_meta.json").write_bytes(
-            orjson.dumps({"key": "other", "files": {}})
-        ),
+        put_other_manifest,
         "is not the one that the last run wrote",
     ),
 }
