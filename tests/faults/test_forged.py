@@ -1,0 +1,108 @@
+"""Bytes that we wrote, read back as if somebody else had: whatever JSON a pointer holds, with a hash that is right, a
+run ends well or in a sentence, and touches nothing outside the store and the output."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder import run_all
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import DivOrderError
+from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.store.pointers import _CHECK, _hash
+from tests.conftest import topic_records, write_jsonl
+from tests.faults.conftest import CONFIG
+
+HOSTILE = [
+    "../../victim",
+    "/etc/hostname",
+    "..",
+    "",
+    "stages",
+    "fits/../../victim",
+    "lease",
+    "a\0b",
+    "0" * 32,
+]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 2**70) | st.floats() | st.sampled_from(HOSTILE),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "view"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("forged")
+    write_jsonl(folder / "in/0.jsonl", topic_records(10))
+    (folder / "divorder.toml").write_text(CONFIG)
+    (folder / "victim").write_text("mine")
+    run_all(load_settings(folder / "divorder.toml", {}), Silent())
+    return folder
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where in a JSON value something stands: the ways to it."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(way for key, of in inner for way in places(of, (*path, key)))]
+
+
+def changed(value: Any, way: tuple[Any, ...], new: Any, remove: bool) -> Any:
+    if not way:
+        return new
+    made = value.copy()
+    if remove and len(way) == 1:
+        del made[way[0]]
+    else:
+        made[way[0]] = changed(value[way[0]], way[1:], new, remove)
+    return made
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), new=VALUES, remove=st.booleans(), append=st.booleans())
+def test_a_pointer_of_any_shape_ends_well_or_in_a_sentence(
+    data: st.DataObject,
+    new: Any,
+    remove: bool,
+    append: bool,
+    done: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    top = tmp_path_factory.mktemp("run")
+    shutil.copytree(done, top, dirs_exist_ok=True)
+    try:
+        store = top / "store"
+        pointers = sorted(path.relative_to(store).as_posix() for path in store.rglob("*.json"))
+        name = data.draw(st.sampled_from([one for one in pointers if not one.startswith(("stages", "fits"))]))
+        plain = orjson.loads((store / name).read_bytes())
+        plain.pop(_CHECK, None)
+        forged = changed(plain, data.draw(st.sampled_from(places(plain))), new, remove)
+        try:
+            sealed = forged | {_CHECK: _hash(name, forged)} if isinstance(forged, dict) else forged
+            (store / name).write_bytes(orjson.dumps(sealed))
+        except (orjson.JSONEncodeError, UnicodeEncodeError):
+            return  # no JSON
+        if append:
+            write_jsonl(top / "in/1.jsonl", topic_records(2, start=100))
+        check(load_settings(top / "divorder.toml", {}))
+        assert (top / "victim").read_text() == "mine"
+        assert sorted(os.listdir(top)) == ["curated", "divorder.toml", "in", "store", "victim"]
+    finally:
+        shutil.rmtree(top)
+
+
+def check(settings: Settings) -> None:
+    try:
+        run_all(settings, Silent())
+    except DivOrderError as error:
+        assert str(error)
