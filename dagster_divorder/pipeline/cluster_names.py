@@ -14,7 +14,7 @@ from dagster_divorder.core.cluster import POINTS_PER_CENTROID
 from dagster_divorder.core.terms import characteristic_terms, count_words, short_names
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.sample import beginnings, document_index, rows_by_id
-from dagster_divorder.store.fits import Fit, pin, pinned
+from dagster_divorder.store.fits import Fit, pin, pinned, read_fit
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.view import View
 
@@ -50,7 +50,10 @@ def name_clusters(run: Run, view: View, clusters: Fit, labels: np.ndarray, count
 
 def load_pin(run: Run, clusters: Fit) -> Fit | None:
     """The pinned names of the clusters of a fit, None if there are none yet."""
-    return pinned(run.store, STAGE, clusters.hash, refit=run.settings.clusters.refit == "now")
+    found = pinned(run.store, STAGE, clusters.hash)
+    if found:
+        read_fit(run.store, found)  # it is there, and whole
+    return found
 
 
 def load_names(run: Run) -> list[str]:

@@ -25,7 +25,6 @@ RECORDS = f"{HISTORY_FOLDER}/{PINS}"
 REFIT = {
     "base_model": "model.refit",
     "clusters": "clusters.refit",
-    "cluster_names": "clusters.refit",
     "pca": "clusters.refit",
     "cluster_map": "cluster_map.refit",
 }

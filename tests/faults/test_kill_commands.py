@@ -71,7 +71,7 @@ SCENARIOS = {
     "report": Scenario(after=nothing, command="report", points=5),
     "Parquet": Scenario(before=as_parquet, points=6),
     "vectors of one's own": Scenario(before=with_vectors, points=5),
-    "deep vectors": Scenario(before=with_deep_vectors, points=4),
+    "deep vectors": Scenario(before=with_deep_vectors, points=2),
     "two workers": Scenario(workers=2, points=4),
 }
 

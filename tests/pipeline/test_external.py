@@ -113,7 +113,8 @@ def test_the_whole_pipeline_on_vectors_of_your_own(corpus: Corpus) -> None:
 def test_an_append_computes_the_new_vectors_and_clusters_nothing_again(corpus: Corpus) -> None:
     corpus.write(TEXTS)
     first = corpus.run(packing={"method": "related"})
-    corpus.write([*TEXTS[:30], "new 1", "new 2", *TEXTS[30:], "new 3"])
+    # Vectors that lie no farther out than the others, so that clusters are not fitted again.
+    corpus.write([*TEXTS[:30], "more 1", "more 2", *TEXTS[30:], "more 3"])
     made = corpus.run(packing={"method": "related"})
     for stage in ("external_embeddings", "clusters"):
         assert (made[stage].report["new_documents"], made[stage].report["reused_documents"]) == (3, 60)

@@ -36,6 +36,7 @@ FITS = (
     "ari_comparison",
     "base_model",
     "cluster_map",
+    "cluster_names",
     "clusters",
     "deep_model",
     "k_calibration",

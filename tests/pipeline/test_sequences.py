@@ -104,7 +104,10 @@ def test_the_plan_is_in_the_output_and_in_the_results(corpus: Path, make_setting
 def test_related_documents_share_sequences(corpus: Path, make_settings: Make) -> None:
     def clusters_a_sequence(method: str) -> float:
         settings = make_settings(
-            sequence={"length": LENGTH}, packing={"method": method}, store={"path": corpus.parent / method}
+            sequence={"length": LENGTH},
+            packing={"method": method},
+            store={"path": corpus.parent / method},
+            output={"path": corpus.parent / f"{method}_out"},
         )
         packed, _ = run(settings)
         labels = load_results(settings.store.path).documents["cluster"].to_numpy()[packed.document]
@@ -271,6 +274,7 @@ def test_pieces_of_copies_are_separated(corpus: Path, make_settings: Make) -> No
             packing={"piece_tokens": 20},
             sequence={"length": LENGTH, "strategy": "original"},
             store={"path": corpus.parent / str(separate)},
+            output={"path": corpus.parent / f"{separate}_out"},
         )
         packed, _ = run(settings)
         text = load_results(settings.store.path).documents["doc_id"].to_numpy()[packed.document]
@@ -284,8 +288,14 @@ def test_pieces_of_copies_are_separated(corpus: Path, make_settings: Make) -> No
 
 def test_copies_are_separated(corpus: Path, make_settings: Make) -> None:
     write_jsonl(corpus, topic_records(100) + topic_records(100)[::4])
-    near = make_settings(store={"path": corpus.parent / "a"})
-    far = make_settings(order={"separate_copies": True}, store={"path": corpus.parent / "b"})
+    near, far = (
+        make_settings(
+            order={"separate_copies": separate},
+            store={"path": corpus.parent / str(separate)},
+            output={"path": corpus.parent / f"{separate}_out"},
+        )
+        for separate in (False, True)
+    )
     spacing = [run_all(settings, Silent())["greedy_order"].report["copies"] for settings in (near, far)]
     assert spacing[0]["copies"] == spacing[1]["copies"]
     assert spacing[1]["smallest"] > 2 * spacing[0]["smallest"]
