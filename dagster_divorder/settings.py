@@ -48,12 +48,12 @@ DEFAULT_FILE = "divorder.toml"
 MAX_CLUSTERS = 1_000_000
 MAX_RECORD_BYTES = 64 << 20
 
-MOST = 1 << 53
+MAX_COUNT = 1 << 53
 """The largest of numbers that nothing else bounds: beyond it neither JSON nor float64 is exact."""
 
-YEAR = 365 * 24 * 3600
+YEAR_SECONDS = 365 * 24 * 3600
 
-STEP = 1e-9
+MIN_STEP = 1e-9
 """Progress between two points of `order.targets`, of which slopes are made: a thousand tokens of a trillion."""
 
 # An integer per stage, raised when the stage's output bytes change for the same input. Part of recipe() and of every
@@ -139,7 +139,7 @@ class Output(_Section):
     """Folder of the curated corpus: this store's own, in which no other files of the same names lie."""
     format: Literal["auto", "jsonl", "parquet"] = "auto"
     """auto writes the input's own kind, byte for byte."""
-    shard_bytes: int = Field(2 << 30, ge=1, le=MOST)
+    shard_bytes: int = Field(2 << 30, ge=1, le=MAX_COUNT)
     """A larger output is cut into numbered files of about this many bytes; fewer, larger files as it rises."""
     sidecars: bool = False
     """Also write token_counts.npy and embeddings.npy, one row per accepted record in input order."""
@@ -180,7 +180,7 @@ class Embedding(_Section):
     path: FolderPath | None = None
     """For external: .npy (a row per accepted record in input order) or Parquet (record_id, doc_id or row, and a
     vector)."""
-    pca: int = Field(0, ge=0, le=MOST)
+    pca: int = Field(0, ge=0, le=MAX_COUNT)
     """Principal components that vectors are reduced to before they are clustered; 0: all dimensions are kept."""
 
     @model_validator(mode="after")
@@ -198,12 +198,12 @@ class Deep(_Section):
     pooling: Literal["auto", "mean", "last", "cls"] = "auto"
     """What of the last hidden states makes a vector; auto is what the checkpoint says (1_Pooling/config.json of
     sentence-transformers), else mean."""
-    max_tokens: int = Field(0, ge=0, le=MOST)
+    max_tokens: int = Field(0, ge=0, le=MAX_COUNT)
     """Tokens of a document that the model sees at once, at most its context; 0: its context."""
     long_documents: Literal["truncate", "chunk"] = "truncate"
     """truncate: the first max_tokens tell; chunk: the token-weighted mean over consecutive windows, so that a whole
     book counts, at its price."""
-    pca: int | None = Field(None, ge=0, le=MOST)
+    pca: int | None = Field(None, ge=0, le=MAX_COUNT)
     """Principal components of the deep vectors alone; unset: as embedding.pca."""
     stored: Literal["float32", "float16"] = "float32"
     """float16 halves the disk at some 3 digits."""
@@ -214,7 +214,7 @@ class Deep(_Section):
     float32."""
     tensor_parallel: int = Field(1, ge=1, le=64)
     """Processes (GPUs) that share one model, for models larger than one GPU."""
-    train_tokens: int = Field(2_000_000, ge=0, le=MOST)
+    train_tokens: int = Field(2_000_000, ge=0, le=MAX_COUNT)
     """Tokens that the bootstrap base model's decoder is trained on, about a minute on 2 cores; better vectors as it
     rises."""
 
@@ -248,7 +248,7 @@ class Clusters(_Section):
 class KCalibration(_Section):
     values: tuple[int, ...] = (5, 10, 15, 20, 25, 30, 40, 50, 75, 100)
     """Numbers of clusters to try, up to 10,000 each."""
-    sample: int = Field(0, ge=0, le=MOST)
+    sample: int = Field(0, ge=0, le=MAX_COUNT)
     """Documents that the silhouette is computed on; 0: all of them."""
     refresh: float = Field(0.2, ge=0, le=1)
     """Calibrates again once more than this share of the documents has changed; 0: on every change."""
@@ -266,14 +266,14 @@ class KCalibration(_Section):
 
 
 class AriComparison(_Section):
-    sample: int = Field(0, ge=0, le=MOST)
+    sample: int = Field(0, ge=0, le=MAX_COUNT)
     """Documents that the silhouettes are computed on; 0: all of them."""
     refresh: float = Field(0.2, ge=0, le=1)
     """Compares again once more than this share of the documents has changed; 0: on every change."""
 
 
 class ClusterMap(_Section):
-    sample: int = Field(20_000, ge=1, le=MOST)
+    sample: int = Field(20_000, ge=1, le=MAX_COUNT)
     """Documents on the map at most, drawn at random; a fuller map at more time as it rises."""
     refit: Literal["never", "now"] = "never"
     """now fits the map again; else documents that came later are placed on the first one, and the others stay."""
@@ -301,16 +301,16 @@ class Order(_Section):
     """What to balance and how strongly, from 1e-6 to 1e6: `cluster`, `length`, or any field of the input."""
     length_bins: int = Field(100, ge=1, le=10_000)
     """Quantile bins of document length (and of numeric columns)."""
-    frozen_tokens: int = Field(0, ge=0, le=MOST)
+    frozen_tokens: int = Field(0, ge=0, le=MAX_COUNT)
     """Tokens that a trainer has consumed of the last output: its beginning is kept as it is, and everything after it
     is ordered so that the whole history nears the mix."""
     separate_copies: bool = False
     """Spread records of equal text as far apart as possible."""
     targets: dict[str, dict[str, tuple[float, ...]]] = Field(default_factory=dict)
     """A mix that moves: trait -> a table of `progress` (rising from 0 to 1) and the share of some of its values."""
-    shards: int = Field(64, ge=1, le=MOST)
+    shards: int = Field(64, ge=1, le=MAX_COUNT)
     """Contiguous parts that `within_shard` and `grid_shuffle` shuffle."""
-    buffer: int = Field(10_000, ge=1, le=MOST)
+    buffer: int = Field(10_000, ge=1, le=MAX_COUNT)
     """Items that `buffer` holds."""
 
     @field_validator("traits")
@@ -339,11 +339,11 @@ class Order(_Section):
                         f"targets.{trait}.{name} is {list(column)}; expected numbers from 0 to 1"
                     )
             points = table["progress"]
-            rises = all(b - a >= STEP for a, b in pairwise(points))
+            rises = all(b - a >= MIN_STEP for a, b in pairwise(points))
             if not points or points[0] != 0 or points[-1] != 1 or not rises:
                 raise ValueError(
                     f"targets.{trait}.progress is {list(points)}; expected numbers that rise from 0 to 1, each by "
-                    f"{STEP:g} or more"
+                    f"{MIN_STEP:g} or more"
                 )
         return self
 
@@ -352,7 +352,7 @@ class Packing(_Section):
     method: Literal["concat", "best_fit", "related"] = "concat"
     """concat cuts documents at sequence ends; best_fit cuts only those longer than a sequence, and pads; related puts
     similar documents into one sequence."""
-    piece_tokens: int = Field(0, ge=0, le=MOST)
+    piece_tokens: int = Field(0, ge=0, le=MAX_COUNT)
     """Cut longer documents into pieces of this many tokens before they are ordered for packing; 0: never. Sequences
     hold more topics as it falls, and less long context."""
     end_of_text: bool = False
@@ -391,9 +391,9 @@ class Engine(_Section):
 
 
 class Automation(_Section):
-    interval_seconds: int = Field(10, ge=1, le=YEAR)
+    interval_seconds: int = Field(10, ge=1, le=YEAR_SECONDS)
     """How often Dagster's sensor looks at the input files; fewer looks, and later runs, as it rises."""
-    settle_seconds: float = Field(10.0, ge=0, le=YEAR)
+    settle_seconds: float = Field(10.0, ge=0, le=YEAR_SECONDS)
     """A changed file has to be still for this long before a run starts; fewer runs on half-written files as it
     rises."""
 
@@ -634,7 +634,7 @@ def refuse_overlap(settings: Settings) -> None:
     read += [("embedding.path", str(settings.embedding.path))] if settings.embedding.path else []
     for key, pattern in read:
         for place, folder in real.items():
-            if _is_in(os.path.realpath(fixed_beginning(pattern)), folder):
+            if _is_in(os.path.realpath(_fixed_beginning(pattern)), folder):
                 raise SettingsError(
                     f"{key} {pattern!r} lies in {place} {written[place]}, where files are overwritten and removed; "
                     f"set {place} to a folder in which no input lies"
@@ -646,7 +646,7 @@ def _is_in(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-def fixed_beginning(pattern: str) -> str:
+def _fixed_beginning(pattern: str) -> str:
     """The path of a file or folder itself; of a glob the folders before the first one with a wildcard."""
     if os.path.exists(pattern):
         return pattern

@@ -19,7 +19,7 @@ import orjson
 
 from dagster_divorder.models.bootstrap import SAMPLE_BYTES
 from dagster_divorder.pipeline.raw_docs import load_view
-from dagster_divorder.pipeline.refresh import LEFT, corpus_sketch, documents_left, sketch_file
+from dagster_divorder.pipeline.refresh import MIN_SHARE_LEFT, corpus_sketch, documents_left, sketch_file
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.sample import sample_texts
 from dagster_divorder.store.arrays import pack, unpack
@@ -111,7 +111,7 @@ def run(run: Run) -> Receipt:
 
 def warn_of_another_corpus(left: float) -> str | None:
     """What to say where a share `left` of the documents that the model was made on is left, None if it is enough."""
-    if left >= LEFT:
+    if left >= MIN_SHARE_LEFT:
         return None
     return (
         f"{left:.0%} of the documents that base_model was made on are left in the input; "

@@ -23,7 +23,7 @@ from dagster_divorder.engine.local import count_workers
 from dagster_divorder.pipeline.cluster_names import load_names
 from dagster_divorder.pipeline.clusters import cluster_files
 from dagster_divorder.pipeline.raw_docs import load_view
-from dagster_divorder.pipeline.refresh import LEFT, corpus_sketch, documents_left, sketch_file
+from dagster_divorder.pipeline.refresh import MIN_SHARE_LEFT, corpus_sketch, documents_left, sketch_file
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.sample import document_index, rows_by_id
 from dagster_divorder.pipeline.space import Space, chosen_space
@@ -73,7 +73,7 @@ def run(run: Run) -> Receipt:
     count = len(rows) if shown else documents
     new = (count if reason else placed) if shown else (count if drawn else 0)
     note = missing
-    if current and (left := documents_left(run, view, current)) < LEFT:
+    if current and (left := documents_left(run, view, current)) < MIN_SHARE_LEFT:
         note = (
             f"{left:.0%} of the documents that the map was fitted to are left; "
             'set cluster_map.refit = "now" for one run to fit it to the present ones'

@@ -38,7 +38,7 @@ from dagster_divorder.pipeline.graph import needed, upstream
 from dagster_divorder.pipeline.k_calibration import INFO as CALIBRATION
 from dagster_divorder.pipeline.prune import disk_use
 from dagster_divorder.pipeline.raw_docs import survey_input
-from dagster_divorder.pipeline.refresh import LEFT, documents_left
+from dagster_divorder.pipeline.refresh import MIN_SHARE_LEFT, documents_left
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.shallow_embeddings import vectors_key
 from dagster_divorder.pipeline.space import STAGE_OF, load_components, space_key
@@ -236,7 +236,7 @@ class _Planner:
 
     def _drifted(self, fit: Fit, documents: int) -> str | None:
         """Why what was fitted to so many documents is fitted again."""
-        if (left := self._left(fit, documents)) < LEFT:
+        if (left := self._left(fit, documents)) < MIN_SHARE_LEFT:
             return f"{left:.0%} of its documents are left"
         return needs_refit(documents, self.survey.documents, 0.0, None)
 

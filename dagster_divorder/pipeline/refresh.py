@@ -18,7 +18,7 @@ from dagster_divorder.store.view import View
 
 SKETCH = "documents.safetensors"
 
-LEFT = 0.1
+MIN_SHARE_LEFT = 0.1
 """A corpus that holds less of a fit's documents than this is another corpus."""
 
 
@@ -49,7 +49,7 @@ def reason_of_another_corpus(run: Run, view: View, fit: Fit, stage: str) -> str 
     ):
         return None
     left = documents_left(run, view, fit)
-    return f"{left:.0%} of the documents that it was made on are left" if left < LEFT else None
+    return f"{left:.0%} of the documents that it was made on are left" if left < MIN_SHARE_LEFT else None
 
 
 def _used_ids(run: Run, view: View) -> np.ndarray:
