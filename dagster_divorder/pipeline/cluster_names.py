@@ -14,7 +14,7 @@ from dagster_divorder.core.cluster import POINTS_PER_CENTROID
 from dagster_divorder.core.terms import characteristic_terms, count_words, short_names
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.sample import beginnings, document_index, rows_by_id
-from dagster_divorder.store.fits import Fit, pin, pinned, read_fit
+from dagster_divorder.store.fits import PINS, RECORDS, Fit, drop_unpinned, pin, pinned, read_fit, read_pin
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.view import View
 
@@ -54,6 +54,15 @@ def load_pin(run: Run, clusters: Fit) -> Fit | None:
     if found:
         read_fit(run.store, found)  # it is there, and whole
     return found
+
+
+def unpin_names(store: LocalStore, clusters: Fit) -> None:
+    """Remove the names of the clusters of a fit."""
+    named = read_pin(store, f"{PINS}/{STAGE}/{clusters.hash}.json")
+    for folder in (RECORDS, PINS):
+        store.delete(f"{folder}/{STAGE}/{clusters.hash}.json")
+    if named:
+        drop_unpinned(store, named)
 
 
 def load_names(run: Run) -> list[str]:

@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.cluster import POINTS_PER_CENTROID, ClusterFit, assign, fit, needs_refit
-from dagster_divorder.pipeline.cluster_names import name_clusters, names_in
+from dagster_divorder.pipeline.cluster_names import name_clusters, names_in, unpin_names
 from dagster_divorder.pipeline.cluster_table import cluster_table
 from dagster_divorder.pipeline.fragments import Delta, fill
 from dagster_divorder.pipeline.raw_docs import load_view
@@ -27,7 +27,8 @@ from dagster_divorder.pipeline.sample import document_index, rows_by_id
 from dagster_divorder.pipeline.space import Space, chosen_kind, load_space
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.fits import Fit, pin, pinned, read_fit
+from dagster_divorder.store.fits import Fit, drop_unpinned, pin, pinned, read_fit
+from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View
@@ -73,10 +74,13 @@ def run(run: Run) -> Receipt:
                 current.clusters.mean_distance,
                 _mean_distance_of_new(files, view, raw_docs.version),
             )
+    replaced = None
     if reason:
-        current = _pin(run, view, space, documents, reason)
+        replaced, current = current, _pin(run, view, space, documents, reason)
         files, delta = _assign(run, view, space, current)
     assert current is not None
+    if replaced and replaced.fit.hash != current.fit.hash:
+        _remove_replaced(run.store, replaced.fit, clusters_key(run.settings, space.key, replaced))
     labels, distances = files.columns(view.documents, "labels", "distances")
     k = len(current.clusters.centroids)
     sizes = np.bincount(labels[used], minlength=k)
@@ -123,6 +127,16 @@ def _assign(run: Run, view: View, space: Space, current: Pinned) -> tuple[StageF
         return {"labels": labels, "distances": distances, "since": since}
 
     return files, fill(run, files, view, compute, "assigning to clusters")
+
+
+def _remove_replaced(store: LocalStore, fit: Fit, key: str) -> None:
+    """Remove what was made with a fit that another one has replaced: nothing leads to it any more, and small appends
+    may replace one every few days."""
+    for name in StageFiles(store, "clusters", key).present().values():
+        store.delete(name)
+    # Under other settings the same clusters may have been found.
+    if drop_unpinned(store, fit):
+        unpin_names(store, fit)
 
 
 def _measures(settings: Settings) -> tuple[str, ...]:

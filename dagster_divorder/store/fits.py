@@ -97,6 +97,16 @@ def pin(store: LocalStore, stage: str, recipe: str, files: Mapping[str, bytes], 
     return fit
 
 
+def drop_unpinned(store: LocalStore, fit: Fit) -> bool:
+    """Remove the files of a fit that no pin names, and say whether it is one."""
+    others = [read_pin(store, name) for name in store.list(f"{PINS}/{fit.stage}")]
+    if fit.hash in {other.hash for other in others if other}:
+        return False
+    for name in store.list(fit.folder):
+        store.delete(name)
+    return True
+
+
 def read_fit(store: LocalStore, fit: Fit) -> dict[str, bytes]:
     """The files of a fit.
 

@@ -159,3 +159,18 @@ def test_the_sample_is_spread_over_the_clusters() -> None:
         own = chosen[labels[chosen] == label]
         assert own.tolist() == np.flatnonzero(labels == label)[: len(own)].tolist(), "the first of each"
     assert _evenly(labels, 1000).tolist() == list(range(123))
+
+
+def test_what_a_refit_replaces_is_gone_and_what_other_settings_have_stays(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", records(50))
+    four, three = settings_of(tmp_path), settings_of(tmp_path, clusters={"k": 3})
+    table_of(three)
+    store = LocalStore(four.store.path)
+    for number in range(4):
+        # Twice as many documents as at the last fit.
+        write_jsonl(tmp_path / "docs.jsonl", records(60 * 2**number, seed=number))
+        table_of(four)
+        folders = [f"fits/{stage}" for stage in ("clusters", "cluster_names")] + ["stages/clusters"]
+        assert [len(store.folders(folder)) for folder in folders] == [2, 2, 2], number
+        assert {len(store.list(f"{pins}/cluster_names")) for pins in ("pins", "history/pins")} == {2}
+    assert load_names(Run(four, store, Silent()))
