@@ -85,7 +85,7 @@ def run(run: Run) -> Receipt:
     k = len(current.clusters.centroids)
     sizes = np.bincount(labels[used], minlength=k)
     names = name_clusters(run, view, current.fit, labels, k)
-    version = clusters_version(files.key, raw_docs.version, names)
+    version = content_hash(files.key, raw_docs.version)
     of_used = np.where(used, labels, np.int32(-1))
     table = cluster_table(run, view, version, names_in(run.store, names.folder), of_used, distances)
     return Receipt(
@@ -224,11 +224,6 @@ def cluster_count(run: Run) -> int:
 def clusters_key(settings: Settings, vectors_key: str, current: Pinned) -> str:
     """Stage key of clusters."""
     return content_hash(settings.recipe("clusters"), vectors_key, current.fit.hash)
-
-
-def clusters_version(key: str, corpus: str, names: Fit) -> str:
-    """Version of the result under a stage key, of a corpus with this version of raw_docs."""
-    return content_hash(key, corpus, names.hash)
 
 
 def _fit_recipe(settings: Settings, vectors_key: str) -> str:

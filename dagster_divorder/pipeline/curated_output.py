@@ -67,7 +67,8 @@ def run(run: Run) -> Receipt:
     view = load_view(run)
     folder = settings.output.path
     uses = {name: run.receipt(name).version for name in USES}
-    key = output_key(settings, uses, run.receipt("raw_docs").report)
+    names = run.receipt("clusters").files["names"]
+    key = output_key(settings, uses, run.receipt("raw_docs").report, names)
     manifest = read_manifest(folder)
     written = manifest is None or manifest.get("key") != key or not is_whole(folder, manifest["files"])
     if written:
@@ -97,12 +98,14 @@ def run(run: Run) -> Receipt:
     )
 
 
-def output_key(settings: Settings, uses: Mapping[str, str], input_report: Mapping[str, Any]) -> str:
-    """Key of an output: the manifest also names the input's files and the settings of the orders, which can change
-    while the bytes do not."""
+def output_key(
+    settings: Settings, uses: Mapping[str, str], input_report: Mapping[str, Any], names: str
+) -> str:
+    """Key of an output: the manifest also names the input's files, the settings of the orders and the clusters (`names`
+    is the folder of their names), which can change while the bytes do not."""
     facts = [input_report[name] for name in ("files", "file_bytes", "partial_lines")]
     recipes = [settings.recipe(name) for name in ("greedy_order", "packed_sequences", "sequence_order")]
-    return content_hash(settings.recipe("curated_output"), uses, recipes, facts)
+    return content_hash(settings.recipe("curated_output"), uses, recipes, facts, names)
 
 
 def _write(run: Run, view: View, key: str, before: dict[str, Any] | None) -> dict[str, Any]:

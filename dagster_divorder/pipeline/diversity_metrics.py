@@ -55,9 +55,9 @@ def run(run: Run) -> Receipt:
     traits = load_traits(run)
     key = content_hash(settings.recipe("diversity_metrics"), traits.version, uses)
     folder = f"stages/diversity_metrics/{key}"
-    wanted = ["metrics", "table", *(["picture"] if settings.output.plot else [])]
     found = run.store.sealed(folder)
-    reused = all(name in found for name in wanted)
+    reused = "metrics" in found and "table" in found
+    measured = None
     if not reused:
         measured = _measure_orders(run, traits)
         worse = {ours: worse_batches(measured[other], measured[ours]) for ours, other in SHUFFLED.items()}
@@ -68,9 +68,14 @@ def run(run: Run) -> Receipt:
             "metrics": run.store.seal(folder, "metrics", orjson.dumps(metrics), "json"),
             "table": run.store.seal(folder, "table", pack_rows(_table(measured, worse)), "parquet"),
         }
-        if settings.output.plot:
-            picture = _picture(run, traits, measured)
-            found["picture"] = run.store.seal(folder, "picture", picture, "png")
+    files = {name: found[name] for name in ("metrics", "table")}
+    if settings.output.plot:
+        # Clusters may be named anew while nothing else changes.
+        name = f"picture-{run.receipt('clusters').files['names'].rsplit('/', 1)[1]}"
+        if name not in found:
+            picture = _picture(run, traits, measured or _measure_orders(run, traits))
+            found[name] = run.store.seal(folder, name, picture, "png")
+        files["picture"] = found[name]
     documents = len(traits.tokens)
     return Receipt(
         stage="diversity_metrics",
@@ -78,7 +83,7 @@ def run(run: Run) -> Receipt:
         key=key,
         version=found["metrics"].rsplit(".", 2)[1],
         uses=uses,
-        files={name: found[name] for name in wanted},
+        files=files,
         report={
             "documents": documents,
             "new_documents": 0 if reused else documents,

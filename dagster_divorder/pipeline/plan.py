@@ -29,7 +29,7 @@ from dagster_divorder.pipeline.base_model import (
 )
 from dagster_divorder.pipeline.base_model import load_pinned as load_base_model
 from dagster_divorder.pipeline.cluster_names import load_pin as load_names_pin
-from dagster_divorder.pipeline.clusters import clusters_key, clusters_version
+from dagster_divorder.pipeline.clusters import clusters_key
 from dagster_divorder.pipeline.clusters import load_pinned as load_clusters
 from dagster_divorder.pipeline.curated_output import USES, output_key
 from dagster_divorder.pipeline.external_embeddings import open_external
@@ -109,6 +109,8 @@ class _Planner:
     """Of the per-document stages, as far as they can be told."""
     chosen: str | None = None
     """The kind of vectors that are clustered, None before a comparison has said so."""
+    names: str | None = None
+    """Folder of the names of the clusters, None before there are some."""
     recommended: int | None = None
     """Clusters, by a calibration that is kept."""
 
@@ -290,12 +292,9 @@ class _Planner:
             if current.corpus != self.survey.version and drifted:
                 return self._all(drifted)
         key = clusters_key(self.run.settings, key, current)
-        work, names = self._per_document("clusters", key), load_names_pin(self.run, current.fit)
-        if names is None:
-            del self.versions["clusters"]
-            return _Work(work.documents, work.of, "clusters are named anew")
-        self.versions["clusters"] = clusters_version(key, self.survey.version, names)
-        return work
+        names = load_names_pin(self.run, current.fit)
+        self.names = names.folder if names else None
+        return self._per_document("clusters", key)
 
     def _per_document(self, stage: str, key: str) -> _Work:
         """The documents that have no result under a key."""
@@ -321,7 +320,9 @@ class _Planner:
         manifest = read_manifest(folder)
         if manifest is None:
             return self._all("output.path holds none")
-        if manifest["key"] == output_key(self.run.settings, uses, self.facts):
+        if self.names is None and all(uses.values()):
+            return self._all("clusters are named anew")
+        if manifest["key"] == output_key(self.run.settings, uses, self.facts, self.names or ""):
             whole = has_files(folder, manifest["files"])
             return _Work(0, 0, "up to date") if whole else self._all("files of it are gone")
         kept = all(uses.values()) and not self.remade
