@@ -27,7 +27,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import xxhash
-from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
 
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Output
@@ -60,13 +60,7 @@ ROW_GROUP = 1 << 20
 """Rows that a reader of a Parquet file of numbers takes at once."""
 
 
-def _is_file_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
-        raise ValueError("expected the name of a file in the output folder")
-    return name
-
-
-FileName = Annotated[str, AfterValidator(_is_file_name)]
+FileName = Annotated[str, StringConstraints(pattern="^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 Hex = Annotated[str, StringConstraints(pattern="^[0-9a-f]+$")]
 
 
@@ -129,8 +123,9 @@ def ours(store: LocalStore, folder: Path) -> set[str]:
     return by_manifest | _read_ledger(store, folder)
 
 
-def refuse_strangers(store: LocalStore, folder: Path, wanted: Callable[[str], object]) -> None:
-    """Make sure that writing the `wanted` names into an output folder overwrites nothing that is not this store's.
+def refuse_strangers(store: LocalStore, folder: Path, wanted: Callable[[str], object]) -> set[str]:
+    """Make sure that writing the `wanted` names into an output folder overwrites nothing that is not this store's; the
+    names there that are (see `ours`).
 
     Raises:
         InputError: a file of one of these names is there that this store has not written, or the folder holds the
@@ -139,7 +134,7 @@ def refuse_strangers(store: LocalStore, folder: Path, wanted: Callable[[str], ob
     try:
         there = sorted(path.name for path in folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
-        return
+        return set()
     except OSError as error:
         raise explain_os_error(error, folder) from error
     mine = ours(store, folder)
@@ -148,6 +143,7 @@ def refuse_strangers(store: LocalStore, folder: Path, wanted: Callable[[str], ob
             f"{folder / strangers[0]} is there and was not written by this store; output.path has to be a folder in "
             "which no such file is overwritten: move it away, or set output.path to another folder"
         )
+    return mine
 
 
 def refuse_foreign_files(store: LocalStore, output: Output) -> None:
@@ -260,9 +256,9 @@ class OutputFolder:
         manifest = about | {"store": owner, "files": self.entries}
         data = orjson.dumps(manifest | {"check": _check(manifest)}, option=orjson.OPT_INDENT_2)
         self._write(MANIFEST, lambda file: file.write(data))
-        refuse_strangers(self.store, self.path, self.staged.__contains__)
+        mine = refuse_strangers(self.store, self.path, self.staged.__contains__)
         # What a sound manifest names is noted too: the ledger may be of another place, from which the output was moved.
-        _note(self.store, self.path, ours(self.store, self.path) | self.staged.keys())
+        _note(self.store, self.path, mine | self.staged.keys())
         try:
             for name, temporary in self.staged.items():
                 if name == MANIFEST:

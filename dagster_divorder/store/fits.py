@@ -98,7 +98,7 @@ def pin(store: LocalStore, stage: str, recipe: str, files: Mapping[str, bytes], 
 
 
 def drop_unpinned(store: LocalStore, fit: Fit) -> bool:
-    """Remove the files of a fit that no pin names, and say whether it is one."""
+    """Remove the files of a fit that no pin names; False, and nothing is removed, where one does."""
     others = [read_pin(store, name) for name in store.list(f"{PINS}/{fit.stage}")]
     if fit.hash in {other.hash for other in others if other}:
         return False
