@@ -28,6 +28,7 @@ from dagster_divorder.core.metrics import (
     worse_batches,
 )
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack
+from dagster_divorder.pipeline import stationarity
 from dagster_divorder.pipeline.cluster_names import load_names
 from dagster_divorder.pipeline.greedy_order import load_order
 from dagster_divorder.pipeline.packed_sequences import load_packed
@@ -76,6 +77,11 @@ def run(run: Run) -> Receipt:
             picture = _picture(run, traits, measured or _measure_orders(run, traits))
             found[name] = run.store.seal(folder, name, picture, "png")
         files["picture"] = found[name]
+    drift = stationarity.file_name(run)
+    if drift not in found:
+        content = orjson.dumps(stationarity.measure(run, traits))
+        found[drift] = run.store.seal(folder, drift, content, "json")
+    files["stationarity"] = found[drift]
     documents = len(traits.tokens)
     return Receipt(
         stage="diversity_metrics",

@@ -1,0 +1,311 @@
+"""Whether anything drifts along the sequences as a trainer reads them in the first epoch: part of diversity_metrics.
+
+Letters: S sequences that are looked at, Q runs of tokens in them, U documents they hold, D dims.
+
+Looked at are whole batches evenly spaced along the order, at most TOKENS and SEQUENCES of them (but twenty batches);
+a last sequence that is not full stays out, and so do those that a trainer has consumed. Features come from the plan,
+the traits, the token ids and the vectors of every stage that has a result; files are read fragment by fragment.
+Cost: bounded but for one walk over the files that hold the documents; docs/decisions/stationarity.md has times.
+Memory: 2 bytes a token, the entries of the words, and S x D of one kind of vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from dagster_divorder.core.cluster import ClusterFit, assign, fit
+from dagster_divorder.core.metrics.packed import runs_in_order
+from dagster_divorder.core.metrics.stationarity import (
+    TENTHS,
+    Drift,
+    Feature,
+    distances_from_whole,
+    sampled_places,
+    stationarity,
+)
+from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.traits import column_codes
+from dagster_divorder.pipeline.graph import upstream
+from dagster_divorder.pipeline.packed_sequences import load_packed
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.run import Run, content_hash
+from dagster_divorder.pipeline.sequence_order import load_sequence_order
+from dagster_divorder.pipeline.space import STAGE_OF, Space, chosen_kind, is_centred
+from dagster_divorder.pipeline.token_counts import token_files
+from dagster_divorder.pipeline.traits import Traits, load_columns
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import View, offsets
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+CODE_VERSION = 1
+TOKENS = 1 << 26
+SEQUENCES = 1 << 14
+WORD_BITS = 12
+"""Words are 2**12 buckets of token ids."""
+LONG = TENTHS
+"""A document in so many of the sequences is a long one, whose parts are to be spread over the tenths."""
+FIT_ROWS, FIT_NUMBERS = 1 << 12, 1 << 21
+"""Clusters of another seed are fitted to so many vectors at most, and numbers."""
+OTHER_CLUSTERS = 64
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The sequences that are looked at, in the order of training, and their runs.
+
+    document, length, start: int64 (Q,), as in the plan, without an end-of-text token; indptr int64 (S + 1,).
+    """
+
+    view: View
+    document: np.ndarray
+    start: np.ndarray
+    length: np.ndarray
+    indptr: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    @cached_property
+    def sequence(self) -> np.ndarray:
+        """Of each run, int64 (Q,)."""
+        return np.repeat(np.arange(len(self)), np.diff(self.indptr))
+
+    @cached_property
+    def tokens(self) -> np.ndarray:
+        """Of each sequence, float64 (S,), at least 1."""
+        return np.maximum(np.bincount(self.sequence, self.length, len(self)), 1.0)
+
+    @cached_property
+    def documents(self) -> tuple[np.ndarray, np.ndarray]:
+        """(documents int64 (U,), which of them each run is of, int64 (Q,))."""
+        return np.unique(self.document, return_inverse=True)
+
+    def mix(self, codes: np.ndarray) -> csr_matrix:
+        """Tokens by value of each sequence, CSR int64 (S, J); codes int (Q,) by run."""
+        return self._counts(codes, self.length)
+
+    def held(self, fewest: int) -> csr_matrix:
+        """Which sequences hold parts of each document that is in at least `fewest` of them, CSR (S, G), entries 1."""
+        _, which = self.documents
+        there = self._counts(which, np.ones(len(which), np.int64))
+        there.data[:] = 1
+        return there[:, np.bincount(there.indices, minlength=there.shape[1]) >= fewest]
+
+    def per_token(self, values: np.ndarray) -> np.ndarray:
+        """Mean of a number of the runs, (Q,), over the tokens of each sequence, float64 (S,)."""
+        return np.asarray(np.bincount(self.sequence, self.length * values, len(self)) / self.tokens)
+
+    def _counts(self, codes: np.ndarray, counts: np.ndarray) -> csr_matrix:
+        from scipy.sparse import csr_matrix
+
+        # Making it of (row, column) pairs adds up those that are equal.
+        shape = (len(self), int(codes.max(initial=0)) + 1)
+        return csr_matrix((counts, (self.sequence, codes)), shape=shape)
+
+    def by_fragment(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """(document fragment, the runs whose documents are in it, rows of those in the fragment), by fragment."""
+        rows = self.view.document_row[self.document]
+        runs = np.argsort(rows, kind="stable")
+        begins = offsets(self.view.documents)
+        cuts = np.searchsorted(rows[runs], begins)
+        for at in np.flatnonzero(np.diff(cuts)).tolist():
+            some = runs[cuts[at] : cuts[at + 1]]
+            yield at, some, rows[some] - begins[at]
+
+
+def evidence(run: Run) -> dict[str, Receipt]:
+    """The stages of vectors that have a result for these settings, by kind."""
+    stages = upstream(run.settings)
+    return {
+        kind: run.receipt(stage) for kind, stage in STAGE_OF.items() if stage in stages and run.fits(stage)
+    }
+
+
+def file_name(run: Run) -> str:
+    """The name of the result: what it hangs on besides what diversity_metrics hangs on."""
+    versions = {kind: receipt.version for kind, receipt in evidence(run).items()}
+    return f"stationarity-{content_hash(CODE_VERSION, run.settings.input.source_field, versions)}"
+
+
+def measure(run: Run, traits: Traits) -> dict[str, Any]:
+    """What `load_stationarity` reads, as plain values."""
+    run.progress.note("looking for drift")
+    sample = _sample(run, load_packed(run), load_sequence_order(run)[0], traits.tokens)
+    found = stationarity(
+        _features(run, traits, sample),
+        np.arange(len(sample)),
+        batch=run.settings.sequence.batch,
+        seed=run.settings.seed,
+    )
+    return {"sequences": len(sample), "features": [drift.to_dict() for drift in found]}
+
+
+@dataclass(frozen=True)
+class Stationarity:
+    """sequences: looked at. drifts: by feature; empty of too few sequences. unjudged: why drift is no fault, or ""."""
+
+    sequences: int
+    drifts: list[Drift]
+    unjudged: str
+
+    @property
+    def drifting(self) -> list[Drift]:
+        """Features that drift, the one that is most above shuffling first."""
+        found = [drift for drift in self.drifts if drift.drifts]
+        return sorted(found, key=lambda drift: -drift.measures[drift.worst].excess)
+
+    @property
+    def judged(self) -> bool:
+        return bool(self.drifts) and not self.unjudged
+
+    @property
+    def passed(self) -> bool:
+        return not (self.judged and self.drifting)
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of a manifest: how many sequences and features, what drifts, and each measure beside shuffling's
+        mean."""
+        return {
+            "sequences": self.sequences,
+            "judged": self.judged,
+            "drifting": [drift.feature for drift in self.drifting],
+            "features": {
+                drift.feature: {
+                    name: {"value": of.value, "shuffled": of.shuffled} for name, of in drift.measures.items()
+                }
+                for drift in self.drifts
+            },
+        }
+
+
+def load_stationarity(store: LocalStore, receipt: Receipt, settings: Settings) -> Stationarity:
+    """What the last run of diversity_metrics found, of its receipt."""
+    found = orjson.loads(store.unseal(receipt.files["stationarity"]))
+    why = ""
+    if settings.order.targets:
+        why = "order.targets asks for a mix that moves"
+    elif settings.order.frozen_tokens:
+        why = "the order makes up for what a trainer has consumed (order.frozen_tokens)"
+    return Stationarity(found["sequences"], [Drift.from_dict(drift) for drift in found["features"]], why)
+
+
+def _sample(run: Run, packed: PackedSequences, order: np.ndarray, tokens: np.ndarray) -> Sample:
+    full = np.ones(len(packed), bool)
+    full[: run.receipt("packed_sequences").report["frozen_sequences"]] = False
+    if run.settings.packing.method != "best_fit" and len(packed):
+        full[-1] &= packed.padding[-1] == 0
+    order = order[full[order]]
+    sequence = run.settings.sequence
+    at_most = min(SEQUENCES, TOKENS // sequence.length)
+    runs, indptr = runs_in_order(packed.indptr, order[sampled_places(len(order), sequence.batch, at_most)])
+    document, start = packed.document[runs], packed.start[runs]
+    length = np.minimum(packed.length[runs], tokens[document] - start)
+    return Sample(load_view(run), document, start, length, indptr)
+
+
+def _features(run: Run, traits: Traits, sample: Sample) -> Iterator[Feature]:
+    """One at a time, so that no other is in memory meanwhile."""
+    documents, which = sample.documents
+    balanced = run.settings.order.traits
+    for trait, codes in traits.codes.items():
+        mix = sample.mix(codes[sample.document])
+        yield Feature(trait, "mix", mix, seen=trait in balanced)
+        if trait == "cluster":
+            single = (np.diff(mix.indptr) == 1)[:, np.newaxis]
+            yield Feature("distance of the cluster mix", "number", distances_from_whole(mix))
+            yield Feature("sequences of one cluster", "occurrences", _sparse(single))
+    source = run.settings.input.source_field
+    if source and source not in traits.codes:
+        columns = load_columns(run.store, sample.view, traits.columns_folder, (source,))
+        coded = column_codes(columns.column(source), bins=1, name=f"field {source!r}").codes
+        # Sources may be as many as documents.
+        _, codes = np.unique(coded[documents], return_inverse=True)
+        yield Feature(source, "mix", sample.mix(codes[which]))
+    yield Feature("words", "mix", _words(run, sample))
+    yield Feature("documents a sequence", "number", np.diff(sample.held(1).indptr))
+    yield Feature("length of documents", "number", sample.per_token(np.log1p(traits.tokens[sample.document])))
+    yield Feature("place in the input", "number", sample.per_token(sample.document))
+    long = sample.held(LONG)
+    if long.shape[1]:
+        yield Feature("parts of long documents", "occurrences", long)
+    yield Feature("neighbours of one document", "neighbours", sample.held(2))
+    for kind, receipt in evidence(run).items():
+        files = StageFiles(run.store, receipt.stage, receipt.key)
+        space = Space(receipt.stage, files, receipt.version, is_centred(run.settings, kind))
+        clusters = _other_clusters(run, sample, space) if kind == chosen_kind(run) else None
+        means, codes = _vectors(sample, space, clusters)
+        yield Feature(f"{kind} vectors", "vector", means)
+        outlying = np.linalg.norm(means - means.mean(axis=0), axis=1)
+        yield Feature(f"distance of {kind} vectors", "number", outlying)
+        if clusters:
+            yield Feature("clusters of another seed", "mix", sample.mix(codes))
+
+
+def _sparse(dense: np.ndarray) -> csr_matrix:
+    from scipy.sparse import csr_matrix
+
+    return csr_matrix(dense.astype(np.int64))
+
+
+def _words(run: Run, sample: Sample) -> csr_matrix:
+    """How often each sequence has each bucket of token ids, CSR int32 (S, 2**WORD_BITS)."""
+    from scipy.sparse import csr_matrix
+
+    from dagster_divorder.core.kernels.stationarity import copy_buckets, count_buckets
+
+    ends = np.concatenate([[0], np.cumsum(sample.length)])
+    buckets = np.empty(ends[-1], np.uint16)
+    files, fragments = token_files(run), sample.view.documents
+    parts = list(sample.by_fragment())
+    for (_, runs, rows), (_, arrays) in zip(
+        parts, files.each([fragments[at] for at, _, _ in parts]), strict=True
+    ):
+        lengths = arrays["lengths"]
+        first = (np.cumsum(lengths) - lengths)[rows] + sample.start[runs]
+        copy_buckets(arrays["ids"], first, sample.length[runs], ends[runs], WORD_BITS, buckets)
+    indptr, indices, data = count_buckets(buckets, ends[sample.indptr], 1 << WORD_BITS)
+    return csr_matrix((data, indices, indptr), shape=(len(sample), 1 << WORD_BITS))
+
+
+def _other_clusters(run: Run, sample: Sample, space: Space) -> ClusterFit:
+    """Clusters of another seed, and of another number."""
+    rows = sample.view.document_row[sample.documents[0]]
+    k = min(2 * run.receipt("clusters").report["k"], OTHER_CLUSTERS)
+    width = space.rows(sample.view, rows[:1]).shape[1]
+    count = min(len(rows), max(4 * k, min(FIT_ROWS, FIT_NUMBERS // width)))
+    chosen = np.random.default_rng(run.settings.seed).choice(len(rows), count, replace=False)
+    vectors = space.rows(sample.view, rows[chosen])
+    return fit(vectors, k, seed=run.settings.seed + 1, centre=space.centre, overwrite=True)
+
+
+def _vectors(sample: Sample, space: Space, clusters: ClusterFit | None) -> tuple[np.ndarray, np.ndarray]:
+    """(the mean vector of each sequence's tokens, float32 (S, D); the cluster of each run's document, if there are any,
+    int32 (Q,))."""
+    from scipy.sparse import csr_matrix
+
+    sums = np.zeros((len(sample), 0), np.float32)
+    codes = np.zeros(len(sample.document), np.int32)
+    parts = list(sample.by_fragment())
+    fragments = [sample.view.documents[at] for at, _, _ in parts]
+    for (_, runs, rows), (_, arrays) in zip(parts, space.files.each(fragments), strict=True):
+        unique, of = np.unique(rows, return_inverse=True)
+        vectors = space.see(arrays["vectors"][unique])
+        if not sums.size:
+            sums = np.zeros((len(sample), vectors.shape[1]), np.float32)
+        sequences, at = np.unique(sample.sequence[runs], return_inverse=True)
+        tokens = sample.length[runs].astype(np.float32)
+        sums[sequences] += csr_matrix((tokens, (at, of)), shape=(len(sequences), len(unique))) @ vectors
+        if clusters:
+            codes[runs] = assign(vectors, clusters)[0][of]
+    return sums / sample.tokens[:, np.newaxis], codes
