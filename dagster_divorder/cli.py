@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,8 @@ def summary(settings: Settings) -> str:
         f"{reports['clusters']['k']} clusters, strategy {reports['greedy_order']['strategy']}",
         "",
         *_table(reports["diversity_metrics"]["summary"]),
+        "",
+        *textwrap.wrap(reports["diversity_metrics"]["stationarity"], 100),
         "",
         "last run   "
         + _table_line([("stage", 20), ("documents", 12), ("new", 12), ("reused", 12), ("seconds", 10)]),

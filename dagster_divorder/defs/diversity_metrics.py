@@ -16,14 +16,18 @@ def diversity_metrics(
     """The proof, for every window of training: documents in their original order, shuffled (three seeds) and curated,
     packed sequences shuffled and in their own order, measured side by side."""
     from dagster_divorder.pipeline.diversity_metrics import load_table
+    from dagster_divorder.pipeline.run import Run
+    from dagster_divorder.pipeline.stationarity import load_stationarity
 
     receipt = materialize(context, settings)
-    measures = load_table(LocalStore(settings.store.path), receipt.files["table"])
+    store = LocalStore(settings.store.path)
+    measures = load_table(store, receipt.files["table"])
+    drift = load_stationarity(Run(settings, store))
     shown: dict[str, Any] = {"orders": table(_by_figure(receipt.report["summary"]))}
     if "picture" in receipt.files:
         file = settings.store.path / receipt.files["picture"]
         shown["ordering_comparison"] = picture(file, "orders compared")
-    return result(receipt, {**shown, "measures": table(measures)})
+    return result(receipt, {**shown, "drift": table(drift.rows()), "measures": table(measures)})
 
 
 def _by_figure(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.sample import document_index, rows_by_id
 from dagster_divorder.pipeline.sequence_order import load_sequence_order
 from dagster_divorder.pipeline.space import chosen_space, chosen_vectors, map_vectors
+from dagster_divorder.pipeline.stationarity import load_stationarity
 from dagster_divorder.pipeline.token_counts import token_files
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import pack, unpack
@@ -206,6 +207,7 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
     raw_docs, clusters, model = reports["raw_docs"], reports["clusters"], reports["base_model"]
     packed = reports["packed_sequences"]
     metrics = load_metrics(run.store, run.receipt("diversity_metrics").files["metrics"])
+    drift = load_stationarity(run)
     return {
         "meta_version": META_VERSION,
         "key": key,
@@ -229,6 +231,12 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
         "packing": {**settings.packing.model_dump(), **{name: packed[name] for name in PACKED}},
         "seed": settings.seed,
         "diversity": {name: _without_curve(figures) for name, figures in metrics.items()},
+        "stationarity": {
+            "sequences": drift.sequences,
+            "features": len(drift.features),
+            "judged": drift.judged,
+            "drifting": [feature.feature for feature in drift.drifting],
+        },
         "cluster_names": load_names(run),
         "cluster_sizes": clusters["cluster_sizes"],
         "seconds": {

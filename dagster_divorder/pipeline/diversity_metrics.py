@@ -28,12 +28,12 @@ from dagster_divorder.core.metrics import (
     worse_batches,
 )
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack
-from dagster_divorder.pipeline import stationarity
 from dagster_divorder.pipeline.cluster_names import load_names
 from dagster_divorder.pipeline.greedy_order import load_order
 from dagster_divorder.pipeline.packed_sequences import load_packed
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.sequence_order import load_sequence_order
+from dagster_divorder.pipeline.stationarity import seal_stationarity
 from dagster_divorder.pipeline.traits import Traits, load_traits
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
@@ -77,11 +77,7 @@ def run(run: Run) -> Receipt:
             picture = _picture(run, traits, measured or _measure_orders(run, traits))
             found[name] = run.store.seal(folder, name, picture, "png")
         files["picture"] = found[name]
-    drift = stationarity.file_name(run)
-    if drift not in found:
-        content = orjson.dumps(stationarity.measure(run, traits))
-        found[drift] = run.store.seal(folder, drift, content, "json")
-    files["stationarity"] = found[drift]
+    files["stationarity"], drift = seal_stationarity(run, traits, folder)
     documents = len(traits.tokens)
     return Receipt(
         stage="diversity_metrics",
@@ -94,6 +90,7 @@ def run(run: Run) -> Receipt:
             "documents": documents,
             "new_documents": 0 if reused else documents,
             "reused_documents": documents if reused else 0,
+            "stationarity": drift.claim(),
             "summary": summary_rows(load_metrics(run.store, found["metrics"])),
         },
     )

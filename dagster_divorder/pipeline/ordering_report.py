@@ -21,6 +21,7 @@ from dagster_divorder.pipeline.report import evidence, order
 from dagster_divorder.pipeline.report.windows import worst_windows
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.space import chosen_kind
+from dagster_divorder.pipeline.stationarity import load_stationarity
 from dagster_divorder.store.curated import read_manifest, write_beside
 from dagster_divorder.store.receipts import Receipt
 
@@ -41,7 +42,8 @@ def run(run: Run) -> Receipt:
     manifest = _manifest(run)
     found, missing = at_hand(run)
     uses |= {stage: receipt.version for stage, receipt in found.items()}
-    shown = [manifest["key"], manifest["delta"], manifest["input"]["files"], missing]
+    drift = run.receipt("diversity_metrics").files["stationarity"]
+    shown = [manifest["key"], manifest["delta"], manifest["input"]["files"], missing, drift]
     key = content_hash(settings.recipe("ordering_report"), uses, shown)
     folder = f"stages/ordering_report/{key}"
     made = run.store.sealed(folder)
@@ -151,7 +153,7 @@ def _sections(
     missing: dict[str, str],
 ) -> tuple[list[Section], bytes]:
     """The sections in the order in which they are read, and the small picture."""
-    from dagster_divorder.view.report import asked, certificate, left_out, prefix, timings
+    from dagster_divorder.view.report import asked, certificate, left_out, prefix, stationarity, timings
 
     of = order.Ordered(run, evidence.cluster_names(run))
     coloured = order.bars(of)
@@ -162,6 +164,7 @@ def _sections(
         order.distinct(of),
         prefix.section(judgement.metrics),
         certificate.section(judgement),
+        stationarity.section(load_stationarity(run)),
         worst_windows(of, judgement.metrics["sequences"]["windows"]["batch"]),
         order.categories(of),
         order.lengths(of),

@@ -12,9 +12,9 @@ Memory: 2 bytes a token, the entries of the words, and S x D of one kind of vect
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
@@ -23,8 +23,8 @@ from dagster_divorder.core.cluster import ClusterFit, assign, fit
 from dagster_divorder.core.metrics.packed import runs_in_order
 from dagster_divorder.core.metrics.stationarity import (
     TENTHS,
-    Drift,
     Feature,
+    Stationarity,
     distances_from_whole,
     sampled_places,
     stationarity,
@@ -40,7 +40,6 @@ from dagster_divorder.pipeline.space import STAGE_OF, Space, chosen_kind, is_cen
 from dagster_divorder.pipeline.token_counts import token_files
 from dagster_divorder.pipeline.traits import Traits, load_columns
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import View, offsets
@@ -132,72 +131,55 @@ def evidence(run: Run) -> dict[str, Receipt]:
     }
 
 
-def file_name(run: Run) -> str:
-    """The name of the result: what it hangs on besides what diversity_metrics hangs on."""
+def seal_stationarity(run: Run, traits: Traits, folder: str) -> tuple[str, Stationarity]:
+    """(the file of what is found along the first epoch, in a folder of the store, and what is found); it is measured
+    where it is not there yet, for these vectors."""
     versions = {kind: receipt.version for kind, receipt in evidence(run).items()}
-    return f"stationarity-{content_hash(CODE_VERSION, run.settings.input.source_field, versions)}"
+    name = f"stationarity-{content_hash(CODE_VERSION, run.settings.input.source_field, versions)}"
+    file = run.store.sealed(folder).get(name)
+    if file is None:
+        run.progress.note("looking for drift")
+        sample = _sample(run, load_packed(run), load_sequence_order(run)[0], traits.tokens)
+        made = stationarity(
+            _features(run, traits, sample),
+            np.arange(len(sample)),
+            batch=run.settings.sequence.batch,
+            seed=run.settings.seed,
+        )
+        file = run.store.seal(folder, name, orjson.dumps(made.to_dict()), "json")
+    return file, _judged(run, file)
 
 
-def measure(run: Run, traits: Traits) -> dict[str, Any]:
-    """What `load_stationarity` reads, as plain values."""
-    run.progress.note("looking for drift")
-    sample = _sample(run, load_packed(run), load_sequence_order(run)[0], traits.tokens)
-    found = stationarity(
-        _features(run, traits, sample),
-        np.arange(len(sample)),
-        batch=run.settings.sequence.batch,
-        seed=run.settings.seed,
+def load_stationarity(run: Run) -> Stationarity:
+    """What the last run of diversity_metrics found.
+
+    Raises:
+        MissingStageError: it has no result under these settings.
+    """
+    return _judged(run, run.receipt("diversity_metrics").files["stationarity"])
+
+
+def _judged(run: Run, file: str) -> Stationarity:
+    found = Stationarity.from_dict(orjson.loads(run.store.unseal(file)))
+    if run.settings.order.targets:
+        return replace(found, unjudged="order.targets asks for a mix that moves")
+    if run.receipt("packed_sequences").report["frozen_sequences"]:
+        return replace(
+            found, unjudged="the order makes up for what a trainer has consumed (order.frozen_tokens)"
+        )
+    return found
+
+
+def remedy(settings: Settings) -> str:
+    """What to change where something drifts."""
+    if settings.sequence.strategy != "balanced":
+        return (
+            f"sequence.strategy is {settings.sequence.strategy!r}; 'balanced' keeps still what no trait names"
+        )
+    return (
+        "balance what drifts, if it is a field of the input, by naming it in order.traits; sequence.strategy = "
+        "'random' keeps everything as still as shuffling does"
     )
-    return {"sequences": len(sample), "features": [drift.to_dict() for drift in found]}
-
-
-@dataclass(frozen=True)
-class Stationarity:
-    """sequences: looked at. drifts: by feature; empty of too few sequences. unjudged: why drift is no fault, or ""."""
-
-    sequences: int
-    drifts: list[Drift]
-    unjudged: str
-
-    @property
-    def drifting(self) -> list[Drift]:
-        """Features that drift, the one that is most above shuffling first."""
-        found = [drift for drift in self.drifts if drift.drifts]
-        return sorted(found, key=lambda drift: -drift.measures[drift.worst].excess)
-
-    @property
-    def judged(self) -> bool:
-        return bool(self.drifts) and not self.unjudged
-
-    @property
-    def passed(self) -> bool:
-        return not (self.judged and self.drifting)
-
-    def summary(self) -> dict[str, Any]:
-        """The figures of a manifest: how many sequences and features, what drifts, and each measure beside shuffling's
-        mean."""
-        return {
-            "sequences": self.sequences,
-            "judged": self.judged,
-            "drifting": [drift.feature for drift in self.drifting],
-            "features": {
-                drift.feature: {
-                    name: {"value": of.value, "shuffled": of.shuffled} for name, of in drift.measures.items()
-                }
-                for drift in self.drifts
-            },
-        }
-
-
-def load_stationarity(store: LocalStore, receipt: Receipt, settings: Settings) -> Stationarity:
-    """What the last run of diversity_metrics found, of its receipt."""
-    found = orjson.loads(store.unseal(receipt.files["stationarity"]))
-    why = ""
-    if settings.order.targets:
-        why = "order.targets asks for a mix that moves"
-    elif settings.order.frozen_tokens:
-        why = "the order makes up for what a trainer has consumed (order.frozen_tokens)"
-    return Stationarity(found["sequences"], [Drift.from_dict(drift) for drift in found["features"]], why)
 
 
 def _sample(run: Run, packed: PackedSequences, order: np.ndarray, tokens: np.ndarray) -> Sample:

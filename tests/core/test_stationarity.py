@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import orjson
@@ -14,7 +15,7 @@ from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.kernels import reference_stationarity as twin
 from dagster_divorder.core.kernels.stationarity import copy_buckets, count_buckets, mix_distances
-from dagster_divorder.core.metrics import Drift, Feature, stationarity
+from dagster_divorder.core.metrics import Feature, Stationarity, stationarity
 from dagster_divorder.core.metrics.stationarity import (
     SHUFFLES,
     Orders,
@@ -75,7 +76,7 @@ def shuffled(seed: int = 1) -> NDArray[np.int64]:
 
 
 def drifting(order: NDArray[np.int64], **options: int) -> set[str]:
-    return {found.feature for found in stationarity(corpus(), order, batch=BATCH, **options) if found.drifts}
+    return {of.feature for of in stationarity(corpus(), order, batch=BATCH, **options).drifting}
 
 
 def sorted_by(name: str) -> Callable[[], NDArray[np.int64]]:
@@ -195,7 +196,7 @@ def test_measures_are_what_they_are_called() -> None:
     """By numpy alone, for a number and a mix."""
     length, words = value("length"), corpus()[4].values.toarray()
     order = sorted_by("length")()
-    drifts = {found.feature: found for found in stationarity(corpus(), order, batch=BATCH)}
+    drifts = {of.feature: of for of in stationarity(corpus(), order, batch=BATCH).features}
     found = drifts["length"]
     assert found.measures["rank"].value == pytest.approx(1)
     in_deviations = (length[order] - length.mean()) / length.std()
@@ -213,7 +214,8 @@ def test_measures_are_what_they_are_called() -> None:
 
 def test_equal_values_share_their_rank() -> None:
     """A number with few values has no rank correlation with an order that mixes them evenly."""
-    (found,) = stationarity([Feature("even", "number", np.arange(1000) % 2)], np.arange(1000), batch=10)
+    even = [Feature("even", "number", np.arange(1000) % 2)]
+    (found,) = stationarity(even, np.arange(1000), batch=10).features
     assert found.measures["rank"].value == pytest.approx(np.sqrt(3) / 1000, rel=0.01)
 
 
@@ -226,24 +228,22 @@ def test_what_never_varies_does_not_drift() -> None:
         Feature("none", "occurrences", csr_matrix((100, 2), dtype=int)),
         Feature("no two", "neighbours", csr_matrix((100, 0), dtype=int)),
     ]
-    for found in stationarity(features, np.arange(100), batch=10):
+    for found in stationarity(features, np.arange(100), batch=10).features:
         assert not found.drifts
         assert all(measure.value == pytest.approx(0) for measure in found.measures.values()), found
 
 
 def test_the_same_seed_gives_the_same_and_json_gives_it_back() -> None:
-    first, again, other = (
-        [found.to_dict() for found in stationarity(corpus(), shuffled(), batch=BATCH, seed=seed)]
-        for seed in (1, 1, 2)
-    )
+    first, again, other = (stationarity(corpus(), shuffled(), batch=BATCH, seed=seed) for seed in (1, 1, 2))
     assert first == again != other
-    assert [Drift.from_dict(orjson.loads(orjson.dumps(of))).to_dict() for of in first] == first
+    assert Stationarity.from_dict(orjson.loads(orjson.dumps(first.to_dict()))) == first
 
 
 def test_too_few_sequences_tell_nothing_and_one_batch_has_no_batches() -> None:
     number = [Feature("number", "number", np.arange(49))]
-    assert stationarity(number, np.arange(49), batch=4) == []
-    (found,) = stationarity([Feature("number", "number", np.arange(60))], np.arange(60), batch=31)
+    few = stationarity(number, np.arange(49), batch=4)
+    assert not few.judged and few.passed and "49 sequences" in few.claim()
+    (found,) = stationarity([Feature("number", "number", np.arange(60))], np.arange(60), batch=31).features
     assert set(found.measures) == {"rank", "tenths"}
 
 
@@ -268,3 +268,19 @@ def test_a_sample_is_of_whole_batches_from_end_to_end(sequences: int, batch: int
     assert len(batches) == max(at_most // batch, 20)
     gaps = np.diff(batches[:, 0] // batch)
     assert gaps.max() - gaps.min() <= 1
+
+
+def test_what_is_said_names_what_drifts_by_how_much() -> None:
+    still = stationarity(corpus(), shuffled(), batch=BATCH)
+    assert still.passed and still.judged and still.text() == still.claim()
+    assert still.claim().startswith("Nothing drifts: of 12 features of 1,000 sequences, 11 of which")
+    found = stationarity(corpus(), sorted_by("purity")(), batch=BATCH)
+    assert not found.passed and found.drifting[0].feature == "pure"
+    assert "- purity: rank correlation with position 1, shuffled 0.0" in found.text()
+    assert "- pure: farthest tenth" in found.text()
+    asked = replace(found, unjudged="it is asked for")
+    assert asked.passed and not asked.judged and "it is asked for" in asked.claim()
+    by_name = {row["feature"]: row for row in found.rows()}
+    assert by_name["purity"]["drifts"] == "yes" and by_name["topics"]["seen"] == "yes"
+    assert by_name["purity"]["neighbours alike"] is None
+    assert len({tuple(row) for row in found.rows()}) == 1

@@ -20,7 +20,7 @@ from dagster_divorder.core.metrics.diversity import WINDOWS, Diversity, average,
 from dagster_divorder.core.metrics.packed import measure_packed
 from dagster_divorder.core.metrics.prefix import PrefixDeviation, coverage, prefix_deviation
 from dagster_divorder.core.metrics.shares import ShareDeviation, cluster_mix, share_deviation
-from dagster_divorder.core.metrics.stationarity import Drift, Feature, stationarity
+from dagster_divorder.core.metrics.stationarity import Drift, Feature, Stationarity, stationarity
 from dagster_divorder.core.metrics.verdict import Verdict, beats_shuffling
 from dagster_divorder.core.metrics.window_deviation import WindowDeviation, shuffled_tokens, window_deviation
 
@@ -32,6 +32,7 @@ __all__ = [
     "Feature",
     "PrefixDeviation",
     "ShareDeviation",
+    "Stationarity",
     "Verdict",
     "WindowDeviation",
     "average",

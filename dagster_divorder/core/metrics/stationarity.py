@@ -47,6 +47,14 @@ LEADING = 8
 FEWEST = 5 * TENTHS
 """Of fewer sequences nothing can be told."""
 
+MEASURES = {
+    "rank": "rank correlation with position",
+    "tenths": "farthest tenth",
+    "batch": "mean batch",
+    "neighbours": "neighbours alike",
+}
+"""Measures by name, and what people call them."""
+
 
 @dataclass(frozen=True, eq=False)
 class Feature:
@@ -113,21 +121,90 @@ class Drift:
     def drifts(self) -> bool:
         return any(measure.drifts for measure in self.measures.values())
 
+
+@dataclass(frozen=True, kw_only=True)
+class Stationarity:
+    """sequences: how many were looked at. features: none of fewer than FEWEST. unjudged: why drift would be no fault,
+    or ""."""
+
+    sequences: int
+    features: tuple[Drift, ...]
+    unjudged: str = ""
+
+    @property
+    def drifting(self) -> list[Drift]:
+        """Features that drift, the one that is most above shuffling first."""
+        return [feature for feature in self.by_excess if feature.drifts]
+
+    @property
+    def by_excess(self) -> list[Drift]:
+        """All features, the one that is most above shuffling first."""
+        return sorted(self.features, key=lambda of: -of.measures[of.worst].excess)
+
+    @property
+    def judged(self) -> bool:
+        return bool(self.features) and not self.unjudged
+
+    @property
+    def passed(self) -> bool:
+        """Nothing drifts, as far as it can be told."""
+        return not (self.judged and self.drifting)
+
+    def claim(self) -> str:
+        """What was found, in a sentence."""
+        if not self.features:
+            return f"Whether anything drifts cannot be told of {self.sequences:,} sequences; expected {FEWEST} or more."
+        looked = f"{len(self.features)} features of {self.sequences:,} sequences"
+        unseen = sum(not feature.seen for feature in self.features)
+        if self.unjudged:
+            return f"Of {looked}, {len(self.drifting)} drift, and no fault is found with it: {self.unjudged}."
+        if self.passed:
+            return f"Nothing drifts: of {looked}, {unseen} of which the order never saw, none is worse than shuffled."
+        names = ", ".join(feature.feature for feature in self.drifting)
+        return f"Of {looked}, {len(self.drifting)} drift along the order, worse than any shuffle: {names}."
+
+    def text(self) -> str:
+        """The claim, and what drifts by how much, as a sentence and a list (Markdown)."""
+        lines = [
+            f"- {of.feature}: {MEASURES[of.worst]} {of.measures[of.worst].value:.3g}, shuffled "
+            f"{of.measures[of.worst].shuffled:.3g}"
+            for of in self.drifting
+        ]
+        return "\n".join([self.claim(), *([""] if lines else []), *lines])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a feature: its name, whether the order saw it, every measure beside the shuffles' mean, and the
+        verdict."""
+        return [
+            {
+                "feature": of.feature,
+                "seen": "yes" if of.seen else "no",
+                **{
+                    f"{what}{whose}": getattr(of.measures[name], part) if name in of.measures else None
+                    for name, what in MEASURES.items()
+                    for whose, part in (("", "value"), (", shuffled", "shuffled"))
+                },
+                "drifts": "yes" if of.drifts else "no",
+            }
+            for of in self.features
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers by name, nested ones as dicts."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, found: dict[str, Any]) -> Drift:
+    def from_dict(cls, found: dict[str, Any]) -> Stationarity:
         """The inverse of `to_dict`, also after a way through JSON."""
-        return cls(
-            **found
-            | {
-                "measures": {name: Measure(**of) for name, of in found["measures"].items()},
-                "along": tuple(found["along"]),
-                "shuffled_along": tuple(found["shuffled_along"]),
-            }
-        )
+        features = [
+            Drift(
+                **of
+                | {"measures": {name: Measure(**measure) for name, measure in of["measures"].items()}}
+                | {name: tuple(of[name]) for name in ("along", "shuffled_along")}
+            )
+            for of in found["features"]
+        ]
+        return cls(**found | {"features": tuple(features)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +259,7 @@ class Orders:
 
 def stationarity(
     features: Iterable[Feature], order: ArrayLike, *, batch: int, seed: int = 0, shuffles: int = SHUFFLES
-) -> list[Drift]:
+) -> Stationarity:
     """Hold every feature along an order against shuffles.
 
     order: int (S,), a permutation: place -> row of the features. Of fewer than FEWEST sequences nothing is told.
@@ -190,10 +267,12 @@ def stationarity(
     Raises:
         InputError: a feature has another number of rows, or the order is no permutation.
     """
-    if len(np.asarray(order)) < FEWEST:
-        return []
+    sequences = len(np.asarray(order))
+    if sequences < FEWEST:
+        return Stationarity(sequences=sequences, features=())
     orders = Orders.with_shuffles(order, batch, seed, shuffles)
-    return [_drift(feature, *measures(feature, orders)) for feature in features]
+    found = tuple(_drift(feature, *measures(feature, orders)) for feature in features)
+    return Stationarity(sequences=sequences, features=found)
 
 
 def _drift(feature: Feature, found: Mapping[str, NDArray[np.float64]], tenths: NDArray[np.float64]) -> Drift:

@@ -64,6 +64,9 @@ PROMISES = {
     "order_beats_shuffling": Promise(
         "diversity_metrics", "Windows of training keep the mix better than by shuffling.", False
     ),
+    "nothing_drifts": Promise(
+        "diversity_metrics", "Nothing drifts along the sequences, in what the order never saw either.", False
+    ),
     "every_record_in_output": Promise(
         "curated_output",
         "Every accepted record is in the curated output, byte for byte, as often as in the input: their number, their "
