@@ -193,7 +193,10 @@ def _sample(run: Run, packed: PackedSequences, order: np.ndarray, tokens: np.nda
     runs, indptr = runs_in_order(packed.indptr, order[sampled_places(len(order), sequence.batch, at_most)])
     document, start = packed.document[runs], packed.start[runs]
     length = np.minimum(packed.length[runs], tokens[document] - start)
-    return Sample(load_view(run), document, start, length, indptr)
+    # An end-of-text token may be alone in its sequence.
+    some = length > 0
+    kept = np.concatenate([[0], np.cumsum(some)])
+    return Sample(load_view(run), document[some], start[some], length[some], kept[indptr])
 
 
 def _features(run: Run, traits: Traits, sample: Sample) -> Iterator[Feature]:

@@ -32,7 +32,6 @@ _COLUMNS = [
 
 def section(found: Stationarity) -> Section:
     """The tenths of the worst features as a chart, and all of them as a table."""
-    marked = [at for at, of in enumerate(found.features) if of.drifts]
     rows = [
         (
             of.feature,
@@ -40,11 +39,9 @@ def section(found: Stationarity) -> Section:
             *(_cell(of, name) for name in _MEASURES),
             "drifts" if of.drifts else "still",
         )
-        for of in found.features
+        for of in sorted(found.by_excess, key=lambda of: not of.drifts)
     ]
-    body = table(
-        "Every feature, and in brackets the mean of shuffles of the same sequences", _COLUMNS, rows, marked
-    )
+    body = table("Every feature, and in brackets the mean of shuffles of the same sequences", _COLUMNS, rows)
     drawn = [of for of in found.by_excess if of.along][:DRAWN]
     return Section("drift", "What drifts", found.claim(), _chart(drawn) + body if drawn else body)
 

@@ -1,0 +1,197 @@
+"""The features that are looked at are those of the sequences as a trainer reads them, and nothing is measured twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from dagster_divorder import run_all, run_stage
+from dagster_divorder.core.kernels.reference_stationarity import bucket
+from dagster_divorder.core.metrics import Feature
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline import stationarity
+from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.packed_sequences import load_packed
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.sequence_order import load_sequence_order
+from dagster_divorder.pipeline.stationarity import load_stationarity
+from dagster_divorder.pipeline.token_counts import token_files
+from dagster_divorder.pipeline.traits import load_traits
+from dagster_divorder.pipeline.verify import verify
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.stages import StageFiles
+from tests.conftest import topic_records, write_jsonl
+
+
+def settings_of(folder: Path, **sections: Any) -> Settings:
+    defaults: dict[str, Any] = {
+        "input": {"paths": [str(folder / "docs.jsonl")], "source_field": "source"},
+        "store": {"path": folder / "store"},
+        "output": {"path": folder / "curated", "plot": False},
+        "model": {"vocab_size": 512, "dim": 8},
+        "clusters": {"k": 4},
+        "sequence": {"length": 64, "batch": 8},
+    }
+    for name, section in sections.items():
+        defaults[name] = {**defaults.get(name, {}), **section}
+    return Settings(**defaults)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stationarity")
+    records = topic_records(60)
+    # A long document, and records that share a text.
+    records[7]["text"] = " ".join(record["text"] for record in records[:40])
+    write_jsonl(folder / "docs.jsonl", [*records, records[3], records[200]])
+    return folder
+
+
+def left(settings: Settings) -> Run:
+    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+
+
+@pytest.fixture(params=[False, True], ids=["documents", "documents with an end-of-text token"])
+def features(corpus: Path, request: pytest.FixtureRequest) -> tuple[Run, dict[str, Feature]]:
+    settings = settings_of(corpus, packing={"end_of_text": request.param})
+    run_all(settings, Silent())
+    run = left(settings)
+    traits = load_traits(run)
+    sample = stationarity._sample(run, load_packed(run), load_sequence_order(run)[0], traits.tokens)
+    return run, {feature.name: feature for feature in stationarity._features(run, traits, sample)}
+
+
+def tokens_of(run: Run) -> Iterator[list[tuple[int, int]]]:
+    """Of each full sequence, in the order of training: (document, token id) for each of its tokens."""
+    view, files = load_view(run), token_files(run)
+    ids, lengths = files.columns(view.documents, "ids", "lengths")
+    starts = np.cumsum(lengths) - lengths
+    packed = load_packed(run)
+    for sequence in load_sequence_order(run)[0].tolist():
+        if packed.padding[sequence]:
+            continue
+        held = []
+        for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
+            document, start = packed.document[at], packed.start[at]
+            row = view.document_row[document]
+            end = min(start + packed.length[at], lengths[row])
+            held += [(int(document), int(token)) for token in ids[starts[row] + start : starts[row] + end]]
+        yield held
+
+
+def test_features_are_those_of_the_tokens(features: tuple[Run, dict[str, Feature]]) -> None:
+    """Token by token, with nothing of the code that makes them."""
+    run, found = features
+    view, traits = load_view(run), load_traits(run)
+    shallow = run.receipt("shallow_embeddings")
+    vectors = StageFiles(run.store, shallow.stage, shallow.key).column(view.documents, "vectors")
+    lines = Path(run.settings.input.paths[0]).read_bytes().splitlines()
+    topics = [orjson.loads(line)["source"] for line in lines]
+    in_sequences: dict[int, set[int]] = {}
+    rows = list(tokens_of(run))
+    for at, row in enumerate(rows):
+        for document, _ in row:
+            in_sequences.setdefault(document, set()).add(at)
+    assert {feature.values.shape[0] for feature in found.values()} == {len(rows)}
+    long = [document for document, places in in_sequences.items() if len(places) >= 10]
+    assert long and found["parts of long documents"].values.shape[1] == len(long)
+    # Columns come in any order.
+    by_source = [
+        [sum(topics[document] == value for document, _ in row) for row in rows] for value in set(topics)
+    ]
+    assert sorted(found["source"].values.toarray().T.tolist()) == sorted(by_source)
+    for at, row in enumerate(rows):
+        documents = [document for document, _ in row]
+        for trait in ("cluster", "length"):
+            expected = np.bincount(traits.codes[trait][documents], minlength=traits.sizes()[trait])
+            mix = found[trait].values[at].toarray().ravel()
+            assert (np.pad(mix, (0, len(expected) - len(mix))) == expected).all()
+        words = np.bincount([bucket(token, 12) for _, token in row], minlength=1 << 12)
+        assert (found["words"].values[at].toarray().ravel() == words).all()
+        assert found["documents a sequence"].values[at] == len(set(documents))
+        assert found["place in the input"].values[at] == pytest.approx(np.mean(documents))
+        mean = vectors[view.document_row[documents]].mean(axis=0)
+        assert found["shallow vectors"].values[at] == pytest.approx(mean, abs=1e-5)
+        single = found["sequences of one cluster"].values[at].sum()
+        assert single == (len(set(traits.codes["cluster"][documents])) == 1)
+        shared = sum(len(in_sequences[document]) > 1 for document in set(documents))
+        assert found["neighbours of one document"].values[at].sum() == shared
+    assert {name for name, feature in found.items() if feature.seen} == {"cluster", "length"}
+
+
+def test_a_large_corpus_is_sampled_in_whole_batches(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of(corpus, sequence={"length": 16, "batch": 2})
+    run_all(settings, Silent())
+    run = left(settings)
+    packed, order, tokens = load_packed(run), load_sequence_order(run)[0], load_traits(run).tokens
+    monkeypatch.setattr(stationarity, "SEQUENCES", 60)
+    sample = stationarity._sample(run, packed, order, tokens)
+    assert len(sample) == 60 < len(packed)
+    # Runs of neighbours in the order, two by two.
+    where = {
+        (int(packed.document[at]), int(packed.start[at])): place
+        for place, at in enumerate(packed.indptr[order].tolist())
+    }
+    firsts = sample.indptr[:-1]
+    begins = zip(sample.document[firsts].tolist(), sample.start[firsts].tolist(), strict=True)
+    places = [where[begin] for begin in begins]
+    assert (np.array(places[1::2]) - places[::2] == 1).all() and places == sorted(places)
+    assert places[0] == 0 and places[-1] > 0.9 * len(order)
+
+
+def test_it_is_measured_once_and_again_for_vectors_that_came_later(corpus: Path) -> None:
+    settings = settings_of(corpus)
+    first = run_all(settings, Silent())["diversity_metrics"]
+    again = run_stage("diversity_metrics", settings, Silent())
+    assert again.files == first.files
+    run_stage("deep_embeddings", settings, Silent())
+    later = run_stage("diversity_metrics", settings, Silent())
+    assert later.version == first.version and later.report["new_documents"] == 0
+    assert later.files["metrics"] == first.files["metrics"]
+    names = {of.feature for of in load_stationarity(left(settings)).features}
+    assert {"deep vectors", "shallow vectors"} <= names
+    assert run_all(settings, Silent(), needed(settings))["curated_output"].report["written"] is False
+
+
+def test_orders_that_drift_are_found_and_a_shuffle_is_not(corpus: Path) -> None:
+    found = {}
+    for strategy in ("original", "random"):
+        settings = settings_of(
+            corpus, order={"strategy": strategy}, sequence={"length": 64, "batch": 8, "strategy": strategy}
+        )
+        run_all(settings, Silent())
+        found[strategy] = verify(settings, "nothing_drifts")
+    assert found["random"].passed and found["random"].text.startswith("Nothing drifts")
+    assert not found["original"].passed
+    places = {
+        row["feature"]: row["rank correlation with position"] for row in found["original"].figures["features"]
+    }
+    assert places["place in the input"] > 0.99
+    assert "sequence.strategy is 'original'" in found["original"].remedy
+
+
+def test_what_is_asked_to_move_is_no_fault(corpus: Path) -> None:
+    moving = {"progress": [0.0, 1.0], "sea.example": [0.9, 0.1]}
+    settings = settings_of(corpus, order={"traits": {"source": 1.0}, "targets": {"source": moving}})
+    run_all(settings, Silent())
+    found = verify(settings, "nothing_drifts")
+    assert found.passed and "order.targets asks for a mix that moves" in found.text
+    assert {row["feature"] for row in found.figures["features"] if row["drifts"] == "yes"} >= {
+        "source",
+        "words",
+    }
+
+
+def test_of_a_few_sequences_nothing_is_told(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
+    settings = settings_of(tmp_path, sequence={"length": 1 << 16})
+    run_all(settings, Silent())
+    found = verify(settings, "nothing_drifts")
+    assert found.passed and "cannot be told" in found.text
