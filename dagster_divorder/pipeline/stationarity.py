@@ -29,7 +29,6 @@ from dagster_divorder.core.metrics.stationarity import (
     sampled_places,
     stationarity,
 )
-from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.traits import column_codes
 from dagster_divorder.pipeline.graph import upstream
 from dagster_divorder.pipeline.packed_sequences import load_packed
@@ -139,9 +138,9 @@ def seal_stationarity(run: Run, traits: Traits, folder: str) -> tuple[str, Stati
     file = run.store.sealed(folder).get(name)
     if file is None:
         run.progress.note("looking for drift")
-        sample = _sample(run, load_packed(run), load_sequence_order(run)[0], traits.tokens)
+        sample = load_sample(run, traits)
         made = stationarity(
-            _features(run, traits, sample),
+            features(run, traits, sample),
             np.arange(len(sample)),
             batch=run.settings.sequence.batch,
             seed=run.settings.seed,
@@ -182,7 +181,9 @@ def remedy(settings: Settings) -> str:
     )
 
 
-def _sample(run: Run, packed: PackedSequences, order: np.ndarray, tokens: np.ndarray) -> Sample:
+def load_sample(run: Run, traits: Traits) -> Sample:
+    """The sequences that are looked at."""
+    packed, order, tokens = load_packed(run), load_sequence_order(run)[0], traits.tokens
     full = np.ones(len(packed), bool)
     full[: run.receipt("packed_sequences").report["frozen_sequences"]] = False
     if run.settings.packing.method != "best_fit" and len(packed):
@@ -199,8 +200,8 @@ def _sample(run: Run, packed: PackedSequences, order: np.ndarray, tokens: np.nda
     return Sample(load_view(run), document[some], start[some], length[some], kept[indptr])
 
 
-def _features(run: Run, traits: Traits, sample: Sample) -> Iterator[Feature]:
-    """One at a time, so that no other is in memory meanwhile."""
+def features(run: Run, traits: Traits, sample: Sample) -> Iterator[Feature]:
+    """What should not depend on where a sequence stands; one at a time, so that no other is in memory meanwhile."""
     documents, which = sample.documents
     balanced = run.settings.order.traits
     for trait, codes in traits.codes.items():

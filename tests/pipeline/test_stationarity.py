@@ -64,8 +64,8 @@ def features(corpus: Path, request: pytest.FixtureRequest) -> tuple[Run, dict[st
     run_all(settings, Silent())
     run = left(settings)
     traits = load_traits(run)
-    sample = stationarity._sample(run, load_packed(run), load_sequence_order(run)[0], traits.tokens)
-    return run, {feature.name: feature for feature in stationarity._features(run, traits, sample)}
+    sample = stationarity.load_sample(run, traits)
+    return run, {feature.name: feature for feature in stationarity.features(run, traits, sample)}
 
 
 def tokens_of(run: Run) -> Iterator[list[tuple[int, int]]]:
@@ -130,9 +130,9 @@ def test_a_large_corpus_is_sampled_in_whole_batches(corpus: Path, monkeypatch: p
     settings = settings_of(corpus, sequence={"length": 16, "batch": 2})
     run_all(settings, Silent())
     run = left(settings)
-    packed, order, tokens = load_packed(run), load_sequence_order(run)[0], load_traits(run).tokens
+    packed, order = load_packed(run), load_sequence_order(run)[0]
     monkeypatch.setattr(stationarity, "SEQUENCES", 60)
-    sample = stationarity._sample(run, packed, order, tokens)
+    sample = stationarity.load_sample(run, load_traits(run))
     assert len(sample) == 60 < len(packed)
     # Runs of neighbours in the order, two by two.
     where = {

@@ -1,0 +1,102 @@
+"""What drifts along the sequences, by strategy, on features that the order never saw; and how often a shuffle would be
+said to drift.
+
+    python benchmarks/ordering/stationarity.py --config divorder.toml [--strategies random balanced f3] [--seeds 0 1 2]
+    python benchmarks/ordering/stationarity.py --config divorder.toml --false-alarms 2000
+
+The settings' own store is written to: copy it first, or name another in `store.path`. Batch distances of the clusters,
+the sources, the words and the vectors are multiples of those of shuffles of the same sequences; chi2 over its degrees
+of freedom of the sequences of one cluster, and of the parts of long documents, over tenths of the order. The second form
+draws so many orders at random, measures them once, and then holds random draws of one against draws of the shuffles.
+"""
+
+import argparse
+import time
+
+import numpy as np
+
+from dagster_divorder import run_all
+from dagster_divorder.core.metrics.stationarity import SHUFFLES, Orders, against_shuffles, measures
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stationarity import features, load_sample, load_stationarity
+from dagster_divorder.pipeline.traits import load_traits
+from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.store.local import LocalStore
+
+BATCHES = ("cluster", "clusters of another seed", "source", "words", "shallow vectors")
+TENTHS = ("sequences of one cluster", "parts of long documents")
+AT_ONCE = 100
+"""Orders that are measured at a time."""
+
+
+def left(settings: Settings) -> Run:
+    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+
+
+def strategies(settings: Settings, names: list[str], seeds: list[int]) -> None:
+    columns = [f"batch, {name}" for name in BATCHES] + [f"chi2, {name}" for name in TENTHS]
+    print(f"| sequences by | seed | {' | '.join(columns)} | drift |")
+    print(f"|---|--:|{'--:|' * len(columns)}---|")
+    for name in names:
+        for seed in seeds:
+            sequence = settings.sequence.model_copy(update={"strategy": name})
+            made = settings.model_copy(update={"sequence": sequence, "seed": seed})
+            run_all(made, Silent(), needed(made, "diversity_metrics"))
+            found = load_stationarity(left(made))
+            by_name = {of.feature: of.measures for of in found.features}
+            cells = [
+                f"{of.value / of.shuffled:.2f}" if (of := by_name.get(what, {}).get("batch")) else "–"
+                for what in BATCHES
+            ]
+            cells += [f"{by_name[what]['tenths'].value:.1f}" if what in by_name else "–" for what in TENTHS]
+            drifting = ", ".join(of.feature for of in found.drifting) or "nothing"
+            print(f"| {name} | {seed} | {' | '.join(cells)} | {drifting} |", flush=True)
+
+
+def false_alarms(settings: Settings, number: int) -> None:
+    run_all(settings, Silent(), needed(settings, "diversity_metrics"))
+    run = left(settings)
+    traits = load_traits(run)
+    sample = load_sample(run, traits)
+    random = np.random.default_rng(0)
+    parts = [
+        Orders(
+            np.stack([random.permutation(len(sample)) for _ in range(min(AT_ONCE, number - first))]),
+            settings.sequence.batch,
+        )
+        for first in range(0, number, AT_ONCE)
+    ]
+    draws = random.integers(0, number, (10 * number, 1 + SHUFFLES))
+    alarms = np.zeros(len(draws), bool)
+    print("| feature | measure | alarms, % |\n|---|---|--:|")
+    for feature in features(run, traits, sample):
+        found = [measures(feature, of)[0] for of in parts]
+        for name in found[0]:
+            values = np.concatenate([of[name] for of in found])
+            of_measure = np.array([against_shuffles(values[draw], feature).drifts for draw in draws])
+            alarms |= of_measure
+            print(f"| {feature.name} | {name} | {100 * of_measure.mean():.3f} |", flush=True)
+    print(f"| any | any | {100 * alarms.mean():.3f} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", required=True)
+    parser.add_argument("--strategies", nargs="+", default=["random", "balanced", "f3", "f1", "stratified"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--false-alarms", type=int, metavar="ORDERS")
+    options = parser.parse_args()
+    begin = time.process_time()
+    if options.false_alarms:
+        false_alarms(load_settings(options.config), options.false_alarms)
+    else:
+        strategies(load_settings(options.config), options.strategies, options.seeds)
+    print(f"\n{time.process_time() - begin:.1f} s of processor time")
+
+
+if __name__ == "__main__":
+    main()
