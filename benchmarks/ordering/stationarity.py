@@ -6,8 +6,8 @@ said to drift.
 
 The settings' own store is written to: copy it first, or name another in `store.path`. Batch distances of the clusters,
 the sources, the words and the vectors are multiples of those of shuffles of the same sequences; chi2 over its degrees
-of freedom of the sequences of one cluster, and of the parts of long documents, over tenths of the order. The second form
-draws so many orders at random, measures them once, and then holds random draws of one against draws of the shuffles.
+of freedom of the sequences of one cluster, and of the parts of long documents, over tenths of the order. The second
+form draws so many orders at random, measures them once, and then holds draws of one against draws of the shuffles.
 """
 
 import argparse

@@ -15,7 +15,6 @@ from dagster_divorder.core.kernels.reference_stationarity import bucket
 from dagster_divorder.core.metrics import Feature
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import stationarity
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.packed_sequences import load_packed
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run
@@ -146,18 +145,23 @@ def test_a_large_corpus_is_sampled_in_whole_batches(corpus: Path, monkeypatch: p
     assert places[0] == 0 and places[-1] > 0.9 * len(order)
 
 
-def test_it_is_measured_once_and_again_for_vectors_that_came_later(corpus: Path) -> None:
-    settings = settings_of(corpus)
+def test_it_is_measured_once_and_again_for_vectors_that_came_later(corpus: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "vectors.npy", np.random.default_rng(0).normal(size=(242, 6)).astype(np.float32))
+    settings = settings_of(
+        corpus,
+        embedding={"kind": "external", "path": tmp_path / "vectors.npy"},
+        store={"path": tmp_path / "store"},
+        output={"path": tmp_path / "curated"},
+    )
     first = run_all(settings, Silent())["diversity_metrics"]
-    again = run_stage("diversity_metrics", settings, Silent())
-    assert again.files == first.files
-    run_stage("deep_embeddings", settings, Silent())
+    assert run_stage("diversity_metrics", settings, Silent()).files == first.files
+    run_stage("shallow_embeddings", settings, Silent())
     later = run_stage("diversity_metrics", settings, Silent())
     assert later.version == first.version and later.report["new_documents"] == 0
     assert later.files["metrics"] == first.files["metrics"]
     names = {of.feature for of in load_stationarity(left(settings)).features}
-    assert {"deep vectors", "shallow vectors"} <= names
-    assert run_all(settings, Silent(), needed(settings))["curated_output"].report["written"] is False
+    assert {"external vectors", "shallow vectors"} <= names
+    assert run_all(settings, Silent())["curated_output"].report["written"] is False
 
 
 def test_orders_that_drift_are_found_and_a_shuffle_is_not(corpus: Path) -> None:

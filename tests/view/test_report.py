@@ -12,8 +12,10 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.metrics import Verdict, beats_shuffling
+from dagster_divorder.core.metrics import Feature, Verdict, beats_shuffling
+from dagster_divorder.core.metrics import stationarity as held_against_shuffles
 from dagster_divorder.core.metrics.window_deviation import WindowDeviation
 from dagster_divorder.view.report import (
     agreement,
@@ -23,6 +25,7 @@ from dagster_divorder.view.report import (
     distinct,
     lengths,
     picture,
+    stationarity,
     strips,
     words,
     worst_windows,
@@ -332,3 +335,25 @@ def test_values_are_escaped_and_a_missing_one_is_an_error() -> None:
 def test_importing_it_loads_no_matplotlib() -> None:
     code = "import sys, dagster_divorder.view.report.distinct; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_drifts_comes_first_with_its_tenths() -> None:
+    """Also where a feature is called as no page should be, has no tenths, or nothing can be told."""
+    random = np.random.default_rng(0)
+    features = [
+        Feature("still", "number", random.random(500), seen=True),
+        Feature(HOSTILE, "number", np.arange(500)),
+        Feature("alike", "neighbours", csr_matrix(np.eye(250, dtype=int).repeat(2, axis=0))),
+    ]
+    found = held_against_shuffles(features, np.arange(500), batch=50)
+    made = stationarity.section(found)
+    assert made == stationarity.section(found)
+    shown = check(a_page(made))
+    assert made.lead == found.claim() and found.claim().startswith("Of 3 features of 500 sequences, 2 drift")
+    verdicts = re.findall(r">(drifts|still)</td>", made.body)
+    assert verdicts == ["drifts", "drifts", "still"]
+    assert "0.5 (0.00" in made.body and "1 (0.0" in made.body
+    assert "script" not in {tag for tag, _ in shown.elements}
+    nothing = stationarity.section(held_against_shuffles(features, np.arange(5), batch=2))
+    assert "cannot be told of 5 sequences" in nothing.lead
+    check(a_page(nothing))
