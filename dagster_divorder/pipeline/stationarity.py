@@ -1,6 +1,6 @@
 """Whether anything drifts along the sequences as a trainer reads them in the first epoch: part of diversity_metrics.
 
-Letters: S sequences that are looked at, Q runs of tokens in them, U documents they hold, D dims.
+Letters: S sequences that are looked at, Q runs of tokens in them, D dims.
 
 Looked at are whole batches evenly spaced along the order, at most TOKENS and SEQUENCES of them (but twenty batches);
 a last sequence that is not full stays out, and so do those that a trainer has consumed. Features come from the plan,
@@ -13,19 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
 
 from dagster_divorder.core.cluster import ClusterFit, assign, fit
-from dagster_divorder.core.metrics.packed import runs_in_order
+from dagster_divorder.core.metrics.sequence_features import Runs, sequence_features
 from dagster_divorder.core.metrics.stationarity import (
-    TENTHS,
     Feature,
     Stationarity,
-    distances_from_whole,
     sampled_places,
     stationarity,
 )
@@ -51,65 +48,16 @@ TOKENS = 1 << 26
 SEQUENCES = 1 << 14
 WORD_BITS = 12
 """Words are 2**12 buckets of token ids."""
-LONG = TENTHS
-"""A document in so many of the sequences is a long one, whose parts are to be spread over the tenths."""
 FIT_ROWS, FIT_NUMBERS = 1 << 12, 1 << 21
 """Clusters of another seed are fitted to so many vectors at most, and numbers."""
 OTHER_CLUSTERS = 64
 
 
-@dataclass(frozen=True)
-class Sample:
-    """The sequences that are looked at, in the order of training, and their runs.
-
-    document, length, start: int64 (Q,), as in the plan, without an end-of-text token; indptr int64 (S + 1,).
-    """
+@dataclass(frozen=True, eq=False)
+class Sample(Runs):
+    """The sequences that are looked at, in the order of training."""
 
     view: View
-    document: np.ndarray
-    start: np.ndarray
-    length: np.ndarray
-    indptr: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.indptr) - 1
-
-    @cached_property
-    def sequence(self) -> np.ndarray:
-        """Of each run, int64 (Q,)."""
-        return np.repeat(np.arange(len(self)), np.diff(self.indptr))
-
-    @cached_property
-    def tokens(self) -> np.ndarray:
-        """Of each sequence, float64 (S,), at least 1."""
-        return np.maximum(np.bincount(self.sequence, self.length, len(self)), 1.0)
-
-    @cached_property
-    def documents(self) -> tuple[np.ndarray, np.ndarray]:
-        """(documents int64 (U,), which of them each run is of, int64 (Q,))."""
-        return np.unique(self.document, return_inverse=True)
-
-    def mix(self, codes: np.ndarray) -> csr_matrix:
-        """Tokens by value of each sequence, CSR int64 (S, J); codes int (Q,) by run."""
-        return self._counts(codes, self.length)
-
-    def held(self, fewest: int) -> csr_matrix:
-        """Which sequences hold parts of each document that is in at least `fewest` of them, CSR (S, G), entries 1."""
-        _, which = self.documents
-        there = self._counts(which, np.ones(len(which), np.int64))
-        there.data[:] = 1
-        return there[:, np.bincount(there.indices, minlength=there.shape[1]) >= fewest]
-
-    def per_token(self, values: np.ndarray) -> np.ndarray:
-        """Mean of a number of the runs, (Q,), over the tokens of each sequence, float64 (S,)."""
-        return np.asarray(np.bincount(self.sequence, self.length * values, len(self)) / self.tokens)
-
-    def _counts(self, codes: np.ndarray, counts: np.ndarray) -> csr_matrix:
-        from scipy.sparse import csr_matrix
-
-        # Making it of (row, column) pairs adds up those that are equal.
-        shape = (len(self), int(codes.max(initial=0)) + 1)
-        return csr_matrix((counts, (self.sequence, codes)), shape=shape)
 
     def by_fragment(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """(document fragment, the runs whose documents are in it, rows of those in the fragment), by fragment."""
@@ -183,7 +131,7 @@ def remedy(settings: Settings) -> str:
 
 def load_sample(run: Run, traits: Traits) -> Sample:
     """The sequences that are looked at."""
-    packed, order, tokens = load_packed(run), load_sequence_order(run)[0], traits.tokens
+    packed, order = load_packed(run), load_sequence_order(run)[0]
     full = np.ones(len(packed), bool)
     full[: run.receipt("packed_sequences").report["frozen_sequences"]] = False
     if run.settings.packing.method != "best_fit" and len(packed):
@@ -191,41 +139,22 @@ def load_sample(run: Run, traits: Traits) -> Sample:
     order = order[full[order]]
     sequence = run.settings.sequence
     at_most = min(SEQUENCES, TOKENS // sequence.length)
-    runs, indptr = runs_in_order(packed.indptr, order[sampled_places(len(order), sequence.batch, at_most)])
-    document, start = packed.document[runs], packed.start[runs]
-    length = np.minimum(packed.length[runs], tokens[document] - start)
-    # An end-of-text token may be alone in its sequence.
-    some = length > 0
-    kept = np.concatenate([[0], np.cumsum(some)])
-    return Sample(load_view(run), document[some], start[some], length[some], kept[indptr])
+    some = order[sampled_places(len(order), sequence.batch, at_most)]
+    runs = Runs.of(packed, some, traits.tokens)
+    return Sample(runs.document, runs.start, runs.length, runs.indptr, load_view(run))
 
 
 def features(run: Run, traits: Traits, sample: Sample) -> Iterator[Feature]:
     """What should not depend on where a sequence stands; one at a time, so that no other is in memory meanwhile."""
-    documents, which = sample.documents
-    balanced = run.settings.order.traits
-    for trait, codes in traits.codes.items():
-        mix = sample.mix(codes[sample.document])
-        yield Feature(trait, "mix", mix, seen=trait in balanced)
-        if trait == "cluster":
-            single = (np.diff(mix.indptr) == 1)[:, np.newaxis]
-            yield Feature("distance of the cluster mix", "number", distances_from_whole(mix))
-            yield Feature("sequences of one cluster", "occurrences", _sparse(single))
+    yield from sequence_features(sample, traits.codes, traits.tokens, run.settings.order.traits)
     source = run.settings.input.source_field
     if source and source not in traits.codes:
         columns = load_columns(run.store, sample.view, traits.columns_folder, (source,))
         coded = column_codes(columns.column(source), bins=1, name=f"field {source!r}").codes
         # Sources may be as many as documents.
-        _, codes = np.unique(coded[documents], return_inverse=True)
-        yield Feature(source, "mix", sample.mix(codes[which]))
+        _, codes = np.unique(coded[sample.document], return_inverse=True)
+        yield Feature(source, "mix", sample.mix(codes))
     yield Feature("words", "mix", _words(run, sample))
-    yield Feature("documents a sequence", "number", np.diff(sample.held(1).indptr))
-    yield Feature("length of documents", "number", sample.per_token(np.log1p(traits.tokens[sample.document])))
-    yield Feature("place in the input", "number", sample.per_token(sample.document))
-    long = sample.held(LONG)
-    if long.shape[1]:
-        yield Feature("parts of long documents", "occurrences", long)
-    yield Feature("neighbours of one document", "neighbours", sample.held(2))
     for kind, receipt in evidence(run).items():
         files = StageFiles(run.store, receipt.stage, receipt.key)
         space = Space(receipt.stage, files, receipt.version, is_centred(run.settings, kind))
@@ -236,12 +165,6 @@ def features(run: Run, traits: Traits, sample: Sample) -> Iterator[Feature]:
         yield Feature(f"distance of {kind} vectors", "number", outlying)
         if clusters:
             yield Feature("clusters of another seed", "mix", sample.mix(codes))
-
-
-def _sparse(dense: np.ndarray) -> csr_matrix:
-    from scipy.sparse import csr_matrix
-
-    return csr_matrix(dense.astype(np.int64))
 
 
 def _words(run: Run, sample: Sample) -> csr_matrix:
