@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DRAWN = 3
-"""Features whose tenths are drawn: those most above shuffling."""
+"""Features whose tenths are drawn: those whose farthest tenth is most above shuffling."""
 _MEASURES = {
     "rank": "rank correlation",
     "tenths": "farthest tenth",
@@ -42,7 +42,8 @@ def section(found: Stationarity) -> Section:
         for of in sorted(found.by_excess, key=lambda of: not of.drifts)
     ]
     body = table("Every feature, and in brackets the mean of shuffles of the same sequences", _COLUMNS, rows)
-    drawn = [of for of in found.by_excess if of.along][:DRAWN]
+    in_tenths = [of for of in found.features if of.along]
+    drawn = sorted(in_tenths, key=lambda of: -of.measures["tenths"].excess)[:DRAWN]
     return Section("drift", "What drifts", found.claim(), _chart(drawn) + body if drawn else body)
 
 
@@ -74,7 +75,7 @@ def _chart(drawn: list[Drift]) -> Markup:
         description=f"{len(drawn)} line charts over the position in the dataset. Farthest tenth: {listed(farthest)}.",
         height=240,
         narrow_height=150 * len(drawn) + 60,
-        caption="Distance of each tenth of the sequences from the whole, for the features most above shuffling; the "
-        "band holds nine tenths of ten of the shuffles. Of mixes it is total variation, of vectors the Euclidean "
+        caption="Distance of each tenth of the sequences from the whole, for the features whose tenths differ most; "
+        "the band holds nine in ten of the shuffles’ tenths. Of mixes it is total variation, of vectors the Euclidean "
         "distance of their means, of numbers it is in standard deviations, of occurrences a part of chi².",
     )
