@@ -1,4 +1,4 @@
-"""What an order of sequences balances beside the traits: mean vectors, and documents a sequence (`sequence.vectors`)."""
+"""What an order of sequences balances beside the traits: mean vectors (`sequence.vectors`), documents a sequence."""
 
 from __future__ import annotations
 

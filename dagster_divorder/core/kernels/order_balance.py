@@ -8,8 +8,8 @@ in the same space, in the norm that weighs group g by w_g, with E_g = sum_{j in 
 
 so an inner product with a centred row costs the row's stored entries. Deviations are taken from raw sums, T_j of
 the values and S_g of the group totals: D_j = T_j - tau_j S_g, E_g = P_g - S_g Q_g with P_g = sum T_j tau_j and
-Q_g = sum tau_j^2. No difference is accumulated, so none drifts. Dense coordinates, signed and centred by the caller, are
-further coordinates of every row.
+Q_g = sum tau_j^2. No difference is accumulated, so none drifts. Dense coordinates, signed and centred by the
+caller, are further coordinates of every row.
 Arithmetic is float64, in one thread: the same bytes on every run.
 """
 

@@ -19,8 +19,8 @@ moves inside a segment, sigma_j = A_j + B_j x with x the tokens of group 0 since
     X_j = K_j + A_j alpha_g + B_j beta_g,    beta_g = x alpha_g - rho_g x^2 / 2,
 
 rho_g being group g's growth by token of group 0: the integral of sigma, plus sigma for what the group received beyond
-its pace. It adds the features v_g = sum c_j B_j, l_g v_g and l_g^2. The dense coordinates z of a row, signed and centred
-by the caller, are features as they are, and the sum of those placed are their factors.
+its pace. It adds the features v_g = sum c_j B_j, l_g v_g and l_g^2. The dense coordinates z of a row, signed and
+centred by the caller, are features as they are, and the sums of those placed are their factors.
 
 Groups whose l_g are proportional for all items have proportional alpha_g, so their features are summed: sequences of
 equal length have one feature, however many groups. Deviations are taken from raw sums; no difference is accumulated, so
@@ -205,8 +205,8 @@ def best_of_pool(
     goes, of equal ones the first in the stream. The first `given` go as they come, and so do all after `steps`.
 
     The pool takes the first min(pool, n) of the stream, and is topped up from it when a quarter (at least 1) is gone.
-    placed: float64 (J,), totals before the first; ahead: float64 (D,), sum of the dense rows before it. own: weight of |a|^2 in the score, 1 for
-    the exact greedy. O(n (C features + pairs of entries that meet) + PARTS nnz) time, O(C (entries + features) + J)
+    placed: float64 (J,), totals before the first; ahead: float64 (D,), sum of the dense rows before it. own: weight of
+    |a|^2 in the score, 1 for the exact greedy. O(n (C features + pairs of entries that meet) + PARTS nnz) time, O(C (entries + features) + J)
     scratch.
     """
     indptr, indices, data, groups, weights, dense = rows

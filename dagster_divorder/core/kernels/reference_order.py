@@ -193,8 +193,8 @@ def best_of_pool(
 def f1(
     rows: Floats, groups: Sequence[int], placed: Floats, wanted: Callable[[Floats], Wanted], left: list[int]
 ) -> list[int]:
-    """The second seed's first objective over the items `left`, of equal ones the first, after `placed`; group 0 alone. `wanted` makes the path
-    from the whole's totals."""
+    """The second seed's first objective over the items `left`, of equal ones the first, after `placed`; group 0 alone.
+    `wanted` makes the path from the whole's totals."""
     kept = np.asarray(groups) == 0
     return f3(rows[:, kept], [0] * int(kept.sum()), np.ones(1), placed[kept], wanted, left)
 

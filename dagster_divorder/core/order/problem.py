@@ -37,8 +37,8 @@ CENTRED_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Totals:
-    """Sums over a set of items: values float64 (J,), each trait value's; items, their number; norms, the sum of their
-    rows' L2 norms in group 0 (what f2 keeps in pace); dense float64 (D,), of their dense coordinates."""
+    """Sums over a set of items: values float64 (J,), each trait value's; items, their number; norms, the sum of
+    their rows' L2 norms in group 0 (what f2 keeps in pace); dense float64 (D,), of their dense coordinates."""
 
     values: NDArray[np.float64]
     items: int
@@ -207,9 +207,9 @@ class Problem:
         if not self.items:
             return self
         shares = mix(self.whole.values, self.groups)
-        norms = row_norms(self.indptr, self.indices, self.data, self.groups, self.weights, shares, self.dense)
+        exact = row_norms(self.indptr, self.indices, self.data, self.groups, self.weights, shares, self.dense)
         # Rows that differ by rounding alone are of one bin.
-        norms = np.round(norms / (norms.max() or 1.0), 9)
+        norms = np.round(exact / (float(exact.max()) or 1.0), 9)
         edges = quantile_edges(norms, NORM_BINS)
         bins = bin_codes(norms, edges)
         if not len(edges):

@@ -12,8 +12,8 @@ from dagster_divorder.core.order.problem import Problem
 
 
 class Runs(NamedTuple):
-    """items int64 (M,): places in a shuffle, sorted; run r is items[first[r]:first[r+1]], rising, so that of equal items
-    the first is a random one; all have `lengths[r]` tokens.
+    """items int64 (M,): places in a shuffle, sorted; run r is items[first[r]:first[r+1]], rising, so that of equal
+    items the first is a random one; all have `lengths[r]` tokens.
 
     first int64 (R+1,); lengths int64 (R,), rising inside a label; label k owns the runs of_label[k]:of_label[k+1].
     """

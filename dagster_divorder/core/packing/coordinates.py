@@ -2,8 +2,8 @@
 
 Letters: S sequences, Q runs, n documents of a fragment, D dims, C components, M items.
 
-A sequence's vector is the sum of its documents' directions times their tokens there, seen along C random axes: a cell of
-k-means is no topic, and sequences of equal trait rows still differ in what they are about. Directions are rounded to
+A sequence's vector is the sum of its documents' directions times their tokens there, seen along C random axes: a cell
+of k-means is no topic, and sequences of equal trait rows still differ in what they are about. Directions are rounded to
 1 / UNIT and summed as whole numbers, so that no sum depends on how documents lie in fragments.
 Guarantee: the same bytes for the same plan, vectors and axes. Cost: O(N D C + Q C) time, 8 S C bytes.
 Source: random projections keep angles (Achlioptas 2003). Measured: docs/decisions/ordering-sequences.md.
@@ -35,7 +35,7 @@ def random_axes(dims: int, components: int, seed: int) -> NDArray[np.float64]:
     """float64 (D, C): entries 1 or -1 at random; the axes themselves where C is not less than D."""
     if components >= dims:
         return np.eye(dims)
-    return 2.0 * np.random.default_rng(seed).integers(0, 2, (dims, components)) - 1.0
+    return np.random.default_rng(seed).choice([-1.0, 1.0], (dims, components))
 
 
 def add_directions(
