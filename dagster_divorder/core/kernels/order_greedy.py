@@ -206,8 +206,8 @@ def best_of_pool(
 
     The pool takes the first min(pool, n) of the stream, and is topped up from it when a quarter (at least 1) is gone.
     placed: float64 (J,), totals before the first; ahead: float64 (D,), sum of the dense rows before it. own: weight of
-    |a|^2 in the score, 1 for the exact greedy. O(n (C features + pairs of entries that meet) + PARTS nnz) time, O(C (entries + features) + J)
-    scratch.
+    |a|^2 in the score, 1 for the exact greedy. O(n (C features + pairs of entries that meet) + PARTS nnz) time,
+    O(C (entries + features) + J) scratch.
     """
     indptr, indices, data, groups, weights, dense = rows
     n_groups = weights.shape[0]
