@@ -72,9 +72,9 @@ CODE_VERSIONS = {
     "greedy_order": 2,
     "packed_sequences": 1,
     "sequence_order": 1,
-    "diversity_metrics": 2,
+    "diversity_metrics": 3,
     "strategy_comparison": 1,
-    "ordering_report": 1,
+    "ordering_report": 2,
     "ordering_animation": 1,
     "curated_output": 2,
 }
