@@ -524,6 +524,7 @@ class Settings(BaseSettings):
                 "length_bins": self.order.length_bins,
                 "sequence": self.sequence.model_dump(mode="json"),
                 "seed": self.seed,
+                **({"targets": self.order.targets} if self.order.targets else {}),
             },
             "strategy_comparison": {
                 "comparison": self.comparison.model_dump(mode="json"),

@@ -68,6 +68,8 @@ def findings(metrics: Metrics) -> list[str]:
             worst, other = (100 * one["worst"] for one in (of, shuffled["seam"][trait]))
             found.append(f"{SEAM}: {trait} {worst:.2f} points off at worst, {other:.2f} shuffled")
     for trait, of in ours["targets"].items():
+        if not of["hundredth"]["slices"]:
+            continue
         asked, had = (of["hundredth"][off] for off in ("off_asked", "off_achievable"))
         found += [
             f"target {trait} {value}: on average {100 * had['mean'][at]:.2f} points from what can be had, "

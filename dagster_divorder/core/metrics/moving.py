@@ -68,7 +68,7 @@ def slide_along(
     from dagster_divorder.core.kernels.moving_windows import moving_deviations
 
     bounds = np.concatenate([[0], np.cumsum(tokens)])
-    last = bounds[-1] - window
+    last = int(bounds[-1]) - window
     starts = np.unique(np.clip(np.concatenate([bounds, bounds - window]), 0, last))
     worst, tv, _ = moving_deviations(tokens, codes, mix, starts, starts + window)
     at = int(worst.argmax())
