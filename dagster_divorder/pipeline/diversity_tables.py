@@ -57,7 +57,7 @@ def findings(metrics: Metrics) -> list[str]:
     found = []
     for trait, of in ours["trait_errors"].items():
         told = [
-            f"{one['better']:.1%} of {one['steps']:,} {unit}"
+            f"{_share(one)} {one['steps']:,} {unit}"
             for one, unit in ((of["cumulative"], "steps"), (of["batch"], "batches"))
             if one["steps"]
         ]
@@ -77,6 +77,10 @@ def findings(metrics: Metrics) -> list[str]:
             for at, value in enumerate(of["values"])
         ]
     return found + warnings_of(ours["targets"])
+
+
+def _share(compared: Mapping[str, Any]) -> str:
+    return "all" if compared["always"] else f"{compared['better']:.1%} of"
 
 
 def summary_rows(metrics: Metrics) -> list[dict[str, Any]]:

@@ -98,8 +98,8 @@ def warnings_of(figures: Mapping[str, Any]) -> list[str]:
     figures: by trait, as `followed` gives them.
     """
     return [
-        f"order.targets.{trait} asks for {100 * of['asked']:.1f} % of {value!r} at {100 * of['progress']:.0f} % of the "
-        f"tokens; {100 * of['achievable']:.1f} % can be had there. Every token is placed once, so its shares have to "
+        f"order.targets.{trait} asks for {100 * of['asked']:.1f} % of {value!r} after {100 * of['progress']:.1f} % of "
+        f"the tokens; {100 * of['achievable']:.1f} % can be had there. Every token is placed once, so its shares have to "
         f"average what it has of the corpus, {100 * of['mean_achievable']:.1f} %; those asked for average "
         f"{100 * of['mean_asked']:.1f} %. Ask for shares that do, or give the input more or less of it"
         for trait, found in figures.items()

@@ -12,7 +12,7 @@ from dagster_divorder.view.report.html import Markup
 from dagster_divorder.view.report.names import SERIES, Series, legend
 from dagster_divorder.view.report.section import Section
 from dagster_divorder.view.report.table import Column, table
-from dagster_divorder.view.report.words import count, number, percent, short
+from dagster_divorder.view.report.words import number, percent, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,9 +41,7 @@ def section(metrics: dict[str, dict[str, Any]], traits: Sequence[str]) -> Sectio
     rows = [
         (
             trait,
-            f"{words}, over {count(of['steps'], 'step' if scale == 'cumulative' else 'batch')}"
-            if of["steps"]
-            else words,
+            f"{words}, of {number(of['steps'])}",
             *(number(of[name]) for name in ("mean", "shuffled_mean", "worst", "shuffled_least")),
             percent(of["better"]),
             "" if of["always"] is None else "yes" if of["always"] else "no",
@@ -85,7 +83,7 @@ def _chart(name: str, trait: str, curves: dict[str, Any]) -> Markup:
                 axes.yaxis.set_minor_locator(NullLocator())
                 axes.yaxis.set_major_formatter(lambda value, _: short(value))
             position_axis(axes)
-            axes.set_title(words)
+            axes.set_title(f"{trait}, {words}")
 
     return chart(
         name,
@@ -94,6 +92,6 @@ def _chart(name: str, trait: str, curves: dict[str, Any]) -> Markup:
         description=f"Two line charts, logarithmic: the error of {trait} up to each step, and in each batch.",
         height=270,
         narrow_height=430,
-        caption=f"{trait}, along the position in the dataset, % of tokens: L2 distance in tokens, logarithmic scale; "
+        caption="Along the position in the dataset, % of tokens: L2 distance in tokens, logarithmic scale; "
         "lower is better.",
     )

@@ -62,7 +62,7 @@ def section(metrics: dict[str, dict[str, Any]], warnings: list[str]) -> Section:
         "targets",
         "The mix that moves",
         "What order.targets asked for, what can be had of it, and what came. Every token is placed once, so what can "
-        "be had is what was asked, scaled until each value has as many tokens as it has.",
+        "be had is what was asked, scaled at every point and for every value until all of its tokens have a place.",
         Markup("").join(parts),
     )
 

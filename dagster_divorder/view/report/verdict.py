@@ -82,7 +82,7 @@ def sentences(judgement: Judgement) -> tuple[str, str]:
     still, moving = verdict.traits(moving=False), verdict.traits(moving=True)
     kept = [f"the corpus’s own mix{f' of {listed(still)}' if moving else ''}"] if still else []
     kept += [f"the mix that can be had of the targets for {listed(moving)}"] if moving else []
-    claim = f"This order keeps the windows of training at {listed(kept)} better than shuffling does."
+    claim = f"This order keeps the windows of training at {' and at '.join(kept)} better than shuffling does."
     before, shuffled, ours = (metrics[name] for name in ("original", "sequences_random", "sequences"))
     trait = "cluster" if "cluster" in still else (still or moving)[0]
     whose = "what can be had of its targets" if trait in moving else "the corpus’s"
