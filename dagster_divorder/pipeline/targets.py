@@ -98,10 +98,10 @@ def warnings_of(figures: Mapping[str, Any]) -> list[str]:
     figures: by trait, as `followed` gives them.
     """
     return [
-        f"order.targets.{trait} asks for {100 * of['asked']:.1f} % of {value!r} after {100 * of['progress']:.1f} % of "
-        f"the tokens; {100 * of['achievable']:.1f} % can be had there. Every token is placed once, so its shares have to "
-        f"average what it has of the corpus, {100 * of['mean_achievable']:.1f} %; those asked for average "
-        f"{100 * of['mean_asked']:.1f} %. Ask for shares that do, or give the input more or less of it"
+        f"order.targets.{trait} asks for {of['asked']:.1%} of {value!r} after {of['progress']:.1%} of the tokens, and "
+        f"{of['achievable']:.1%} can be had there. Every token is placed once, so its shares average what it has of "
+        f"the corpus, {of['mean_achievable']:.1%}, and those asked for average {of['mean_asked']:.1%}: ask for shares "
+        "that do, or give the input more or less of it"
         for trait, found in figures.items()
         for value, of in zip(found["values"], found["unmet"], strict=True)
         if abs(of["asked"] - of["achievable"]) > UNMET

@@ -92,8 +92,8 @@ def test_what_cannot_be_had_is_said_everywhere(corpus: Path) -> None:
     assert metrics["sequences"]["targets"]["source"]["batch"]["off_achievable"]["mean"][0] < 0.1
 
     warning = next(line for line in said if line.startswith("order.targets.source asks for"))
-    assert repr(SEA) in warning and f"average what it has of the corpus, {100 * own:.1f} %" in warning
-    assert "those asked for average 60.0 %" in warning
+    assert repr(SEA) in warning and f"average what it has of the corpus, {own:.1%}" in warning
+    assert "those asked for average 60.0%: ask for" in warning
     assert warning in summary(settings) and f"target source {SEA}: on average" in summary(settings)
     manifest = orjson.loads((settings.output.path / "curated_meta.json").read_bytes())
     assert manifest["targets"]["source"][SEA] == [0.8, 0.4]

@@ -73,11 +73,11 @@ def moving_deviations(
         for j in range(inside.shape[0]):
             wanted = mix.reached[b, j] + y * (mix.share[b, j] + 0.5 * y * mix.drift[b, j])
             wanted -= mix.reached[a, j] + x * (mix.share[a, j] + 0.5 * x * mix.drift[a, j])
-            gap = abs(inside[j] - wanted) / size
+            gap = abs(inside[j] - wanted)
             most = max(most, gap)
             total += gap
             square += gap * gap
-        worst[i] = most
-        tv[i] = total / 2
-        l2[i] = np.sqrt(square)
+        worst[i] = most / size
+        tv[i] = total / 2 / size
+        l2[i] = np.sqrt(square) / size
     return worst, tv, l2

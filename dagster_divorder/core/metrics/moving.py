@@ -69,7 +69,9 @@ def slide_along(
 
     bounds = np.concatenate([[0], np.cumsum(tokens)])
     last = int(bounds[-1]) - window
-    starts = np.unique(np.clip(np.concatenate([bounds, bounds - window]), 0, last))
+    # Two rising runs, which a stable sort merges.
+    every = np.sort(np.clip(np.concatenate([bounds, bounds - window]), 0, last), kind="stable")
+    starts = every[np.diff(every, prepend=-1) > 0]
     worst, tv, _ = moving_deviations(tokens, codes, mix, starts, starts + window)
     at = int(worst.argmax())
     mean, mean_tv = (

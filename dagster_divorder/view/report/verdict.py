@@ -65,9 +65,9 @@ def sentences(judgement: Judgement) -> tuple[str, str]:
     """The verdict: what is claimed, and the figure that shows it (or what to do)."""
     verdict, metrics = judgement.sequences, judgement.metrics
     if not judgement.compared:
-        skipped = "; ".join(verdict.skipped) or "no trait keeps still"
         return (
-            f"Whether this order beats shuffling cannot be told: nothing could be compared ({skipped}).",
+            "Whether this order beats shuffling cannot be told: nothing could be compared "
+            f"({'; '.join(verdict.skipped)}).",
             f"Its sequences hold {number(metrics['sequences']['split']['mean'])} distinct clusters on average, "
             f"against {number(metrics['sequences_random']['split']['mean'])} after shuffling.",
         )
