@@ -161,16 +161,15 @@ def _against_shuffles(ours: Diversity, shuffled: Diversity) -> dict[str, Any]:
 
 def _follow(run: Run, traits: Traits, metrics: dict[str, dict[str, Any]]) -> None:
     """How ours follow their targets, into the metrics of each."""
-    settings = run.settings
-    tables, targets = settings.order.targets, trait_targets(settings.order.targets, traits)
-    batch_tokens = settings.sequence.length * settings.sequence.batch
-    order, packed = load_order(run), load_packed(run)
-    runs = [runs_in_order(packed.indptr, epoch)[0] for epoch in load_sequence_order(run)] if tables else []
-    for name, epochs in (
-        ("curated", [(order, traits.tokens[order])]),
-        ("sequences", [(packed.document[of], packed.length[of]) for of in runs]),
-    ):
-        figures, curves = followed(tables, targets, traits, epochs, batch_tokens)
+    tables, sequence = run.settings.order.targets, run.settings.sequence
+    epochs: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in SHUFFLED}
+    if tables:
+        order, packed = load_order(run), load_packed(run)
+        epochs["curated"] = [(order, traits.tokens[order])]
+        runs = [runs_in_order(packed.indptr, epoch)[0] for epoch in load_sequence_order(run)]
+        epochs["sequences"] = [(packed.document[of], packed.length[of]) for of in runs]
+    for name, streams in epochs.items():
+        figures, curves = followed(tables, traits, streams, sequence.length * sequence.batch)
         metrics[name]["targets"] = figures
         metrics[name]["curves"]["targets"] = curves
 

@@ -50,20 +50,19 @@ def trait_targets(tables: Tables, traits: Traits) -> dict[str, Targets]:
 
 def followed(
     tables: Tables,
-    targets: Mapping[str, Targets],
     traits: Traits,
     epochs: Sequence[tuple[np.ndarray, np.ndarray]],
     batch_tokens: int,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(figures, curves) of how an order follows its targets, by trait; ready for JSON.
 
-    targets: as `trait_targets` gives them. epochs: of each, the documents (n,) in order and their tokens there (n,).
+    epochs: of each, the documents (n,) in order and their tokens there (n,).
     figures: `values`, the names that are asked for; `batch` and `hundredth`, see `core.metrics.Tracking.to_dict`;
     `unmet`, by value: where what was asked differs most from what can be had, see `warnings_of`.
     curves: of the hundredths, `asked` and `achievable`, a list a hundredth, and `achieved`, one of these an epoch.
     """
     figures, curves = {}, {}
-    for trait, of in targets.items():
+    for trait, of in trait_targets(tables, traits).items():
         codes, names = traits.codes[trait], traits.names[trait]
         values = [names.index(name) for name in tables[trait] if name != "progress"]
         streams = [(tokens, codes[documents]) for documents, tokens in epochs]
@@ -99,13 +98,21 @@ def warnings_of(figures: Mapping[str, Any]) -> list[str]:
     """
     return [
         f"order.targets.{trait} asks for {of['asked']:.1%} of {value!r} after {of['progress']:.1%} of the tokens, and "
-        f"{of['achievable']:.1%} can be had there. Every token is placed once, so its shares average what it has of "
-        f"the corpus, {of['mean_achievable']:.1%}, and those asked for average {of['mean_asked']:.1%}: ask for shares "
-        "that do, or give the input more or less of it"
+        f"{of['achievable']:.1%} can be had there. {_why(of)}"
         for trait, found in figures.items()
         for value, of in zip(found["values"], found["unmet"], strict=True)
         if abs(of["asked"] - of["achievable"]) > UNMET
     ]
+
+
+def _why(of: Mapping[str, float]) -> str:
+    if abs(of["mean_asked"] - of["mean_achievable"]) <= UNMET:
+        return "Its shares make room for other values: ask for as much of each, on average, as it has of the corpus"
+    return (
+        f"Every token is placed once, so its shares average what it has of the corpus, {of['mean_achievable']:.1%}, "
+        f"and those asked for average {of['mean_asked']:.1%}: ask for shares that do, or give the input more or less "
+        "of it"
+    )
 
 
 def _targets(tables: Tables, traits: Traits, group_traits: Sequence[str | None], items: Items) -> Targets:

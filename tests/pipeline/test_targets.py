@@ -18,6 +18,7 @@ from dagster_divorder.pipeline.diversity_metrics import load_metrics, remedy, ve
 from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.ordering_report import PAGE
 from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.targets import warnings_of
 from dagster_divorder.pipeline.traits import load_traits
 from dagster_divorder.pipeline.verify import verify
 from dagster_divorder.settings import Settings
@@ -149,3 +150,25 @@ def test_what_can_be_had_gives_no_warning(corpus: Path) -> None:
     achieved = metrics["sequences"]["curves"]["targets"]["source"]["achieved"]
     assert len(achieved) == 2 and len(achieved[0]) == 100
     assert found["hundredth"]["off_asked"]["mean"][0] < 0.1
+
+
+def test_a_value_that_gives_way_to_another_is_told_so() -> None:
+    def unmet(asked: float, mean_asked: float) -> dict[str, float]:
+        return {
+            "progress": 0.5,
+            "asked": asked,
+            "achievable": 0.3,
+            "mean_asked": mean_asked,
+            "mean_achievable": 0.3,
+        }
+
+    figures = {
+        "source": {
+            "values": ["a", "b", "c"],
+            "unmet": [unmet(0.4, 0.3), unmet(0.305, 0.305), unmet(0.2, 0.1)],
+        }
+    }
+    first, second = warnings_of(figures)
+    assert "asks for 40.0% of 'a' after 50.0% of the tokens, and 30.0% can be had there" in first
+    assert "make room for other values" in first
+    assert "of 'c'" in second and "those asked for average 10.0%: ask for" in second
