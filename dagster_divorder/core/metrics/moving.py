@@ -48,7 +48,7 @@ def moving_mix(progress: Floats, shares: Floats, tokens: int, epochs: int = 1) -
         at=(progress[:-1] * tokens + epoch[:, np.newaxis] * tokens).ravel(),
         reached=reached.reshape(-1, shares.shape[1]),
         share=np.tile(shares[:-1], (epochs, 1)),
-        drift=np.tile(np.diff(shares, axis=0) / np.maximum(widths, 1), (epochs, 1)),
+        drift=np.tile(np.diff(shares, axis=0) / (widths if tokens else 1.0), (epochs, 1)),
     )
 
 
