@@ -72,9 +72,9 @@ CODE_VERSIONS = {
     "greedy_order": 3,
     "packed_sequences": 2,
     "sequence_order": 2,
-    "diversity_metrics": 2,
+    "diversity_metrics": 3,
     "strategy_comparison": 1,
-    "ordering_report": 1,
+    "ordering_report": 2,
     "ordering_animation": 1,
     "curated_output": 2,
 }
@@ -528,6 +528,7 @@ class Settings(BaseSettings):
                 "length_bins": self.order.length_bins,
                 "sequence": self.sequence.model_dump(mode="json"),
                 "seed": self.seed,
+                **({"targets": self.order.targets} if self.order.targets else {}),
             },
             "strategy_comparison": {
                 "comparison": self.comparison.model_dump(mode="json"),
