@@ -120,7 +120,8 @@ def one_time(sequences: int, dims: int) -> None:
     seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
-        f"| {sequences:,} | {dims} | {seconds:.1f} | {cpu:.1f} | {1e6 * seconds / sequences:.1f} | {before:.2f} | {peak:.2f} |",
+        f"| {sequences:,} | {dims} | {seconds:.1f} | {cpu:.1f} | {1e6 * seconds / sequences:.1f} | {before:.2f} "
+        f"| {peak:.2f} |",
         flush=True,
     )
 
