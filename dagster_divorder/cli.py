@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +153,7 @@ def summary(settings: Settings) -> str:
         "",
         *_table(reports["diversity_metrics"]["summary"]),
         "",
-        *textwrap.wrap(reports["diversity_metrics"]["stationarity"], 100),
+        *reports["diversity_metrics"]["findings"],
         "",
         "last run   "
         + _table_line([("stage", 20), ("documents", 12), ("new", 12), ("reused", 12), ("seconds", 10)]),

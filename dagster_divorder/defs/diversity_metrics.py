@@ -23,7 +23,10 @@ def diversity_metrics(
     store = LocalStore(settings.store.path)
     measures = load_table(store, receipt.files["table"])
     drift = load_stationarity(Run(settings, store))
-    shown: dict[str, Any] = {"orders": table(_by_figure(receipt.report["summary"]))}
+    shown: dict[str, Any] = {
+        "orders": table(_by_figure(receipt.report["summary"])),
+        "findings": dg.MetadataValue.md("\n".join(f"- {line}" for line in receipt.report["findings"])),
+    }
     if "picture" in receipt.files:
         file = settings.store.path / receipt.files["picture"]
         shown["ordering_comparison"] = picture(file, "orders compared")

@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.cluster import ClusterFit, assign, fit
-from dagster_divorder.core.metrics.sequence_features import Runs, sequence_features
+from dagster_divorder.core.metrics.sequence_features import DOCUMENTS, Runs, sequence_features
 from dagster_divorder.core.metrics.stationarity import (
     Feature,
     Stationarity,
@@ -31,6 +31,7 @@ from dagster_divorder.pipeline.graph import upstream
 from dagster_divorder.pipeline.packed_sequences import load_packed
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
+from dagster_divorder.pipeline.sequence_coordinates import are_balanced
 from dagster_divorder.pipeline.sequence_order import load_sequence_order
 from dagster_divorder.pipeline.space import STAGE_OF, Space, chosen_kind, is_centred
 from dagster_divorder.pipeline.token_counts import token_files
@@ -146,7 +147,10 @@ def load_sample(run: Run, traits: Traits) -> Sample:
 
 def features(run: Run, traits: Traits, sample: Sample) -> Iterator[Feature]:
     """What should not depend on where a sequence stands; one at a time, so that no other is in memory meanwhile."""
-    yield from sequence_features(sample, traits.codes, traits.tokens, run.settings.order.traits)
+    balanced = set(run.settings.order.traits)
+    if are_balanced(run.settings):
+        balanced |= {DOCUMENTS, f"{chosen_kind(run)} vectors"}
+    yield from sequence_features(sample, traits.codes, traits.tokens, balanced)
     source = run.settings.input.source_field
     if source and source not in traits.codes:
         columns = load_columns(run.store, sample.view, traits.columns_folder, (source,))
@@ -160,7 +164,7 @@ def features(run: Run, traits: Traits, sample: Sample) -> Iterator[Feature]:
         space = Space(receipt.stage, files, receipt.version, is_centred(run.settings, kind))
         clusters = _other_clusters(run, sample, space) if kind == chosen_kind(run) else None
         means, codes = _vectors(sample, space, clusters)
-        yield Feature(f"{kind} vectors", "vector", means)
+        yield Feature(f"{kind} vectors", "vector", means, seen=f"{kind} vectors" in balanced)
         outlying = np.linalg.norm(means - means.mean(axis=0), axis=1)
         yield Feature(f"distance of {kind} vectors", "number", outlying)
         if clusters:

@@ -122,7 +122,9 @@ def test_features_are_those_of_the_tokens(features: tuple[Run, dict[str, Feature
         assert single == (len(set(traits.codes["cluster"][documents])) == 1)
         shared = sum(len(in_sequences[document]) > 1 for document in set(documents))
         assert found["neighbours of one document"].values[at].sum() == shared
-    assert {name for name, feature in found.items() if feature.seen} == {"cluster", "length"}
+    assert {name for name, feature in found.items() if feature.seen} == {
+        *("cluster", "length", "documents a sequence", "shallow vectors"),
+    }
 
 
 def test_a_large_corpus_is_sampled_in_whole_batches(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:

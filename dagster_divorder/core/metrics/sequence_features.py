@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
+DOCUMENTS = "documents a sequence"
 LONG = TENTHS
 """A document in so many of the sequences is a long one, whose parts are to be spread over the tenths."""
 
@@ -99,7 +100,7 @@ def sequence_features(
     """Features of the sequences, as they stand in `runs`.
 
     traits: name -> int codes (N,), among them perhaps "cluster". tokens: int (N,), of each document. balanced: names of
-    the traits that the order saw.
+    the features that the order saw.
     """
     from scipy.sparse import csr_matrix
 
@@ -112,7 +113,8 @@ def sequence_features(
             yield Feature(
                 "sequences of one cluster", "occurrences", csr_matrix(single[:, np.newaxis].astype(int))
             )
-    yield Feature("documents a sequence", "number", np.diff(runs.held(1).indptr))
+    documents = np.diff(runs.held(1).indptr)
+    yield Feature(DOCUMENTS, "number", documents, seen=DOCUMENTS in balanced)
     lengths = np.log1p(np.asarray(tokens)[runs.document])
     yield Feature("length of documents", "number", runs.per_token(lengths))
     yield Feature("place in the input", "number", runs.per_token(runs.document))
