@@ -73,7 +73,7 @@ CODE_VERSIONS = {
     "packed_sequences": 1,
     "sequence_order": 1,
     "diversity_metrics": 2,
-    "strategy_comparison": 1,
+    "strategy_comparison": 2,
     "ordering_report": 1,
     "ordering_animation": 1,
     "curated_output": 2,
@@ -371,7 +371,14 @@ class Sequence(_Section):
 
 
 class Comparison(_Section):
-    documents: tuple[Strategy, ...] = ("original", "random", "stratified", "balanced")
+    documents: tuple[Strategy, ...] = (
+        "original",
+        "random",
+        "round_robin",
+        "stratified",
+        "bin_packing",
+        "balanced",
+    )
     """Document orders that strategy_comparison runs."""
     sequences: tuple[Strategy, ...] = ("original", "random", "balanced")
     """Sequence orders that it runs on each of them."""
