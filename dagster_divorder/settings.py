@@ -287,6 +287,12 @@ def _known_strategy(name: str) -> str:
     return name
 
 
+def _no_blocks_of_blocks(name: str) -> str:
+    if name == "block_shuffle":
+        raise ValueError("block_shuffle shuffles the batches of another strategy; name that one")
+    return name
+
+
 Strategy = Annotated[str, AfterValidator(_known_strategy)]
 
 
@@ -312,6 +318,10 @@ class Order(_Section):
     """Contiguous parts that `within_shard` and `grid_shuffle` shuffle."""
     buffer: int = Field(10_000, ge=1, le=MAX_COUNT)
     """Items that `buffer` holds."""
+    f2_lambda: float = Field(1.0, ge=0, le=1e6)
+    """Weight of the norms' term of `f2`; concentrated items wait less as it rises."""
+    block_strategy: Annotated[Strategy, AfterValidator(_no_blocks_of_blocks)] = "balanced"
+    """The strategy whose batches `block_shuffle` shuffles."""
 
     @field_validator("traits")
     @classmethod
@@ -503,8 +513,10 @@ class Settings(BaseSettings):
                 "seed": self.seed,
             },
             "greedy_order": {
-                "order": self.order.model_dump(mode="json"),
-                "sequence_length": self.sequence.length if self.order.strategy == "bin_packing" else None,
+                "order": self._order_by(self.order.strategy),
+                "sequence_length": self.sequence.length
+                if "bin_packing" in self._strategies(self.order.strategy)
+                else None,
                 "batch": self.sequence.batch
                 if self.order.strategy == "block_shuffle" or self.order.separate_copies
                 else None,
@@ -515,7 +527,7 @@ class Settings(BaseSettings):
                 "packing": self.packing.model_dump(mode="json"),
                 "length": self.sequence.length,
                 # Pieces are ordered here.
-                "order": self.order.model_dump(mode="json") if self.packing.piece_tokens else None,
+                "order": self._order_by(self.order.strategy) if self.packing.piece_tokens else None,
                 "batch": self.sequence.batch if self.packing.piece_tokens else None,
                 "seed": self.seed,
             },
@@ -523,7 +535,7 @@ class Settings(BaseSettings):
                 "strategy": self.sequence.strategy,
                 "batch": self.sequence.batch,
                 "epochs": self.sequence.epochs,
-                "order": self.order.model_dump(mode="json"),
+                "order": self._order_by(self.sequence.strategy),
                 "seed": self.seed,
             },
             "diversity_metrics": {
@@ -534,13 +546,13 @@ class Settings(BaseSettings):
             },
             "strategy_comparison": {
                 "comparison": self.comparison.model_dump(mode="json"),
-                "order": self.order.model_dump(mode="json"),
+                "order": self._order_by(*self.comparison.documents, *self.comparison.sequences),
                 "sequence": {"length": self.sequence.length, "batch": self.sequence.batch},
                 "seed": self.seed,
             },
             "ordering_report": {
                 # What it says was asked; what came of that it reads from the stages before it.
-                "order": self.order.model_dump(mode="json"),
+                "order": self._order_by(self.order.strategy, self.sequence.strategy),
                 "packing": self.packing.model_dump(mode="json"),
                 "sequence": self.sequence.model_dump(mode="json"),
                 "model": [self.model.base, self.model.vocab_size, self.model.dim],
@@ -564,6 +576,17 @@ class Settings(BaseSettings):
             },
         }
         return shares[stage]
+
+    def _strategies(self, *named: str) -> set[str]:
+        """Strategies that run where those named do."""
+        return {*named, *([self.order.block_strategy] if "block_shuffle" in named else [])}
+
+    def _order_by(self, *strategies: str) -> dict[str, Any]:
+        """The section `order`, without what one strategy alone reads that is none of these."""
+        run = self._strategies(*strategies)
+        read_by = {"f2_lambda": "f2", "block_strategy": "block_shuffle"}
+        unread = {field for field, strategy in read_by.items() if strategy not in run}
+        return self.order.model_dump(mode="json", exclude=unread)
 
     @property
     def deep_model(self) -> str:
