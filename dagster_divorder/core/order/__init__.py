@@ -54,8 +54,9 @@ def order(
     within_cluster: "original", "length-asc", "length-desc" or "length-riffle" (shortest, longest, second shortest,
         ...): how `round_robin`, `stratified` and `token_deficit` queue the items of one label.
     sequence_length: tokens a bin, for `bin_packing`.
-    batch, block_strategy: items a block, and the strategy whose order is cut into them, for `block_shuffle`. shards, buffer: contiguous parts and items held, for the shuffles that
-        large corpora get: `within_shard`, `grid_shuffle` and `buffer`.
+    batch, block_strategy: items a block, and the strategy whose order is cut into blocks, for `block_shuffle`.
+    shards, buffer: contiguous parts and items held, for the shuffles that large corpora get: `within_shard`,
+        `grid_shuffle` and `buffer`.
     f2_lambda: from 0 to 1e9, the weight of the norms in `f2`: concentrated items wait less as it rises.
     frozen: int (F,), items consumed already, in their order: the result begins with them, and `balanced`, `f1`, `f2`
         and `f3` order the rest against the totals so far, so that the whole history nears the target.
