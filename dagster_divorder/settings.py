@@ -65,7 +65,7 @@ CODE_VERSIONS = {
     "shallow_embeddings": 1,
     "deep_embeddings": 2,
     "external_embeddings": 1,
-    "ari_comparison": 1,
+    "ari_comparison": 2,
     "k_calibration": 2,
     "clusters": 4,
     "cluster_map": 2,
@@ -76,7 +76,7 @@ CODE_VERSIONS = {
     "strategy_comparison": 2,
     "ordering_report": 1,
     "ordering_animation": 1,
-    "curated_output": 2,
+    "curated_output": 3,
 }
 
 
@@ -173,15 +173,19 @@ class Embedding(_Section):
     kind: Literal["shallow", "deep", "external", "auto"] = "shallow"
     """shallow: pooled rows of the base model's token table; deep: hidden states of `deep.model`; external: vectors of
     your own, from `path`; auto: deep where ari_comparison finds other structure there that tells as much of the
-    texts, else shallow."""
+    texts, else shallow (the second of ari_comparison.spaces, else the first)."""
     pooling: Literal["mean", "idf"] = "idf"
     """Of the shallow ones. mean is the plain average; idf weighs rare tokens up and is centred when clustering (better
     by measurement)."""
     path: FolderPath | None = None
     """For external: .npy (a row per accepted record in input order) or Parquet (record_id, doc_id or row, and a
     vector)."""
+    nan_as_zero: bool = False
+    """Of external ones: a row that holds NaN counts as a vector of zeros, a document without direction; false: it is an
+    error."""
     pca: int = Field(0, ge=0, le=MAX_COUNT)
-    """Principal components that vectors are reduced to before they are clustered; 0: all dimensions are kept."""
+    """Principal components that vectors are reduced to before they are clustered, as many as there are of them; 0: all
+    dimensions are kept."""
 
     @model_validator(mode="after")
     def _external_has_a_path(self) -> Self:
@@ -233,7 +237,11 @@ class Clusters(_Section):
     """Number of clusters; finer topics, and fewer documents in each, as it rises. auto: what k_calibration
     recommends."""
     algorithm: Literal["faiss", "minibatch"] = "faiss"
-    """faiss: spherical k-means; minibatch: scikit-learn's MiniBatchKMeans."""
+    """faiss: k-means on a sample, 256 documents a cluster; minibatch: scikit-learn's MiniBatchKMeans over all of them, up
+    to 1 GB of vectors, in batches of 4,096 from the best of 3 starts."""
+    metric: Literal["cosine", "euclidean"] = "cosine"
+    """cosine: vectors count by their direction from the mean (or from zero, where embedding.pooling = "mean");
+    euclidean: as they are, the papers' way."""
     refit: Literal["auto", "now", "never"] = "auto"
     """auto refits when the corpus has doubled or new documents lie too far out; never keeps the first fit."""
 
@@ -266,10 +274,23 @@ class KCalibration(_Section):
 
 
 class AriComparison(_Section):
+    spaces: tuple[Literal["shallow", "deep", "external"], Literal["shallow", "deep", "external"]] = (
+        "shallow",
+        "deep",
+    )
+    """Two kinds of vectors, as in embedding.kind: whether the second holds other structure than the first, and is worth
+    using."""
     sample: int = Field(0, ge=0, le=MAX_COUNT)
     """Documents that the silhouettes are computed on; 0: all of them."""
     refresh: float = Field(0.2, ge=0, le=1)
     """Compares again once more than this share of the documents has changed; 0: on every change."""
+
+    @field_validator("spaces")
+    @classmethod
+    def _two_kinds(cls, spaces: tuple[str, str]) -> tuple[str, str]:
+        if spaces[0] == spaces[1]:
+            raise ValueError('expected two kinds of vectors, such as ["shallow", "external"]')
+        return spaces
 
 
 class ClusterMap(_Section):
@@ -444,6 +465,15 @@ class Settings(BaseSettings):
     automation: Automation = Automation()
     seed: int = Field(0, ge=0, lt=1 << 63)
 
+    @model_validator(mode="after")
+    def _compared_vectors_are_there(self) -> Self:
+        if "external" in self.ari_comparison.spaces and self.embedding.path is None:
+            raise ValueError(
+                f"ari_comparison.spaces is {list(self.ari_comparison.spaces)}, and embedding.path is unset; give there "
+                "the .npy or Parquet file that holds the vectors"
+            )
+        return self
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -483,19 +513,22 @@ class Settings(BaseSettings):
                 "train_tokens": self.deep.train_tokens if self.deep_model == "bootstrap" else None,
                 "seed": self.seed if self.deep_model == "bootstrap" else None,
             },
-            "external_embeddings": {"path": str(self.embedding.path)},
+            "external_embeddings": {
+                "path": str(self.embedding.path),
+                **({"nan_as_zero": True} if self.embedding.nan_as_zero else {}),
+            },
             "ari_comparison": {
                 "comparison": self.ari_comparison.model_dump(mode="json"),
                 "k": self.clusters.k,
-                "algorithm": self.clusters.algorithm,
-                "pca": [self.components["shallow"], self.components["deep"]],
+                **self._clustering,
+                "pca": [self.components[kind] for kind in self.ari_comparison.spaces],
                 "seed": self.seed,
             },
             "k_calibration": {
                 "values": self.k_calibration.values,
                 "sample": self.k_calibration.sample,
                 "space": self._space,
-                "algorithm": self.clusters.algorithm,
+                **self._clustering,
                 "sequence_length": self.sequence.length,
                 "batch": self.sequence.batch,
                 "length_bins": self.order.length_bins,
@@ -503,7 +536,7 @@ class Settings(BaseSettings):
             },
             "clusters": {
                 "k": self.clusters.k,
-                "algorithm": self.clusters.algorithm,
+                **self._clustering,
                 "space": self._space,
                 "seed": self.seed,
             },
@@ -611,8 +644,16 @@ class Settings(BaseSettings):
         return {
             "kind": kind,
             "pooling": self.embedding.pooling if kind in ("shallow", "auto") else None,
-            "pca": [pca["shallow"], pca["deep"]] if kind == "auto" else pca[kind],
+            "pca": [pca[kind] for kind in self.ari_comparison.spaces] if kind == "auto" else pca[kind],
         }
+
+    @property
+    def _clustering(self) -> dict[str, Any]:
+        """What of the settings says how vectors are clustered. Clusters by the defaults are those of stores that
+        know no metric yet."""
+        chosen = self.clusters.model_dump(mode="json", include={"algorithm", "metric"})
+        defaults = Clusters().model_dump(mode="json", include={"algorithm", "metric"})
+        return {"algorithm": self.clusters.algorithm} if chosen == defaults else chosen
 
     def recipe(self, stage: str) -> str:
         """Code version of a stage: its code's integer and a hash of its share of the settings, such as `1-9f3a0c5e`."""

@@ -123,16 +123,20 @@ def test_a_plan_knows_the_components(corpus: Path, make_settings: Make) -> None:
     assert meta["space"]["pca"] == 3
 
 
-def test_more_components_than_there_can_be_are_refused_with_the_number(
+def test_there_are_no_more_components_than_dims_or_documents_and_a_note_says_so(
     corpus: Path, make_settings: Make
 ) -> None:
-    with pytest.raises(InputError, match=r"17 principal components are asked for; expected at most 16,"):
-        cluster(make_settings(embedding={"pca": 17}))
+    clipped = cluster(make_settings(embedding={"pca": 17}))
+    assert clipped["pca"] == 16
+    assert clipped["pca_note"] == (
+        "17 principal components are asked for; 16 are all that 80 documents of 16 dims have"
+    )
     write_jsonl(corpus, topic_records(2))
-    with pytest.raises(InputError, match="at most 8, the smaller one of 8 documents and 16 dims"):
-        cluster(make_settings(embedding={"pca": 9}))
+    clipped = cluster(make_settings(embedding={"pca": 9}))
+    assert (clipped["pca"], clipped["new_documents"]) == (8, 8)
+    assert "8 are all that 8 documents of 16 dims have" in clipped["pca_note"]
     report = cluster(make_settings(embedding={"pca": 8}))
-    assert report["hint"] is None
+    assert report["hint"] is None and "pca_note" not in report
 
 
 def test_more_dims_than_documents_without_components_come_with_a_hint(
