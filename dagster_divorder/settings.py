@@ -237,8 +237,8 @@ class Clusters(_Section):
     """Number of clusters; finer topics, and fewer documents in each, as it rises. auto: what k_calibration
     recommends."""
     algorithm: Literal["faiss", "minibatch"] = "faiss"
-    """faiss: k-means on a sample, 256 documents a cluster; minibatch: scikit-learn's MiniBatchKMeans over all of them, up
-    to 1 GB of vectors, in batches of 4,096 from the best of 3 starts."""
+    """faiss: k-means on a sample, 256 documents a cluster; minibatch: scikit-learn's MiniBatchKMeans over all of them
+    (up to 1 GB of vectors), in batches of 4,096 from the best of 3 starts."""
     metric: Literal["cosine", "euclidean"] = "cosine"
     """cosine: vectors count by their direction from the mean (or from zero, where embedding.pooling = "mean");
     euclidean: as they are, the papers' way."""
@@ -806,6 +806,9 @@ def _explain(error: ValidationError, path: Path | None) -> str:
     lines = []
     for problem in error.errors():
         place = problem["loc"]
+        if not place:  # of several sections together, which the message names
+            lines.append(problem["msg"].removeprefix("Value error, "))
+            continue
         if place[-1] == "literal['auto']":
             continue  # of a number or "auto": what is wrong with the number is said by its own problem
         key = ".".join(str(part) for part in (place[:-1] if place[-1] == "int" else place))

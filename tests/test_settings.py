@@ -92,6 +92,15 @@ def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> Non
         ),
         ({"DIVORDER_ORDER__TARGETS": '{"cluster": {"1": [1]}}'}, ["targets.cluster needs `progress`"]),
         ({"DIVORDER_SEQUENCE__STRATEGY": "balancd"}, ["sequence.strategy", "balancd", "balanced"]),
+        (
+            {"DIVORDER_ARI_COMPARISON__SPACES": '["shallow", "external"]'},
+            ["ari_comparison.spaces is ['shallow', 'external']", "embedding.path is unset"],
+        ),
+        (
+            {"DIVORDER_ARI_COMPARISON__SPACES": '["deep", "deep"]'},
+            ["ari_comparison.spaces", "two kinds of vectors"],
+        ),
+        ({"DIVORDER_CLUSTERS__METRIC": "l2"}, ["clusters.metric", "'cosine' or 'euclidean'"]),
         ({"DIVORDER_ORDER__F2_LAMBDA": "-1"}, ["order.f2_lambda", "-1", "greater than or equal to 0"]),
         (
             {"DIVORDER_ORDER__BLOCK_STRATEGY": "block_shuffle"},
@@ -136,6 +145,10 @@ CHANGES = [
     ("base_model", {"model": {"vocab_size": 1024}}),
     ("shallow_embeddings", {"embedding": {"pooling": "mean"}}),
     ("clusters", {"clusters": {"k": 7}}),
+    ("clusters", {"clusters": {"metric": "euclidean"}}),
+    ("k_calibration", {"clusters": {"metric": "euclidean"}}),
+    ("ari_comparison", {"clusters": {"algorithm": "minibatch"}}),
+    ("external_embeddings", {"embedding": {"nan_as_zero": True}}),
     ("greedy_order", {"order": {"strategy": "random"}}),
     ("packed_sequences", {"packing": {"method": "best_fit"}}),
     ("sequence_order", {"sequence": {"epochs": 2}}),

@@ -166,7 +166,8 @@ def _fit(
 def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Label int32 (N,) of the nearest centroid and the distance float32 (N,) to it. vectors float32 (N, D).
 
-    Metric cosine: a vector at the centre has no direction: label 0, distance 1. InputError for another D, NaN or infinity.
+    With the metric cosine a vector at the centre has no direction: label 0, distance 1. InputError for another D, NaN
+    or infinity.
     """
     from joblib import cpu_count
     from threadpoolctl import threadpool_limits

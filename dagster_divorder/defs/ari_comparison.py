@@ -13,8 +13,9 @@ from dagster_divorder.store.local import LocalStore
 def ari_comparison(
     context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[Any]:
-    """Whether deep vectors (or those of `ari_comparison.spaces`) hold other structure than the shallow ones, and are worth
-    using: both clustered at the same number of clusters and held against each other. With `embedding.kind = "auto"` it picks the space."""
+    """Whether deep vectors (the second of `ari_comparison.spaces`) hold other structure than the shallow ones (the
+    first), and are worth using: both clustered at the same number of clusters and held against each other. With
+    `embedding.kind = "auto"` it picks the space."""
     from dagster_divorder.pipeline.ari_comparison import (
         HEATMAP,
         MAPS,

@@ -16,7 +16,7 @@ Measured: docs/decisions/ari-comparison.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,7 +125,7 @@ def overlap(ari: float) -> str:
     return "high" if ari > SAME else "low" if ari < DIFFERENT else "moderate"
 
 
-def verdict(found: Agreement, bits: dict[str, float]) -> tuple[str, str]:
+def verdict(found: Agreement, bits: Mapping[Any, float]) -> tuple[str, str]:
     """The space to take and why, in a sentence. bits: of the first and of the second, see `core.word_bits`."""
     (first, theirs), (second, ours) = bits.items()
     if found.ari > SAME:

@@ -118,8 +118,8 @@ def run(run: Run) -> Receipt:
 def open_external(
     path: Path, *, records: int, documents: int, refused: int, rejects: Path, nan_as_zero: bool = False
 ) -> VectorFile:
-    """The vectors of an input of so many accepted and refused records; `rejects` is where those are named, nan_as_zero as
-    in `open_vectors`.
+    """The vectors of an input of so many accepted and refused records; `rejects` is where those are named; nan_as_zero
+    as in `open_vectors`.
 
     Raises:
         InputError: they cannot be read, or there is another number of rows than of records.

@@ -13,7 +13,7 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import InputError, StoreError
+from dagster_divorder.errors import StoreError
 from dagster_divorder.pipeline import clusters
 from dagster_divorder.pipeline.clusters import load_pinned
 from dagster_divorder.pipeline.graph import needed
