@@ -15,7 +15,7 @@ from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import StoreError
 from dagster_divorder.pipeline import clusters
-from dagster_divorder.pipeline.clusters import load_pinned
+from dagster_divorder.pipeline.clusters import cluster_files, load_pinned
 from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.raw_docs import load_view
@@ -178,3 +178,25 @@ def test_another_recommended_number_of_clusters_is_a_reason_to_fit(
     again = run_all(auto, Silent(), ["clusters"])["clusters"].report
     assert (again["k"], again["new_documents"]) == (recommended - 1, 80)
     assert again["fitted"] == f"k_calibration recommends {recommended - 1} clusters now, not {recommended}"
+
+
+@pytest.mark.parametrize("algorithm", ["minibatch", "faiss"])
+def test_clusters_may_be_euclidean(corpus: Path, make_settings: Make, algorithm: str) -> None:
+    settings = make_settings(
+        clusters={"algorithm": algorithm, "metric": "euclidean"}, embedding={"pooling": "mean"}
+    )
+    cluster(settings)
+    write_jsonl(corpus, [*topic_records(20), *topic_records(2, start=90)])
+    grown = cluster(settings)
+    assert grown["fitted"].startswith("no: pinned") and grown["new_documents"] == 8
+    run = opened(settings)
+    space, view = chosen_space(run), load_view(run)
+    pinned = load_pinned(run, space.key)
+    assert pinned is not None
+    vectors = np.concatenate([vectors for _, vectors in space.each(view.documents)])
+    apart = np.linalg.norm(vectors[:, np.newaxis] - pinned.clusters.centroids, axis=2)
+    labels, distances = cluster_files(run).columns(view.documents, "labels", "distances")
+    assert np.array_equal(labels, apart.argmin(axis=1))
+    assert np.allclose(distances, apart.min(axis=1), atol=1e-5)
+    plain = cluster(make_settings(embedding={"pooling": "mean"}))
+    assert plain["key"] != grown["key"]
