@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -258,3 +259,13 @@ def test_a_revision_decides_what_its_model_decides_and_none_changes_nothing() ->
     # As it was before there were revisions: what is pinned under these settings stays.
     assert plain.share("base_model").keys() == {"base", "vocab_size", "dim", "seed"}
     assert "revision" not in plain.share("deep_embeddings")
+
+
+def test_the_papers_settings_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parent.parent / "docs/as_the_papers_did.md").read_text()
+    blocks = re.findall(r"^```toml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 3
+    for block in blocks:
+        (tmp_path / "own.toml").write_text(block)
+        assert load_settings(tmp_path / "own.toml", environ={}) != load_settings(environ={})
