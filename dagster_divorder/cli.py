@@ -181,6 +181,8 @@ def summary(settings: Settings) -> str:
         "",
         *_table(reports["diversity_metrics"]["summary"]),
         "",
+        *reports["diversity_metrics"]["findings"],
+        "",
         "last run   "
         + _table_line([("stage", 20), ("documents", 12), ("new", 12), ("reused", 12), ("seconds", 10)]),
     ]

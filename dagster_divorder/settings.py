@@ -69,12 +69,12 @@ CODE_VERSIONS = {
     "k_calibration": 2,
     "clusters": 4,
     "cluster_map": 2,
-    "greedy_order": 2,
-    "packed_sequences": 1,
-    "sequence_order": 1,
-    "diversity_metrics": 2,
+    "greedy_order": 3,
+    "packed_sequences": 2,
+    "sequence_order": 2,
+    "diversity_metrics": 3,
     "strategy_comparison": 2,
-    "ordering_report": 1,
+    "ordering_report": 2,
     "ordering_animation": 1,
     "curated_output": 3,
 }
@@ -320,7 +320,7 @@ Strategy = Annotated[str, AfterValidator(_known_strategy)]
 class Order(_Section):
     strategy: Strategy = "balanced"
     """Order of the documents: one of the strategies in the README's table."""
-    within_cluster: Literal["original", "length-asc", "length-desc", "length-riffle"] = "original"
+    within_cluster: Literal["random", "original", "length-asc", "length-desc", "length-riffle"] = "random"
     """Order of the documents inside a cluster, for the strategies that pick a cluster first."""
     traits: dict[str, Annotated[float, Field(ge=1e-6, le=1e6)]] = Field(
         default_factory=lambda: {"cluster": 1.0, "length": 1.0}
@@ -397,6 +397,9 @@ class Sequence(_Section):
     """Sequences of a batch."""
     strategy: Strategy = "balanced"
     """Order of the packed sequences; `original` leaves them as packed."""
+    vectors: int = Field(64, ge=0, le=1024)
+    """Dims of a sequence's mean vector, along random axes, that `balanced` and `f3` balance beside the traits: what is
+    alike in every trait still differs in them; 0: none."""
     epochs: int = Field(1, ge=1, le=100)
     """Orders of the sequences, one an epoch, each another."""
 
@@ -567,6 +570,7 @@ class Settings(BaseSettings):
             "sequence_order": {
                 "strategy": self.sequence.strategy,
                 "batch": self.sequence.batch,
+                "vectors": self.sequence.vectors,
                 "epochs": self.sequence.epochs,
                 "order": self._order_by(self.sequence.strategy),
                 "seed": self.seed,
@@ -576,6 +580,7 @@ class Settings(BaseSettings):
                 "length_bins": self.order.length_bins,
                 "sequence": self.sequence.model_dump(mode="json"),
                 "seed": self.seed,
+                **({"targets": self.order.targets} if self.order.targets else {}),
             },
             "strategy_comparison": {
                 "comparison": self.comparison.model_dump(mode="json"),

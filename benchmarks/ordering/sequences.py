@@ -1,7 +1,7 @@
 """Sequences of equal length: `balanced` against the exact greedy. Synthetic, since only the trait rows matter.
 
     python benchmarks/ordering/sequences.py [--sequences 20000 100000] [--seeds 3]    quality, over exact f3's
-    python benchmarks/ordering/sequences.py --time [--sequences 100000 400000 1000000 4000000]
+    python benchmarks/ordering/sequences.py --time [--sequences 100000 400000 1000000 4000000] [--coordinates 0 64]
     python benchmarks/ordering/sequences.py --plain [--sequences 20000]    exact f3 and a plain loop in turn
 
 Documents of log-normal length (mean 900 tokens, sigma 1.1) in 1000 clusters of uneven size, packed in random order into
@@ -11,6 +11,7 @@ coordinate. Time is that of `order` alone, compiled before; memory is the peak o
 """
 
 import argparse
+import itertools
 import multiprocessing
 import resource
 import statistics
@@ -107,27 +108,32 @@ def row(sequences: int, name: str, figures: np.ndarray, seconds: float, form: st
     return f"| {sequences:,} | {name} | {' | '.join(map(form.format, figures))} | {seconds:.2f} |"
 
 
-def one_time(sequences: int) -> None:
+def one_time(sequences: int, dims: int) -> None:
     counts, groups = packed(sequences)
+    coordinates = None
+    if dims:
+        coordinates = 200 * np.random.default_rng(0).standard_normal((sequences, dims), np.float32)
+        order(*packed(300), coordinates=coordinates[:300])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     begin, cpu = time.perf_counter(), time.process_time()
-    order(counts, groups)
+    order(counts, groups, coordinates=coordinates)
     seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
-        f"| {sequences:,} | {seconds:.1f} | {cpu:.1f} | {1e6 * seconds / sequences:.1f} | {before:.2f} | {peak:.2f} |",
+        f"| {sequences:,} | {dims} | {seconds:.1f} | {cpu:.1f} | {1e6 * seconds / sequences:.1f} | {before:.2f} "
+        f"| {peak:.2f} |",
         flush=True,
     )
 
 
-def times(sequences: list[int]) -> None:
+def times(sequences: list[int], coordinates: list[int]) -> None:
     print(
-        "| sequences | seconds | CPU seconds | microseconds a sequence | peak before, GB | peak, GB |\n"
-        "|--:|--:|--:|--:|--:|--:|"
+        "| sequences | coordinates | seconds | CPU seconds | microseconds a sequence | peak before, GB | peak, GB |\n"
+        "|--:|--:|--:|--:|--:|--:|--:|"
     )
-    for m in sequences:
+    for m, dims in itertools.product(sequences, coordinates):
         # A process each, so that one peak does not hide the next.
-        process = multiprocessing.get_context("spawn").Process(target=one_time, args=(m,))
+        process = multiprocessing.get_context("spawn").Process(target=one_time, args=(m, dims))
         process.start()
         process.join()
 
@@ -197,13 +203,16 @@ def main() -> None:
     )
     parser.add_argument("--sequences", type=int, nargs="+")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--coordinates", type=int, nargs="+", default=[0, 64], help="dense coordinates, to time"
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--time", action="store_true")
     what.add_argument("--plain", action="store_true")
     options = parser.parse_args()
     warm_up()
     if options.time:
-        times(options.sequences or [100_000, 400_000, 1_000_000, 4_000_000])
+        times(options.sequences or [100_000, 400_000, 1_000_000, 4_000_000], options.coordinates)
     elif options.plain:
         plain(options.sequences or [20_000])
     else:

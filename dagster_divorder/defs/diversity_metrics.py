@@ -19,7 +19,10 @@ def diversity_metrics(
 
     receipt = materialize(context, settings)
     measures = load_table(LocalStore(settings.store.path), receipt.files["table"])
-    shown: dict[str, Any] = {"orders": table(_by_figure(receipt.report["summary"]))}
+    shown: dict[str, Any] = {
+        "orders": table(_by_figure(receipt.report["summary"])),
+        "findings": dg.MetadataValue.md("\n".join(f"- {line}" for line in receipt.report["findings"])),
+    }
     if "picture" in receipt.files:
         file = settings.store.path / receipt.files["picture"]
         shown["ordering_comparison"] = picture(file, "orders compared")

@@ -225,10 +225,11 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
         "strategy": settings.order.strategy,
         "frozen_tokens": settings.order.frozen_tokens,
         "traits": settings.order.traits,
+        "targets": settings.order.targets,
         "sequence": settings.sequence.model_dump(),
         "packing": {**settings.packing.model_dump(), **{name: packed[name] for name in PACKED}},
         "seed": settings.seed,
-        "diversity": {name: _without_curve(figures) for name, figures in metrics.items()},
+        "diversity": {name: _without_curves(figures) for name, figures in metrics.items()},
         "cluster_names": load_names(run),
         "cluster_sizes": clusters["cluster_sizes"],
         "seconds": {
@@ -243,9 +244,9 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
     }
 
 
-def _without_curve(figures: dict[str, Any]) -> dict[str, Any]:
+def _without_curves(figures: dict[str, Any]) -> dict[str, Any]:
     prefix = {name: value for name, value in figures["prefix"].items() if name in ("mean", "max")}
-    return {**figures, "prefix": prefix}
+    return {name: value for name, value in figures.items() if name != "curves"} | {"prefix": prefix}
 
 
 def _similarity(run: Run, view: View) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 Documents: in their original order, shuffled (mean of three seeds), and curated. Sequences: shuffled documents packed by
 `concat` and shuffled again (mean of three), and the packed sequences as a trainer gets them, epoch after epoch. The
-corpus's mix that windows are held against is that of the order itself, so both kinds have their own.
+corpus's mix that windows are held against is that of the order itself, so both kinds have their own; a trait with
+`order.targets` is held against what can be had of them.
 """
 
 from __future__ import annotations
@@ -17,22 +18,29 @@ import orjson
 
 from dagster_divorder.core.metrics import (
     Diversity,
+    Seam,
     Verdict,
     WindowDeviation,
     average,
     beats_shuffling,
     cluster_mix,
+    compare_errors,
     distinct_clusters,
+    error_curves,
     measure,
     measure_packed,
     worse_batches,
 )
+from dagster_divorder.core.metrics.packed import runs_in_order
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack
 from dagster_divorder.pipeline.cluster_names import load_names
+from dagster_divorder.pipeline.diversity_tables import ORDERS as ORDERS
+from dagster_divorder.pipeline.diversity_tables import SHUFFLED, findings, summary_rows, table_rows
 from dagster_divorder.pipeline.greedy_order import load_order
 from dagster_divorder.pipeline.packed_sequences import load_packed
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.sequence_order import load_sequence_order
+from dagster_divorder.pipeline.targets import followed, trait_targets, warnings_of
 from dagster_divorder.pipeline.traits import Traits, load_traits
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
@@ -44,9 +52,6 @@ ORDER_BYTES = 100
 """What measuring an order takes for a document, at its peak."""
 TOGETHER_BYTES = 256 << 20
 """Two orders are measured at a time where one takes no more than this."""
-SHUFFLED = {"curated": "random", "sequences": "sequences_random"}
-"""What is shuffling's part where an order is ours."""
-ORDERS = ("original", "random", "curated", "sequences_random", "sequences")
 
 
 def run(run: Run) -> Receipt:
@@ -64,9 +69,11 @@ def run(run: Run) -> Receipt:
         metrics = {name: diversity.to_dict() for name, diversity in measured.items()}
         for ours, shares in worse.items():
             metrics[ours]["shuffled_batches_worse"] = shares
+            metrics[ours] |= _against_shuffles(measured[ours], measured[SHUFFLED[ours]])
+        _follow(run, traits, metrics)
         found = {
             "metrics": run.store.seal(folder, "metrics", orjson.dumps(metrics), "json"),
-            "table": run.store.seal(folder, "table", pack_rows(_table(measured, worse)), "parquet"),
+            "table": run.store.seal(folder, "table", pack_rows(table_rows(measured, metrics)), "parquet"),
         }
     files = {name: found[name] for name in ("metrics", "table")}
     if settings.output.plot:
@@ -77,6 +84,9 @@ def run(run: Run) -> Receipt:
             found[name] = run.store.seal(folder, name, picture, "png")
         files["picture"] = found[name]
     documents = len(traits.tokens)
+    metrics = load_metrics(run.store, found["metrics"])
+    for warning in warnings_of(metrics["sequences"]["targets"]):
+        run.progress.note(warning)
     return Receipt(
         stage="diversity_metrics",
         recipe=settings.recipe("diversity_metrics"),
@@ -88,13 +98,15 @@ def run(run: Run) -> Receipt:
             "documents": documents,
             "new_documents": 0 if reused else documents,
             "reused_documents": documents if reused else 0,
-            "summary": summary_rows(load_metrics(run.store, found["metrics"])),
+            "summary": summary_rows(metrics),
+            "findings": findings(metrics),
         },
     )
 
 
 def _measure_orders(run: Run, traits: Traits) -> dict[str, Diversity]:
     settings = run.settings.sequence
+    targets = trait_targets(run.settings.order.targets, traits)
 
     def documents(order: np.ndarray) -> Diversity:
         return measure(
@@ -104,10 +116,13 @@ def _measure_orders(run: Run, traits: Traits) -> dict[str, Diversity]:
             traits.sizes(),
             sequence_length=settings.length,
             batch=settings.batch,
+            targets=targets,
         )
 
     def sequences(packed: PackedSequences, epochs: np.ndarray) -> Diversity:
-        return measure_packed(packed, epochs, traits.codes, traits.sizes(), batch=settings.batch)
+        return measure_packed(
+            packed, epochs, traits.codes, traits.sizes(), batch=settings.batch, targets=targets
+        )
 
     def shuffled_documents(number: int) -> Diversity:
         return documents(_shuffle(run, len(traits.tokens), number))
@@ -133,6 +148,30 @@ def _measure_orders(run: Run, traits: Traits) -> dict[str, Diversity]:
             measured.setdefault(name, []).append(figures)
             advance(1)
     return {name: average(of) for name, of in measured.items()}
+
+
+def _against_shuffles(ours: Diversity, shuffled: Diversity) -> dict[str, Any]:
+    """Errors of each trait apart against the shuffles', and both as lines."""
+    of = {trait: (errors, shuffled.errors[trait]) for trait, errors in ours.errors.items()}
+    return {
+        "trait_errors": {trait: compare_errors(*pair) for trait, pair in of.items()},
+        "curves": {"trait_errors": {trait: error_curves(*pair) for trait, pair in of.items()}},
+    }
+
+
+def _follow(run: Run, traits: Traits, metrics: dict[str, dict[str, Any]]) -> None:
+    """How ours follow their targets, into the metrics of each."""
+    tables, sequence = run.settings.order.targets, run.settings.sequence
+    epochs: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in SHUFFLED}
+    if tables:
+        order, packed = load_order(run), load_packed(run)
+        epochs["curated"] = [(order, traits.tokens[order])]
+        runs = [runs_in_order(packed.indptr, epoch)[0] for epoch in load_sequence_order(run)]
+        epochs["sequences"] = [(packed.document[of], packed.length[of]) for of in runs]
+    for name, streams in epochs.items():
+        figures, curves = followed(tables, traits, streams, sequence.length * sequence.batch)
+        metrics[name]["targets"] = figures
+        metrics[name]["curves"]["targets"] = curves
 
 
 def _shuffle(run: Run, items: int, number: int) -> np.ndarray:
@@ -184,43 +223,39 @@ def _picture(run: Run, traits: Traits, measured: dict[str, Diversity]) -> bytes:
     )
 
 
-def _table(measured: dict[str, Diversity], worse: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
-    """A row a measure (trait, window, measure), a column an order."""
-    rows: list[dict[str, Any]] = []
-    for of_orders in zip(*(measured[name].rows() for name in ORDERS), strict=True):
-        values = {name: float(row["value"]) for name, row in zip(ORDERS, of_orders, strict=True)}
-        rows.append({name: of_orders[0][name] for name in ("trait", "window", "measure")} | values)
-    for trait in measured["curated"].batch_tv:
-        shares = {name: worse[name][trait] if name in worse else None for name in ORDERS}
-        rows.append({"trait": trait, "window": "batch", "measure": "shuffled_batches_worse", **shares})
-    return rows
-
-
 def load_table(store: LocalStore, file: str) -> list[dict[str, Any]]:
     """Every measure as a row: `trait`, `window`, `measure`, then its value in each order."""
     return unpack_rows(store.unseal(file))
 
 
 def load_metrics(store: LocalStore, file: str) -> dict[str, dict[str, Any]]:
-    """Measures by order name, as `core.metrics.Diversity.to_dict` gives them. Ours also have `shuffled_batches_worse`,
-    by trait: the share of the shuffles' batches whose total variation exceeds that of our worst batch."""
+    """Measures by order name, as `core.metrics.Diversity.to_dict` gives them. Ours also have
+
+    shuffled_batches_worse: by trait, the share of the shuffles' batches whose total variation exceeds that of our worst
+        batch. trait_errors: by trait, see `core.metrics.compare_errors`. targets: by trait with targets, see
+        `pipeline.targets.followed`. curves: the last two along the order.
+    """
     metrics: dict[str, dict[str, Any]] = orjson.loads(store.unseal(file))
     return metrics
 
 
 def verdicts(settings: Settings) -> dict[str, Verdict]:
     """Whether the curated documents and the sequences beat shuffling, by the last run's measures, for the traits that
-    are balanced. One whose target moves is left out: its windows are meant to differ.
+    are balanced. One whose target moves is held against the mix that can be had of it.
 
     Raises:
         MissingStageError: diversity_metrics has no result under these settings.
     """
     run = Run(settings, LocalStore(settings.store.path).open(create=False))
     metrics = load_metrics(run.store, run.receipt("diversity_metrics").files["metrics"])
-    still = [trait for trait in settings.order.traits if trait not in settings.order.targets]
     return {
         ours: beats_shuffling(
-            _windows(metrics[ours]), _windows(metrics[other]), still, metrics[ours]["tokens"]
+            _windows(metrics[ours]),
+            _windows(metrics[other]),
+            settings.order.traits,
+            metrics[ours]["tokens"],
+            seams=(_seams(metrics[ours]), _seams(metrics[other])),
+            moving=settings.order.targets,
         )
         for ours, other in SHUFFLED.items()
     }
@@ -238,6 +273,11 @@ def remedy(settings: Settings) -> str:
     ):
         if strategy not in ("balanced", "f3"):
             return f"{name} is {strategy!r}; 'balanced' is what keeps windows at the corpus's mix"
+    if settings.order.targets:
+        return (
+            f"order.targets moves {', '.join(settings.order.targets)}, and other traits move with it where they go "
+            "together, as topics go with sources: leave these out of order.traits, or give them targets of their own"
+        )
     return (
         "give the trait more weight in order.traits, balance fewer traits, or make fewer values of them (clusters.k, "
         "order.length_bins); where long documents fill whole sequences, cut them with packing.piece_tokens"
@@ -251,26 +291,5 @@ def _windows(figures: dict[str, Any]) -> dict[str, dict[str, WindowDeviation]]:
     }
 
 
-def summary_rows(metrics: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The table people read first: a row an order, the figures that differ most; None where nothing can be told."""
-    rows = []
-    for name in ORDERS:
-        figures = metrics[name]
-        batch = figures["batch_shares"]["cluster"]
-        # A corpus smaller than a batch is one window, which deviates from itself by nothing.
-        told = batch["windows"] > 0 and not batch["partial"]
-        rows.append(
-            {
-                "order": name.replace("_", " "),
-                "distinct clusters a sequence": figures["split"]["mean"],
-                "fewest": figures["split"]["min"],
-                "batch TV, clusters": batch["mean_tv"] if told else None,
-                "worst batch TV, clusters": batch["max_tv"] if told else None,
-                "worst share, batch anywhere": figures["windows"]["batch"]["cluster"]["worst"]
-                if told
-                else None,
-                "mean prefix deviation, tokens": figures["prefix"]["mean"],
-                "every cluster seen after": figures["coverage"],
-            }
-        )
-    return rows
+def _seams(figures: dict[str, Any]) -> dict[str, Seam]:
+    return {trait: Seam(**of) for trait, of in figures["seam"].items()}

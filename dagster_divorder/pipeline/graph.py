@@ -30,7 +30,7 @@ def upstream(settings: Settings) -> dict[str, tuple[str, ...]]:
         "cluster_map": ("clusters",),
         "greedy_order": ("clusters", "token_counts"),
         "packed_sequences": ("greedy_order", *space),
-        "sequence_order": ("packed_sequences",),
+        "sequence_order": ("packed_sequences", *space),
         "diversity_metrics": ("greedy_order", "sequence_order"),
         OUTPUT: ("greedy_order", "sequence_order", "diversity_metrics", "raw_docs"),
         "strategy_comparison": ("clusters", "token_counts"),

@@ -21,6 +21,7 @@ from dagster_divorder.pipeline.report import evidence, order
 from dagster_divorder.pipeline.report.windows import worst_windows
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.space import chosen_kind
+from dagster_divorder.pipeline.targets import warnings_of
 from dagster_divorder.store.curated import read_manifest, write_beside
 from dagster_divorder.store.receipts import Receipt
 
@@ -151,16 +152,21 @@ def _sections(
     missing: dict[str, str],
 ) -> tuple[list[Section], bytes]:
     """The sections in the order in which they are read, and the small picture."""
-    from dagster_divorder.view.report import asked, certificate, left_out, prefix, timings
+    from dagster_divorder.view.report import asked, certificate, errors, left_out, prefix, targets, timings
 
     of = order.Ordered(run, evidence.cluster_names(run))
     coloured = order.bars(of)
     k = run.receipt("clusters").report["k"]
+    wanted = run.settings.order
     sections = [
         asked.section(run.settings, chosen_kind(run), k, manifest["input"]["files"]),
         coloured.section,
         order.distinct(of),
-        prefix.section(judgement.metrics),
+        prefix.section(judgement.metrics, list(wanted.targets)),
+        errors.section(judgement.metrics, list(wanted.traits)),
+        targets.section(judgement.metrics, warnings_of(judgement.metrics["sequences"]["targets"]))
+        if wanted.targets
+        else None,
         certificate.section(judgement),
         worst_windows(of, judgement.metrics["sequences"]["windows"]["batch"]),
         order.categories(of),

@@ -14,6 +14,8 @@ from dagster_divorder.core.order import order
 from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.pipeline.packed_sequences import load_packed, load_sequence_items, sequence_traits
 from dagster_divorder.pipeline.run import Run, content_hash
+from dagster_divorder.pipeline.sequence_coordinates import are_balanced, load_coordinates
+from dagster_divorder.pipeline.space import chosen_space
 from dagster_divorder.pipeline.targets import sequence_targets
 from dagster_divorder.pipeline.traits import Traits, load_traits
 from dagster_divorder.store.arrays import pack, unpack
@@ -24,7 +26,13 @@ def run(run: Run) -> Receipt:
     settings = run.settings
     packed = run.receipt("packed_sequences")
     traits = load_traits(run)
-    key = content_hash(settings.recipe("sequence_order"), packed.version, traits.version)
+    vectors = chosen_space(run) if are_balanced(settings) else None
+    key = content_hash(
+        settings.recipe("sequence_order"),
+        packed.version,
+        traits.version,
+        [vectors.key, vectors.version] if vectors else None,
+    )
     folder = f"stages/sequence_order/{key}"
     found = run.store.sealed(folder).get("order")
     sequences = packed.report["sequences"]
@@ -41,7 +49,10 @@ def run(run: Run) -> Receipt:
         key=key,
         # The same numbers over another plan are another order of tokens.
         version=content_hash(packed.version, file.rsplit(".", 2)[1]),
-        uses={"packed_sequences": packed.version},
+        uses={
+            "packed_sequences": packed.version,
+            **({vectors.stage: vectors.version} if vectors else {}),
+        },
         files={"order": file},
         report={
             "documents": documents,
@@ -77,6 +88,8 @@ def order_sequences(run: Run, traits: Traits, frozen: int) -> np.ndarray:
             settings.order.targets, traits, sequence_traits(settings.order.traits), items
         ),
     }
+    if are_balanced(settings):
+        arguments["coordinates"] = load_coordinates(run, items, packed)[:whole]
     counts = items.counts[:whole] if partial else items.counts
     if settings.sequence.epochs == 1:
         orders = order(counts, items.groups, **arguments)[np.newaxis]

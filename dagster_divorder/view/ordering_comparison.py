@@ -272,9 +272,7 @@ def _draw_prefix(axes: "Axes", measured: Measured) -> None:
         shown = prefix.l2 > 0
         axes.plot(100 * prefix.share[shown], prefix.l2[shown], color=colour, linewidth=1.8, label=name)
     _percent_axis(axes)
-    _headline(
-        axes, "Prefix deviation", "tokens so far against the corpus's mix: L2 distance in tokens, log scale"
-    )
+    _headline(axes, "Prefix deviation", "tokens so far against the mix: L2 distance in tokens, log scale")
 
 
 def _draw_table(figure: "Figure", measured: Measured) -> None:
@@ -283,8 +281,8 @@ def _draw_table(figure: "Figure", measured: Measured) -> None:
     columns = [
         ("clusters a\nsequence, mean", lambda m: f"{m.split.mean:.2f}"),
         ("clusters a\nsequence, least", lambda m: f"{m.split.min:.4g}"),
-        ("batch vs corpus,\nTV, mean", lambda m: f"{m.batch_shares['cluster'].mean_tv:.4f}"),
-        ("batch vs corpus,\nTV, worst", lambda m: f"{m.batch_shares['cluster'].max_tv:.4f}"),
+        ("batch vs mix,\nTV, mean", lambda m: f"{m.batch_shares['cluster'].mean_tv:.4f}"),
+        ("batch vs mix,\nTV, worst", lambda m: f"{m.batch_shares['cluster'].max_tv:.4f}"),
         ("prefix deviation,\ntokens, mean", lambda m: f"{m.prefix.mean:,.0f}"),
         ("every cluster\nseen after", lambda m: f"{100 * m.coverage:.3g} %"),
     ]

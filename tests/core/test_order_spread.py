@@ -108,8 +108,8 @@ def test_degenerate_corpora_are_spread_too(document, smallest):
     counts = csr_matrix((np.ones(15_000, int), document % 7, np.arange(15_001)), shape=(15_000, 7))
     made = spread_order(counts, [0] * 7, document)
     assert sorted(made) == list(range(15_000))
-    # A cell may be lost where a strategy chooses inside it.
-    assert spacing(made, document).smallest >= min(smallest, max(0, smallest - spread.CELL * 8 // 7))
+    # Two cells may be lost where a strategy chooses inside them: equal items come at random there.
+    assert spacing(made, document).smallest >= min(smallest, max(0, smallest - 2 * spread.CELL * 8 // 7))
 
 
 def test_without_copies_it_is_the_plain_order():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dagster_divorder.core.metrics import Verdict, WindowDeviation, beats_shuffling
+from dagster_divorder.core.metrics import Seam, Verdict, WindowDeviation, beats_shuffling
 
 SIZES = {"sequence": 100, "batch": 1000, "10 batches": 10_000}
 AT = WindowDeviation(
@@ -97,3 +97,40 @@ def test_only_the_named_traits_are_looked_at():
     ours, shuffled = windows(traits=("cluster", "length")), windows(traits=("cluster", "length"))
     assert not beats_shuffling(ours, shuffled, ["length"], 10**6).passed
     assert beats_shuffling(ours, shuffled, [], 10**6).comparisons == ()
+
+
+def seam_verdict(ours: tuple[float, float], shuffled: tuple[float, float], tokens: int = 100_000) -> Verdict:
+    """(mean, worst) across the seam; all other windows are better than shuffling's."""
+    better = {name: {"mean": 0.1, "worst": 0.3} for name in SIZES}
+    seams = tuple(
+        {"cluster": Seam(1000, worst=worst, mean=mean, worst_tv=0.0, mean_tv=0.0, head_tail=0.0)}
+        for mean, worst in (ours, shuffled)
+    )
+    return beats_shuffling(windows(better), windows(), ["cluster"], tokens, seams=seams)
+
+
+@pytest.mark.parametrize(
+    ("ours", "passed"),
+    [((0.1, 0.2), True), ((0.2, 0.4), True), ((0.21, 0.2), False), ((0.1, 0.41), False)],
+    ids=["better", "equal", "worse mean", "worse worst"],
+)
+def test_a_seam_that_is_worse_than_shufflings_fails(ours, passed):
+    found = seam_verdict(ours, (0.2, 0.4))
+    assert found.passed == passed and len(found.comparisons) == 4
+    assert ("Not better than shuffling: cluster in any batch across the seam" in found.text()) != passed
+    assert "any batch across the seam: cluster mean" in found.text()
+
+
+def test_a_seam_of_a_few_batches_is_not_looked_at():
+    found = seam_verdict((0.5, 0.9), (0.2, 0.4), tokens=3999)
+    assert found.passed and any("batch across the seam, since" in reason for reason in found.skipped)
+
+
+def test_a_trait_that_moves_is_judged_and_said_to_move():
+    better = windows({name: {"mean": 0.1, "worst": 0.3} for name in SIZES}, ("cluster", "source"))
+    shuffled = windows(traits=("cluster", "source"))
+    found = beats_shuffling(better, shuffled, ["cluster", "source"], 10**6, moving=["source"])
+    assert found.passed
+    assert (found.traits(moving=True), found.traits(moving=False)) == (["source"], ["cluster"])
+    assert "source is held against the mix that can be had of its targets, which moves" in found.text()
+    assert not beats_shuffling(shuffled, better, ["source"], 10**6, moving=["source"]).passed

@@ -127,6 +127,7 @@ def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) 
     run_all(balanced, Silent())
     found = verdicts(balanced)["sequences"]
     assert found.passed and {c.trait for c in found.comparisons} == {"cluster"}
+    assert {c.window for c in found.comparisons} >= {"batch", "batch across the seam"}
     as_it_is = settings_of(
         corpus,
         order={"strategy": "original", "traits": {"cluster": 1.0}},
@@ -138,6 +139,11 @@ def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) 
     found = verdicts(as_it_is)["sequences"]
     assert not found.passed
     assert "cluster in any batch" in found.text()
+    # Topics lie in blocks: the last batch and the first one are of one topic each.
+    assert "cluster in any batch across the seam" in found.text()
+    metrics = metrics_of(as_it_is)
+    assert metrics["sequences"]["seam"]["cluster"]["head_tail"] > 0.9
+    assert metrics["sequences_random"]["seam"]["cluster"]["head_tail"] < 0.6
 
 
 @pytest.mark.parametrize(

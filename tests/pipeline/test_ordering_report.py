@@ -75,8 +75,8 @@ def test_it_shows_what_an_output_is_made_of(corpus: Path) -> None:
     assert set(shown["left_out"]) == {"strategy_comparison", "k_calibration", "ari_comparison", "cluster_map"}
     headings = [section["aria-labelledby"].removesuffix("-title") for section in page.all("section")]
     assert headings == [
-        *("asked", "before-and-after", "sequences", "prefix", "certificate", "worst", "sources", "lengths"),
-        *("clusters", "run", "left-out"),
+        *("asked", "before-and-after", "sequences", "prefix", "errors", "certificate", "worst", "sources"),
+        *("lengths", "clusters", "run", "left-out"),
     ]
     assert len(shown["sections"]) == len(headings)
     assert page.text.count("divorder report --all") == 4

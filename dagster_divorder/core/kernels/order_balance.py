@@ -8,7 +8,8 @@ in the same space, in the norm that weighs group g by w_g, with E_g = sum_{j in 
 
 so an inner product with a centred row costs the row's stored entries. Deviations are taken from raw sums, T_j of
 the values and S_g of the group totals: D_j = T_j - tau_j S_g, E_g = P_g - S_g Q_g with P_g = sum T_j tau_j and
-Q_g = sum tau_j^2. No difference is accumulated, so none drifts. `pace` is one more coordinate of every centred row.
+Q_g = sum tau_j^2. No difference is accumulated, so none drifts. Dense coordinates, signed and centred by the
+caller, are further coordinates of every row.
 Arithmetic is float64, in one thread: the same bytes on every run.
 """
 
@@ -29,21 +30,21 @@ def sign_pass(stream: Ints, rows: Rows, shares: Floats, out: Ints) -> int:
     + rows fill the result from the front, - rows from the back; returns the number of + rows. shares: tau, float64
     (J,). O(entries of the items + J).
     """
-    indptr, indices, data, groups, weights, pace = rows
+    indptr, indices, data, groups, weights, dense = rows
     q = np.zeros(weights.shape[0])
     for j in range(shares.shape[0]):
         q[groups[j]] += shares[j] * shares[j]
     t_sum = np.zeros(shares.shape[0])
     s_sum = np.zeros(q.shape[0])
     p_sum = np.zeros(q.shape[0])
-    paced = pace.shape[0] > 0
-    pace_sum = 0.0
+    dims = dense.shape[1]
+    dense_sum = np.zeros(dims)
     largest = 0.0
     front = 0
     back = stream.shape[0] - 1
     # Rows of the next items side by side: fetched together, they wait for memory once, not one after the other.
     starts = np.empty(FETCHED + 1, np.int64)
-    excess_of = np.zeros(FETCHED)
+    dense_of = np.empty((FETCHED, dims))
     value_of = np.empty(0, np.int32)
     group_of = np.empty(0, np.int32)
     value = np.empty(0)
@@ -54,7 +55,8 @@ def sign_pass(stream: Ints, rows: Rows, shares: Floats, out: Ints) -> int:
             item = stream[first + i]
             starts[i] = indptr[item]
             entries += indptr[item + 1] - starts[i]
-            excess_of[i] = pace[item] if paced else 0.0
+            for d in range(dims):
+                dense_of[i, d] = dense[item, d]
         if value_of.shape[0] < entries:
             value_of = np.empty(2 * entries, np.int32)
             group_of = np.empty(2 * entries, np.int32)
@@ -72,9 +74,11 @@ def sign_pass(stream: Ints, rows: Rows, shares: Floats, out: Ints) -> int:
 
         for i in range(fetched):
             item = stream[first + i]
-            excess = excess_of[i]
-            product = pace_sum * excess
-            size = abs(excess)
+            product = 0.0
+            size = 0.0
+            for d in range(dims):
+                product += dense_sum[d] * dense_of[i, d]
+                size += abs(dense_of[i, d])
             for k in range(starts[i], starts[i + 1]):
                 j = value_of[k]
                 g = group_of[k]
@@ -88,8 +92,9 @@ def sign_pass(stream: Ints, rows: Rows, shares: Floats, out: Ints) -> int:
             front += plus
             back -= not plus
             sign = 1.0 if plus else -1.0
-            pace_sum += sign * excess
-            largest = max(largest, abs(pace_sum))
+            for d in range(dims):
+                dense_sum[d] += sign * dense_of[i, d]
+                largest = max(largest, abs(dense_sum[d]))
             for k in range(starts[i], starts[i + 1]):
                 j = value_of[k]
                 g = group_of[k]

@@ -19,7 +19,8 @@ moves inside a segment, sigma_j = A_j + B_j x with x the tokens of group 0 since
     X_j = K_j + A_j alpha_g + B_j beta_g,    beta_g = x alpha_g - rho_g x^2 / 2,
 
 rho_g being group g's growth by token of group 0: the integral of sigma, plus sigma for what the group received beyond
-its pace. It adds the features v_g = sum c_j B_j, l_g v_g and l_g^2. One more coordinate, `pace`, is in every row.
+its pace. It adds the features v_g = sum c_j B_j, l_g v_g and l_g^2. The dense coordinates z of a row, signed and
+centred by the caller, are features as they are, and the sums of those placed are their factors.
 
 Groups whose l_g are proportional for all items have proportional alpha_g, so their features are summed: sequences of
 equal length have one feature, however many groups. Deviations are taken from raw sums; no difference is accumulated, so
@@ -46,14 +47,14 @@ PARTS = 4
 
 class Rows(NamedTuple):
     """Items: indptr int64 (M+1,); indices int32, data int32, int64 or float64 (nnz,); groups int32 (J,); weights
-    float64 (G,); pace float64 (M,), or (0,) for none."""
+    float64 (G,); dense float32 (M, D), signed coordinates of which every prefix is to sum to nearly nothing."""
 
     indptr: Ints
     indices: Codes
     data: NDArray[Any]
     groups: Codes
     weights: Floats
-    pace: Floats
+    dense: NDArray[np.float32]
 
 
 class Path(NamedTuple):
@@ -142,9 +143,9 @@ def totals_of(items: Ints, rows: Rows) -> Floats:
 
 
 @njit(cache=True, nogil=True)
-def choose(known: Floats, features: Floats, factors: Floats, blocks: int, rounding: float, who: Ints) -> int:
+def choose(known: Floats, features: Floats, factors: Floats, blocks: int, rounding: float) -> int:
     """The slot of the smallest score known[c] + sum_f factors[f] features[f, c]; of scores that are equal within
-    `rounding` that of the smallest item.
+    `rounding` the first.
 
     Slots are those of the first `blocks` blocks of BLOCK; free ones have known = inf. A single running minimum would
     wait for itself at every candidate, so each of the BLOCK lanes has its own. There are 1 or a multiple of 4 features.
@@ -182,7 +183,7 @@ def choose(known: Floats, features: Floats, factors: Floats, blocks: int, roundi
                 value = known[slot]
                 for f in range(factors.shape[0]):
                     value += factors[f] * features[f, slot]
-                if value <= least + rounding and (best < 0 or who[slot] < who[best]):
+                if value <= least + rounding and (best < 0 or slot < best):
                     best = slot
     return best
 
@@ -194,26 +195,26 @@ def best_of_pool(
     path: Path,
     classes: Classes,
     placed: Floats,
-    ahead: float,
+    ahead: Floats,
     pool: int,
     own: float,
     given: int,
     steps: int,
 ) -> Ints:
     """The order, int64 (n,), of the items `stream`, int64 (n,): of the pool's candidates the one with the best score
-    goes, of equal ones the smallest item. The first `given` go as they come, and so do all after `steps`.
+    goes, of equal ones the first in the stream. The first `given` go as they come, and so do all after `steps`.
 
     The pool takes the first min(pool, n) of the stream, and is topped up from it when a quarter (at least 1) is gone.
-    placed: float64 (J,), totals before the first; ahead: the pace so far. own: weight of |a|^2 in the score, 1 for
-    the exact greedy. O(n (C features + pairs of entries that meet) + PARTS nnz) time, O(C (entries + features) + J)
-    scratch.
+    placed: float64 (J,), totals before the first; ahead: float64 (D,), sum of the dense rows before it. own: weight of
+    |a|^2 in the score, 1 for the exact greedy. O(n (C features + pairs of entries that meet) + PARTS nnz) time,
+    O(C (entries + features) + J) scratch.
     """
-    indptr, indices, data, groups, weights, pace = rows
+    indptr, indices, data, groups, weights, dense = rows
     n_groups = weights.shape[0]
     n_values = groups.shape[0]
     n_classes = classes.varies.shape[0]
     moving = np.any(path.drift != 0.0)
-    paced = pace.shape[0] > 0
+    dims = dense.shape[1]
     size = min(max(pool, given), stream.shape[0])
     part = max(1, size // PARTS)
 
@@ -231,9 +232,8 @@ def best_of_pool(
         if moving:
             at_v[q] = n_features
             n_features += 3
-    at_pace = n_features
-    if paced:
-        n_features += 1
+    at_dense = n_features
+    n_features += dims
     # `choose` takes 1 or a multiple of 4; what is left stays 0.
     if n_features > 1:
         n_features = (n_features + 3) // 4 * 4
@@ -242,7 +242,7 @@ def best_of_pool(
     s_sum = np.zeros(n_groups)
     for j in range(n_values):
         s_sum[groups[j]] += t_sum[j]
-    pace_sum = ahead
+    dense_sum = ahead.copy()
 
     blocks = (size + BLOCK - 1) // BLOCK
     who = np.empty(blocks * BLOCK, np.int64)
@@ -357,10 +357,11 @@ def best_of_pool(
                     if moving:
                         features[at_v[q] + 1, c] = length * features[at_v[q], c]
                         features[at_v[q] + 2, c] = length * length
-                if paced:
-                    features[at_pace, c] = pace[item]
-                    sum_ += 0.5 * own * pace[item] * pace[item]
-                    reach += abs(pace[item])
+                for d in range(dims):
+                    value = np.float64(dense[item, d])
+                    features[at_dense + d, c] = value
+                    sum_ += 0.5 * own * value * value
+                    reach += abs(value)
                 known[c] = sum_
                 longest = max(longest, reach)
 
@@ -381,20 +382,20 @@ def best_of_pool(
                 factors[at_l[q]] -= weights[g] * ratio * e[g]
             if moving:
                 factors[at_v[q] + 2] += 0.5 * own * weights[g] * ratio * ratio * x * (2.0 * ab[g] + x * bb[g])
-        if paced:
-            factors[at_pace] = pace_sum
+        for d in range(dims):
+            factors[at_dense + d] = dense_sum[d]
 
         rounding = ROUNDING * longest * (longest + largest)
         best = step
         if step >= given:
-            best = choose(known, features, factors, blocks, rounding, who)
+            best = choose(known, features, factors, blocks, rounding)
 
         item = who[best]
         out[step] = item
         known[best] = np.inf
         alive -= 1
-        if paced:
-            pace_sum += pace[item]
+        for d in range(dims):
+            dense_sum[d] += dense[item, d]
         for k in range(indptr[item], indptr[item + 1]):
             j = indices[k]
             g = groups[j]

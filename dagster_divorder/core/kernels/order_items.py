@@ -68,13 +68,15 @@ def deal(
     data: NDArray[Any],
     groups: NDArray[np.int32],
     weights: NDArray[np.float64],
+    dense: NDArray[np.float32],
     wanted: NDArray[np.float64],
 ) -> NDArray[np.int32]:
     """The segment of each item of `stream`, int32 (n,): items are dealt so that all segments fill evenly.
 
     wanted: float64 (J, P), what segment p is to hold of trait value j. With f_g the share of group g dealt so far, the
-    item goes where it deviates least, argmin_p sum_j w_g c_j (T_jp - f_g wanted_jp), the first of equal ones.
-    O(entries P) time, O(J P) scratch.
+    item goes where it deviates least, argmin_p sum_j w_g c_j (T_jp - f_g wanted_jp), the first of equal ones. Dense
+    coordinates z are to sum to nothing in every segment, and add sum_d z_d Z_dp.
+    O((entries + D) P) time, O((J + D) P) scratch.
     """
     segments = wanted.shape[1]
     total = np.zeros(weights.shape[0])
@@ -82,6 +84,7 @@ def deal(
         total[groups[j]] += wanted[j].sum()
     dealt = np.zeros(weights.shape[0])
     held = np.zeros_like(wanted)
+    dense_held = np.zeros((dense.shape[1], segments))
     score = np.empty(segments)
     out = np.empty(stream.shape[0], np.int32)
     for i in range(stream.shape[0]):
@@ -97,8 +100,74 @@ def deal(
             has, wants = held[j], wanted[j]
             for p in range(segments):
                 score[p] += factor * (has[p] - share * wants[p])
+        for d in range(dense.shape[1]):
+            value = np.float64(dense[item, d])
+            in_segment = dense_held[d]
+            for p in range(segments):
+                score[p] += value * in_segment[p]
         best = np.argmin(score)
         out[i] = best
+        for d in range(dense.shape[1]):
+            dense_held[d, best] += dense[item, d]
         for k in range(indptr[item], indptr[item + 1]):
             held[indices[k], best] += data[k]
     return out
+
+
+@njit(cache=True, nogil=True)
+def row_norms(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    data: NDArray[Any],
+    groups: NDArray[np.int32],
+    weights: NDArray[np.float64],
+    shares: NDArray[np.float64],
+    dense: NDArray[np.float32],
+) -> NDArray[np.float64]:
+    """L2 norm of every whole row, centred by the shares float64 (J,) of the values in their groups and weighed, with
+    its dense coordinates; float64 (M,). O(nnz + J + M (G + D))."""
+    square_of = np.zeros(weights.shape[0])
+    for j in range(groups.shape[0]):
+        square_of[groups[j]] += shares[j] * shares[j]
+    length = np.zeros(weights.shape[0])
+    out = np.empty(indptr.shape[0] - 1)
+    for s in range(out.shape[0]):
+        square = 0.0
+        length[:] = 0.0
+        for k in range(indptr[s], indptr[s + 1]):
+            length[groups[indices[k]]] += data[k]
+        for k in range(indptr[s], indptr[s + 1]):
+            g = groups[indices[k]]
+            value = np.float64(data[k])
+            square += weights[g] * value * (value - 2.0 * length[g] * shares[indices[k]])
+        for g in range(weights.shape[0]):
+            square += weights[g] * length[g] * length[g] * square_of[g]
+        for d in range(dense.shape[1]):
+            square += np.float64(dense[s, d]) * np.float64(dense[s, d])
+        out[s] = np.sqrt(max(square, 0.0))
+    return out
+
+
+@njit(cache=True, nogil=True)
+def with_one_more(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    data: NDArray[Any],
+    value: NDArray[np.int32],
+    amount: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[Any]]:
+    """The rows with one more entry at the end of each: `amount` of trait value value[s], int32 (M,). O(nnz)."""
+    items = indptr.shape[0] - 1
+    new_indptr = indptr + np.arange(items + 1)
+    new_indices = np.empty(indices.shape[0] + items, np.int32)
+    new_data = np.empty(data.shape[0] + items, data.dtype)
+    at = 0
+    for s in range(items):
+        for k in range(indptr[s], indptr[s + 1]):
+            new_indices[at] = indices[k]
+            new_data[at] = data[k]
+            at += 1
+        new_indices[at] = value[s]
+        new_data[at] = amount
+        at += 1
+    return new_indptr, new_indices, new_data

@@ -158,16 +158,17 @@ def best_of_pool(
     own: float = 1.0,
     given: int = 0,
     placed: Floats | None = None,
-    pace: Floats | None = None,
-    ahead: float = 0.0,
+    dense: Floats | None = None,
+    ahead: Floats | None = None,
 ) -> list[int]:
-    """Raw rows (M, J); the score is <D, a> + own |a|^2 / 2 with D = T - X and a = c - sigma l."""
+    """Raw rows (M, J), dense ones (M, D); the score is <D, a> + own |a|^2 / 2 with D = T - X and a = c - sigma l."""
     coming = list(stream)
     held: list[int] = []
     out: list[int] = []
     size = min(max(pool, given), len(coming))
     totals = np.zeros(rows.shape[1]) if placed is None else placed.copy()
-    excess = np.zeros(len(rows)) if pace is None else pace
+    signed = np.zeros((len(rows), 0)) if dense is None else dense
+    so_far = signed[:0].sum(axis=0) if ahead is None else ahead.copy()
     scale = weights[np.asarray(groups)]
     while coming or held:
         if len(held) <= size - max(1, size // 4):
@@ -178,13 +179,13 @@ def best_of_pool(
         for item in held:
             a = rows[item] - sigma * group_sums(rows[item], groups)
             scores[item] = float((scale * a * (totals - x + 0.5 * own * a)).sum())
-            scores[item] += excess[item] * (ahead + 0.5 * own * excess[item])
-        best = min(item for item, score in scores.items() if score <= min(scores.values()) + TIE)
+            scores[item] += float((signed[item] * (so_far + 0.5 * own * signed[item])).sum())
+        best = next(item for item, score in scores.items() if score <= min(scores.values()) + TIE)
         if len(out) < given:
             best = stream[len(out)]
         held.remove(best)
         totals += rows[best]
-        ahead += excess[best]
+        so_far += signed[best]
         out.append(best)
     return out
 
@@ -192,8 +193,8 @@ def best_of_pool(
 def f1(
     rows: Floats, groups: Sequence[int], placed: Floats, wanted: Callable[[Floats], Wanted], left: list[int]
 ) -> list[int]:
-    """The second seed's first objective over the items `left`, after `placed`; group 0 alone. `wanted` makes the path
-    from the whole's totals."""
+    """The second seed's first objective over the items `left`, of equal ones the first, after `placed`; group 0 alone.
+    `wanted` makes the path from the whole's totals."""
     kept = np.asarray(groups) == 0
     return f3(rows[:, kept], [0] * int(kept.sum()), np.ones(1), placed[kept], wanted, left)
 
@@ -211,18 +212,23 @@ def f2(
     first = rows[:, kept]
     norms = np.sqrt((first**2).sum(axis=1))
     by_token = norms.sum() / first.sum() if first.sum() > 0 else 0.0
+    # As exact as dense coordinates are.
+    excess = (np.sqrt(lambda_) * (norms - by_token * first.sum(axis=1))).astype(np.float32).astype(np.float64)
+    so_far = np.sqrt(lambda_) * (norms[placed].sum() - by_token * first[placed].sum())
     path = wanted(first.sum(axis=0))
     before, out, remaining = list(placed), [], list(left)
     while remaining:
         totals = first[before].sum(axis=0)
         x, sigma = path(totals)
 
-        def objective(item: int, totals: Floats = totals, x: Floats = x, sigma: Floats = sigma) -> float:
+        def objective(
+            item: int, totals: Floats = totals, x: Floats = x, sigma: Floats = sigma, so_far: float = so_far
+        ) -> float:
             off = totals + first[item] - x - sigma * first[item].sum()
-            pace = norms[[*before, item]].sum() - by_token * first[[*before, item]].sum()
-            return float((off**2).sum() + lambda_ * pace**2)
+            return float((off**2).sum() + (so_far + excess[item]) ** 2)
 
         best = first_of_least(remaining, objective)
+        so_far += excess[best]
         before.append(best)
         remaining.remove(best)
         out.append(best)
@@ -257,22 +263,29 @@ def f3(
 def first_of_least(items: Sequence[int], objective: Callable[[int], float]) -> int:
     values = {item: objective(item) for item in items}
     least = min(values.values())
-    return min(item for item, value in values.items() if value <= least + TIE * max(1.0, least))
+    return next(item for item, value in values.items() if value <= least + TIE * max(1.0, least))
 
 
 def deal(
-    stream: Sequence[int], rows: Floats, groups: Sequence[int], weights: Floats, wanted: Floats
+    stream: Sequence[int],
+    rows: Floats,
+    groups: Sequence[int],
+    weights: Floats,
+    dense: Floats,
+    wanted: Floats,
 ) -> list[int]:
-    """wanted (J, P). The segment of each item of the stream."""
+    """dense (M, D), wanted (J, P). The segment of each item of the stream."""
     scale = weights[np.asarray(groups)]
     total = group_sums(wanted.sum(axis=1), groups)
     dealt, held = np.zeros(rows.shape[1]), np.zeros_like(wanted)
+    dense_held = np.zeros((dense.shape[1], wanted.shape[1]))
     out: list[int] = []
     for item in stream:
         dealt = dealt + group_sums(rows[item], groups)
         share = np.divide(dealt, total, out=np.zeros_like(dealt), where=total > 0)
-        scores = (scale * rows[item]) @ (held - share[:, np.newaxis] * wanted)
+        scores = (scale * rows[item]) @ (held - share[:, np.newaxis] * wanted) + dense[item] @ dense_held
         best = int(np.flatnonzero(scores <= scores.min() + TIE)[0])
         held[:, best] += rows[item]
+        dense_held[:, best] += dense[item]
         out.append(best)
     return out

@@ -12,6 +12,7 @@ Cost: O(N + W) for each measure, O(N log J) for windows at every position, O(N +
 O(N + W) memory.
 `share_deviation` looks at aligned windows (they start at multiples of their length), `window_deviation` at windows at
 every position. Packed sequences are measured as documents are, a run of tokens in a document's place.
+What is said of the corpus's mix is, for a trait with targets that move, what can be had of them (`moving`).
 Source: the objective is the second seed's ("Don't Shuffle, Optimize"), distinct clusters the first's.
 """
 
@@ -19,7 +20,10 @@ from dagster_divorder.core.metrics.distinct import Distinct, distinct_clusters
 from dagster_divorder.core.metrics.diversity import WINDOWS, Diversity, average, measure, worse_batches
 from dagster_divorder.core.metrics.packed import measure_packed
 from dagster_divorder.core.metrics.prefix import PrefixDeviation, coverage, prefix_deviation
+from dagster_divorder.core.metrics.seam import Seam
 from dagster_divorder.core.metrics.shares import ShareDeviation, cluster_mix, share_deviation
+from dagster_divorder.core.metrics.tracking import Tracking, track
+from dagster_divorder.core.metrics.trait_errors import TraitErrors, compare_errors, error_curves
 from dagster_divorder.core.metrics.verdict import Verdict, beats_shuffling
 from dagster_divorder.core.metrics.window_deviation import WindowDeviation, shuffled_tokens, window_deviation
 
@@ -28,19 +32,25 @@ __all__ = [
     "Distinct",
     "Diversity",
     "PrefixDeviation",
+    "Seam",
     "ShareDeviation",
+    "Tracking",
+    "TraitErrors",
     "Verdict",
     "WindowDeviation",
     "average",
     "beats_shuffling",
     "cluster_mix",
+    "compare_errors",
     "coverage",
     "distinct_clusters",
+    "error_curves",
     "measure",
     "measure_packed",
     "prefix_deviation",
     "share_deviation",
     "shuffled_tokens",
+    "track",
     "window_deviation",
     "worse_batches",
 ]

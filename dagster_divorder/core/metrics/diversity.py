@@ -1,7 +1,7 @@
 """Every measure of one order in one value, for tables and for comparison with other orders."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,14 +15,23 @@ from dagster_divorder.core.metrics.distinct import (
     distinct_in_stream,
     summarize,
 )
-from dagster_divorder.core.metrics.prefix import PrefixDeviation, coverage_in_stream, prefix_in_stream
-from dagster_divorder.core.metrics.shares import ShareDeviation, deviation_in_stream, variation_in_stream
-from dagster_divorder.core.metrics.stream import codes_in_order, tokens_in_order
+from dagster_divorder.core.metrics.moving import achievable_mix
+from dagster_divorder.core.metrics.prefix import (
+    PrefixDeviation,
+    coverage_in_stream,
+    prefix_of,
+    squares_in_stream,
+)
+from dagster_divorder.core.metrics.seam import Seam, seams
+from dagster_divorder.core.metrics.shares import ShareDeviation, aligned_windows, summarize_windows
+from dagster_divorder.core.metrics.stream import codes_in_order, token_shares, tokens_in_order
+from dagster_divorder.core.metrics.trait_errors import TraitErrors
 from dagster_divorder.core.metrics.window_deviation import WindowDeviation, windows_in_stream
+from dagster_divorder.core.order import Targets
 from dagster_divorder.errors import InputError
 
 Row = dict[str, str | float]
-Frozen = TypeVar("Frozen", Distinct, ShareDeviation, PrefixDeviation, WindowDeviation)
+Frozen = TypeVar("Frozen", Distinct, ShareDeviation, PrefixDeviation, WindowDeviation, Seam)
 
 BATCHES = 10
 """Batches in the largest window that is measured."""
@@ -39,7 +48,9 @@ class Diversity:
     split, flush: distinct clusters per sequence under the two packers.
     sequence_shares, batch_shares: by trait, the share deviation in aligned windows of L and of L * batch tokens.
     windows: by window (see WINDOWS) and trait, the deviation over every position of it.
+    seam: by trait, windows of a batch across the end of an epoch and the beginning of the next.
     batch_tv: by trait, total variation of each aligned batch, float64 (B,); of all orders, if averaged.
+    errors: by trait, in tokens, after every sequence and in every batch; of all orders, if averaged.
     prefix: the prefix deviation over all traits together, in tokens.
     coverage: the share of the tokens after which every cluster has been seen.
     """
@@ -53,14 +64,16 @@ class Diversity:
     sequence_shares: Mapping[str, ShareDeviation]
     batch_shares: Mapping[str, ShareDeviation]
     windows: Mapping[str, Mapping[str, WindowDeviation]]
+    seam: Mapping[str, Seam]
     batch_tv: Mapping[str, NDArray[np.float64]]
+    errors: Mapping[str, TraitErrors]
     prefix: PrefixDeviation
     coverage: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The same nested, of plain numbers, strings and lists: ready for JSON. `batch_tv` is left out."""
-        result = asdict(self)
-        del result["batch_tv"]
+        """The same nested, of plain numbers, strings and lists: ready for JSON. Without `batch_tv` and `errors`."""
+        result = asdict(replace(self, batch_tv={}, errors={}))
+        del result["batch_tv"], result["errors"]
         result["prefix"]["share"] = self.prefix.share.tolist()
         result["prefix"]["l2"] = self.prefix.l2.tolist()
         return result
@@ -90,6 +103,14 @@ class Diversity:
             for trait, anywhere in traits.items():
                 measures = ("worst", "mean", "ideal", "worst_tv", "mean_tv", "ideal_tv", "positions")
                 add(trait, f"{window} (anywhere)", "", anywhere, measures)
+        for trait, across in self.seam.items():
+            add(
+                trait,
+                "batch (across the seam)",
+                "",
+                across,
+                ("worst", "mean", "worst_tv", "mean_tv", "head_tail"),
+            )
         add("all", "prefix", "l2_", self.prefix, ("mean", "max"))
         add("cluster", "corpus", "", self, ("coverage",))
         return rows
@@ -105,6 +126,7 @@ def measure(
     batch: int,
     sequences: NDArray[np.int64] | None = None,
     next_epochs: Sequence[ArrayLike] = (),
+    targets: Mapping[str, Targets] | None = None,
 ) -> Diversity:
     """Every measure of `order` over the corpus.
 
@@ -113,7 +135,10 @@ def measure(
     sequences: int64 (S + 1,), for runs of tokens that are packed already: sequence s holds the runs
         order[sequences[s]:sequences[s+1]]. Then `split` and `flush` both count the clusters of these sequences, which
         padding may make shorter than L tokens; windows are of tokens, without padding.
-    next_epochs: orders of the epochs after this one. `windows` run on into them; all else is of `order` alone.
+    next_epochs: orders of the epochs after this one. `windows` and `seam` run on into them; all else is of `order`
+        alone.
+    targets: by trait, a mix that moves, as it was asked for: shares (P, n_values[trait]). Its windows and prefixes are
+        held against what can be had of it (`core.metrics.moving`), those of other traits against the order's own mix.
     """
     if "cluster" not in traits:
         raise InputError(
@@ -131,29 +156,55 @@ def measure(
         split, flush = (distinct_in_stream(stream, cluster, k, length, packer) for packer in PACKERS)
     else:
         split = flush = distinct_in_sequences(sequences, cluster, k)
-    history, history_codes = stream, codes
-    if next_epochs:
-        every = np.concatenate([order, *next_epochs])
-        history = tokens_in_order(every, tokens)
-        history_codes = {t: codes_in_order(every, of, n_values[t], documents) for t, of in traits.items()}
+    streams = [(stream, codes)]
+    for later in next_epochs:
+        later_codes = {t: codes_in_order(later, of, n_values[t], documents) for t, of in traits.items()}
+        streams.append((tokens_in_order(later, tokens), later_codes))
+    history = np.concatenate([of for of, _ in streams])
+    history_codes = {t: np.concatenate([of[t] for _, of in streams]) for t in codes}
+    total = int(stream.sum())
+    # The seam of one epoch is that of it read again.
+    mixes = {
+        t: achievable_mix(of, token_shares(stream, codes[t], n_values[t]), total, max(2, len(streams)))
+        for t, of in (targets or {}).items()
+    }
+    aligned = {
+        (t, size): aligned_windows(stream, of, n_values[t], max(1, min(size, total)), mixes.get(t))
+        for t, of in codes.items()
+        for size in (length, window)
+    }
+    squares = {t: squares_in_stream(stream, of, n_values[t], length, mixes.get(t)) for t, of in codes.items()}
+    batches = total // window
     return Diversity(
         documents=len(stream),
-        tokens=int(stream.sum()),
+        tokens=total,
         sequence_length=length,
         batch=batch,
         split=summarize(split),
         flush=summarize(flush),
-        sequence_shares={t: deviation_in_stream(stream, of, n_values[t], length) for t, of in codes.items()},
-        batch_shares={t: deviation_in_stream(stream, of, n_values[t], window) for t, of in codes.items()},
+        sequence_shares={
+            t: summarize_windows(*aligned[t, length], partial=0 < total < length) for t in codes
+        },
+        batch_shares={t: summarize_windows(*aligned[t, window], partial=0 < total < window) for t in codes},
         windows={
             name: {
-                trait: windows_in_stream(history, of, n_values[trait], tokens_in_window)
+                trait: windows_in_stream(history, of, n_values[trait], tokens_in_window, mixes.get(trait))
                 for trait, of in history_codes.items()
             }
             for name, tokens_in_window in zip(WINDOWS, (length, window, BATCHES * window), strict=True)
         },
-        batch_tv={t: variation_in_stream(stream, of, n_values[t], window) for t, of in codes.items()},
-        prefix=prefix_in_stream(stream, list(codes.values()), [n_values[t] for t in codes], length),
+        seam={
+            t: seams([(of, by[t]) for of, by in streams], n_values[t], window, mixes.get(t)) for t in codes
+        },
+        batch_tv={t: aligned[t, window][1][:batches] for t in codes},
+        errors={
+            t: TraitErrors(
+                cumulative=np.sqrt(squares[t])[np.newaxis].astype(np.float32),
+                batch=(window * aligned[t, window][2][:batches])[np.newaxis].astype(np.float32),
+            )
+            for t in codes
+        },
+        prefix=prefix_of(sum(squares.values(), np.zeros(-(-total // length))), total, length),
         coverage=coverage_in_stream(stream, cluster, k),
     )
 
@@ -172,7 +223,7 @@ def average(orders: Sequence[Diversity]) -> Diversity:
 
     Means of means; of minima and maxima too the mean over the orders, which is what one such order has on
     average (the extreme of all would grow with the number of orders). Curves are averaged point by point.
-    `worst_window` and `worst_start` are -1 where the orders disagree. `batch_tv` holds the batches of all.
+    `worst_window` and `worst_start` are -1 where the orders disagree. `batch_tv` and `errors` hold those of all.
     """
     if not orders:
         raise InputError("average got no order to average; expected at least one Diversity")
@@ -193,7 +244,15 @@ def average(orders: Sequence[Diversity]) -> Diversity:
             name: {t: _mean([d.windows[name][t] for d in orders]) for t in traits}
             for name, traits in first.windows.items()
         },
+        seam={t: _mean([d.seam[t] for d in orders]) for t in first.seam},
         batch_tv={t: np.concatenate([d.batch_tv[t] for d in orders]) for t in first.batch_tv},
+        errors={
+            t: TraitErrors(
+                np.concatenate([d.errors[t].cumulative for d in orders]),
+                np.concatenate([d.errors[t].batch for d in orders]),
+            )
+            for t in first.errors
+        },
         prefix=_mean([d.prefix for d in orders]),
         coverage=float(np.mean([d.coverage for d in orders])),
     )

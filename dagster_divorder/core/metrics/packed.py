@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.metrics.diversity import Diversity, measure
 from dagster_divorder.core.metrics.stream import indices_in
+from dagster_divorder.core.order import Targets
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.rows import row_entries
 
@@ -25,10 +26,11 @@ def measure_packed(
     n_values: Mapping[str, int],
     *,
     batch: int,
+    targets: Mapping[str, Targets] | None = None,
 ) -> Diversity:
-    """Every measure of `packed` in the order of the first epoch; `windows` run on through all epochs.
+    """Every measure of `packed` in the order of the first epoch; `windows` and `seam` run on through all epochs.
 
-    epochs: int (E, S), place in an epoch -> sequence. traits, n_values, batch: as for `measure`, by document.
+    epochs: int (E, S), place in an epoch -> sequence. traits, n_values, batch, targets: as for `measure`, by document.
     """
     rows = [runs_in_order(packed.indptr, order) for order in np.atleast_2d(np.asarray(epochs, np.int64))]
     (first, indptr), *others = rows
@@ -41,6 +43,7 @@ def measure_packed(
         batch=batch,
         sequences=indptr,
         next_epochs=[runs for runs, _ in others],
+        targets=targets,
     )
     return replace(found, documents=int(np.count_nonzero(np.bincount(packed.document))))
 

@@ -3,8 +3,11 @@
 A window is the difference of two prefixes, so a small prefix deviation bounds the deviation of every window.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +19,9 @@ from dagster_divorder.core.metrics.stream import (
     token_shares,
     tokens_in_order,
 )
+
+if TYPE_CHECKING:
+    from dagster_divorder.core.kernels.moving_windows import Mix
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,27 +54,42 @@ def prefix_deviation(
     values = [n_values_of(group) for group in codes]
     groups = [codes_in_order(order, group, j, documents) for group, j in zip(codes, values, strict=True)]
     stream = tokens_in_order(order, tokens)
-    return prefix_in_stream(stream, groups, values, positive("sequence_length", sequence_length), points)
+    length = positive("sequence_length", sequence_length)
+    squares = [squares_in_stream(stream, of, j, length) for of, j in zip(groups, values, strict=True)]
+    total = int(stream.sum())
+    return prefix_of(sum(squares, np.zeros(-(-total // length))), total, length, positive("points", points))
 
 
-def prefix_in_stream(
+def squares_in_stream(
     tokens: NDArray[np.int64],
-    groups: Sequence[NDArray[np.int32]],
-    n_values: Sequence[int],
+    codes: NDArray[np.int32],
+    n_values: int,
     sequence_length: int,
-    points: int = 1000,
-) -> PrefixDeviation:
-    """The same for documents already in order."""
+    mix: Mix | None = None,
+) -> NDArray[np.float64]:
+    """D(t)^2 of one group of documents already in order, at every sequence end, float64 (S,). mix: what prefixes are
+    held against where it moves (`core.metrics.moving`), in place of the whole's p."""
     from dagster_divorder.core.kernels.windows import add_prefix_squares
 
-    positive("points", points)
     total = int(tokens.sum())
-    sequences = -(-total // sequence_length)
-    if total == 0:
+    squares = np.zeros(-(-total // sequence_length))
+    if mix is not None:
+        from dagster_divorder.core.kernels.moving_windows import moving_deviations
+
+        ends = np.arange(1, len(squares)) * sequence_length
+        squares[:-1] = (moving_deviations(tokens, codes, mix, np.zeros_like(ends), ends)[2] * ends) ** 2
+    else:
+        add_prefix_squares(tokens, codes, token_shares(tokens, codes, n_values), sequence_length, squares)
+    return squares
+
+
+def prefix_of(
+    squares: NDArray[np.float64], total: int, sequence_length: int, points: int = 1000
+) -> PrefixDeviation:
+    """The deviation of all groups together. squares: the sum of D(t)^2 over them, (S,); total: tokens."""
+    sequences = len(squares)
+    if not sequences:
         return PrefixDeviation(0.0, 0.0, np.zeros(0), np.zeros(0))
-    squares = np.zeros(sequences)
-    for codes, j in zip(groups, n_values, strict=True):
-        add_prefix_squares(tokens, codes, token_shares(tokens, codes, j), sequence_length, squares)
     l2 = np.sqrt(squares)
     kept = np.arange(1, min(points, sequences) + 1) * sequences // min(points, sequences) - 1
     ends = np.minimum((kept + 1) * sequence_length, total)

@@ -1,6 +1,9 @@
 """Trait shares of windows of training, against the corpus's own."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -8,6 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from dagster_divorder.core.checks import positive
 from dagster_divorder.core.metrics.stream import codes_in_order, token_shares, tokens_in_order
 from dagster_divorder.errors import InputError
+
+if TYPE_CHECKING:
+    from dagster_divorder.core.kernels.moving_windows import Mix
 
 
 @dataclass(frozen=True)
@@ -50,9 +56,16 @@ def deviation_in_stream(
 ) -> ShareDeviation:
     """The same for documents already in order."""
     total = int(tokens.sum())
-    if total == 0:
+    worst, tv, l2 = aligned_windows(tokens, codes, n_values, max(1, min(window_tokens, total)))
+    return summarize_windows(worst, tv, l2, partial=0 < total < window_tokens)
+
+
+def summarize_windows(
+    worst: NDArray[np.float64], tv: NDArray[np.float64], l2: NDArray[np.float64], *, partial: bool
+) -> ShareDeviation:
+    """What `aligned_windows` found, in one value."""
+    if not len(worst):
         return ShareDeviation(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1, partial=False)
-    worst, tv, l2 = _each_window(tokens, codes, n_values, min(window_tokens, total))
     return ShareDeviation(
         windows=len(worst),
         mean_worst=float(worst.mean()),
@@ -62,26 +75,30 @@ def deviation_in_stream(
         mean_l2=float(l2.mean()),
         max_l2=float(l2.max()),
         worst_window=int(worst.argmax()),
-        partial=total < window_tokens,
+        partial=partial,
     )
 
 
-def variation_in_stream(
-    tokens: NDArray[np.int64], codes: NDArray[np.int32], n_values: int, window_tokens: int
-) -> NDArray[np.float64]:
-    """Total variation of each full window, float64 (windows,)."""
-    return _each_window(tokens, codes, n_values, window_tokens)[1]
-
-
-def _each_window(
-    tokens: NDArray[np.int64], codes: NDArray[np.int32], n_values: int, window: int
+def aligned_windows(
+    tokens: NDArray[np.int64], codes: NDArray[np.int32], n_values: int, window: int, mix: Mix | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """worst, tv and l2 of each full window, float64 (windows,). mix: what they are held against where it moves
+    (`core.metrics.moving`), in place of the whole's p."""
+    windows = int(tokens.sum()) // window
+    if mix is not None:
+        from dagster_divorder.core.kernels.moving_windows import moving_deviations
+
+        starts = np.arange(windows) * window
+        along: tuple[NDArray[np.float64], ...] = moving_deviations(
+            tokens, codes, mix, starts, starts + window
+        )
+        return along[0], along[1], along[2]
     from dagster_divorder.core.kernels.windows import window_deviations
 
     share = token_shares(tokens, codes, n_values)
     heaviest = np.argsort(-share, kind="stable")
     found: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] = window_deviations(
-        tokens, codes, share, heaviest, window, int(tokens.sum()) // window
+        tokens, codes, share, heaviest, window, windows
     )
     return found
 

@@ -1,16 +1,19 @@
 """Does an order beat shuffling? Its windows against the mean of several shuffles, size by size.
 
 The rule, for each trait: in windows of a sequence the mean deviation is at most TOLERANCE times that of the shuffles;
-in larger windows mean and worst are both smaller, or equal at zero. A window that the tokens do not fit FITS times is
-left out, since its few positions are all alike.
+in larger windows mean and worst are both smaller, or equal at zero; across the seam of two readings neither is larger.
+A window that the tokens do not fit FITS times is left out, since its few positions are all alike.
+A trait with targets is judged like any other: its windows, ours and the shuffles', are held against the mix that can
+be had of them, which moves.
 Known weakness: as `core.metrics.window_deviation`, and three shuffles differ among themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from dagster_divorder.core.metrics.seam import Seam
 from dagster_divorder.core.metrics.window_deviation import WindowDeviation
 
 TOLERANCE = 1.01
@@ -18,13 +21,17 @@ FITS = 4
 GOOD_ENOUGH = 0.01
 """Shuffling is good enough for windows of a size when its worst one strays by at most this much, a percentage point."""
 
+SEAM = "batch across the seam"
+"""What windows over the end of the data and its beginning are called."""
+
 Windows = Mapping[str, Mapping[str, WindowDeviation]]
+Seams = Mapping[str, Seam]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """One trait in windows of one size: max_j |p_j(window) - p_j|, mean and worst over every position, ours and that of
-    the shuffles; passed: by the rule."""
+    the shuffles; moving: p_j is what can be had of the trait's targets there; passed: by the rule."""
 
     window: str
     trait: str
@@ -32,6 +39,7 @@ class Comparison:
     shuffled_mean: float
     worst: float
     shuffled_worst: float
+    moving: bool
     passed: bool
 
 
@@ -47,6 +55,10 @@ class Verdict:
     @property
     def passed(self) -> bool:
         return all(comparison.passed for comparison in self.comparisons)
+
+    def traits(self, *, moving: bool) -> list[str]:
+        """Those compared whose mix moves, or those whose mix stays."""
+        return list(dict.fromkeys(c.trait for c in self.comparisons if c.moving == moving))
 
     def text(self) -> str:
         """By how much, what was left out, and whether shuffling would do, as a sentence and a list (Markdown)."""
@@ -68,6 +80,10 @@ class Verdict:
         ]
         if lines:
             head += " Largest deviation of a trait value's share, as a multiple of shuffling's:\n"
+        lines += [
+            f"- {trait} is held against the mix that can be had of its targets, which moves"
+            for trait in self.traits(moving=True)
+        ]
         lines += [f"- not compared: {reason}" for reason in self.skipped]
         lines += [
             f"- shuffling is already good enough for any {window}: its worst one strays by at most "
@@ -77,48 +93,63 @@ class Verdict:
         return "\n".join([head, *lines])
 
 
-def beats_shuffling(ours: Windows, shuffled: Windows, traits: Iterable[str], tokens: int) -> Verdict:
+def beats_shuffling(
+    ours: Windows,
+    shuffled: Windows,
+    traits: Iterable[str],
+    tokens: int,
+    *,
+    seams: tuple[Seams, Seams] | None = None,
+    moving: Collection[str] = (),
+) -> Verdict:
     """Compare windows by name, the smallest first (which is that of a sequence), for the traits that are balanced.
 
     ours, shuffled: window -> trait -> deviation, the latter the average over several shuffles. tokens: in the corpus.
+    seams: by trait, across the seam, ours and the shuffles'. moving: the traits whose mix moves.
     """
     comparisons, skipped, good_enough = [], [], []
     balanced = list(traits)
     sizes = {window: next(iter(of.values())).window_tokens for window, of in ours.items() if of}
-    for window, size in sizes.items():
+    smallest = min(sizes.values(), default=0)
+    compared: dict[
+        str, tuple[Mapping[str, WindowDeviation | Seam], Mapping[str, WindowDeviation | Seam], int]
+    ]
+    compared = {name: (ours[name], shuffled[name], size) for name, size in sizes.items()}
+    if seams and seams[0]:
+        compared[SEAM] = (*seams, next(iter(seams[0].values())).window_tokens)
+    for window, (mine, others, size) in compared.items():
         if tokens < FITS * size:
             skipped.append(f"{window}, since {size:,} tokens do not fit {FITS} times into {tokens:,}")
             continue
-        smallest = size == min(sizes.values())
         made = [
-            _compare(window, trait, ours[window][trait], shuffled[window][trait], smallest)
+            Comparison(
+                window=window,
+                trait=trait,
+                mean=mine[trait].mean,
+                shuffled_mean=others[trait].mean,
+                worst=mine[trait].worst,
+                shuffled_worst=others[trait].worst,
+                moving=trait in moving,
+                passed=_passes(mine[trait], others[trait], size == smallest, window == SEAM),
+            )
             for trait in balanced
         ]
         comparisons += made
-        if not smallest and made and max(comparison.shuffled_worst for comparison in made) <= GOOD_ENOUGH:
+        larger = size != smallest and window != SEAM
+        if larger and made and max(comparison.shuffled_worst for comparison in made) <= GOOD_ENOUGH:
             good_enough.append(window)
     return Verdict(tuple(comparisons), tuple(skipped), tuple(good_enough))
 
 
-def _compare(
-    window: str, trait: str, ours: WindowDeviation, shuffled: WindowDeviation, smallest: bool
-) -> Comparison:
+def _passes(
+    ours: WindowDeviation | Seam, shuffled: WindowDeviation | Seam, smallest: bool, seam: bool
+) -> bool:
+    pairs = ((ours.mean, shuffled.mean), (ours.worst, shuffled.worst))
+    if seam:
+        return all(one <= other for one, other in pairs)
     if smallest:
-        passed = ours.mean <= TOLERANCE * shuffled.mean
-    else:
-        passed = all(
-            one < other or one == other == 0
-            for one, other in ((ours.mean, shuffled.mean), (ours.worst, shuffled.worst))
-        )
-    return Comparison(
-        window=window,
-        trait=trait,
-        mean=ours.mean,
-        shuffled_mean=shuffled.mean,
-        worst=ours.worst,
-        shuffled_worst=shuffled.worst,
-        passed=passed,
-    )
+        return ours.mean <= TOLERANCE * shuffled.mean
+    return all(one < other or one == other == 0 for one, other in pairs)
 
 
 def _times(ours: float, other: float) -> str:

@@ -26,12 +26,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.checks import positive
+from dagster_divorder.core.metrics.moving import slide_along
 from dagster_divorder.core.metrics.stream import indices_in, token_shares
 from dagster_divorder.core.order.arguments import group_numbers, item_rows
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array, csr_matrix
+
+    from dagster_divorder.core.kernels.moving_windows import Mix
 
 
 @dataclass(frozen=True)
@@ -97,10 +100,18 @@ def window_deviation(
 
 
 def windows_in_stream(
-    tokens: NDArray[np.int64], codes: NDArray[np.int32], n_values: int, window_tokens: int
+    tokens: NDArray[np.int64],
+    codes: NDArray[np.int32],
+    n_values: int,
+    window_tokens: int,
+    mix: Mix | None = None,
 ) -> WindowDeviation:
     """The same for documents already in order: tokens (N,), and their values of one trait, (N,) in [0, J). O(N log J)
-    time, O(J) memory."""
+    time, O(J) memory.
+
+    mix: what windows are held against where it moves (`core.metrics.moving`), in place of the whole's p; `ideal` stays
+    that of p. O(N J) time, O(N) memory.
+    """
     from dagster_divorder.core.kernels.sliding_windows import slide_documents
 
     window = positive("window_tokens", window_tokens)
@@ -108,6 +119,8 @@ def windows_in_stream(
     share = token_shares(tokens, codes, n_values)
     if total <= window:
         return _one_window(window, total, share)
+    if mix is not None:
+        return _every_window(window, total, share, *slide_along(tokens, codes, mix, window))
     return _every_window(window, total, share, *slide_documents(tokens, codes, share, window))
 
 

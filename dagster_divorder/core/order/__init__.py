@@ -31,7 +31,7 @@ def order(
     strategy: str = "balanced",
     weights: Sequence[float] | NDArray[Any] | None = None,
     seed: int = 0,
-    within_cluster: str = "original",
+    within_cluster: str = "random",
     sequence_length: int | None = None,
     batch: int = 256,
     shards: int = 64,
@@ -40,6 +40,7 @@ def order(
     block_strategy: str = "balanced",
     frozen: ArrayLike | None = None,
     targets: Targets | None = None,
+    coordinates: ArrayLike | None = None,
 ) -> Order:
     """Permutation of the M items, int64 (M,): output position -> item.
 
@@ -51,8 +52,8 @@ def order(
     weights: (G,), > 0, the importance of each group in squared units of its counts; equal by default. For `balanced`
         and `f3`.
     seed: >= 0, of every random choice.
-    within_cluster: "original", "length-asc", "length-desc" or "length-riffle" (shortest, longest, second shortest,
-        ...): how `round_robin`, `stratified` and `token_deficit` queue the items of one label.
+    within_cluster: "random", "original", "length-asc", "length-desc" or "length-riffle" (shortest, longest, second
+        shortest, ...): how `round_robin`, `stratified` and `token_deficit` queue the items of one label.
     sequence_length: tokens a bin, for `bin_packing`.
     batch, block_strategy: items a block, and the strategy whose order is cut into blocks, for `block_shuffle`.
     shards, buffer: contiguous parts and items held, for the shuffles that large corpora get: `within_shard`,
@@ -61,8 +62,12 @@ def order(
     frozen: int (F,), items consumed already, in their order: the result begins with them, and `balanced`, `f1`, `f2`
         and `f3` order the rest against the totals so far, so that the whole history nears the target.
     targets: a mix that moves with progress, for `balanced`, `f1`, `f2` and `f3`; by default the whole's own mix.
+    coordinates: numbers (M, D), signed, such as an item's mean vector times its tokens: every prefix is to have its
+        part of their sum, by token. A coordinate counts like a trait value of weight 1 in the unit of `counts`: scale
+        it to weigh more or less. For `balanced` and `f3`.
 
-    The same arguments give the same bytes. M = 0 gives an empty array.
+    Items that are equal to a strategy come in random order. The same arguments give the same bytes. M = 0 gives an
+    empty array.
 
     Raises:
         InputError: an argument cannot be used.
@@ -82,6 +87,7 @@ def order(
         block_strategy=block_strategy,
         frozen=frozen,
         targets=targets,
+        coordinates=coordinates,
     )
     if not task.rest.size:
         return task.frozen

@@ -17,10 +17,11 @@ from dagster_divorder.errors import InputError
 if TYPE_CHECKING:
     from scipy.sparse import csr_array, csr_matrix
 
-WITHIN_CLUSTER = ("original", "length-asc", "length-desc", "length-riffle")
+WITHIN_CLUSTER = ("random", "original", "length-asc", "length-desc", "length-riffle")
 BLOCK_STRATEGIES = tuple(name for name in STRATEGIES if name != "block_shuffle")
 # Sums of two totals and their signed differences stay inside int64.
 LARGEST_TOTAL = 2**62
+LARGEST_COORDINATE = 1e30
 # Squares of totals, weighted, stay far inside float64, and none is lost beside another.
 WEIGHTS = (1e-9, 1e9)
 
@@ -31,7 +32,7 @@ def make_problem(
     *,
     weights: Sequence[float] | NDArray[Any] | None = None,
     seed: int = 0,
-    within_cluster: str = "original",
+    within_cluster: str = "random",
     sequence_length: int | None = None,
     batch: int = 256,
     shards: int = 64,
@@ -39,6 +40,7 @@ def make_problem(
     f2_lambda: float = 1.0,
     block_strategy: str = "balanced",
     targets: Targets | None = None,
+    coordinates: ArrayLike | None = None,
 ) -> Problem:
     """Check the arguments of `order`, which have the same defaults there, and put them into a `Problem`.
 
@@ -47,13 +49,15 @@ def make_problem(
     """
     indptr, indices, data = item_rows(counts)
     group_of = group_numbers(groups, counts.shape[1])
-    nothing = Totals(values=np.zeros(len(group_of)), items=0, norms=0.0)
+    given = _coordinates(coordinates, len(indptr) - 1)
+    nothing = Totals(values=np.zeros(len(group_of)), items=0, norms=0.0, dense=np.zeros(given.shape[1]))
     problem = Problem(
         indptr=indptr,
         indices=indices,
         data=data,
         groups=group_of,
         weights=_weights(weights, int(group_of.max()) + 1 if group_of.size else 1),
+        dense=given,
         seed=_whole("seed", seed, 0),
         within_cluster=one_of("within_cluster", within_cluster, WITHIN_CLUSTER),
         sequence_length=None if sequence_length is None else _whole("sequence_length", sequence_length, 1),
@@ -66,6 +70,8 @@ def make_problem(
         placed=nothing,
         whole=nothing,
     )
+    if given.shape[1]:
+        problem = problem.centred_anew(nothing.dense)
     return replace(problem, whole=problem.totals())
 
 
@@ -163,6 +169,22 @@ def _weights(weights: Sequence[float] | NDArray[Any] | None, groups: int) -> NDA
         raise InputError(
             f"the weight of group {wrong[0]} is {array[wrong[0]]}; expected a number from {least:g} to {most:g}: "
             "leave a group's columns out of counts to ignore it"
+        )
+    return array
+
+
+def _coordinates(coordinates: ArrayLike | None, items: int) -> NDArray[Any]:
+    if coordinates is None:
+        return np.zeros((items, 0), np.float32)
+    array = np.asarray(coordinates)
+    if array.ndim != 2 or len(array) != items or array.dtype.kind not in "biuf":
+        raise InputError(
+            f"coordinates is {array.dtype} of shape {array.shape}; expected numbers ({items}, D), a row for each item"
+        )
+    if array.size and not np.abs([array.min(), array.max()]).max() <= LARGEST_COORDINATE:
+        raise InputError(
+            f"coordinates runs from {array.min()} to {array.max()}; expected finite numbers from "
+            f"-{LARGEST_COORDINATE:g} to {LARGEST_COORDINATE:g}"
         )
     return array
 

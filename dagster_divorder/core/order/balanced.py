@@ -67,6 +67,12 @@ OF_A_KIND = 8
 kinds, batches of 131,072 tokens: 1024 candidates stray 450 tokens in the mean and take 2.9 s, 1680 350 and 3.4 s,
 16,384 93 and 30 s."""
 
+DIMS = 8.0
+"""Dense coordinates that cost a step as much as the entries that meet in a candidate."""
+
+LEAST_DENSE_POOL = 512
+"""LEAST_POOL where items have dense coordinates."""
+
 LEAST_POOL = 1024
 """Candidates for items of very unequal length. A pool that holds a large share of such items can put off those it does
 not like: documents of the mixture corpus (64,384, design effect 80) 98,900 tokens with 1024, 113,700 with 4096."""
@@ -93,8 +99,8 @@ def _from_both_ends(problem: Problem) -> Order:
     from dagster_divorder.core.kernels.order_balance import sign_pass
     from dagster_divorder.core.kernels.order_greedy import best_of_pool, classes_of, totals_of
 
-    pace, _ = _pace(problem)
-    rows = problem.rows(pace)
+    problem = _paced(problem)
+    rows = problem.rows()
     classes = classes_of(rows, problem.placed.values, problem.whole.values)
     path = straight_path(problem)
     pool, own = _pool_and_own(problem)
@@ -105,15 +111,15 @@ def _from_both_ends(problem: Problem) -> Order:
     def lay(half: Order) -> tuple[Order, int]:
         half = _passes(half, rows, path.share[0], PASSES - 1)
         steps = max(len(half) - pool, min(1, len(half)))
-        nothing = np.zeros(len(problem.groups))
+        nothing = np.zeros(len(problem.groups)), np.zeros(rows.dense.shape[1])
         # The first item is the stream's, so that every seed has an order of its own however few the items are.
-        return best_of_pool(half, rows, path, classes, nothing, 0.0, pool, own, 1, steps), steps
+        return best_of_pool(half, rows, path, classes, *nothing, pool, own, 1, steps), steps
 
     with ThreadPoolExecutor(2) as threads:
         (front, n_front), (back, n_back) = threads.map(lay, (halved[:middle], halved[middle:]))
     left = np.concatenate([front[n_front:], back[n_back:]])
     placed = totals_of(front[:n_front], rows)
-    ahead = float(pace[front[:n_front]].sum()) if pace.size else 0.0
+    ahead = rows.dense[front[:n_front]].sum(axis=0, dtype=np.float64)
     # Nothing comes after the gap, so there is less to lose by putting off.
     between = best_of_pool(
         left, rows, path, classes, placed, ahead, len(left), 0.5 * (1.0 + own), 0, len(left)
@@ -125,8 +131,8 @@ def _along(problem: Problem) -> Order:
     from dagster_divorder.core.kernels.order_greedy import best_of_pool, classes_of, totals_of
     from dagster_divorder.core.kernels.order_items import deal
 
-    pace, ahead = _pace(problem)
-    rows = problem.rows(pace)
+    problem = _paced(problem)
+    rows = problem.rows()
     classes = classes_of(rows, problem.placed.values, problem.whole.values)
     path = path_back(problem)
     pool, own = _pool_and_own(problem)
@@ -136,7 +142,7 @@ def _along(problem: Problem) -> Order:
     points = reached_at(path, problem.groups, np.linspace(begin, end, segments + 1))
     wanted = np.diff(points, axis=0)
     stream = np.random.default_rng(problem.seed).permutation(problem.items)
-    segment = deal(stream, *rows[:5], np.ascontiguousarray(wanted.T))
+    segment = deal(stream, *rows, np.ascontiguousarray(wanted.T))
     parts = []
     for part in range(segments):
         items = stream[segment == part]
@@ -147,7 +153,7 @@ def _along(problem: Problem) -> Order:
         path,
         classes,
         problem.placed.values,
-        ahead,
+        problem.placed.dense,
         pool,
         own,
         1,
@@ -165,14 +171,14 @@ def _passes(stream: Order, rows: Rows, shares: NDArray[np.float64], passes: int)
     return stream
 
 
-def _pace(problem: Problem) -> tuple[NDArray[np.float64], float]:
-    """(Tokens beyond the mean item's, float64 (M,), or (0,) if no item has any; their sum over what is placed)."""
+def _paced(problem: Problem) -> Problem:
+    """With the tokens beyond the mean item's as one more coordinate, unless no item has any."""
     first = problem.groups == 0
     mean = problem.whole.values[first].sum() / problem.whole.items
     scale = math.sqrt(PACE * problem.weights[0])
     pace = (problem.sizes - mean) * scale
     ahead = (problem.placed.values[first].sum() - problem.placed.items * mean) * scale
-    return (pace if pace.any() else np.zeros(0)), float(ahead)
+    return problem.with_coordinate(pace, float(ahead)) if pace.any() else problem
 
 
 def _pool_and_own(problem: Problem) -> tuple[int, float]:
@@ -190,5 +196,10 @@ def _pool_and_own(problem: Problem) -> tuple[int, float]:
     kinds = len(
         np.unique(np.bincount(np.arange(sample.items).repeat(np.diff(sample.indptr)), weights=number))
     )
+    dims = problem.dense.shape[1]
+    if dims > 1:
+        # No two items are alike, and a step costs the coordinates of every candidate.
+        pool = max(LEAST_DENSE_POOL, round(POOL / (effect * met * (1.0 + dims / DIMS))))
+        return pool, 1.0 - (1.0 - OWN) / effect
     pool = min(round(POOL / (effect * met)), OF_A_KIND * kinds)
     return max(LEAST_POOL, pool), 1.0 - (1.0 - OWN) / effect

@@ -1,7 +1,7 @@
 """bin_packing: items into bins of `sequence_length` tokens, largest first, each bin preferring labels it lacks.
 
 An empty bin takes the largest remaining item; an open one the largest that fits among the labels it lacks, else the
-largest that fits at all, else it is closed. An item longer than a bin gets one of its own. Of equal lengths the first
+largest that fits at all, else it is closed. An item longer than a bin gets one of its own. Of equal lengths a random
 item goes. Bins are concatenated as they close.
 Guarantee: no item up to a bin long crosses a bin's edge, if bins are padded; first-fit-decreasing-like fill.
 Cost: O(M (K + log M)) time, O(M) memory. Source: the first seed's baseline.
@@ -19,4 +19,5 @@ def place(problem: Problem) -> Order:
 
     if problem.sequence_length is None:
         raise InputError("strategy 'bin_packing' got no sequence_length; expected the tokens a bin holds")
-    return largest_that_fits(*runs(problem), problem.sequence_length)
+    sorted_items, shuffle = runs(problem)
+    return shuffle[largest_that_fits(*sorted_items, problem.sequence_length)]

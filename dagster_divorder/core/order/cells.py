@@ -66,5 +66,8 @@ def order_in_cells(
 def alone(problem: Problem, items: NDArray[np.int64]) -> Problem:
     """The problem of ordering some of the items by their own mix, as if there were no others."""
     part = problem.part(items)
-    nothing = Totals(values=np.zeros(len(problem.groups)), items=0, norms=0.0)
-    return replace(part, placed=nothing, whole=part.totals(), targets=None)
+    nothing = np.zeros(part.dense.shape[1])
+    part = replace(
+        part, placed=Totals(values=np.zeros(len(problem.groups)), items=0, norms=0.0, dense=nothing)
+    ).centred_anew(nothing)
+    return replace(part, whole=part.totals(), targets=None)

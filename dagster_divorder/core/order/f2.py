@@ -1,6 +1,6 @@
 """f2: `f1` plus a term that keeps the items' norms in pace, exact.
 
-    argmin over s of f1(s) + lambda ((N + |c_s|) - nu (S + l_s))^2,    of equal ones the first item,
+    argmin over s of f1(s) + lambda ((N + |c_s|) - nu (S + l_s))^2,    of equal ones a random item,
 
 with |c_s| the L2 norm of the item's row in group 0, N the sum of the norms placed so far and nu the sum of all norms
 by token.
@@ -28,4 +28,4 @@ def place(problem: Problem) -> Order:
     weight = math.sqrt(problem.f2_lambda)
     pace = weight * (first.norms - norm_by_token * first.sizes)
     ahead = weight * (first.placed.norms - norm_by_token * placed)
-    return exact(first, first.rows()._replace(pace=np.asarray(pace, np.float64)), ahead)
+    return exact(first.with_coordinate(np.asarray(pace, np.float64), float(ahead)))

@@ -1,6 +1,6 @@
 """f3: the second seed's objective over several traits, exact. Among all remaining items the next one is
 
-    argmin over s of sum_g w_g sum_{j in g} ((T_j + c_sj) - tau_j (S_g + l_sg))^2,    of equal ones the first item,
+    argmin over s of sum_g w_g sum_{j in g} ((T_j + c_sj) - tau_j (S_g + l_sg))^2,    of equal ones a random item,
 
 with T_j the tokens of trait value j placed so far, S_g all that group g has, tau_j the value's share of its group. The
 seed's case is two groups, clusters and a histogram of document lengths, w_1 its lambda.
@@ -16,4 +16,4 @@ from dagster_divorder.core.order.problem import Order, Problem
 
 
 def place(problem: Problem) -> Order:
-    return exact(problem, problem.rows())
+    return exact(problem)

@@ -12,13 +12,16 @@ from dagster_divorder.core.order.problem import Problem
 def queues(problem: Problem) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(items int64 (M,), starts int64 (K+1,)): items[starts[k]:starts[k+1]] is label k's queue, by `within_cluster`.
 
-    Items of equal length keep their order; "length-desc" is "length-asc" backwards (as in the first seed).
+    Items of equal length come at random; "length-desc" is "length-asc" backwards (as in the first seed).
     """
     labels = problem.labels
+    shuffle = np.random.default_rng(problem.seed).permutation(problem.items)
     starts = np.concatenate([[0], np.cumsum(np.bincount(labels))])
     if problem.within_cluster == "original":
         return np.argsort(labels, kind="stable"), starts
-    items = np.lexsort((problem.lengths, labels))
+    if problem.within_cluster == "random":
+        return shuffle[np.argsort(labels[shuffle], kind="stable")], starts
+    items = shuffle[np.lexsort((problem.lengths[shuffle], labels[shuffle]))]
     if problem.within_cluster == "length-asc":
         return items, starts
     sizes = np.diff(starts).repeat(np.diff(starts))

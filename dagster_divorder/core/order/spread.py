@@ -198,14 +198,16 @@ def _beside(problem: Problem, items: NDArray[np.int64]) -> Problem:
     ended = begun + vector(own)
 
     def totals(vector: NDArray[np.float64]) -> Totals:
-        return Totals(values=vector[:-2], items=round(vector[-2]), norms=float(vector[-1]))
+        dense = placed.dense
+        return Totals(values=vector[:-2], items=round(vector[-2]), norms=float(vector[-1]), dense=dense)
 
     targets = problem.targets
     if targets is not None:
         # A table with shares of 0 may leave no way to place these items, although it does for all.
         shares = (1.0 - LEAST) * targets.shares + LEAST * share(vector(own), by_group(own))[:-2]
         targets = replace(targets, shares=shares)
-    return replace(part, placed=totals(begun), whole=totals(ended), targets=targets)
+    beside = replace(part, placed=totals(begun), whole=totals(ended), targets=targets)
+    return beside.centred_anew(placed.dense)
 
 
 @dataclass(frozen=True)

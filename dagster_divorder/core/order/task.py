@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array, csr_matrix
 
 
+EVEN_NORMS = frozenset({"balanced", "block_shuffle"})
+"""Strategies that also balance how far items stray from the mix by themselves. f1, f2 and f3 are as their source has
+them."""
+
+
 class Task(NamedTuple):
     """problem: of all items; strategy, place: its name and function; frozen int64 (F,): consumed already; rest int64
     (M - F,): to order, rising."""
@@ -48,6 +53,8 @@ def make_task(
     problem = make_problem(counts, groups, **options)
     if problem.targets is not None:
         check_targets(problem.targets, problem.groups)
+    if strategy in EVEN_NORMS:
+        problem = problem.with_norms()
     if problem.items and not len(problem.groups):
         raise InputError(
             f"counts has no column for its {problem.items} items; expected at least one trait value"

@@ -1,6 +1,6 @@
 """token_share_greedy: the second seed's idea 1, to the letter. Among all remaining items the next one is
 
-    argmin over d of |(T_c + l_d) - tau_c (S + l_d)|,    c = label of d, l_d = its tokens, of equal ones the first item,
+    argmin over d of |(T_c + l_d) - tau_c (S + l_d)|,    c = label of d, l_d = its tokens, of equal ones a random item,
 
 with T_c the tokens of label c placed so far, S all tokens placed, tau_c the label's share of all tokens.
 Guarantee: exact; compared as whole numbers of 128 bits (times the total), so no rounding decides a tie.
@@ -18,4 +18,5 @@ from dagster_divorder.core.order.runs import runs
 def place(problem: Problem) -> Order:
     from dagster_divorder.core.kernels.order_token_share import nearest_to_share
 
-    return nearest_to_share(*runs(problem))
+    sorted_items, shuffle = runs(problem)
+    return shuffle[nearest_to_share(*sorted_items)]

@@ -144,7 +144,7 @@ def bars(of: Ordered) -> Coloured:
     trained = _in_sequences(of, shown.codes, shown.count, columns)
     mixes.append(view.Bar("Curated sequences, as a trainer reads them", trained))
     return Coloured(
-        view.section(mixes, total, shown.others),
+        view.section(mixes, total, shown.others, keeps="cluster" not in of.run.settings.order.targets),
         shown,
         view.colours_of(mixes[0].mix),
         view.small_picture(mixes[0].mix, trained),
@@ -190,7 +190,8 @@ def categories(of: Ordered) -> Section | None:
         kept = [names[value] for value in shown.values.tolist()]
         kept += [f"{shown.others:,} other values"] * bool(shown.others)
         tables.append(_strips(of, field, kept, shown))
-    return section(tables) if tables else None
+    moving = [trait for trait in of.run.settings.order.targets if trait in of.categories]
+    return section(tables, moving) if tables else None
 
 
 def lengths(of: Ordered) -> Section:

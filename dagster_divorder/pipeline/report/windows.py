@@ -39,7 +39,8 @@ def worst_windows(of: Ordered, batches: dict[str, dict[str, Any]]) -> Section | 
     still = [trait for trait in order.traits if trait not in order.targets][:TRAITS]
     windows = [_worst_batch(of, trait, batches[trait]) for trait in still if not batches[trait]["partial"]]
     runs = np.diff(of.packed.indptr)
-    return section(windows, _worst_sequences(of), int((runs == 1).sum()), len(of.packed))
+    alone = int((runs == 1).sum())
+    return section(windows, _worst_sequences(of), alone, len(of.packed), list(order.targets))
 
 
 def _worst_batch(of: Ordered, trait: str, batch: dict[str, Any]) -> Window:

@@ -10,9 +10,10 @@ from dagster_divorder.pipeline.verify import Finding
 
 def look(run: Run) -> Finding:
     found = verdicts(run.settings)
+    said = "\n".join(f"- {line}" for line in run.receipt("diversity_metrics").report["findings"])
     return Finding(
         passed=found["sequences"].passed,
-        text=f"{found['sequences'].text()}\n\nThe curated documents alone. {found['curated'].text()}",
+        text=f"{found['sequences'].text()}\n\nThe curated documents alone. {found['curated'].text()}\n\n{said}",
         remedy=remedy(run.settings),
         figures={
             name: [vars(comparison) for comparison in verdict.comparisons] for name, verdict in found.items()

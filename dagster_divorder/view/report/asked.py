@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dagster_divorder.settings import Settings
 from dagster_divorder.view.report.html import fill
 from dagster_divorder.view.report.section import Section
-from dagster_divorder.view.report.words import listed, number
+from dagster_divorder.view.report.words import clip, listed, number, percent
 
 FILES = 5
 """Input files that are named."""
+
+NAME = 40
+"""Characters of a value's name."""
 
 _ASKED = """\
 <dl class="asked">
@@ -81,13 +85,29 @@ def _topics(settings: Settings, space: str, k: int) -> str:
 
 def _mix(settings: Settings) -> str:
     order = settings.order
-    traits = listed([f"{trait} (weight {weight:g})" for trait, weight in order.traits.items()])
-    words = f"every window shall carry the corpus’s own mix of {traits}"
+    still = [
+        f"{trait} (weight {weight:g})" for trait, weight in order.traits.items() if trait not in order.targets
+    ]
+    words = [f"every window shall carry the corpus’s own mix of {listed(still)}"] if still else []
+    words += [
+        f"the mix of {trait} (weight {order.traits[trait]:g}) moves with progress: {_moves(table)}, as far as the "
+        "corpus has the tokens"
+        for trait, table in order.targets.items()
+    ]
     if "length" in order.traits:
-        words += f"; lengths in up to {number(order.length_bins)} bins"
-    if order.targets:
-        words += f"; the mix of {listed(list(order.targets))} moves with progress through the tokens"
-    return words
+        words.append(f"lengths in up to {number(order.length_bins)} bins")
+    return "; ".join(words)
+
+
+def _moves(table: Mapping[str, Sequence[float]]) -> str:
+    """The shares that are asked for: `web 80 %, 40 % at 0 %, 100 % of the tokens`."""
+    at = ", ".join(percent(progress) for progress in table["progress"])
+    shares = [
+        f"{clip(value, NAME)} {', '.join(percent(share) for share in column)}"
+        for value, column in table.items()
+        if value != "progress"
+    ]
+    return f"{'; '.join(shares)} at {at} of the tokens"
 
 
 def _documents(settings: Settings) -> str:

@@ -22,7 +22,7 @@ _BARS = """\
 <div class="bar">
 <h3>{{ order.name }}</h3>
 <img class="mix" src="{{ order.picture }}" alt="{{ order.alt }}">
-<img class="whole" src="{{ corpus }}" alt="The corpus’s own mix, which every column should resemble.">
+<img class="whole" src="{{ corpus }}" alt="The corpus’s own mix{{ resembled }}.">
 </div>
 {% endfor %}
 <div class="axis" aria-hidden="true">
@@ -62,8 +62,9 @@ def colours_of(original: NDArray[np.floating]) -> NDArray[np.float64]:
     return colours
 
 
-def section(bars: list[Bar], tokens: int, others: int) -> Section:
-    """bars: the original order first. others: clusters that share the last value, 0 for none."""
+def section(bars: list[Bar], tokens: int, others: int, *, keeps: bool = True) -> Section:
+    """bars: the original order first. others: clusters that share the last value, 0 for none. keeps: whether the mix of
+    clusters is to stay."""
     ranked = stacking(bars[0].mix)
     colours = cluster_colours(len(ranked))
     whole = bars[0].mix.mean(axis=0, dtype=np.float64)[np.newaxis, ranked]
@@ -75,6 +76,7 @@ def section(bars: list[Bar], tokens: int, others: int) -> Section:
         _BARS,
         orders=orders,
         corpus=bar(whole, colours, ROWS),
+        resembled=", which every column should resemble" if keeps else "",
         width=number(tokens / len(bars[0].mix)),
         folded=f"; {others:,} small clusters are one colour" if others else "",
     )

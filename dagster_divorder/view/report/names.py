@@ -36,6 +36,6 @@ _LEGEND = """\
 """
 
 
-def legend(*names: str) -> Markup:
-    """A legend of some orders, above their chart."""
-    return fill(_LEGEND, series=[SERIES[name] for name in names])
+def legend(*series: str | Series) -> Markup:
+    """A legend of some lines, orders by name, above their chart."""
+    return fill(_LEGEND, series=[SERIES[of] if isinstance(of, str) else of for of in series])

@@ -9,17 +9,19 @@ import numpy as np
 from dagster_divorder.view.report.chart import COLOURS, chart, panel, position_axis
 from dagster_divorder.view.report.names import SERIES, legend
 from dagster_divorder.view.report.section import Section
-from dagster_divorder.view.report.words import number, short, times
+from dagster_divorder.view.report.words import listed, number, short, times
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matplotlib.figure import Figure
 
 POINTS = 300
 """Of a curve, at most."""
 
 
-def section(metrics: dict[str, dict[str, Any]]) -> Section:
-    """metrics: by order; see `pipeline.diversity_metrics.load_metrics`."""
+def section(metrics: dict[str, dict[str, Any]], moving: Sequence[str] = ()) -> Section:
+    """metrics: by order; see `pipeline.diversity_metrics.load_metrics`. moving: traits with targets that move."""
     orders = [name for name in SERIES if name in metrics and any(metrics[name]["prefix"]["l2"])]
 
     def draw(figure: Figure, wide: bool) -> None:
@@ -58,9 +60,13 @@ def section(metrics: dict[str, dict[str, Any]]) -> Section:
     ours, shuffled = (metrics[name]["prefix"]["mean"] for name in ("sequences", "sequences_random"))
     return Section(
         "prefix",
-        "Nothing piles up",
-        "The tokens seen so far, held against the corpus’s mix at every point of training: any window is the "
-        f"difference of two such prefixes. Curated sequences stray {number(ours)} tokens on average, "
+        "Up to any point",
+        f"The tokens seen so far, held against the corpus’s mix{_moving(moving)} at every point of training: any "
+        f"window is the difference of two such prefixes. Curated sequences stray {number(ours)} tokens on average, "
         f"shuffled ones {number(shuffled)}: {times(ours, shuffled)}.",
         body,
     )
+
+
+def _moving(traits: Sequence[str]) -> str:
+    return f" (for {listed(list(traits))}: what can be had of the targets)" if traits else ""

@@ -12,7 +12,7 @@ from dagster_divorder.view.report.html import Markup, fill
 from dagster_divorder.view.report.picture import CURATED, ORIGINAL, strip
 from dagster_divorder.view.report.section import Section
 from dagster_divorder.view.report.table import Column, table
-from dagster_divorder.view.report.words import clip, percent, percent_fixed
+from dagster_divorder.view.report.words import clip, listed, percent, percent_fixed
 
 NAME = 60
 """Characters of a value's name."""
@@ -34,8 +34,8 @@ class Strips:
     curated: NDArray[np.float32]
 
 
-def section(traits: Sequence[Strips]) -> Section:
-    """A table a trait."""
+def section(traits: Sequence[Strips], moving: Sequence[str] = ()) -> Section:
+    """A table a trait. moving: those whose mix is to move."""
     tables = [
         table(
             f"{of.trait}: share of the tokens at each position, from the first token (left) to the last (right)",
@@ -50,10 +50,14 @@ def section(traits: Sequence[Strips]) -> Section:
     return Section(
         "sources",
         "Where every source lies" if len(traits) == 1 else "Where every value lies",
-        "The darker, the more of the tokens there: before, a source is one block; after, it is everywhere in the same "
-        "strength.",
+        "The darker, the more of the tokens there: before, a source is often one block; after, one that is balanced is "
+        f"everywhere in the same strength{_but(moving)}.",
         Markup("").join(tables),
     )
+
+
+def _but(moving: Sequence[str]) -> str:
+    return f", but for {listed(list(moving))}, whose mix is to move" if moving else ""
 
 
 STRIP_COLUMNS = [Column("original order", text=True), Column("curated order", text=True)]

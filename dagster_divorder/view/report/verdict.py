@@ -65,9 +65,9 @@ def sentences(judgement: Judgement) -> tuple[str, str]:
     """The verdict: what is claimed, and the figure that shows it (or what to do)."""
     verdict, metrics = judgement.sequences, judgement.metrics
     if not judgement.compared:
-        skipped = "; ".join(verdict.skipped) or "no trait keeps still"
         return (
-            f"Whether this order beats shuffling cannot be told: nothing could be compared ({skipped}).",
+            "Whether this order beats shuffling cannot be told: nothing could be compared "
+            f"({'; '.join(verdict.skipped)}).",
             f"Its sequences hold {number(metrics['sequences']['split']['mean'])} distinct clusters on average, "
             f"against {number(metrics['sequences_random']['split']['mean'])} after shuffling.",
         )
@@ -79,22 +79,25 @@ def sentences(judgement: Judgement) -> tuple[str, str]:
             f"This order does not beat shuffling in {listed(failed)}.",
             f"What to do: {judgement.remedy}.",
         )
-    claim = "This order keeps the windows of training at the corpus’s own mix better than shuffling does."
+    still, moving = verdict.traits(moving=False), verdict.traits(moving=True)
+    kept = [f"the corpus’s own mix{f' of {listed(still)}' if moving else ''}"] if still else []
+    kept += [f"the mix that can be had of the targets for {listed(moving)}"] if moving else []
+    claim = f"This order keeps the windows of training at {' and at '.join(kept)} better than shuffling does."
     before, shuffled, ours = (metrics[name] for name in ("original", "sequences_random", "sequences"))
-    compared = [c.trait for c in verdict.comparisons]
-    trait = "cluster" if "cluster" in compared else compared[0]
+    trait = "cluster" if "cluster" in still else (still or moving)[0]
+    whose = "what can be had of its targets" if trait in moving else "the corpus’s"
     if any(c.window == "batch" for c in verdict.comparisons):
         worst = [points(of["windows"]["batch"][trait]["worst"]) for of in (ours, shuffled, before)]
         return claim, (
-            f"Wherever a batch of {ours['batch']:,} sequences starts, no {trait}’s share strays from the "
-            f"corpus’s by more than {worst[0]} percentage points, against {worst[1]} after shuffling and "
+            f"Wherever a batch of {ours['batch']:,} sequences starts, no {trait}’s share strays from "
+            f"{whose} by more than {worst[0]} percentage points, against {worst[1]} after shuffling and "
             f"{worst[2]} in the original order."
         )
     mean = [points(of["windows"]["sequence"][trait]["mean"]) for of in (ours, shuffled, before)]
     return claim, (
         f"In a sequence of {ours['sequence_length']:,} tokens the {trait} that strays most is {mean[0]} "
-        f"percentage points off on average, against {mean[1]} after shuffling and {mean[2]} in the original "
-        "order; there are too few batches to compare."
+        f"percentage points off {'its targets ' if trait in moving else ''}on average, against {mean[1]} after "
+        f"shuffling and {mean[2]} in the original order; there are too few batches to compare."
     )
 
 
@@ -109,11 +112,13 @@ def section(judgement: Judgement) -> Markup:
         stamp=stamp if judgement.compared else "Too small to tell",
         claim=claim,
         because=because,
-        tiles=_tiles(judgement.metrics),
+        tiles=_tiles(judgement.metrics, judgement.sequences.traits(moving=True)),
     )
 
 
-def _tiles(metrics: dict[str, dict[str, Any]]) -> list[_Tile]:
+def _tiles(metrics: dict[str, dict[str, Any]], moving: list[str]) -> list[_Tile]:
+    """moving: traits whose mix moves, which have a tile each."""
+
     def tile(what: str, unit: str, value: Any, shown: Any = number) -> _Tile:
         return _Tile(
             what,
@@ -135,6 +140,15 @@ def _tiles(metrics: dict[str, dict[str, Any]]) -> list[_Tile]:
                 "% of its tokens would have to change",
                 lambda of: of["windows"]["batch"]["cluster"]["mean_tv"],
                 points,
+            ),
+            *(
+                tile(
+                    "In the worst batch",
+                    f"percentage points off what can be had of the targets for {trait}",
+                    lambda of, trait=trait: of["windows"]["batch"][trait]["worst"],
+                    points,
+                )
+                for trait in moving
             ),
         ]
     tiles.append(

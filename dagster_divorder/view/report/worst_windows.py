@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dagster_divorder.view.report.html import Markup, fill
 from dagster_divorder.view.report.section import Section
 from dagster_divorder.view.report.table import Column, table
-from dagster_divorder.view.report.words import number, percent
+from dagster_divorder.view.report.words import listed, number, percent
 
 _WINDOW = """\
 <article class="window">
@@ -67,8 +67,11 @@ class OneSided:
     largest: Shown
 
 
-def section(windows: Sequence[Window], sequences: Sequence[OneSided], alone: int, of: int) -> Section:
-    """alone: sequences that hold one document only, of how many."""
+def section(
+    windows: Sequence[Window], sequences: Sequence[OneSided], alone: int, of: int, moving: Sequence[str] = ()
+) -> Section:
+    """alone: sequences that hold one document only, of how many. moving: traits whose mix is to move; their batches are
+    not among the windows."""
     parts = [fill(_WINDOW, window=window) for window in windows]
     rows = [
         (
@@ -85,9 +88,13 @@ def section(windows: Sequence[Window], sequences: Sequence[OneSided], alone: int
     return Section(
         "worst",
         "The worst windows",
-        "Where this order strays most, and the documents that make it so.",
+        f"Where this order strays most from the corpus’s own mix, and the documents that make it so{_but(moving)}.",
         Markup("").join(parts),
     )
+
+
+def _but(moving: Sequence[str]) -> str:
+    return f"; {listed(list(moving))}, whose mix is to move, has no worst batch here" if moving else ""
 
 
 def _note(alone: int, of: int) -> str:

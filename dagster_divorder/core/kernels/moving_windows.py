@@ -1,0 +1,83 @@
+"""Windows held against a mix that moves: the hot loop of `core.metrics.moving`.
+
+Letters: N documents in order, J trait values, K straight pieces of the mix, P windows.
+
+Algebra. Up to token t the mix wants of value j, with k the last segment that begins at or before t and x = t - at_k,
+
+    X_j(t) = reached_kj + x (share_kj + x drift_kj / 2)
+
+so of the window [a, b) it wants the share (X_j(b) - X_j(a)) / (b - a), and has n_j(a, b) / (b - a).
+
+Guarantee: counts n_j are int64; equal to the twin in `reference_metrics.py`.
+Cost: O(N + P J) time, since every share of a mix that moves is another one in every window; O(J) memory beside the
+result. One thread.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Mix(NamedTuple):
+    """Shares that are linear between points of a stream. Segment k holds from token at[k] on (float64 (K,), rising):
+    reached, share, drift float64 (K, J), the tokens wanted before it, the share there, and its rise a token."""
+
+    at: Floats
+    reached: Floats
+    share: Floats
+    drift: Floats
+
+
+@njit(cache=True, nogil=True)
+def moving_deviations(
+    tokens: Ints, codes: NDArray[np.int32], mix: Mix, starts: Ints, ends: Ints
+) -> tuple[Floats, Floats, Floats]:
+    """worst, tv, l2: float64 (P,) each, of the windows [starts[i], ends[i]).
+
+    tokens int64 (N,) in order, codes int32 (N,) in [0, J); starts, ends int64 (P,), neither falls, starts[i] < ends[i].
+    With the gap g_j of the module's two shares: worst = max_j |g_j|, tv = 1/2 sum_j |g_j|, l2^2 = sum_j g_j^2.
+    """
+    windows = starts.shape[0]
+    worst = np.empty(windows, np.float64)
+    tv = np.empty(windows, np.float64)
+    l2 = np.empty(windows, np.float64)
+    inside = np.zeros(mix.share.shape[1], np.int64)
+    # Of both ends of the window: the document they are in, the token it ends before, and the segment of the mix.
+    document = np.zeros(2, np.int64)
+    after = np.zeros(2, np.int64)
+    segment = np.zeros(2, np.int64)
+    position = np.zeros(2, np.int64)
+    after[:] = tokens[0] if tokens.shape[0] else 0
+    for i in range(windows):
+        for side in range(2):
+            goal = starts[i] if side == 0 else ends[i]
+            sign = -1 if side == 0 else 1
+            while position[side] < goal:
+                stop = min(goal, after[side])
+                inside[codes[document[side]]] += sign * (stop - position[side])
+                position[side] = stop
+                if stop == after[side] and document[side] + 1 < tokens.shape[0]:
+                    document[side] += 1
+                    after[side] += tokens[document[side]]
+            while segment[side] + 1 < mix.at.shape[0] and mix.at[segment[side] + 1] <= goal:
+                segment[side] += 1
+        size = ends[i] - starts[i]
+        a, b = segment[0], segment[1]
+        x, y = starts[i] - mix.at[a], ends[i] - mix.at[b]
+        most, total, square = 0.0, 0.0, 0.0
+        for j in range(inside.shape[0]):
+            wanted = mix.reached[b, j] + y * (mix.share[b, j] + 0.5 * y * mix.drift[b, j])
+            wanted -= mix.reached[a, j] + x * (mix.share[a, j] + 0.5 * x * mix.drift[a, j])
+            gap = abs(inside[j] - wanted)
+            most = max(most, gap)
+            total += gap
+            square += gap * gap
+        worst[i] = most / size
+        tv[i] = total / 2 / size
+        l2[i] = np.sqrt(square) / size
+    return worst, tv, l2

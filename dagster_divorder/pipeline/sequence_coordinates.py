@@ -1,0 +1,50 @@
+"""What an order of sequences balances beside the traits: mean vectors (`sequence.vectors`), documents a sequence."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dagster_divorder.core.items import Items
+from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.packing.coordinates import add_directions, random_axes, sequence_coordinates
+from dagster_divorder.core.pca import Pca, project
+from dagster_divorder.engine.local import count_workers
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.space import chosen_space
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.view import offsets
+
+BALANCING = ("balanced", "block_shuffle", "f3")
+"""Strategies that take coordinates."""
+
+
+def are_balanced(settings: Settings) -> bool:
+    """Whether the order of sequences looks at their vectors."""
+    return settings.sequence.vectors > 0 and settings.sequence.strategy in BALANCING
+
+
+def load_coordinates(run: Run, items: Items, packed: PackedSequences) -> np.ndarray:
+    """float32 (S, C + 1) for `core.order.order`, of all sequences of the plan."""
+    return sequence_coordinates(items, packed, _vector_sums(run, packed))
+
+
+def _vector_sums(run: Run, packed: PackedSequences) -> np.ndarray:
+    """int64 (S, C): the vectors of the sequences along random axes; fragment by fragment."""
+    view, space = load_view(run), chosen_space(run)
+    row = view.document_row[packed.document]
+    by_row = np.argsort(row, kind="stable")
+    start = offsets(view.documents)
+    cuts = np.searchsorted(row[by_row], start)
+    sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
+    sums, axes = np.zeros((len(packed), 0), np.int64), None
+    for at, (_, vectors) in enumerate(space.each(view.documents)):
+        if axes is None:
+            dims = vectors.shape[1]
+            random = random_axes(dims, run.settings.sequence.vectors, run.settings.seed)
+            axes = Pca(mean=np.zeros(dims), axes=random, explained=0.0)
+            sums = np.zeros((len(packed), random.shape[1]), np.int64)
+        some = by_row[cuts[at] : cuts[at + 1]]
+        directions = project(vectors, axes, threads=count_workers(0))
+        add_directions(sums, sequence[some], packed.length[some], row[some] - start[at], directions)
+    return sums
