@@ -3,6 +3,7 @@
 divorder run        every stage, without Dagster
 divorder summary    what the last run made: before and after, where the output is, what was new
 divorder plan       what a run would compute, why, for about how long; the disk in use
+divorder compare    strategies side by side on this corpus, every pair of them measured (comparison.*)
 divorder report     the output, then one HTML file beside it that shows what came of it (--all: with all evidence)
 divorder prune      remove what nothing needs any more (--dry-run: only say what that is)
 """
@@ -28,6 +29,9 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("run", help="run every stage, without Dagster; only what is new is computed")
     commands.add_parser("summary", help="show what the last run made")
     commands.add_parser("plan", help="show what a run would compute, and why; stores nothing")
+    commands.add_parser(
+        "compare", help="run every pair of the strategies in `comparison`, and show the table"
+    )
     reporting = commands.add_parser("report", help="run what an output needs, and write the report beside it")
     reporting.add_argument(
         "--all", action="store_true", help="first make all evidence that the report can show; takes longer"
@@ -39,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
         settings = load_settings(options.config)
         if options.command == "plan":
             print(plan(settings))
+        elif options.command == "compare":
+            print(compare(settings))
         elif options.command == "report":
             print(report(settings, everything=options.all))
         elif options.command == "prune":
@@ -75,6 +81,28 @@ def plan(settings: Settings) -> str:
         cells = list(zip((stage.stage, f"{stage.documents:,}", seconds), widths, strict=True))
         lines.append(f"{_table_line(cells)}  {stage.why}")
     return "\n".join([*lines, "", *_bytes_by_part("disk in use", made.disk)])
+
+
+def compare(settings: Settings) -> str:
+    """Make strategy_comparison and what it needs; its table, a pair of strategies a line."""
+    from dagster_divorder.pipeline import run_all
+    from dagster_divorder.pipeline.graph import needed
+    from dagster_divorder.pipeline.strategy_comparison import load_comparison
+    from dagster_divorder.store.local import LocalStore
+
+    stage = "strategy_comparison"
+    receipts = run_all(settings, stages=needed(settings, stage))
+    rows = load_comparison(LocalStore(settings.store.path), receipts[stage].files["table"])
+    return "\n".join(
+        [
+            "",
+            f"{receipts[stage].report['documents']:,} documents, {receipts['token_counts'].report['tokens']:,} tokens; "
+            f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
+            f"{receipts['clusters'].report['k']} clusters",
+            "",
+            *_stacked(rows),
+        ]
+    )
 
 
 def report(settings: Settings, *, everything: bool) -> str:
@@ -185,6 +213,18 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
         if figure != "order"
     )
     return lines
+
+
+def _stacked(rows: list[dict[str, Any]]) -> list[str]:
+    """A row a line, below the names of its columns, a word of them a line."""
+    columns = {
+        name: (name.split(), [cell if isinstance(cell, str) else _number(cell) for cell in cells])
+        for name, cells in ((name, [row[name] for row in rows]) for name in rows[0])
+    }
+    height = max(len(words) for words, _ in columns.values())
+    stacked = [[""] * (height - len(words)) + words + cells for words, cells in columns.values()]
+    widths = [2 + max(map(len, column)) for column in stacked]
+    return [_table_line(list(zip(line, widths, strict=True))) for line in zip(*stacked, strict=True)]
 
 
 def _table_line(cells: list[tuple[str, int]]) -> str:

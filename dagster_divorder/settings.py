@@ -65,7 +65,7 @@ CODE_VERSIONS = {
     "shallow_embeddings": 1,
     "deep_embeddings": 2,
     "external_embeddings": 1,
-    "ari_comparison": 1,
+    "ari_comparison": 2,
     "k_calibration": 2,
     "clusters": 4,
     "cluster_map": 2,
@@ -73,10 +73,10 @@ CODE_VERSIONS = {
     "packed_sequences": 2,
     "sequence_order": 2,
     "diversity_metrics": 3,
-    "strategy_comparison": 1,
+    "strategy_comparison": 2,
     "ordering_report": 2,
     "ordering_animation": 1,
-    "curated_output": 2,
+    "curated_output": 3,
 }
 
 
@@ -173,15 +173,19 @@ class Embedding(_Section):
     kind: Literal["shallow", "deep", "external", "auto"] = "shallow"
     """shallow: pooled rows of the base model's token table; deep: hidden states of `deep.model`; external: vectors of
     your own, from `path`; auto: deep where ari_comparison finds other structure there that tells as much of the
-    texts, else shallow."""
+    texts, else shallow (the second of ari_comparison.spaces, else the first)."""
     pooling: Literal["mean", "idf"] = "idf"
     """Of the shallow ones. mean is the plain average; idf weighs rare tokens up and is centred when clustering (better
     by measurement)."""
     path: FolderPath | None = None
     """For external: .npy (a row per accepted record in input order) or Parquet (record_id, doc_id or row, and a
     vector)."""
+    nan_as_zero: bool = False
+    """Of external ones: a row that holds NaN counts as a vector of zeros, a document without direction; false: it is an
+    error."""
     pca: int = Field(0, ge=0, le=MAX_COUNT)
-    """Principal components that vectors are reduced to before they are clustered; 0: all dimensions are kept."""
+    """Principal components that vectors are reduced to before they are clustered, as many as there are of them; 0: all
+    dimensions are kept."""
 
     @model_validator(mode="after")
     def _external_has_a_path(self) -> Self:
@@ -233,7 +237,11 @@ class Clusters(_Section):
     """Number of clusters; finer topics, and fewer documents in each, as it rises. auto: what k_calibration
     recommends."""
     algorithm: Literal["faiss", "minibatch"] = "faiss"
-    """faiss: spherical k-means; minibatch: scikit-learn's MiniBatchKMeans."""
+    """faiss: k-means on a sample, 256 documents a cluster; minibatch: scikit-learn's MiniBatchKMeans over all of them
+    (up to 1 GB of vectors), in batches of 4,096 from the best of 3 starts."""
+    metric: Literal["cosine", "euclidean"] = "cosine"
+    """cosine: vectors count by their direction from the mean (or from zero, where embedding.pooling = "mean");
+    euclidean: as they are, the papers' way."""
     refit: Literal["auto", "now", "never"] = "auto"
     """auto refits when the corpus has doubled or new documents lie too far out; never keeps the first fit."""
 
@@ -266,10 +274,23 @@ class KCalibration(_Section):
 
 
 class AriComparison(_Section):
+    spaces: tuple[Literal["shallow", "deep", "external"], Literal["shallow", "deep", "external"]] = (
+        "shallow",
+        "deep",
+    )
+    """Two kinds of vectors, as in embedding.kind: whether the second holds other structure than the first, and is worth
+    using."""
     sample: int = Field(0, ge=0, le=MAX_COUNT)
     """Documents that the silhouettes are computed on; 0: all of them."""
     refresh: float = Field(0.2, ge=0, le=1)
     """Compares again once more than this share of the documents has changed; 0: on every change."""
+
+    @field_validator("spaces")
+    @classmethod
+    def _two_kinds(cls, spaces: tuple[str, str]) -> tuple[str, str]:
+        if spaces[0] == spaces[1]:
+            raise ValueError('expected two kinds of vectors, such as ["shallow", "external"]')
+        return spaces
 
 
 class ClusterMap(_Section):
@@ -284,6 +305,12 @@ def _known_strategy(name: str) -> str:
 
     if name not in STRATEGIES:
         raise ValueError(f"Input should be one of {', '.join(sorted(STRATEGIES))}")
+    return name
+
+
+def _no_blocks_of_blocks(name: str) -> str:
+    if name == "block_shuffle":
+        raise ValueError("block_shuffle shuffles the batches of another strategy; name that one")
     return name
 
 
@@ -312,6 +339,10 @@ class Order(_Section):
     """Contiguous parts that `within_shard` and `grid_shuffle` shuffle."""
     buffer: int = Field(10_000, ge=1, le=MAX_COUNT)
     """Items that `buffer` holds."""
+    f2_lambda: float = Field(1.0, ge=0, le=1e6)
+    """Weight of the norms' term of `f2`; concentrated items wait less as it rises."""
+    block_strategy: Annotated[Strategy, AfterValidator(_no_blocks_of_blocks)] = "balanced"
+    """The strategy whose batches `block_shuffle` shuffles."""
 
     @field_validator("traits")
     @classmethod
@@ -374,7 +405,14 @@ class Sequence(_Section):
 
 
 class Comparison(_Section):
-    documents: tuple[Strategy, ...] = ("original", "random", "stratified", "balanced")
+    documents: tuple[Strategy, ...] = (
+        "original",
+        "random",
+        "round_robin",
+        "stratified",
+        "bin_packing",
+        "balanced",
+    )
     """Document orders that strategy_comparison runs."""
     sequences: tuple[Strategy, ...] = ("original", "random", "balanced")
     """Sequence orders that it runs on each of them."""
@@ -430,6 +468,15 @@ class Settings(BaseSettings):
     automation: Automation = Automation()
     seed: int = Field(0, ge=0, lt=1 << 63)
 
+    @model_validator(mode="after")
+    def _compared_vectors_are_there(self) -> Self:
+        if "external" in self.ari_comparison.spaces and self.embedding.path is None:
+            raise ValueError(
+                f"ari_comparison.spaces is {list(self.ari_comparison.spaces)}, and embedding.path is unset; give there "
+                "the .npy or Parquet file that holds the vectors"
+            )
+        return self
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -469,19 +516,22 @@ class Settings(BaseSettings):
                 "train_tokens": self.deep.train_tokens if self.deep_model == "bootstrap" else None,
                 "seed": self.seed if self.deep_model == "bootstrap" else None,
             },
-            "external_embeddings": {"path": str(self.embedding.path)},
+            "external_embeddings": {
+                "path": str(self.embedding.path),
+                **({"nan_as_zero": True} if self.embedding.nan_as_zero else {}),
+            },
             "ari_comparison": {
                 "comparison": self.ari_comparison.model_dump(mode="json"),
                 "k": self.clusters.k,
-                "algorithm": self.clusters.algorithm,
-                "pca": [self.components["shallow"], self.components["deep"]],
+                **self._clustering,
+                "pca": [self.components[kind] for kind in self.ari_comparison.spaces],
                 "seed": self.seed,
             },
             "k_calibration": {
                 "values": self.k_calibration.values,
                 "sample": self.k_calibration.sample,
                 "space": self._space,
-                "algorithm": self.clusters.algorithm,
+                **self._clustering,
                 "sequence_length": self.sequence.length,
                 "batch": self.sequence.batch,
                 "length_bins": self.order.length_bins,
@@ -489,7 +539,7 @@ class Settings(BaseSettings):
             },
             "clusters": {
                 "k": self.clusters.k,
-                "algorithm": self.clusters.algorithm,
+                **self._clustering,
                 "space": self._space,
                 "seed": self.seed,
             },
@@ -499,8 +549,10 @@ class Settings(BaseSettings):
                 "seed": self.seed,
             },
             "greedy_order": {
-                "order": self.order.model_dump(mode="json"),
-                "sequence_length": self.sequence.length if self.order.strategy == "bin_packing" else None,
+                "order": self._order_by(self.order.strategy),
+                "sequence_length": self.sequence.length
+                if "bin_packing" in self._strategies(self.order.strategy)
+                else None,
                 "batch": self.sequence.batch
                 if self.order.strategy == "block_shuffle" or self.order.separate_copies
                 else None,
@@ -511,7 +563,7 @@ class Settings(BaseSettings):
                 "packing": self.packing.model_dump(mode="json"),
                 "length": self.sequence.length,
                 # Pieces are ordered here.
-                "order": self.order.model_dump(mode="json") if self.packing.piece_tokens else None,
+                "order": self._order_by(self.order.strategy) if self.packing.piece_tokens else None,
                 "batch": self.sequence.batch if self.packing.piece_tokens else None,
                 "seed": self.seed,
             },
@@ -520,7 +572,7 @@ class Settings(BaseSettings):
                 "batch": self.sequence.batch,
                 "vectors": self.sequence.vectors,
                 "epochs": self.sequence.epochs,
-                "order": self.order.model_dump(mode="json"),
+                "order": self._order_by(self.sequence.strategy),
                 "seed": self.seed,
             },
             "diversity_metrics": {
@@ -532,13 +584,13 @@ class Settings(BaseSettings):
             },
             "strategy_comparison": {
                 "comparison": self.comparison.model_dump(mode="json"),
-                "order": self.order.model_dump(mode="json"),
+                "order": self._order_by(*self.comparison.documents, *self.comparison.sequences),
                 "sequence": {"length": self.sequence.length, "batch": self.sequence.batch},
                 "seed": self.seed,
             },
             "ordering_report": {
                 # What it says was asked; what came of that it reads from the stages before it.
-                "order": self.order.model_dump(mode="json"),
+                "order": self._order_by(self.order.strategy, self.sequence.strategy),
                 "packing": self.packing.model_dump(mode="json"),
                 "sequence": self.sequence.model_dump(mode="json"),
                 "model": [self.model.base, self.model.vocab_size, self.model.dim],
@@ -563,6 +615,17 @@ class Settings(BaseSettings):
         }
         return shares[stage]
 
+    def _strategies(self, *named: str) -> set[str]:
+        """Strategies that run where those named do."""
+        return {*named, *([self.order.block_strategy] if "block_shuffle" in named else [])}
+
+    def _order_by(self, *strategies: str) -> dict[str, Any]:
+        """The section `order`, without what one strategy alone reads that is none of these."""
+        run = self._strategies(*strategies)
+        read_by = {"f2_lambda": "f2", "block_strategy": "block_shuffle"}
+        unread = {field for field, strategy in read_by.items() if strategy not in run}
+        return self.order.model_dump(mode="json", exclude=unread)
+
     @property
     def deep_model(self) -> str:
         """Id or directory of the model of deep_embeddings, or `bootstrap`."""
@@ -586,8 +649,16 @@ class Settings(BaseSettings):
         return {
             "kind": kind,
             "pooling": self.embedding.pooling if kind in ("shallow", "auto") else None,
-            "pca": [pca["shallow"], pca["deep"]] if kind == "auto" else pca[kind],
+            "pca": [pca[kind] for kind in self.ari_comparison.spaces] if kind == "auto" else pca[kind],
         }
+
+    @property
+    def _clustering(self) -> dict[str, Any]:
+        """What of the settings says how vectors are clustered. Clusters by the defaults are those of stores that
+        know no metric yet."""
+        chosen = self.clusters.model_dump(mode="json", include={"algorithm", "metric"})
+        defaults = Clusters().model_dump(mode="json", include={"algorithm", "metric"})
+        return {"algorithm": self.clusters.algorithm} if chosen == defaults else chosen
 
     def recipe(self, stage: str) -> str:
         """Code version of a stage: its code's integer and a hash of its share of the settings, such as `1-9f3a0c5e`."""
@@ -740,6 +811,9 @@ def _explain(error: ValidationError, path: Path | None) -> str:
     lines = []
     for problem in error.errors():
         place = problem["loc"]
+        if not place:  # of several sections together, which the message names
+            lines.append(problem["msg"].removeprefix("Value error, "))
+            continue
         if place[-1] == "literal['auto']":
             continue  # of a number or "auto": what is wrong with the number is said by its own problem
         key = ".".join(str(part) for part in (place[:-1] if place[-1] == "int" else place))

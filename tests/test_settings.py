@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,20 @@ def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> Non
         ),
         ({"DIVORDER_ORDER__TARGETS": '{"cluster": {"1": [1]}}'}, ["targets.cluster needs `progress`"]),
         ({"DIVORDER_SEQUENCE__STRATEGY": "balancd"}, ["sequence.strategy", "balancd", "balanced"]),
+        (
+            {"DIVORDER_ARI_COMPARISON__SPACES": '["shallow", "external"]'},
+            ["ari_comparison.spaces is ['shallow', 'external']", "embedding.path is unset"],
+        ),
+        (
+            {"DIVORDER_ARI_COMPARISON__SPACES": '["deep", "deep"]'},
+            ["ari_comparison.spaces", "two kinds of vectors"],
+        ),
+        ({"DIVORDER_CLUSTERS__METRIC": "l2"}, ["clusters.metric", "'cosine' or 'euclidean'"]),
+        ({"DIVORDER_ORDER__F2_LAMBDA": "-1"}, ["order.f2_lambda", "-1", "greater than or equal to 0"]),
+        (
+            {"DIVORDER_ORDER__BLOCK_STRATEGY": "block_shuffle"},
+            ["order.block_strategy", "of another strategy"],
+        ),
         ({"DIVORDER_INPUT__PATHS": ""}, ["input.paths", "at least one"]),
         ({"DIVORDER_INPUT__MAX_REJECT_SHARE": "1.5"}, ["input.max_reject_share", "less than or equal to 1"]),
         ({"DIVORDER_CONFIG": "/nowhere.toml"}, ["DIVORDER_CONFIG", "/nowhere.toml"]),
@@ -131,6 +146,10 @@ CHANGES = [
     ("base_model", {"model": {"vocab_size": 1024}}),
     ("shallow_embeddings", {"embedding": {"pooling": "mean"}}),
     ("clusters", {"clusters": {"k": 7}}),
+    ("clusters", {"clusters": {"metric": "euclidean"}}),
+    ("k_calibration", {"clusters": {"metric": "euclidean"}}),
+    ("ari_comparison", {"clusters": {"algorithm": "minibatch"}}),
+    ("external_embeddings", {"embedding": {"nan_as_zero": True}}),
     ("greedy_order", {"order": {"strategy": "random"}}),
     ("packed_sequences", {"packing": {"method": "best_fit"}}),
     ("sequence_order", {"sequence": {"epochs": 2}}),
@@ -156,6 +175,43 @@ def test_a_changed_setting_changes_its_stage_recipe(stage: str, change: dict) ->
 def test_a_setting_counts_where_another_makes_it_count(stage: str, settings: dict, change: dict) -> None:
     assert Settings(**settings, **change).recipe(stage) != Settings(**settings).recipe(stage)
     assert Settings(**change).recipe("clusters") == Settings().recipe("clusters")
+
+
+@pytest.mark.parametrize(
+    ("stage", "strategy"),
+    [
+        ("greedy_order", {"order": {"strategy": "f2"}}),
+        ("greedy_order", {"order": {"strategy": "block_shuffle", "block_strategy": "f2"}}),
+        ("packed_sequences", {"packing": {"piece_tokens": 64}, "order": {"strategy": "f2"}}),
+        ("sequence_order", {"sequence": {"strategy": "f2"}}),
+        ("strategy_comparison", {"comparison": {"sequences": ("f2",)}}),
+    ],
+)
+def test_f2_lambda_decides_the_stages_whose_strategy_uses_it(stage: str, strategy: dict) -> None:
+    used = {
+        "greedy_order",
+        "packed_sequences",
+        "sequence_order",
+        "strategy_comparison",
+        "ordering_report",
+    }
+    plain = Settings(order={"f2_lambda": 2.0})
+    assert all(plain.recipe(stage) == Settings().recipe(stage) for stage in used)
+    settings = Settings(**strategy)
+    other = settings.model_copy(update={"order": settings.order.model_copy(update={"f2_lambda": 2.0})})
+    assert settings.recipe(stage) != other.recipe(stage)
+
+
+def test_block_strategy_decides_the_stages_that_shuffle_blocks() -> None:
+    plain = Settings(order={"block_strategy": "f3"})
+    assert all(plain.recipe(stage) == Settings().recipe(stage) for stage in CODE_VERSIONS)
+    blocks = {"sequence": {"strategy": "block_shuffle"}}
+    one, other = Settings(**blocks), Settings(**blocks, order={"block_strategy": "f3"})
+    assert one.recipe("sequence_order") != other.recipe("sequence_order")
+    assert one.recipe("greedy_order") == other.recipe("greedy_order")
+    packed = {"order": {"strategy": "block_shuffle", "block_strategy": "bin_packing"}}
+    longer = Settings(**packed, sequence={"length": 77})
+    assert Settings(**packed).recipe("greedy_order") != longer.recipe("greedy_order")
 
 
 def test_asking_for_a_refit_changes_no_recipe() -> None:
@@ -203,3 +259,13 @@ def test_a_revision_decides_what_its_model_decides_and_none_changes_nothing() ->
     # As it was before there were revisions: what is pinned under these settings stays.
     assert plain.share("base_model").keys() == {"base", "vocab_size", "dim", "seed"}
     assert "revision" not in plain.share("deep_embeddings")
+
+
+def test_the_papers_settings_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parent.parent / "docs/as_the_papers_did.md").read_text()
+    blocks = re.findall(r"^```toml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 3
+    for block in blocks:
+        (tmp_path / "own.toml").write_text(block)
+        assert load_settings(tmp_path / "own.toml", environ={}) != load_settings(environ={})

@@ -60,6 +60,14 @@ def agreement(a: Labels, b: Labels) -> Agreement:
     )
 
 
+def paired_cosines(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Cosine of each row of a with the same row of b, both (N, D), float64 (N,); 0 where one has no direction."""
+    wide = [np.asarray(rows, np.float64) for rows in (a, b)]
+    lengths = np.prod([np.linalg.norm(rows, axis=1) for rows in wide], axis=0)
+    dots = np.einsum("ij,ij->i", *wide)
+    return np.clip(np.divide(dots, lengths, out=np.zeros(len(a)), where=lengths > 0), -1.0, 1.0)
+
+
 def contingency(a: Labels, b: Labels, shape: tuple[int, int]) -> csr_array:
     """Documents that have cluster k of one clustering and j of the other, int64 (K, J)."""
     from scipy.sparse import csr_array

@@ -1,19 +1,21 @@
-"""Spherical k-means on a sample of vectors, and the nearest centroid of every vector.
+"""k-means on a sample of vectors, and the nearest centroid of every vector.
 
 Letters: N vectors, n vectors in the sample, D dims, K clusters.
-A vector's place is (x - centre) / |x - centre|; its distance to a centroid is one minus their cosine, 0 to 2.
+Metric cosine: a vector's place is (x - centre) / |x - centre|; its distance to a centroid is one minus their cosine, 0
+to 2. Metric euclidean, that of the papers: a vector's place is the vector, and its distance |x - m|.
 
-Guarantee: the same bytes from `fit` for the same sample, k, algorithm and seed; from `assign`, a label and a
+Guarantee: the same bytes from `fit` for the same sample, k, algorithm, metric and seed; from `assign`, a label and a
 distance that depend on that vector and the fit alone, whatever the batch, its order or the number of threads.
-Cost: fit O(iterations x restarts x n K D), n at most POINTS_PER_CENTROID x K, and a copy of the sample (none with
+Cost: fit O(iterations x restarts x n K D), n at most `most_points`, and a copy of the sample (none with
 `overwrite`); assign O(N K D) at the speed of a matrix product, with BLOCK_SCORES float32 of scratch a thread.
 Sources: Dhillon and Modha 2001 (spherical k-means); Johnson, Douze and Jegou 2017 (faiss); Bachem, Lucic,
-Hassani and Krause 2016 (AFK-MC2, its first centroids); Sculley 2010 (mini-batch); Arora, Liang and Ma 2017
-(taking away what all documents share).
+Hassani and Krause 2016 (AFK-MC2, its first centroids); Sculley 2010 (mini-batch, with the numbers of the first seed);
+Arora, Liang and Ma 2017 (taking away what all documents share).
 Known weakness: k-means finds round clusters of like size, and a local optimum. Measured choices:
 docs/decisions/base-model.md.
 """
 
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -26,6 +28,7 @@ from dagster_divorder.core.seeds import small_seed
 from dagster_divorder.errors import InputError
 
 Algorithm = Literal["faiss", "minibatch"]
+Metric = Literal["cosine", "euclidean"]
 
 POINTS_PER_CENTROID = 256
 """More points of a larger sample cost time and move the centroids little."""
@@ -34,6 +37,10 @@ ITERATIONS = 25
 RESTARTS = 5
 RESTARTS_UP_TO = 100
 """Up to this many clusters the best of RESTARTS runs counts: there runs differ most, and cost least."""
+
+BATCH_POINTS = 4096
+BATCH_RESTARTS = 3
+"""Of `minibatch`, as the first seed has them."""
 
 THREADS = 4
 THREADS_FROM = 1 << 30
@@ -56,7 +63,8 @@ class ClusterFit:
     centre float32 (D,), zero when not centred; centroids float32 (K, D), of length 1; sizes int64 (K,) and
     mean_distance of the sample; the iterations of the run that counted, and the mean cosine of a sampled vector
     and its centroid as that run saw it (minibatch: at its end); note: why there are fewer clusters than asked
-    for, or "".
+    for, or "". With the metric euclidean centroids are means, of any length, there is no centre, and the objective is
+    the mean squared distance.
     """
 
     centre: NDArray[np.float32]
@@ -66,6 +74,12 @@ class ClusterFit:
     iterations: int
     objective: float
     note: str
+    metric: Metric = "cosine"
+
+
+def most_points(k: int, algorithm: Algorithm) -> int:
+    """Vectors that a fit looks at, at most: `minibatch`, whose passes are over batches, at all it is given."""
+    return POINTS_PER_CENTROID * k if algorithm == "faiss" else sys.maxsize
 
 
 def fit(
@@ -73,20 +87,23 @@ def fit(
     k: int,
     *,
     algorithm: Algorithm = "faiss",
+    metric: Metric = "cosine",
     seed: int = 0,
     centre: bool = True,
     overwrite: bool = False,
 ) -> ClusterFit:
     """Clusters of sample float32 (n, D), n >= 1, which is of no more use afterwards with `overwrite`.
 
-    A sample of more than POINTS_PER_CENTROID x k vectors is thinned, drawn from `seed`. There are fewer than k clusters
+    A sample of more than `most_points` vectors is thinned, drawn from `seed`. With the metric euclidean `centre` counts
+    for nothing, as distances are the same from everywhere. There are fewer than k clusters
     where the sample has fewer distinct vectors (each is then its own centroid), or where some end up empty.
 
     Raises:
         InputError: no vector, NaN or infinity, k below 1, unknown algorithm.
     """
-    if algorithm not in get_args(Algorithm):
-        raise InputError(f"algorithm is {algorithm!r}; expected one of {', '.join(get_args(Algorithm))}")
+    for name, value, known in (("algorithm", algorithm, Algorithm), ("metric", metric, Metric)):
+        if value not in get_args(known):
+            raise InputError(f"{name} is {value!r}; expected one of {', '.join(get_args(known))}")
     if sample.ndim != 2 or not len(sample) or k < 1:
         raise InputError(
             f"the sample has the shape {sample.shape} and k is {k}; expected at least one row and one cluster"
@@ -95,7 +112,9 @@ def fit(
         raise InputError(
             "the sample holds NaN or infinity; expected finite numbers: embed those documents again"
         )
-    thinned = _thinned(sample, POINTS_PER_CENTROID * k, seed)
+    thinned = _thinned(sample, most_points(k, algorithm), seed)
+    if metric == "euclidean":
+        return _fit(thinned, thinned, k, algorithm, metric, seed)
     room = thinned if overwrite or not np.may_share_memory(thinned, sample) else np.empty_like(thinned)
     middle = (
         thinned.mean(axis=0, dtype=np.float64).astype(np.float32) if centre else np.zeros_like(thinned[0])
@@ -107,10 +126,21 @@ def fit(
         placed, directed = _directions(alike, np.zeros_like(middle), room)
         middle = np.zeros_like(middle)
     points = placed if directed.all() else placed[directed]
+    return replace(_fit(placed, points, k, algorithm, metric, seed), centre=middle)
 
+
+def _fit(
+    placed: NDArray[np.float32],
+    points: NDArray[np.float32],
+    k: int,
+    algorithm: Algorithm,
+    metric: Metric,
+    seed: int,
+) -> ClusterFit:
+    """Clusters of `points`, those of the sample's places that have a direction; uncentred."""
     distinct = _distinct(points, k + 1)
     if len(distinct) <= k:
-        centroids, iterations, objective = distinct, 0, 1.0
+        centroids, iterations, objective = distinct, 0, float(metric == "cosine")
         note = (
             f"{len(centroids)} clusters of {k}: the sample has no more distinct vectors"
             if len(distinct) < k
@@ -118,24 +148,26 @@ def fit(
         )
     else:
         run = _faiss if algorithm == "faiss" else _minibatch
-        centroids, iterations, objective = run(points, k, seed)
+        centroids, iterations, objective = run(points, k, seed, metric)
         note = ""
     found = ClusterFit(
-        centre=np.zeros_like(middle),
+        centre=np.zeros_like(placed[0]),
         centroids=centroids,
         sizes=np.zeros(len(centroids), np.int64),
         mean_distance=0.0,
         iterations=iterations,
         objective=objective,
         note=note,
+        metric=metric,
     )
-    return replace(_largest_first(found, placed), centre=middle)
+    return _largest_first(found, placed)
 
 
 def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Label int32 (N,) of the nearest centroid and the cosine distance float32 (N,) to it. vectors float32 (N, D).
+    """Label int32 (N,) of the nearest centroid and the distance float32 (N,) to it. vectors float32 (N, D).
 
-    A vector at the centre has no direction: label 0, distance 1. InputError for another D, NaN or infinity.
+    With the metric cosine a vector at the centre has no direction: label 0, distance 1. InputError for another D, NaN
+    or infinity.
     """
     from joblib import cpu_count
     from threadpoolctl import threadpool_limits
@@ -155,7 +187,15 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
     def place(first: int) -> None:
         rows = slice(first, first + step)
         scores = vectors[rows] @ fit.centroids.T
-        bad = nearest(vectors[rows], scores, fit.centre, fit.centroids, labels[rows], distances[rows])
+        bad = nearest(
+            vectors[rows],
+            scores,
+            fit.centre,
+            fit.centroids,
+            fit.metric == "euclidean",
+            labels[rows],
+            distances[rows],
+        )
         if bad >= 0:
             raise InputError(
                 f"vector {first + bad} holds NaN or infinity; expected finite numbers: embed it again"
@@ -230,7 +270,9 @@ def _distinct(points: NDArray[np.float32], limit: int) -> NDArray[np.float32]:
     return points[list(first.values())] if first else np.zeros((1, points.shape[1]), np.float32)
 
 
-def _faiss(points: NDArray[np.float32], k: int, seed: int) -> tuple[NDArray[np.float32], int, float]:
+def _faiss(
+    points: NDArray[np.float32], k: int, seed: int, metric: Metric
+) -> tuple[NDArray[np.float32], int, float]:
     import faiss
 
     kmeans = faiss.Kmeans(
@@ -239,7 +281,7 @@ def _faiss(points: NDArray[np.float32], k: int, seed: int) -> tuple[NDArray[np.f
         niter=ITERATIONS,
         nredo=RESTARTS if k <= RESTARTS_UP_TO else 1,
         seed=small_seed(seed),
-        spherical=True,
+        spherical=metric == "cosine",
         # First centroids far apart, drawn by Markov chains: k-means++ without a pass for each centroid.
         init_method=faiss.ClusteringInitMethod_AFK_MC2,
         min_points_per_centroid=1,
@@ -251,32 +293,39 @@ def _faiss(points: NDArray[np.float32], k: int, seed: int) -> tuple[NDArray[np.f
         kmeans.train(points)
     finally:
         faiss.omp_set_num_threads(before)
-    cosines = np.asarray(kmeans.obj, np.float64)
-    return np.asarray(kmeans.centroids, np.float32), len(cosines), float(cosines[-1]) / len(points)
+    # Sums, of cosines where it is spherical, else of squared distances.
+    sums = np.asarray(kmeans.obj, np.float64)
+    return np.asarray(kmeans.centroids, np.float32), len(sums), float(sums[-1]) / len(points)
 
 
-def _minibatch(points: NDArray[np.float32], k: int, seed: int) -> tuple[NDArray[np.float32], int, float]:
+def _minibatch(
+    points: NDArray[np.float32], k: int, seed: int, metric: Metric
+) -> tuple[NDArray[np.float32], int, float]:
     from sklearn.cluster import MiniBatchKMeans
     from threadpoolctl import threadpool_limits
 
     # Its batches are too small to share: two threads mostly wait for each other.
     with threadpool_limits(limits=1):
-        kmeans = MiniBatchKMeans(k, random_state=small_seed(seed), n_init=RESTARTS).fit(points)
-    centroids = kmeans.cluster_centers_
+        kmeans = MiniBatchKMeans(
+            k, random_state=small_seed(seed), batch_size=BATCH_POINTS, n_init=BATCH_RESTARTS
+        ).fit(points)
+    centroids, inertia = kmeans.cluster_centers_, float(kmeans.inertia_) / len(points)
+    if metric == "euclidean":
+        return centroids.astype(np.float32), int(kmeans.n_iter_), inertia
     lengths = np.linalg.norm(centroids, axis=1, keepdims=True)
     centroids = np.divide(centroids, lengths, out=np.zeros_like(centroids), where=lengths > 0).astype(
         np.float32
     )
     # For unit points, inertia is the sum of |x - m|^2 = 2 - 2 cos where m has length 1.
-    return centroids, int(kmeans.n_iter_), 1.0 - float(kmeans.inertia_) / (2 * len(points))
+    return centroids, int(kmeans.n_iter_), 1.0 - inertia / 2
 
 
 def _largest_first(found: ClusterFit, sample: NDArray[np.float32]) -> ClusterFit:
     """Empty clusters dropped, the others by falling size, with the sizes and mean distance of a sample as it was
-    fitted: unit vectors, or zeros."""
+    fitted: with the metric cosine unit vectors, or zeros."""
     labels, distances = assign(sample, found)
     # What has no direction goes to the first cluster, whichever will be the first.
-    directed = sample.any(axis=1)
+    directed = sample.any(axis=1) | (found.metric == "euclidean")
     sizes = np.bincount(labels[directed], minlength=len(found.centroids))
     order = np.argsort(-sizes, kind="stable")[: max(1, np.count_nonzero(sizes))]
     empty = len(sizes) - len(order)

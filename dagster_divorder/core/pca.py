@@ -31,21 +31,16 @@ class Pca:
 
 
 def fit(sample: NDArray[np.float32], components: int) -> Pca:
-    """Principal components of sample float32 (n, D).
+    """Principal components of sample float32 (n, D): as many as asked for, at most min(n, D), which are all there are.
 
     Raises:
-        InputError: more components than min(n, D), fewer than one, NaN or infinity.
+        InputError: fewer components than one, NaN or infinity.
     """
     from sklearn.decomposition import PCA
     from threadpoolctl import threadpool_limits
 
-    most = min(sample.shape)
-    if not 1 <= components <= most:
-        raise InputError(
-            f"{components} principal components are asked for; expected at most {most}, the smaller one of "
-            f"{len(sample):,} documents and {sample.shape[1]:,} dims: set embedding.pca (for the deep space deep.pca) "
-            f"to {most} or less, or to 0 to keep all dims"
-        )
+    if components < 1:
+        raise InputError(f"{components} principal components are asked for; expected at least one")
     if not np.isfinite(sample).all():
         raise InputError(
             "the sample holds NaN or infinity; expected finite numbers: embed those documents again"
@@ -54,7 +49,9 @@ def fit(sample: NDArray[np.float32], components: int) -> Pca:
     points = np.repeat(sample, 2, axis=0) if len(sample) == 1 else sample
     # Vectors that are all alike have no variance, and no share of it.
     with threadpool_limits(limits=1), np.errstate(invalid="ignore"):
-        found = PCA(components, svd_solver="covariance_eigh").fit(points.astype(np.float64))
+        found = PCA(min(components, *sample.shape), svd_solver="covariance_eigh").fit(
+            points.astype(np.float64)
+        )
     explained = float(np.nan_to_num(found.explained_variance_ratio_.sum()))
     return Pca(mean=found.mean_, axes=np.ascontiguousarray(found.components_.T), explained=explained)
 

@@ -17,12 +17,15 @@ from dagster_divorder.errors import InputError
 MAX_ROWS = 20_000
 """800 MB of pairs; a larger sample says nothing new."""
 
+HIGH = np.float32(0.9)
+
 BLOCK_ROWS = 512
 BLOCK_PAIRS = 1 << 18
 
 
 def cosine_statistics(vectors: ArrayLike) -> dict[str, float | int | None]:
-    """rows, pairs; mean, std, min, p5, p50, p95, max of cos(v_i, v_j) over the pairs i < j of vectors (n, D).
+    """rows, pairs; mean, std, min, p5, p50, p95, max of cos(v_i, v_j) over the pairs i < j of vectors (n, D); and
+    high_sim_pairs_gt_0.9, the number of pairs above 0.9, which the first seed counts as near copies.
 
     A zero vector has cosine 0 with every other. With fewer than two rows there is no pair, and the statistics
     are None. InputError for more than MAX_ROWS rows, and for NaN or infinity.
@@ -39,7 +42,7 @@ def cosine_statistics(vectors: ArrayLike) -> dict[str, float | int | None]:
     n = len(unit)
     if n < 2:
         names = ("mean", "std", "min", "p5", "p50", "p95", "max")
-        return {"rows": n, "pairs": 0, **dict.fromkeys(names)}
+        return {"rows": n, "pairs": 0, **dict.fromkeys(names), "high_sim_pairs_gt_0.9": 0}
     # Divided by the largest entry first, so that no square over- or underflows in float32.
     unit /= np.maximum(np.abs(unit).max(axis=1, keepdims=True, initial=0.0), np.finfo(np.float32).tiny)
     unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), np.finfo(np.float32).tiny)
@@ -69,4 +72,5 @@ def cosine_statistics(vectors: ArrayLike) -> dict[str, float | int | None]:
         "p50": float(p50),
         "p95": float(p95),
         "max": float(pairs.max()),
+        "high_sim_pairs_gt_0.9": int(np.count_nonzero(pairs > HIGH)),
     }

@@ -4,6 +4,8 @@ Letters: N documents, S sequences, L tokens a sequence.
 
 Documents are ordered, packed by `concat`, and the sequences ordered; a last sequence that is not full stays last. Every
 pair of a document strategy and a sequence strategy is measured, towards the corpus's own mix and with nothing frozen.
+`diversity.flush` is of the documents in their order, as a flushing packer would make sequences of them, and so the same
+whatever the strategy of the sequences.
 Cost: each document strategy once, each pair one order of sequences and its measures; one order at a time in memory.
 """
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -19,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.items import Items, document_items
 from dagster_divorder.core.metrics import Diversity, measure_packed
+from dagster_divorder.core.metrics.distinct import distinct_clusters, summarize
 from dagster_divorder.core.order import order
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts
 
@@ -91,13 +94,16 @@ def compare_strategies(
         )
         counts, groups = sequence_counts(packed, balanced, n_values)
         full = len(packed) - int(len(packed) > 0 and packed.padding[-1] > 0)
+        flush = summarize(
+            distinct_clusters(made, lengths, traits["cluster"], sequence_length, packer="flush")
+        )
         rows = Items(counts[:full], groups, np.array([(weights or {}).get(trait, 1.0) for trait in balanced]))
         for sequence_strategy in sequences:
             ordered, sequence_cost = _order(rows, sequence_strategy, arguments, meter)
             yield Outcome(
                 document_strategy,
                 sequence_strategy,
-                _measure(packed, ordered, traits, n_values, batch),
+                replace(_measure(packed, ordered, traits, n_values, batch), flush=flush),
                 document_cost,
                 sequence_cost,
             )

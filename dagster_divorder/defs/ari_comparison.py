@@ -13,8 +13,9 @@ from dagster_divorder.store.local import LocalStore
 def ari_comparison(
     context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[Any]:
-    """Whether deep vectors hold other structure than the shallow ones, and are worth using: both clustered at the same
-    number of clusters and held against each other. With `embedding.kind = "auto"` it picks the space."""
+    """Whether deep vectors (the second of `ari_comparison.spaces`) hold other structure than the shallow ones (the
+    first), and are worth using: both clustered at the same number of clusters and held against each other. With
+    `embedding.kind = "auto"` it picks the space."""
     from dagster_divorder.pipeline.ari_comparison import (
         HEATMAP,
         MAPS,
@@ -31,7 +32,10 @@ def ari_comparison(
         "matched_clusters": table(load_pairs(store, fit)[:200]),
         "disagreements": table(disagreements),
     }
-    for name, what in ((HEATMAP, "shallow clusters against deep ones"), (MAPS, "the maps of both spaces")):
+    for name, what in (
+        (HEATMAP, "clusters of the one space against those of the other"),
+        (MAPS, "the maps of both spaces"),
+    ):
         if store.exists(f"{fit}/{name}"):
             shown[name.removesuffix(".png")] = picture(store.path(f"{fit}/{name}"), what)
     return result(receipt, shown)

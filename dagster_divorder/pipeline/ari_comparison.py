@@ -1,26 +1,30 @@
-"""ari_comparison: whether the deep space holds other structure than the shallow one, and whether that is worth using.
+"""ari_comparison: whether one space holds other structure than another, and whether that is worth using.
+
+The spaces are `ari_comparison.spaces`, by default the shallow and the deep one; the second is held against the first.
 
 Both spaces are clustered anew at the same number of clusters, as `clusters` would. What comes of it (figures, tables,
 pictures, and the space that `embedding.kind = "auto"` takes) is a pinned fit, kept while the vectors have the same keys
 and no more than `ari_comparison.refresh` of the documents have changed: an append does not change the space.
 
-The rule is the first seed's: an adjusted Rand index (ARI) under DIFFERENT says that the deep space holds other
-structure. So does a space of noise, or of the lengths of texts. Deep vectors are therefore worth using only where their
-clusters also tell of the documents' words (`core.word_bits`) at least AS_MUCH as the shallow ones do.
+The rule is the first seed's: an adjusted Rand index (ARI) over SAME says that both show the same structure, one under
+DIFFERENT that the second holds other structure. So does a space of noise, or of the lengths of texts. Vectors of the
+second are therefore worth using only where their clusters also tell of the documents' words (`core.word_bits`) at least
+AS_MUCH as those of the first do. Of spaces that have the same dims the cosines of each document's two vectors, as they
+are stored, are told too, as the seed tells them; they say something only where the dims mean the same.
 Measured: docs/decisions/ari-comparison.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import orjson
 
-from dagster_divorder.core.agreement import Agreement, agreement, contingency, match
-from dagster_divorder.core.cluster import POINTS_PER_CENTROID, ClusterFit, assign, fit
+from dagster_divorder.core.agreement import Agreement, agreement, contingency, match, paired_cosines
+from dagster_divorder.core.cluster import ClusterFit, assign, fit, most_points
 from dagster_divorder.core.silhouette import Silhouette, silhouette
 from dagster_divorder.core.terms import characteristic_terms, count_words, short_names
 from dagster_divorder.core.word_bits import word_bits
@@ -38,11 +42,10 @@ from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.view import View, offsets
 
-SPACES = ("shallow", "deep")
 K = 30
 """Clusters where `clusters.k` is "auto", which asks for the space first."""
 
-DIFFERENT = 0.3
+DIFFERENT, SAME = 0.3, 0.7
 AS_MUCH = 0.8
 SOMETHING = 0.01
 """Bits a word; clusters that tell less tell nothing."""
@@ -62,14 +65,16 @@ MAPS = "maps.png"
 
 def run(run: Run) -> Receipt:
     settings, view = run.settings, load_view(run)
-    shallow, deep = (load_space(run, kind) for kind in SPACES)
-    recipe = f"{settings.recipe('ari_comparison')}-{shallow.key}-{deep.key}"
+    first, second = spaces = [load_space(run, kind) for kind in settings.ari_comparison.spaces]
+    recipe = f"{settings.recipe('ari_comparison')}-{first.key}-{second.key}"
     found = pinned(run.store, "ari_comparison", recipe)
     documents = corpus_sketch(run, view)
     reason = reason_to_measure(run, found, documents, settings.ari_comparison.refresh)
     if reason:
-        run.progress.note(f"comparing the shallow and the deep space ({reason})")
-        files = {**_compare(run, view, shallow, deep), **sketch_file(documents)}
+        run.progress.note(
+            f"comparing the {' and the '.join(settings.ari_comparison.spaces)} space ({reason})"
+        )
+        files = {**_compare(run, view, spaces), **sketch_file(documents)}
         found = pin(run.store, "ari_comparison", recipe, files, reason)
     assert found is not None
     info = orjson.loads(read_fit(run.store, found)[INFO])
@@ -79,14 +84,10 @@ def run(run: Run) -> Receipt:
         recipe=settings.recipe("ari_comparison"),
         key=found.hash,
         version=found.hash,
-        uses={space.stage: space.version for space in (shallow, deep)},
+        uses={space.stage: space.version for space in spaces},
         files={
             "fit": found.folder,
-            **{
-                f"{space.stage}_{name}": folder
-                for space in (shallow, deep)
-                for name, folder in space.fits().items()
-            },
+            **{f"{space.stage}_{name}": folder for space in spaces for name, folder in space.fits().items()},
         },
         report={
             "documents": count,
@@ -106,7 +107,7 @@ def load_pairs(store: LocalStore, fit: str) -> list[dict[str, Any]]:
 
 def load_disagreements(store: LocalStore, fit: str) -> list[dict[str, Any]]:
     """Where the spaces disagree about most documents, a row a pair of clusters that are not matched: documents that the
-    one space puts into `shallow` and the other into `deep`, with examples that both are sure of. None as above."""
+    one space puts into this cluster and the other into that, with examples that both are sure of. None as above."""
     return _rows(store, f"{fit}/{DISAGREE}")
 
 
@@ -119,19 +120,29 @@ def load_picture(store: LocalStore, fit: str, name: str) -> bytes | None:
     return store.read(f"{fit}/{name}") if store.exists(f"{fit}/{name}") else None
 
 
-def verdict(found: Agreement, bits: dict[str, float]) -> tuple[str, str]:
-    """The space to take, "shallow" or "deep", and why, in a sentence. bits: by space, see `core.word_bits`."""
-    ours, theirs = bits["deep"], bits["shallow"]
-    told = f"its clusters tell {ours:.3f} bits a word of their documents, the shallow ones {theirs:.3f}"
-    if not found.ari < DIFFERENT:
-        return "shallow", (
-            f"ARI {found.ari:.3f}, not under {DIFFERENT}: the deep space shows much the same structure as the shallow "
-            "one, at a higher cost."
+def overlap(ari: float) -> str:
+    """How much two spaces show the same structure, in the words of the first seed: "high", "moderate" or "low"."""
+    return "high" if ari > SAME else "low" if ari < DIFFERENT else "moderate"
+
+
+def verdict(found: Agreement, bits: Mapping[Any, float]) -> tuple[str, str]:
+    """The space to take and why, in a sentence. bits: of the first and of the second, see `core.word_bits`."""
+    (first, theirs), (second, ours) = bits.items()
+    if found.ari > SAME:
+        return first, (
+            f"ARI {found.ari:.3f}, over {SAME}: the {second} space shows much the same structure as the {first} one, "
+            "at a higher cost."
         )
-    different = f"ARI {found.ari:.3f}, under {DIFFERENT}: the deep space holds different structure"
+    if not found.ari < DIFFERENT:
+        return first, (
+            f"ARI {found.ari:.3f}, from {DIFFERENT} to {SAME}: the {second} space shows some structure that the "
+            f"{first} one does not; only training can tell whether it is worth its cost."
+        )
+    different = f"ARI {found.ari:.3f}, under {DIFFERENT}: the {second} space holds different structure"
+    told = f"its clusters tell {ours:.3f} bits a word of their documents, the {first} ones {theirs:.3f}"
     if ours >= max(SOMETHING, AS_MUCH * theirs):
-        return "deep", f"{different}, and {told}: it is worth using."
-    return "shallow", (
+        return second, f"{different}, and {told}: it is worth using."
+    return first, (
         f"{different}, but {told}; less than {AS_MUCH:.0%} of these says that the difference has too little to do with "
         "what the documents are about to be worth using."
     )
@@ -152,36 +163,41 @@ class _Clustered:
         return len(self.fit.centroids)
 
 
-def _compare(run: Run, view: View, *spaces: Space) -> dict[str, bytes]:
+def _compare(run: Run, view: View, spaces: list[Space]) -> dict[str, bytes]:
     settings = run.settings
+    kinds = settings.ari_comparison.spaces
     k = K if settings.clusters.k == "auto" else settings.clusters.k
     ids, _ = document_index(run.store, view)
     rows = rows_by_id(ids, view)
-    shallow, deep = (_cluster(run, view, space, rows, k) for space in spaces)
+    first, second = (_cluster(run, view, space, rows, k) for space in spaces)
 
     sampled = rows[: sample_size(k)]
     words = count_words(beginnings(run.store, view, sampled, CHARACTERS))
-    names, bits = {}, {}
-    for kind, of in zip(SPACES, (shallow, deep), strict=True):
+    names, bits = [], {}
+    for kind, of in zip(kinds, (first, second), strict=True):
         labels = of.labels[: len(sampled)]
-        names[kind] = short_names(characteristic_terms(words, labels, of.clusters))
+        names.append(short_names(characteristic_terms(words, labels, of.clusters)))
         bits[kind] = word_bits(words.counts, labels, of.clusters)
+    both = _Both(kinds, (first, second), (names[0], names[1]))
 
-    found = agreement(shallow.labels, deep.labels)
-    shown = min(shallow.clusters, MATCHED), min(deep.clusters, MATCHED)
-    both = (shallow.labels < shown[0]) & (deep.labels < shown[1])
-    table = contingency(shallow.labels[both], deep.labels[both], shown).toarray()
+    found = agreement(first.labels, second.labels)
+    shown = min(first.clusters, MATCHED), min(second.clusters, MATCHED)
+    inside = (first.labels < shown[0]) & (second.labels < shown[1])
+    table = contingency(first.labels[inside], second.labels[inside], shown).toarray()
     pairs = match(table)
     chosen, why = verdict(found, bits)
-    maps, note = _maps(run, view, rows, (shallow, deep), names, pairs)
+    maps, note = _maps(run, view, rows, both, pairs)
     info = {
+        "spaces": kinds,
         "chosen": chosen,
         "verdict": why,
+        "overlap": overlap(found.ari),
         "k": k,
         "ari": found.ari,
         "ami": found.ami,
         "nmi": found.nmi,
-        "silhouettes": {"shallow": shallow.silhouette.mean, "deep": deep.silhouette.mean},
+        "document_cosine": _document_cosine(view, *spaces),
+        "silhouettes": {kind: of.silhouette.mean for kind, of in zip(kinds, (first, second), strict=True)},
         "word_bits": bits,
         "matched_documents": float(table[pairs].sum() / len(rows)),
         "measured_documents": len(rows),
@@ -189,20 +205,38 @@ def _compare(run: Run, view: View, *spaces: Space) -> dict[str, bytes]:
     }
     return {
         INFO: orjson.dumps(info),
-        PAIRS: pack_rows(_pairs(table, pairs, names, (shallow, deep))),
-        DISAGREE: pack_rows(_disagreements(run, view, rows, table, pairs, names, (shallow, deep))),
-        HEATMAP: _heatmap(table, pairs, names, why),
+        PAIRS: pack_rows(_pairs(table, pairs, both)),
+        DISAGREE: pack_rows(_disagreements(run, view, rows, table, pairs, both)),
+        HEATMAP: _heatmap(table, pairs, both, why),
         **({MAPS: maps} if maps else {}),
     }
+
+
+def _document_cosine(view: View, first: Space, second: Space) -> dict[str, float] | None:
+    """Cosines of the two vectors of each document, as they are stored; None where they have not the same dims."""
+    used, start = view.used_documents(), offsets(view.documents)
+    cosines = []
+    stored = (space.files.each(view.documents) for space in (first, second))
+    for at, ((_, one), (_, other)) in enumerate(zip(*stored, strict=True)):
+        a, b = one["vectors"], other["vectors"]
+        if a.shape != b.shape:
+            return None
+        cosines.append(paired_cosines(a, b)[used[start[at] : start[at + 1]]])
+    of_all = np.concatenate(cosines)
+    return {name: float(getattr(of_all, name)()) for name in ("mean", "std", "min", "max")}
 
 
 def _cluster(run: Run, view: View, space: Space, rows: np.ndarray, k: int) -> _Clustered:
     settings = run.settings
     width = next(space.each(view.documents[:1]))[1].shape[1]
     made = fit(
-        space.rows(view, rows[: min(POINTS_PER_CENTROID * k, max(1, SAMPLE_BYTES // (4 * width)))]),
+        space.rows(
+            view,
+            rows[: min(most_points(k, settings.clusters.algorithm), max(1, SAMPLE_BYTES // (4 * width)))],
+        ),
         k,
         algorithm=settings.clusters.algorithm,
+        metric=settings.clusters.metric,
         seed=settings.seed,
         centre=space.centre,
     )
@@ -225,69 +259,79 @@ def _cluster(run: Run, view: View, space: Space, rows: np.ndarray, k: int) -> _C
 
 
 Pairs = tuple[np.ndarray, np.ndarray]
-Both = tuple[_Clustered, _Clustered]
-Names = dict[str, list[str]]
 
 
-def _pairs(table: np.ndarray, pairs: Pairs, names: Names, spaces: Both) -> list[dict[str, Any]]:
-    shallow, deep = (np.bincount(of.labels, minlength=of.clusters) for of in spaces)
+@dataclass(frozen=True, slots=True)
+class _Both:
+    """Two clustered spaces, what kinds of vectors they are, and the names of their clusters."""
+
+    kinds: tuple[str, str]
+    spaces: tuple[_Clustered, _Clustered]
+    names: tuple[list[str], list[str]]
+
+
+def _pairs(table: np.ndarray, pairs: Pairs, both: _Both) -> list[dict[str, Any]]:
+    first, second = both.kinds
+    sizes = [np.bincount(of.labels, minlength=of.clusters) for of in both.spaces]
+    silhouettes = [of.silhouette.by_cluster for of in both.spaces]
     return [
         {
-            "shallow": names["shallow"][a],
-            "deep": names["deep"][b],
+            first: both.names[0][a],
+            second: both.names[1][b],
             "documents": int(table[a, b]),
-            "of the shallow one": float(table[a, b] / max(1, shallow[a])),
-            "of the deep one": float(table[a, b] / max(1, deep[b])),
-            "silhouette, shallow": float(spaces[0].silhouette.by_cluster[a]),
-            "silhouette, deep": float(spaces[1].silhouette.by_cluster[b]),
+            f"of the {first} one": float(table[a, b] / max(1, sizes[0][a])),
+            f"of the {second} one": float(table[a, b] / max(1, sizes[1][b])),
+            f"silhouette, {first}": float(silhouettes[0][a]),
+            f"silhouette, {second}": float(silhouettes[1][b]),
         }
         for a, b in zip(*pairs, strict=True)
     ]
 
 
 def _disagreements(
-    run: Run, view: View, rows: np.ndarray, table: np.ndarray, pairs: Pairs, names: Names, spaces: Both
+    run: Run, view: View, rows: np.ndarray, table: np.ndarray, pairs: Pairs, both: _Both
 ) -> list[dict[str, Any]]:
     """The largest cells of the table beside the matched ones. Their examples are the documents nearest to both
     centroids: neither space is in doubt about them."""
-    shallow, deep = spaces
+    (one, other), (first, second) = both.spaces, both.kinds
     off = table.copy()
     off[pairs] = 0
     largest = np.argsort(-off, axis=None, kind="stable")[:DISAGREEMENTS]
     partner = dict(zip(*(of.tolist() for of in pairs), strict=True))
-    both = shallow.distances + deep.distances
+    distances = one.distances + other.distances
     cells, examples = [], []
     for a, b in zip(*(of.tolist() for of in np.unravel_index(largest, off.shape)), strict=True):
         if not off[a, b]:
             break
-        inside = np.flatnonzero((shallow.labels == a) & (deep.labels == b))
-        examples.append(rows[inside[np.argsort(both[inside], kind="stable")[:EXAMPLES]]])
+        inside = np.flatnonzero((one.labels == a) & (other.labels == b))
+        examples.append(rows[inside[np.argsort(distances[inside], kind="stable")[:EXAMPLES]]])
         cells.append(
             {
-                "shallow": names["shallow"][a],
-                "deep": names["deep"][b],
+                first: both.names[0][a],
+                second: both.names[1][b],
                 "documents": int(off[a, b]),
-                "the shallow one's match": names["deep"][partner[a]] if a in partner else None,
+                f"the {first} one's match": both.names[1][partner[a]] if a in partner else None,
             }
         )
     texts = iter(read_examples(run.store, view, np.concatenate([rows[:0], *examples])))
     return [{**cell, "examples": [next(texts) for _ in of]} for cell, of in zip(cells, examples, strict=True)]
 
 
-def _heatmap(table: np.ndarray, pairs: Pairs, names: Names, why: str) -> bytes:
+def _heatmap(table: np.ndarray, pairs: Pairs, both: _Both, why: str) -> bytes:
     from dagster_divorder.view.contingency import contingency_picture
 
-    shallow, deep = pairs
+    rows, columns = pairs
     return contingency_picture(
-        table[np.ix_(shallow, deep)],
-        [names["shallow"][at] for at in shallow],
-        [names["deep"][at] for at in deep],
+        table[np.ix_(rows, columns)],
+        [both.names[0][at] for at in rows],
+        [both.names[1][at] for at in columns],
         why,
+        both.kinds,
     )
 
 
 def _maps(
-    run: Run, view: View, rows: np.ndarray, spaces: Both, names: Names, pairs: Pairs
+    run: Run, view: View, rows: np.ndarray, both: _Both, pairs: Pairs
 ) -> tuple[bytes | None, str | None]:
     """Both spaces' maps of the same documents, matched clusters in the same colour; or why there are none."""
     from dagster_divorder.core.cluster_map import layout, why_no_map
@@ -298,21 +342,21 @@ def _maps(
     from dagster_divorder.view.cluster_map import draw_maps
 
     mapped = rows[:MAPPED]
-    shallow, deep = spaces
-    # Deep clusters in the places, and so colours, of those they are matched with.
-    place = np.full(deep.clusters, -1)
+    first, second = both.spaces
+    # Clusters of the second in the places, and so colours, of those they are matched with.
+    place = np.full(second.clusters, -1)
     place[pairs[1]] = pairs[0]
-    free = np.setdiff1d(np.arange(shallow.clusters + deep.clusters), pairs[0])
+    free = np.setdiff1d(np.arange(first.clusters + second.clusters), pairs[0])
     place[place < 0] = free[: int((place < 0).sum())]
-    deep_names = [""] * max(int(place.max()) + 1, shallow.clusters)
-    for at, name in zip(place.tolist(), names["deep"], strict=True):
-        deep_names[at] = name
+    placed = [""] * max(int(place.max()) + 1, first.clusters)
+    for at, name in zip(place.tolist(), both.names[1], strict=True):
+        placed[at] = name
     panels = []
-    for title, of, labels, own in (
-        ("Shallow", shallow, shallow.labels, names["shallow"] + [""] * (len(deep_names) - shallow.clusters)),
-        ("Deep", deep, place[deep.labels], deep_names),
+    for kind, of, labels, own in (
+        (both.kinds[0], first, first.labels, both.names[0] + [""] * (len(placed) - first.clusters)),
+        (both.kinds[1], second, place[second.labels], placed),
     ):
         xy = layout(of.space.rows(view, mapped), run.settings.seed)
-        panels.append((title, xy, labels[: len(mapped)], own))
+        panels.append((kind.capitalize(), xy, labels[: len(mapped)], own))
     note = f"{len(mapped):,} documents; clusters that are matched have the same colour"
     return draw_maps(panels, "The same documents in both spaces", note), None

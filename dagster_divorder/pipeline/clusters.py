@@ -1,6 +1,6 @@
 """clusters: a topic for every document. Centroids are a pinned fit; new documents are assigned to them.
 
-Per document fragment: `labels` int32 (rows,), `distances` float32 (rows,), the cosine distance to the centroid, and
+Per document fragment: `labels` int32 (rows,), `distances` float32 (rows,), the distance to the centroid, and
 `since` uint64 (rows,), the corpus that the row was new in. The fit is made again on request, or (`clusters.refit =
 "auto"`) when the corpus has doubled since, hardly any of its documents are left, new ones lie too far from the
 centroids, or (`clusters.k = "auto"`) another number of clusters is recommended; then every document is assigned again.
@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 import orjson
 
-from dagster_divorder.core.cluster import POINTS_PER_CENTROID, ClusterFit, assign, fit, needs_refit
+from dagster_divorder.core.cluster import (
+    POINTS_PER_CENTROID,
+    ClusterFit,
+    assign,
+    fit,
+    most_points,
+    needs_refit,
+)
 from dagster_divorder.pipeline.cluster_names import name_clusters, names_in, unpin_names
 from dagster_divorder.pipeline.cluster_table import cluster_table
 from dagster_divorder.pipeline.fragments import Delta, fill
@@ -169,7 +176,7 @@ def _hint(dims: int, documents: int) -> str | None:
 
 
 def _mean_distance_of_new(files: StageFiles, view: View, corpus: str) -> float | None:
-    """Mean cosine distance over the documents that are new in this corpus; None where there are none."""
+    """Mean distance over the documents that are new in this corpus; None where there are none."""
     distances, since = files.columns(view.documents, "distances", "since")
     new = view.used_documents() & (since == _corpus_number(corpus))
     return float(distances[new].mean(dtype=np.float64)) if new.any() else None
@@ -187,11 +194,12 @@ def _pin(run: Run, view: View, space: Space, documents: int, reason: str) -> Pin
     ids, _ = document_index(run.store, view)
     rows = rows_by_id(ids, view)
     width = next(space.each(view.documents[:1]))[1].shape[1]
-    rows = rows[: min(POINTS_PER_CENTROID * k, max(1, SAMPLE_BYTES // (4 * width)))]
+    rows = rows[: min(most_points(k, settings.clusters.algorithm), max(1, SAMPLE_BYTES // (4 * width)))]
     clusters = fit(
         space.rows(view, rows),
         k,
         algorithm=settings.clusters.algorithm,
+        metric=settings.clusters.metric,
         seed=settings.seed,
         centre=space.centre,
         overwrite=True,
@@ -203,6 +211,7 @@ def _pin(run: Run, view: View, space: Space, documents: int, reason: str) -> Pin
         "mean_distance": clusters.mean_distance,
         "iterations": clusters.iterations,
         "objective": clusters.objective,
+        "metric": clusters.metric,
         "note": clusters.note,
     }
     arrays: dict[str, np.ndarray] = {

@@ -7,7 +7,8 @@ The stage key names what the file held when it was first read, and is pinned. A 
 moved keeps it, so that only new documents are computed, and nothing is clustered again. Every row is hashed in every
 run, unless the input and the file (inode, size, times) are the same; where a known document has another vector there is
 a new key.
-Records of equal text are one document, which takes the vector of the first of them. A vector of zeros has no direction.
+Records of equal text are one document, which takes the vector of the first of them. A vector of zeros has no
+direction; with `embedding.nan_as_zero` one that holds NaN, as of a document that an embedder left out, is read as one.
 Cost: the file read once, and rows of new documents again; 70 bytes a document.
 Known weakness: vectors that were embedded anew and differ in their last bits are other vectors.
 """
@@ -56,6 +57,7 @@ def run(run: Run) -> Receipt:
         documents=figures["documents"],
         refused=figures["rejected_records"],
         rejects=run.store.path(raw_docs.files["rejects"]),
+        nan_as_zero=settings.embedding.nan_as_zero,
     )
     read_as = content_hash(_state(path), raw_docs.version)
     last = load_receipt(run.store, STAGE)
@@ -113,13 +115,16 @@ def run(run: Run) -> Receipt:
     )
 
 
-def open_external(path: Path, *, records: int, documents: int, refused: int, rejects: Path) -> VectorFile:
-    """The vectors of an input of so many accepted and refused records; `rejects` is where those are named.
+def open_external(
+    path: Path, *, records: int, documents: int, refused: int, rejects: Path, nan_as_zero: bool = False
+) -> VectorFile:
+    """The vectors of an input of so many accepted and refused records; `rejects` is where those are named; nan_as_zero
+    as in `open_vectors`.
 
     Raises:
         InputError: they cannot be read, or there is another number of rows than of records.
     """
-    file = open_vectors(path)
+    file = open_vectors(path, nan_as_zero=nan_as_zero)
     if not isinstance(file, NpyVectors) or file.rows == records:
         return file
     if file.rows == records + refused:
@@ -245,7 +250,8 @@ def _check_finite(file: VectorFile, block: Block, rows: np.ndarray) -> None:
         row, column = (int(place[0]) for place in np.nonzero(~finite))
         raise InputError(
             f"{file.path}: row {block.first + rows[row]} (counted from 0) holds {vectors[row, column]} in column "
-            f"{column}; expected finite numbers: embed that document again"
+            f"{column}; expected finite numbers: embed that document again, or set embedding.nan_as_zero = true, under "
+            "which rows with NaN count as zero vectors"
         )
 
 

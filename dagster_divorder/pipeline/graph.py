@@ -8,20 +8,14 @@ from __future__ import annotations
 
 from dagster_divorder.settings import Settings
 
-SPACES = {
-    "shallow": ("shallow_embeddings",),
-    "deep": ("deep_embeddings",),
-    "external": ("external_embeddings",),
-    "auto": ("shallow_embeddings", "deep_embeddings", "ari_comparison"),
-}
-"""What has to be there before vectors can be clustered, by `embedding.kind`."""
-
 OUTPUT = "curated_output"
 
 
 def upstream(settings: Settings) -> dict[str, tuple[str, ...]]:
     """What each stage reads directly, in an order in which stages can run."""
-    space = SPACES[settings.embedding.kind]
+    compared = tuple(f"{kind}_embeddings" for kind in settings.ari_comparison.spaces)
+    kind = settings.embedding.kind
+    space = (*compared, "ari_comparison") if kind == "auto" else (f"{kind}_embeddings",)
     calibration = ("k_calibration",) if settings.clusters.k == "auto" else ()
     graph: dict[str, tuple[str, ...]] = {
         "raw_docs": (),
@@ -30,7 +24,7 @@ def upstream(settings: Settings) -> dict[str, tuple[str, ...]]:
         "shallow_embeddings": ("token_counts", "base_model"),
         "deep_embeddings": ("token_counts", "base_model"),
         "external_embeddings": ("raw_docs",),
-        "ari_comparison": ("shallow_embeddings", "deep_embeddings"),
+        "ari_comparison": compared,
         "k_calibration": (*space, "token_counts"),
         "clusters": (*space, *calibration),
         "cluster_map": ("clusters",),
@@ -49,7 +43,7 @@ def upstream(settings: Settings) -> dict[str, tuple[str, ...]]:
             "cluster_map",
         ),
     }
-    if settings.embedding.kind != "external":
+    if "external_embeddings" not in (*space, *compared):
         del graph["external_embeddings"]
     return graph
 

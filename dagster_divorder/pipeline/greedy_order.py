@@ -109,6 +109,8 @@ def order_documents(
         "batch": batch,
         "shards": settings.shards,
         "buffer": settings.buffer,
+        "f2_lambda": settings.f2_lambda,
+        "block_strategy": settings.block_strategy,
         "frozen": frozen,
         "targets": document_targets(settings.targets, traits, first, items),
     }

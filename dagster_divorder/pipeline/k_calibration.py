@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from dagster_divorder.core.cluster import POINTS_PER_CENTROID, ClusterFit, fit
+from dagster_divorder.core.cluster import ClusterFit, fit, most_points
 from dagster_divorder.core.k_calibration import (
     NEAR_ZERO,
     Batch,
@@ -195,9 +195,10 @@ def _fit_each(
     with run.progress("fitting clusters", len(values), "values of k") as advance:
         for k in values:
             made = fit(
-                held[: POINTS_PER_CENTROID * k],
+                held[: most_points(k, settings.clusters.algorithm)],
                 k,
                 algorithm=settings.clusters.algorithm,
+                metric=settings.clusters.metric,
                 seed=settings.seed,
                 centre=space.centre,
             )

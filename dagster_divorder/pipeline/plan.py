@@ -19,7 +19,6 @@ import orjson
 from dagster_divorder.core.cluster import needs_refit
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.ari_comparison import INFO as COMPARISON
-from dagster_divorder.pipeline.ari_comparison import SPACES
 from dagster_divorder.pipeline.base_model import (
     BaseModel,
     find_checkpoint,
@@ -251,7 +250,8 @@ class _Planner:
         return documents_left(self.run, View.load(self.run.store, raw_docs.files["view"]), fit)
 
     def _ari_comparison(self) -> _Work:
-        keys, settings = [self._space_key(kind) for kind in SPACES], self.run.settings.ari_comparison
+        settings = self.run.settings.ari_comparison
+        keys = [self._space_key(kind) for kind in settings.spaces]
         work, info = self._measure("ari_comparison", keys, settings.refresh)
         if self.run.settings.embedding.kind == "auto":
             self.chosen = info.get("chosen")

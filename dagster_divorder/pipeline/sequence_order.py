@@ -81,6 +81,8 @@ def order_sequences(run: Run, traits: Traits, frozen: int) -> np.ndarray:
         "batch": settings.sequence.batch,
         "shards": settings.order.shards,
         "buffer": settings.order.buffer,
+        "f2_lambda": settings.order.f2_lambda,
+        "block_strategy": settings.order.block_strategy,
         "frozen": np.arange(frozen),
         "targets": sequence_targets(
             settings.order.targets, traits, sequence_traits(settings.order.traits), items

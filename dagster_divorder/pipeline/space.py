@@ -53,11 +53,23 @@ INFO = "pca.json"
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """Pinned principal components, and the number of documents when they were fitted."""
+    """Pinned principal components, the number of documents when they were fitted, and how many were asked for."""
 
     fit: Fit
     pca: Pca
     documents: int
+    asked: int
+
+    @property
+    def note(self) -> str | None:
+        """Why there are fewer than asked for, None if there are not."""
+        dims, found = self.pca.axes.shape
+        if found == self.asked:
+            return None
+        return (
+            f"{self.asked:,} principal components are asked for; {found:,} are all that {self.documents:,} documents "
+            f"of {dims:,} dims have"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +137,7 @@ class Space:
                 "pca": pca.axes.shape[1],
                 "explained_variance": pca.explained,
                 "pca_fitted": f"to {self.components.documents:,} documents ({self.components.fit.reason})",
+                **({"pca_note": self.components.note} if self.components.note else {}),
             }
         return shown
 
@@ -145,7 +158,6 @@ def chosen_space(run: Run) -> Space:
 
     Raises:
         MissingStageError: its stage has not run with these settings.
-        InputError: more principal components than documents or dims.
     """
     return load_space(run, chosen_kind(run))
 
@@ -186,7 +198,7 @@ def load_components(run: Run, kind: str, vectors_key: str) -> Components | None:
     files = read_fit(run.store, fit)
     arrays, info = unpack(files[ARRAYS]), orjson.loads(files[INFO])
     pca = Pca(mean=arrays["mean"], axes=arrays["axes"], explained=info["explained"])
-    return Components(fit, pca, info["documents"])
+    return Components(fit, pca, info["documents"], run.settings.components[kind])
 
 
 def _reason_to_fit(run: Run, current: Components | None, view: View, refit: bool) -> str | None:
@@ -217,7 +229,10 @@ def _pin_components(run: Run, kind: str, space: Space, view: View, reason: str) 
         **sketch_file(corpus_sketch(run, view)),
     }
     made = pin(run.store, "pca", _pca_recipe(run.settings, kind, space.files.key), files, reason)
-    return Components(made, pca, documents)
+    found = Components(made, pca, documents, count)
+    if found.note:
+        run.progress.note(found.note)
+    return found
 
 
 def _pca_recipe(settings: Settings, kind: str, vectors_key: str) -> str:

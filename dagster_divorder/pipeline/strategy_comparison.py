@@ -47,6 +47,8 @@ def run(run: Run) -> Receipt:
                     "within_cluster": settings.order.within_cluster,
                     "shards": settings.order.shards,
                     "buffer": settings.order.buffer,
+                    "f2_lambda": settings.order.f2_lambda,
+                    "block_strategy": settings.order.block_strategy,
                 },
                 meter=_metered,
             ):
@@ -78,8 +80,9 @@ def _metered(function: Callable[[], Result]) -> tuple[Result, Cost]:
 
 
 def row(outcome: Outcome) -> dict[str, Any]:
-    """One line of the table, in the form of the seeds': distinct clusters a sequence, deviations, cost. None where a
-    corpus smaller than a batch can tell nothing."""
+    """One line of the table, in the form of the seeds': distinct clusters a sequence, deviations, cost. Flush: counted
+    as Diversity-Ordered Training does, where a document that does not fit starts a sequence. None where a corpus
+    smaller than a batch can tell nothing."""
     diversity = outcome.diversity
     batch, anywhere = diversity.batch_shares["cluster"], diversity.windows["batch"]["cluster"]
     told = batch.windows > 0 and not batch.partial
@@ -90,6 +93,9 @@ def row(outcome: Outcome) -> dict[str, Any]:
         "distinct clusters a sequence": diversity.split.mean,
         "fewest": int(diversity.split.min),
         "std": diversity.split.std,
+        "distinct clusters, flush": diversity.flush.mean,
+        "fewest, flush": int(diversity.flush.min),
+        "std, flush": diversity.flush.std,
         "batch TV, clusters": batch.mean_tv if told else None,
         "worst batch TV, clusters": batch.max_tv if told else None,
         "worst share, batch anywhere": anywhere.worst if told else None,

@@ -13,7 +13,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, Literal
@@ -52,7 +52,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class NpyVectors:
-    """A .npy file of shape (rows, dims)."""
+    """A .npy file of shape (rows, dims). nan_as_zero: as in `open_vectors`."""
 
     path: Path
     rows: int
@@ -61,6 +61,7 @@ class NpyVectors:
     offset: int
     fortran: bool
     keyed_by: KeyedBy = "row"
+    nan_as_zero: bool = False
 
     def blocks(self) -> Iterator[Block]:
         step = _rows_of_a_block(self.dims, self.dtype)
@@ -79,12 +80,13 @@ class NpyVectors:
             raise InputError(f"{self.path} changed while it was read ({error}); run again") from error
         near = len(rows) and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
         picked = mapped[rows[0] : rows[-1] + 1] if near else mapped[rows]
-        return np.ascontiguousarray(picked, self.dtype.newbyteorder("="))
+        native = np.ascontiguousarray(picked, self.dtype.newbyteorder("="))
+        return _nan_as_zero(native) if self.nan_as_zero else native
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetVectors:
-    """A Parquet file with a column of vectors, and one of keys."""
+    """A Parquet file with a column of vectors, and one of keys. nan_as_zero: as in `open_vectors`."""
 
     path: Path
     rows: int
@@ -92,6 +94,7 @@ class ParquetVectors:
     dtype: np.dtype[Any]
     column: str
     keyed_by: KeyedBy
+    nan_as_zero: bool = False
 
     def blocks(self) -> Iterator[Block]:
         first = 0
@@ -145,7 +148,14 @@ class ParquetVectors:
             )
         assert isinstance(values, pa.FloatingPointArray)
         whole = np.frombuffer(values.buffers()[1], self.dtype)
-        return whole[values.offset : values.offset + len(values)].reshape(len(column), self.dims)
+        matrix = whole[values.offset : values.offset + len(values)].reshape(len(column), self.dims)
+        return _nan_as_zero(matrix) if self.nan_as_zero else matrix
+
+
+def _nan_as_zero(vectors: np.ndarray) -> np.ndarray:
+    """The same (n, D), rows that hold NaN all zero."""
+    broken = np.isnan(vectors).any(axis=1)
+    return np.where(broken[:, np.newaxis], vectors.dtype.type(0), vectors) if broken.any() else vectors
 
 
 VectorFile = NpyVectors | ParquetVectors
@@ -209,8 +219,10 @@ class Spool:
         return np.array(mapped[np.searchsorted(self._rows, rows)])
 
 
-def open_vectors(path: Path) -> VectorFile:
+def open_vectors(path: Path, *, nan_as_zero: bool = False) -> VectorFile:
     """The vectors in a file, known by its name's ending; rows, dims, dtype and size are checked.
+
+    nan_as_zero: rows that hold NaN are read as vectors of zeros.
 
     Raises:
         InputError: the file is missing, of another kind, cut short, or of another shape or dtype. It says which, what
@@ -230,7 +242,7 @@ def open_vectors(path: Path) -> VectorFile:
         raise InputError(
             f"{path} holds {file.rows} vectors of {file.dims} numbers; expected at least one of each: write it again"
         )
-    return file
+    return replace(file, nan_as_zero=nan_as_zero)
 
 
 def row_hashes(vectors: np.ndarray) -> np.ndarray:

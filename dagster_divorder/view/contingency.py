@@ -21,11 +21,15 @@ NAME = 30
 
 
 def contingency_picture(
-    table: NDArray[np.integer], rows: Sequence[str], columns: Sequence[str], note: str
+    table: NDArray[np.integer],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    note: str,
+    spaces: tuple[str, str] = ("shallow", "deep"),
 ) -> bytes:
     """The heatmap as a PNG file's bytes, 1400 x 1150 pixels.
 
-    table: int (m, m), documents that have cluster k of the shallow space and j of the deep one, matched clusters on the
+    table: int (m, m), documents that have cluster k of the first space and j of the second, matched clusters on the
     diagonal, those with most common documents first; the first SHOWN are drawn. rows, columns: m names each.
     """
     import matplotlib as mpl
@@ -47,11 +51,11 @@ def contingency_picture(
         axes.set_yticks(range(shown), [_short(name) for name in rows[:shown]], size=size)
         axes.tick_params(length=0, labelcolor="#222222")
         axes.spines[:].set_visible(False)
-        axes.set_ylabel("shallow", size=13, weight="bold")
-        axes.set_xlabel("deep", size=13, weight="bold")
+        axes.set_ylabel(spaces[0], size=13, weight="bold")
+        axes.set_xlabel(spaces[1], size=13, weight="bold")
         bar = figure.colorbar(image, cax=figure.add_axes((0.92, 0.24, 0.015, 0.63)))
         bar.outline.set_visible(False)
-        bar.set_label("share of the shallow cluster's documents", size=11)
+        bar.set_label(f"share of the {spaces[0]} cluster's documents", size=11)
         if len(rows) > shown:
             figure.text(0.03, 0.02, f"and {len(rows) - shown:,} pairs more", size=11, color=FAINT)
         return to_png(figure)

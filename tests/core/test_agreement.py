@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_mutual_info_score
 
 from dagster_divorder.core import agreement as module
-from dagster_divorder.core.agreement import agreement, contingency, match
+from dagster_divorder.core.agreement import agreement, contingency, match, paired_cosines
 from dagster_divorder.errors import InputError
 
 LABELS = st.integers(1, 5).flatmap(
@@ -77,3 +77,10 @@ def test_matched_clusters_hold_the_most_documents_together(k: int, j: int, seed:
     held = table[rows, columns]
     assert held.sum() == best
     assert (np.diff(held) <= 0).all()
+
+
+def test_paired_cosines_are_those_of_the_two_vectors_of_each_row() -> None:
+    a = np.array([[1, 0], [3, 4], [0, 0], [-2, 0], [1, 1]], np.float16)
+    b = np.array([[2, 0], [4, 3], [1, 1], [5, 0], [0, 7]], np.float32)
+    assert paired_cosines(a, b).tolist() == pytest.approx([1, 0.96, 0, -1, 0.5**0.5])
+    assert len(paired_cosines(a[:0], b[:0])) == 0

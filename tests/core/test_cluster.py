@@ -56,6 +56,19 @@ def test_assignment_equals_the_exhaustive_search(n, dims, k, seed):
     assert_allclose(distances, expected_distances, atol=1e-6)
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 6), st.integers(1, 7), st.floats(0.1, 30), st.integers(0, 1000))
+def test_euclidean_assignment_equals_the_exhaustive_search(n, dims, k, size, seed):
+    rng = np.random.default_rng(seed)
+    vectors, centroids = (size * rng.normal(size=(rows, dims)).astype(np.float32) for rows in (n, k))
+    vectors[::5] = 0.0
+    clusters = dataclasses.replace(clusters_of(np.zeros(dims), centroids), metric="euclidean")
+    labels, distances = assign(vectors.astype(np.float32), clusters)
+    expected_labels, expected_distances = reference_pool.nearest_euclidean(vectors, centroids)
+    assert_array_equal(labels, expected_labels)
+    assert_allclose(distances, expected_distances, rtol=1e-5, atol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def hard():
     """Vectors with many close calls, in a shape where matrix products of different batches differ in their last
@@ -66,9 +79,12 @@ def hard():
     return unit(rng.normal(size=(1500, 384))), clusters_of(0.01 * rng.normal(size=384), centroids)
 
 
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 @pytest.mark.parametrize("rows", [1, 7, 64, 999])
-def test_the_batch_does_not_change_a_label_or_distance(hard, rows):
+def test_the_batch_does_not_change_a_label_or_distance(hard, rows, metric):
     vectors, clusters = hard
+    if metric == "euclidean":
+        clusters = dataclasses.replace(clusters, centre=np.zeros(384, np.float32), metric=metric)
     labels, distances = assign(vectors, clusters)
     order = np.random.default_rng(rows).permutation(len(vectors))
     parts = [assign(vectors[order[at : at + rows]], clusters) for at in range(0, len(vectors), rows)]
@@ -127,6 +143,48 @@ def test_planted_groups_are_found_largest_first(algorithm, centre):
     assert found.note == ""
     assert found.iterations > 0
     assert_allclose(found.objective, 1 - found.mean_distance, atol=0.02)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_euclidean_clusters_are_those_of_vectors_as_they_are(algorithm):
+    """Groups on one ray, which have no direction of their own."""
+    rng = np.random.default_rng(0)
+    truth = rng.permutation(np.repeat([0, 1, 2], [300, 200, 100]))
+    vectors = (np.array([1.0, 2.0, 4.0])[truth, np.newaxis] * [0.6, 0.8, 0.0]).astype(np.float32)
+    vectors += 0.05 * rng.normal(size=vectors.shape).astype(np.float32)
+    for centre in (True, False):
+        found = fit(vectors, 3, algorithm=algorithm, metric="euclidean", centre=centre)
+        labels, distances = assign(vectors, found)
+        assert_array_equal(labels, truth)
+        assert found.sizes.tolist() == [300, 200, 100]
+        means = np.stack([vectors[truth == group].mean(axis=0) for group in range(3)])
+        assert_allclose(found.centroids, means, atol=0.02)
+        assert not found.centre.any()
+        assert_allclose(distances, np.linalg.norm(vectors - found.centroids[truth], axis=1), atol=1e-5)
+        assert_allclose(found.objective, (distances.astype(np.float64) ** 2).mean(), rtol=0.05)
+
+
+def test_minibatch_is_the_first_seeds(monkeypatch):
+    """Batches of 4,096 of all vectors, the best of 3 starts, Euclidean, the labels scikit-learn's own."""
+    from sklearn.cluster import MiniBatchKMeans
+
+    vectors, _ = planted(9000, 16, 8, noise=0.6)
+    monkeypatch.setattr(cluster, "POINTS_PER_CENTROID", 10)
+    found = fit(vectors, 8, algorithm="minibatch", metric="euclidean", seed=42)
+    theirs = MiniBatchKMeans(8, random_state=42, batch_size=4096, n_init=3)
+    with threadpool_limits(limits=1):
+        labels = theirs.fit_predict(vectors)
+    assert found.sizes.sum() == 9000
+    assert_array_equal(found.sizes, np.sort(np.bincount(labels))[::-1])
+    by_size = np.argsort(-np.bincount(labels), kind="stable")
+    assert_array_equal(by_size[assign(vectors, found)[0]], labels)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("vectors", [np.zeros((10, 4)), np.ones((1, 4)), np.tile([0.6, 0.8], (9, 1))])
+def test_vectors_all_alike_make_one_euclidean_cluster(algorithm, vectors):
+    found = fit(vectors.astype(np.float32), 3, algorithm=algorithm, metric="euclidean")
+    assert (found.sizes.tolist(), found.mean_distance) == ([len(vectors)], 0.0)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -216,6 +274,8 @@ def test_impossible_fits_are_refused():
             fit(bad, k)
     with pytest.raises(InputError, match="'dbscan'; expected one of faiss, minibatch"):
         fit(vectors, 3, algorithm="dbscan")
+    with pytest.raises(InputError, match="metric is 'l1'; expected one of cosine, euclidean"):
+        fit(vectors, 3, metric="l1")
 
 
 @pytest.mark.parametrize(

@@ -182,6 +182,19 @@ GOOD = csr_matrix(np.array([[1, 0, 2], [0, 3, 1]]))
             "group 1 is 1e.300; expected a number from",
             id="weight too large",
         ),
+        pytest.param(GOOD, [0, 0, 1], {"f2_lambda": -1}, "f2_lambda is -1; expected a number", id="lambda"),
+        pytest.param(GOOD, [0, 0, 1], {"f2_lambda": np.nan}, "f2_lambda is nan", id="NaN lambda"),
+        pytest.param(GOOD, [0, 0, 1], {"f2_lambda": "1"}, "f2_lambda is '1'", id="lambda no number"),
+        pytest.param(
+            GOOD, [0, 0, 1], {"block_strategy": "f33"}, "block_strategy is 'f33'.*'f3'", id="block strategy"
+        ),
+        pytest.param(
+            GOOD,
+            [0, 0, 1],
+            {"block_strategy": "block_shuffle"},
+            "block_strategy is 'block_shuffle'",
+            id="blocks of blocks",
+        ),
         pytest.param(GOOD, [0, 0], {}, r"\(2,\).*\(3,\)", id="groups shape"),
         pytest.param(GOOD, [0, 0, 2], {}, r"\[0, 2\].*0..G-1", id="missing group"),
         pytest.param(GOOD, [-1, 0, 1], {}, r"\[-1, 0, 1\]", id="negative group"),

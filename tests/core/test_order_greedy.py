@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.kernels import order_balance, order_greedy, order_items, reference_order
-from dagster_divorder.core.order import Targets, balanced, f2, order
+from dagster_divorder.core.order import Targets, balanced, order
 from dagster_divorder.core.order.arguments import make_problem
 from dagster_divorder.core.order.problem import NORM_BINS, NORM_WEIGHT, Problem
 from dagster_divorder.core.order.targets import fitted_shares, target_path
@@ -201,12 +201,14 @@ def test_exact_greedy_equals_the_objective_spelled_out(strategy, data, problem):
         if table is not None:
             wanted = partial(reference_order.moving, table.progress, shares[:, first], groups=groups[first])
     placed = rows[frozen].sum(axis=0)
+    lambda_ = data.draw(st.sampled_from([0.0, 0.3, 1.0, 50.0]))
     slow = {
         "f1": lambda: reference_order.f1(rows, groups, placed, wanted, left),
-        "f2": lambda: reference_order.f2(rows, groups, frozen, wanted, left, f2.LAMBDA),
+        "f2": lambda: reference_order.f2(rows, groups, frozen, wanted, left, lambda_),
         "f3": lambda: reference_order.f3(rows, groups, weights, placed, wanted, left),
     }[strategy]()
-    fast = order(csr_matrix(rows), groups, strategy=strategy, weights=weights, frozen=frozen, targets=table)
+    options = {"weights": weights, "frozen": frozen, "targets": table, "f2_lambda": lambda_}
+    fast = order(csr_matrix(rows), groups, strategy=strategy, **options)
     assert fast.tolist() == frozen + slow
 
 

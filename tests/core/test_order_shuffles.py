@@ -20,16 +20,19 @@ def sorted_corpus(items: int, values: int = 8) -> tuple[csr_matrix, list[int]]:
     return csr_matrix((np.ones(items, int), codes, np.arange(items + 1)), shape=(items, values)), [0] * values
 
 
+@pytest.mark.parametrize("strategy", [None, "f3", "stratified", "bin_packing"])
 @given(items=st.integers(1, 300), batch=st.integers(1, 40), seed=st.integers(0, 3))
 @laws
-def test_block_shuffle_keeps_the_batches_of_balanced(items, batch, seed):
+def test_block_shuffle_keeps_the_batches_of_the_other_strategy(strategy, items, batch, seed):
     corpus = sorted_corpus(items, min(4, items))
-    balanced = order(*corpus, strategy="balanced", seed=seed).tolist()
-    shuffled = order(*corpus, strategy="block_shuffle", seed=seed, batch=batch).tolist()
+    options = {"seed": seed, "sequence_length": 20}
+    other = order(*corpus, strategy=strategy or "balanced", **options).tolist()
+    named = {"block_strategy": strategy} if strategy else {}
+    shuffled = order(*corpus, strategy="block_shuffle", batch=batch, **named, **options).tolist()
     whole = items // batch * batch
-    blocks = {tuple(balanced[i : i + batch]) for i in range(0, whole, batch)}
+    blocks = {tuple(other[i : i + batch]) for i in range(0, whole, batch)}
     assert {tuple(shuffled[i : i + batch]) for i in range(0, whole, batch)} == blocks
-    assert shuffled[whole:] == balanced[whole:]
+    assert shuffled[whole:] == other[whole:]
 
 
 def test_block_shuffle_moves_the_batches():

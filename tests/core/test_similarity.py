@@ -20,7 +20,15 @@ def dense(vectors: np.ndarray) -> dict[str, float]:
     pairs = (unit @ unit.T)[np.triu_indices(len(unit), 1)]
     p5, p50, p95 = np.percentile(pairs, [5, 50, 95])
     extremes = {"min": pairs.min(), "p5": p5, "p50": p50, "p95": p95, "max": pairs.max()}
-    return {"rows": len(unit), "pairs": len(pairs), "mean": pairs.mean(), "std": pairs.std(), **extremes}
+    high = {"high_sim_pairs_gt_0.9": (pairs > 0.9).sum()}
+    return {
+        "rows": len(unit),
+        "pairs": len(pairs),
+        "mean": pairs.mean(),
+        "std": pairs.std(),
+        **extremes,
+        **high,
+    }
 
 
 def vectors(n: int, d: int, seed: int) -> np.ndarray:
@@ -48,6 +56,13 @@ def test_blocks_join_without_a_gap():
 def test_worked_example():
     found = cosine_statistics([[1, 0], [0, 3], [-2, 0]])
     assert (found["pairs"], found["min"], found["p50"], found["max"]) == (3, -1.0, 0.0, 0.0)
+
+
+def test_pairs_above_nine_tenths_are_counted():
+    angles = np.deg2rad([0, 20, 60, 64])  # cosines 0.94 and 1.0 above, 0.77, 0.72, 0.5 and 0.44 below
+    found = cosine_statistics(np.stack([np.cos(angles), np.sin(angles)], axis=1))
+    assert found["high_sim_pairs_gt_0.9"] == 2
+    assert cosine_statistics(np.ones((1, 3)))["high_sim_pairs_gt_0.9"] == 0
 
 
 def test_lengths_of_vectors_do_not_matter_even_where_squares_overflow():

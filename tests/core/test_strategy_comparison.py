@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from dagster_divorder.core.items import document_items
+from dagster_divorder.core.kernels import reference_metrics
+from dagster_divorder.core.order import order
 from dagster_divorder.core.strategy_comparison import Cost, compare_strategies
 
 RNG = np.random.default_rng(0)
@@ -48,6 +51,22 @@ def test_the_order_of_sequences_changes_batches_and_not_sequences():
         shuffled.diversity.batch_shares["cluster"].mean_tv
         < as_packed.diversity.batch_shares["cluster"].mean_tv * 0.7
     )
+
+
+def test_flush_counts_the_documents_in_their_order_as_the_first_seed_does():
+    found = compared(("original", "round_robin", "bin_packing"), ("original", "balanced"))
+    labels = TRAITS["cluster"]
+    for one in found:
+        order = order_of(TOKENS, labels, one.documents)
+        counts = reference_metrics.distinct_flush(TOKENS[order], labels[order], 50)
+        flush = one.diversity.flush
+        assert (flush.count, flush.mean) == (len(counts), pytest.approx(np.mean(counts)))
+        assert (flush.min, flush.std) == (min(counts), pytest.approx(np.std(counts)))
+
+
+def order_of(tokens, labels, strategy):
+    items = document_items(tokens, {"cluster": labels, "length": TRAITS["length"]})
+    return order(items.counts, items.groups, strategy=strategy, weights=items.weights, sequence_length=50)
 
 
 def test_traits_without_a_weight_are_measured_and_not_balanced():

@@ -20,11 +20,14 @@ from dagster_divorder.pipeline.ari_comparison import (
     DIFFERENT,
     HEATMAP,
     MAPS,
+    SAME,
     load_disagreements,
     load_pairs,
     load_picture,
+    overlap,
     verdict,
 )
+from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.space import STAGE_OF, chosen_kind
@@ -60,8 +63,7 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
         store={"path": folder / "store"},
         output={"path": folder / "curated"},
         clusters={"k": 4},
-        embedding={"kind": "auto"},
-        **sections,
+        **{"embedding": {"kind": "auto"}, **sections},
     )
 
 
@@ -148,12 +150,28 @@ def test_deep_vectors_are_taken_for_another_structure_that_tells_as_much(
         (DIFFERENT - 1e-6, 0.2, 0.2 * AS_MUCH - 1e-6, "shallow"),
         (0.0, 0.0, 0.001, "shallow"),
         (0.0, 0.0, 0.1, "deep"),
+        (SAME, 0.2, 0.9, "shallow"),
+        (SAME + 1e-6, 0.2, 0.9, "shallow"),
     ],
 )
 def test_the_rule(ari: float, shallow: float, deep: float, chosen: str) -> None:
     found, why = verdict(Agreement(ari, ari, ari), {"shallow": shallow, "deep": deep})
     assert found == chosen
     assert f"ARI {ari:.3f}" in why
+
+
+@pytest.mark.parametrize(
+    ("ari", "tier", "said"),
+    [
+        (DIFFERENT - 1e-6, "low", "holds different structure"),
+        (DIFFERENT, "moderate", "only training can tell"),
+        (SAME, "moderate", "only training can tell"),
+        (SAME + 1e-6, "high", "much the same structure"),
+    ],
+)
+def test_the_tiers_are_the_first_seeds(ari: float, tier: str, said: str) -> None:
+    assert overlap(ari) == tier
+    assert said in verdict(Agreement(ari, ari, ari), {"shallow": 1.0, "external": 1.0})[1]
 
 
 def test_figures_are_those_of_the_vectors(tmp_path: Path) -> None:
@@ -179,6 +197,50 @@ def test_figures_are_those_of_the_vectors(tmp_path: Path) -> None:
             topic, mood = text.split()[:2]
             assert set(row["shallow"].split(", ")) <= {topic, *TOPICS[topic].split()}
             assert set(row["deep"].split(", ")) <= {mood, *MOODS[mood].split()}
+
+
+def test_the_cosine_of_the_two_vectors_of_each_document_is_told_where_there_is_one(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", records(80))
+    run = embed(settings_of(tmp_path), shallow="topics", deep="moods")
+    texts = [record["text"] for record in records(80)]
+    cosines = (pointing(texts, "topics") * pointing(texts, "moods")).sum(axis=1)
+    expected = {name: getattr(cosines, name)() for name in ("mean", "std", "min", "max")}
+    assert compare(run).report["document_cosine"] == pytest.approx(expected, abs=1e-6)
+    narrow = StageFiles(run.store, STAGE_OF["deep"], content_hash("narrow"))
+    wide = StageFiles(run.store, STAGE_OF["deep"], run.receipt(STAGE_OF["deep"]).key)
+    for fragment, arrays in wide.each(load_view(run).documents):
+        narrow.put(fragment.name, {"vectors": arrays["vectors"][:, :5]})
+    replace(run.receipt(STAGE_OF["deep"]), key=narrow.key, version=narrow.key).save(run.store)
+    assert compare(run).report["document_cosine"] is None
+
+
+@pytest.mark.parametrize("chosen", ["external", "shallow"])
+def test_vectors_of_your_own_are_held_against_the_others(tmp_path: Path, chosen: str) -> None:
+    """Through the pipeline, as `embedding.kind = "auto"` does it."""
+    write_jsonl(tmp_path / "docs.jsonl", records(200))
+    texts = [record["text"] for record in records(200)]
+    np.save(tmp_path / "own.npy", pointing(texts, "moods" if chosen == "external" else "noise"))
+    settings = settings_of(
+        tmp_path,
+        ari_comparison={"spaces": ("shallow", "external")},
+        embedding={"kind": "auto", "path": tmp_path / "own.npy"},
+    )
+    run = embed(settings, shallow="topics")
+    stages = needed(settings, "clusters")
+    assert stages[-3:] == ("external_embeddings", "ari_comparison", "clusters")
+    assert "deep_embeddings" not in stages
+    run_stage("external_embeddings", settings, Silent())
+    receipt = compare(run)
+    report = receipt.report
+    assert (report["chosen"], report["spaces"]) == (chosen, ["shallow", "external"])
+    assert report["overlap"] == "low"
+    assert set(report["word_bits"]) == set(report["silhouettes"]) == {"shallow", "external"}
+    assert "the external space holds different structure" in report["verdict"]
+    assert {"shallow", "external", "of the external one"} <= set(
+        load_pairs(run.store, receipt.files["fit"])[0]
+    )
+    clusters = run_stage("clusters", settings, Silent())
+    assert STAGE_OF[chosen] in clusters.uses
 
 
 def test_a_sample_limits_the_silhouettes_alone(tmp_path: Path) -> None:

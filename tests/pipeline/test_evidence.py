@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dagster_divorder import run_all, run_stage
+from dagster_divorder.cli import main
 from dagster_divorder.core.metrics import WINDOWS
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
@@ -19,8 +20,9 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.sequence_order import load_sequence_order
 from dagster_divorder.pipeline.strategy_comparison import load_comparison
 from dagster_divorder.pipeline.traits import load_traits
-from dagster_divorder.settings import Settings
+from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import load_receipt
 from tests.conftest import topic_records, write_jsonl
 
 
@@ -179,11 +181,48 @@ def test_strategies_are_compared_in_pairs(corpus: Path) -> None:
     assert balanced["worst share, batch anywhere"] < as_packed["worst share, batch anywhere"]
     for row in rows:
         assert 0 <= row["fewest"] <= row["distinct clusters a sequence"] and row["std"] >= 0
+        assert 0 < row["fewest, flush"] <= row["distinct clusters, flush"] and row["std, flush"] >= 0
         assert row["seconds, documents"] >= 0 and row["seconds, sequences"] >= 0
         assert row["peak memory, MB"] is None or row["peak memory, MB"] >= 0
     again = run_stage("strategy_comparison", settings, Silent())
     assert again.report["new_documents"] == 0
     assert load_comparison(store, again.files["table"]) == rows
+
+
+def test_one_command_prints_the_comparison_of_any_corpus(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a settings file, and with no output made."""
+    monkeypatch.chdir(corpus.parent)
+    for key, value in {
+        "INPUT__PATHS": str(corpus),
+        "STORE__PATH": "store",
+        "MODEL__VOCAB_SIZE": "512",
+        "CLUSTERS__K": "4",
+        "SEQUENCE__LENGTH": "128",
+        "SEQUENCE__BATCH": "4",
+        "COMPARISON__SEQUENCES": '["original"]',
+    }.items():
+        monkeypatch.setenv(f"DIVORDER_{key}", value)
+    assert main(["compare"]) == 0
+    head, _, *table = capsys.readouterr().out.strip("\n").splitlines()
+    assert "sequences of 128 tokens, batches of 4, 4 clusters" in head
+    names, rows = table[:-6], [line.split() for line in table[-6:]]
+    assert " ".join(" ".join(names).split()).count("flush") == 3
+    documents = load_settings().comparison.documents
+    assert [row[:2] for row in rows] == [[name, "original"] for name in documents]
+    stored = load_comparison(LocalStore(corpus.parent / "store"), table_file(corpus.parent / "store"))
+    assert [float(row[2]) for row in rows] == [
+        pytest.approx(row["distinct clusters a sequence"], rel=1e-3) for row in stored
+    ]
+    assert {len(row) for row in rows} == {len(stored[0])}
+    assert not (corpus.parent / "data").exists()
+
+
+def table_file(store: Path) -> str:
+    receipt = load_receipt(LocalStore(store), "strategy_comparison")
+    assert receipt is not None
+    return receipt.files["table"]
 
 
 def test_the_comparison_measures_the_pipelines_own_order(corpus: Path) -> None:

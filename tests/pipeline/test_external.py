@@ -16,9 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder import load_results, run_all
+from dagster_divorder.core import cluster_map
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline import external_embeddings, merge
+from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import plan_prune, prune
 from dagster_divorder.pipeline.space import map_vectors
@@ -108,6 +110,24 @@ def test_the_whole_pipeline_on_vectors_of_your_own(corpus: Corpus) -> None:
     again = corpus.run(output={"sidecars": True})
     assert {receipt.report["new_documents"] for receipt in again.values()} == {0}
     assert again["external_embeddings"].report["read"] == "no: it has not changed"
+
+
+def test_vectors_of_your_own_may_be_compared_without_being_clustered(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_map, "why_no_map", lambda: "no map: this is a test")
+    corpus.write(TEXTS)
+    settings = corpus.settings(
+        embedding={"kind": "shallow"}, ari_comparison={"spaces": ("shallow", "external")}
+    )
+    assert "external_embeddings" not in needed(settings)
+    made = run_all(settings, Silent(), needed(settings, "ari_comparison"))
+    assert made["ari_comparison"].report["spaces"] == ["shallow", "external"]
+    assert set(made["ari_comparison"].uses) == {"shallow_embeddings", "external_embeddings"}
+    auto = settings.model_copy(update={"embedding": corpus.settings(embedding={"kind": "auto"}).embedding})
+    run_all(auto, Silent())
+    scopes = {stage.stage: stage.scope for stage in make_plan(auto).stages}
+    assert scopes["external_embeddings"] == scopes["ari_comparison"] == "nothing"
 
 
 def test_an_append_computes_the_new_vectors_and_clusters_nothing_again(corpus: Corpus) -> None:
@@ -219,6 +239,37 @@ def test_another_number_of_rows_is_refused_with_all_numbers(corpus: Corpus) -> N
     message = refused(corpus, input={"max_reject_share": 0.1})
     assert "leave out the rows of the 1 refused records, whose lines " in message
     assert Path(message.partition("whose lines ")[2].partition(" names")[0]).is_file()
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
+def test_rows_with_nan_count_as_zero_vectors_on_request(corpus: Corpus, suffix: str) -> None:
+    corpus.write(TEXTS)
+    vectors = vectors_of(TEXTS)
+    vectors[[3, 20]] = np.nan
+    vectors[40, 2] = np.nan
+    corpus.path = corpus.folder / f"broken{suffix}"
+    if suffix == ".npy":
+        np.save(corpus.path, vectors)
+    else:
+        rows = {"row": np.arange(len(TEXTS)), "vector": list(vectors)}
+        pq.write_table(pa.table(rows), corpus.path)
+    with pytest.raises(InputError, match=r"embedding\.nan_as_zero = true"):
+        corpus.read()
+    made = corpus.run(embedding={"nan_as_zero": True})
+    assert made["external_embeddings"].report["zero_vectors"] == 3
+    expected = unit(np.where(np.isnan(vectors).any(axis=1, keepdims=True), 0, vectors))
+    stored = corpus.stored(made["external_embeddings"], made["raw_docs"])
+    assert np.abs(stored - expected).max() < 1e-6
+    again = corpus.run(*READ, embedding={"nan_as_zero": True})["external_embeddings"]
+    assert (again.report["new_documents"], again.key) == (0, made["external_embeddings"].key)
+    # What is stored of them does not hide them from a run that has not asked.
+    with pytest.raises(InputError, match="holds nan"):
+        corpus.read()
+    vectors[5, 0] = np.inf
+    np.save(corpus.folder / "endless.npy", vectors)
+    corpus.path = corpus.folder / "endless.npy"
+    with pytest.raises(InputError, match=r"row 5 .* holds inf"):
+        corpus.read(embedding={"nan_as_zero": True})
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -13,9 +13,9 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import InputError, StoreError
+from dagster_divorder.errors import StoreError
 from dagster_divorder.pipeline import clusters
-from dagster_divorder.pipeline.clusters import load_pinned
+from dagster_divorder.pipeline.clusters import cluster_files, load_pinned
 from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.raw_docs import load_view
@@ -123,16 +123,20 @@ def test_a_plan_knows_the_components(corpus: Path, make_settings: Make) -> None:
     assert meta["space"]["pca"] == 3
 
 
-def test_more_components_than_there_can_be_are_refused_with_the_number(
+def test_there_are_no_more_components_than_dims_or_documents_and_a_note_says_so(
     corpus: Path, make_settings: Make
 ) -> None:
-    with pytest.raises(InputError, match=r"17 principal components are asked for; expected at most 16,"):
-        cluster(make_settings(embedding={"pca": 17}))
+    clipped = cluster(make_settings(embedding={"pca": 17}))
+    assert clipped["pca"] == 16
+    assert clipped["pca_note"] == (
+        "17 principal components are asked for; 16 are all that 80 documents of 16 dims have"
+    )
     write_jsonl(corpus, topic_records(2))
-    with pytest.raises(InputError, match="at most 8, the smaller one of 8 documents and 16 dims"):
-        cluster(make_settings(embedding={"pca": 9}))
+    clipped = cluster(make_settings(embedding={"pca": 9}))
+    assert (clipped["pca"], clipped["new_documents"]) == (8, 8)
+    assert "8 are all that 8 documents of 16 dims have" in clipped["pca_note"]
     report = cluster(make_settings(embedding={"pca": 8}))
-    assert report["hint"] is None
+    assert report["hint"] is None and "pca_note" not in report
 
 
 def test_more_dims_than_documents_without_components_come_with_a_hint(
@@ -174,3 +178,25 @@ def test_another_recommended_number_of_clusters_is_a_reason_to_fit(
     again = run_all(auto, Silent(), ["clusters"])["clusters"].report
     assert (again["k"], again["new_documents"]) == (recommended - 1, 80)
     assert again["fitted"] == f"k_calibration recommends {recommended - 1} clusters now, not {recommended}"
+
+
+@pytest.mark.parametrize("algorithm", ["minibatch", "faiss"])
+def test_clusters_may_be_euclidean(corpus: Path, make_settings: Make, algorithm: str) -> None:
+    settings = make_settings(
+        clusters={"algorithm": algorithm, "metric": "euclidean"}, embedding={"pooling": "mean"}
+    )
+    cluster(settings)
+    write_jsonl(corpus, [*topic_records(20), *topic_records(2, start=90)])
+    grown = cluster(settings)
+    assert grown["fitted"].startswith("no: pinned") and grown["new_documents"] == 8
+    run = opened(settings)
+    space, view = chosen_space(run), load_view(run)
+    pinned = load_pinned(run, space.key)
+    assert pinned is not None
+    vectors = np.concatenate([vectors for _, vectors in space.each(view.documents)])
+    apart = np.linalg.norm(vectors[:, np.newaxis] - pinned.clusters.centroids, axis=2)
+    labels, distances = cluster_files(run).columns(view.documents, "labels", "distances")
+    assert np.array_equal(labels, apart.argmin(axis=1))
+    assert np.allclose(distances, apart.min(axis=1), atol=1e-5)
+    plain = cluster(make_settings(embedding={"pooling": "mean"}))
+    assert plain["key"] != grown["key"]

@@ -45,7 +45,9 @@ HOSTILE = (
 
 
 AGREEMENT = {
-    **{"ari": 0.25, "ami": 0.5, "nmi": 0.55},
+    **{"ari": 0.25, "ami": 0.5, "nmi": 0.55, "overlap": "low"},
+    "spaces": ["shallow", "deep"],
+    "document_cosine": {"mean": 0.1, "std": 0.2, "min": -0.3, "max": 0.4},
     "silhouettes": {"shallow": 0.1, "deep": 0.2},
     "word_bits": {"shallow": 1.0, "deep": 0.9},
 }

@@ -99,22 +99,30 @@ def count_pairs(
 
 @njit(cache=True, nogil=True)
 def nearest(
-    vectors: Singles, scores: Singles, centre: Singles, centroids: Singles, labels: Labels, distances: Singles
+    vectors: Singles,
+    scores: Singles,
+    centre: Singles,
+    centroids: Singles,
+    euclidean: bool,
+    labels: Labels,
+    distances: Singles,
 ) -> int:
     """labels[i] = argmax_k <x_i - c, m_k>, lowest k among equals; distances[i] = 1 - that / (|x_i - c| |m_k|).
 
+    euclidean: of <x_i, m_k> - |m_k|^2 / 2, which is largest where |x_i - m_k| is smallest; distances[i] is that length,
+    and c has to be zero.
     `scores` (N, K) is <x_i, m_k> from a matrix product, whose last bits depend on the shape of the batch, so it
     only proposes: every k near enough to the best proposal is decided by a float64 sum in the order of the
     dims. Near enough is twice the bound D eps |x| |m| on the difference of two such errors (Higham, Accuracy
-    and Stability, 2002, section 3.1). Reads vectors (N, D), centre (D,), centroids (K, D), none longer than 1;
-    writes labels and distances (N,). Where x_i is at the centre the label is 0, and without any direction the
-    distance is 1. Returns the first row that is not finite, else -1. O(K + D) a row, and O(D) more for each
-    close call.
+    and Stability, 2002, section 3.1). Reads vectors (N, D), centre (D,), centroids (K, D); writes labels and
+    distances (N,). Where x_i is at the centre the label is 0, and without any direction the distance is 1. Returns
+    the first row that is not finite, else -1. O(K + D) a row, and O(D) more for each close call.
     """
     dims = vectors.shape[1]
     clusters = centroids.shape[0]
     offsets = np.zeros(clusters)
     norms = np.zeros(clusters)
+    longest = 1.0
     centre_size = 0.0
     for i in range(dims):
         centre_size += np.float64(centre[i]) * centre[i]
@@ -123,9 +131,12 @@ def nearest(
         for i in range(dims):
             offsets[k] += np.float64(centre[i]) * centroids[k, i]
             norms[k] += np.float64(centroids[k, i]) * centroids[k, i]
+        if euclidean:
+            offsets[k] = 0.5 * norms[k]
         norms[k] = np.sqrt(norms[k])
+        longest = max(longest, norms[k])
     centred = np.empty(dims)
-    error = 2.0 * dims * EPS
+    error = 2.0 * dims * EPS * longest
     for row in range(vectors.shape[0]):
         size = 0.0
         length = 0.0
@@ -138,7 +149,7 @@ def nearest(
         length = np.sqrt(length)
         if not np.isfinite(size):
             return row
-        if length <= NO_DIRECTION * centre_size:
+        if length <= NO_DIRECTION * centre_size and not euclidean:
             labels[row] = 0
             distances[row] = 1.0
             continue
@@ -153,10 +164,18 @@ def nearest(
                 dot = 0.0
                 for i in range(dims):
                     dot += centred[i] * centroids[k, i]
+                if euclidean:
+                    dot -= offsets[k]
                 if dot > largest:
                     largest = dot
                     label = k
         labels[row] = label
+        if euclidean:
+            square = 0.0
+            for i in range(dims):
+                square += (centred[i] - centroids[label, i]) ** 2
+            distances[row] = np.sqrt(square)
+            continue
         scale = length * norms[label]
         distances[row] = max(0.0, 1.0 - largest / scale) if scale > 0.0 else 1.0
     return -1

@@ -36,6 +36,8 @@ def order(
     batch: int = 256,
     shards: int = 64,
     buffer: int = 10_000,
+    f2_lambda: float = 1.0,
+    block_strategy: str = "balanced",
     frozen: ArrayLike | None = None,
     targets: Targets | None = None,
     coordinates: ArrayLike | None = None,
@@ -53,8 +55,10 @@ def order(
     within_cluster: "random", "original", "length-asc", "length-desc" or "length-riffle" (shortest, longest, second
         shortest, ...): how `round_robin`, `stratified` and `token_deficit` queue the items of one label.
     sequence_length: tokens a bin, for `bin_packing`.
-    batch: items a block, for `block_shuffle`. shards, buffer: contiguous parts and items held, for the shuffles that
-        large corpora get: `within_shard`, `grid_shuffle` and `buffer`.
+    batch, block_strategy: items a block, and the strategy whose order is cut into blocks, for `block_shuffle`.
+    shards, buffer: contiguous parts and items held, for the shuffles that large corpora get: `within_shard`,
+        `grid_shuffle` and `buffer`.
+    f2_lambda: from 0 to 1e9, the weight of the norms in `f2`: concentrated items wait less as it rises.
     frozen: int (F,), items consumed already, in their order: the result begins with them, and `balanced`, `f1`, `f2`
         and `f3` order the rest against the totals so far, so that the whole history nears the target.
     targets: a mix that moves with progress, for `balanced`, `f1`, `f2` and `f3`; by default the whole's own mix.
@@ -79,6 +83,8 @@ def order(
         batch=batch,
         shards=shards,
         buffer=buffer,
+        f2_lambda=f2_lambda,
+        block_strategy=block_strategy,
         frozen=frozen,
         targets=targets,
         coordinates=coordinates,

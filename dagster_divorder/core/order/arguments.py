@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.order.problem import Problem, Targets, Totals
+from dagster_divorder.core.order.strategies import STRATEGIES
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array, csr_matrix
 
 WITHIN_CLUSTER = ("random", "original", "length-asc", "length-desc", "length-riffle")
+BLOCK_STRATEGIES = tuple(name for name in STRATEGIES if name != "block_shuffle")
 # Sums of two totals and their signed differences stay inside int64.
 LARGEST_TOTAL = 2**62
 LARGEST_COORDINATE = 1e30
@@ -35,6 +37,8 @@ def make_problem(
     batch: int = 256,
     shards: int = 64,
     buffer: int = 10_000,
+    f2_lambda: float = 1.0,
+    block_strategy: str = "balanced",
     targets: Targets | None = None,
     coordinates: ArrayLike | None = None,
 ) -> Problem:
@@ -60,6 +64,8 @@ def make_problem(
         batch=_whole("batch", batch, 1),
         shards=_whole("shards", shards, 1),
         buffer=_whole("buffer", buffer, 1),
+        f2_lambda=_between("f2_lambda", f2_lambda, 0.0, WEIGHTS[1]),
+        block_strategy=one_of("block_strategy", block_strategy, BLOCK_STRATEGIES),
         targets=targets,
         placed=nothing,
         whole=nothing,
@@ -191,6 +197,12 @@ def _whole(name: str, value: int, smallest: int) -> int:
     if number < smallest:
         raise InputError(f"{name} is {value!r}; expected a whole number of {smallest} or more")
     return number
+
+
+def _between(name: str, value: float, least: float, most: float) -> float:
+    if not isinstance(value, int | float | np.integer | np.floating) or not least <= value <= most:
+        raise InputError(f"{name} is {value!r}; expected a number from {least:g} to {most:g}")
+    return float(value)
 
 
 def one_of(name: str, value: str, known: Sequence[str]) -> str:

@@ -90,6 +90,8 @@ class Problem:
     batch: int
     shards: int
     buffer: int
+    f2_lambda: float
+    block_strategy: str
 
     @property
     def items(self) -> int:

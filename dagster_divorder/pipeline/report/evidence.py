@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SHOWS = {
     "strategy_comparison": "strategies of both levels side by side on this corpus",
     "k_calibration": "how many clusters the corpus has",
-    "ari_comparison": "whether shallow and deep vectors see the same topics",
+    "ari_comparison": "whether two kinds of vectors see the same topics",
     "cluster_map": "the documents as a map, coloured by cluster",
 }
 """Stage -> what the report shows of it."""

@@ -1,4 +1,4 @@
-"""Shallow against deep vectors: do both see the same topics?"""
+"""Two kinds of vectors: do both see the same topics?"""
 
 from __future__ import annotations
 
@@ -36,19 +36,20 @@ def section(
     maps: bytes | None,
 ) -> Section:
     """report: of ari_comparison; pairs and disagreements: its tables; heatmap, maps: its pictures, PNG."""
-    parts = [_figures(report), _pairs(pairs)]
+    first, second = report["spaces"]
+    parts = [_figures(report), _pairs(pairs, first, second)]
     if heatmap:
         matched = percent(report["matched_documents"])
         alt = f"Matched clusters lie on the diagonal, which holds {matched} of the documents."
-        caption = "Share of each shallow cluster’s documents in each deep cluster."
+        caption = f"Share of each {first} cluster’s documents in each {second} cluster."
         parts.append(_picture(heatmap, alt, caption))
-    parts.append(_disagreements(disagreements))
+    parts.append(_disagreements(disagreements, first, second))
     if maps:
         alt = "Two clouds of the same documents, beside each other; clusters that are matched have the same colour."
         parts.append(_picture(maps, alt, "Both spaces as maps of the same documents."))
     return Section(
         "agreement",
-        "Do shallow and deep vectors agree?",
+        f"Do {first} and {second} vectors agree?",
         f"{report['verdict']} Measured on {count(report['measured_documents'], 'document')} with {number(report['k'])} "
         "clusters in either space.",
         Markup("").join(parts),
@@ -60,7 +61,9 @@ def _figures(report: Mapping[str, Any]) -> Markup:
         ("Adjusted Rand index (ARI)", fixed(report["ari"], 3)),
         ("Adjusted mutual information (AMI)", fixed(report["ami"], 3)),
         ("Normalised mutual information (NMI)", fixed(report["nmi"], 3)),
+        ("Overlap of their structure", report["overlap"]),
         ("Documents in matched clusters", percent(report["matched_documents"])),
+        *_cosine(report["document_cosine"]),
         *((f"Silhouette, {kind}", fixed(value, 3)) for kind, value in report["silhouettes"].items()),
         *(
             (f"Bits a word that the clusters tell, {kind}", fixed(bits, 3))
@@ -70,40 +73,47 @@ def _figures(report: Mapping[str, Any]) -> Markup:
     return table("Agreement of the two clusterings", [Column("measure", text=True), Column("value")], rows)
 
 
-def _pairs(pairs: list[dict[str, Any]]) -> Markup:
+def _cosine(found: Mapping[str, float] | None) -> list[tuple[str, str]]:
+    if found is None:
+        return []
+    spread = f"{fixed(found['min'], 3)} to {fixed(found['max'], 3)}"
+    return [("Cosine of a document’s two vectors, mean and range", f"{fixed(found['mean'], 3)}, {spread}")]
+
+
+def _pairs(pairs: list[dict[str, Any]], first: str, second: str) -> Markup:
     columns = [
-        Column("shallow cluster", text=True),
-        Column("deep cluster", text=True),
+        Column(f"{first} cluster", text=True),
+        Column(f"{second} cluster", text=True),
         Column("documents in both"),
-        Column("of the shallow one"),
-        Column("of the deep one"),
+        Column(f"of the {first} one"),
+        Column(f"of the {second} one"),
     ]
     rows = [
         (
-            clip(pair["shallow"], NAME),
-            clip(pair["deep"], NAME),
+            clip(pair[first], NAME),
+            clip(pair[second], NAME),
             number(pair["documents"]),
-            percent_fixed(pair["of the shallow one"]),
-            percent_fixed(pair["of the deep one"]),
+            percent_fixed(pair[f"of the {first} one"]),
+            percent_fixed(pair[f"of the {second} one"]),
         )
         for pair in pairs[:PAIRS]
     ]
     return table("Clusters that match, those with most common documents first", columns, rows)
 
 
-def _disagreements(disagreements: list[dict[str, Any]]) -> Markup:
+def _disagreements(disagreements: list[dict[str, Any]], first: str, second: str) -> Markup:
     if not disagreements:
         return Markup("")
     columns = [
-        Column("shallow cluster", text=True),
-        Column("deep cluster", text=True),
+        Column(f"{first} cluster", text=True),
+        Column(f"{second} cluster", text=True),
         Column("documents"),
         Column("for example", text=True),
     ]
     rows = [
         (
-            clip(cell["shallow"], NAME),
-            clip(cell["deep"], NAME),
+            clip(cell[first], NAME),
+            clip(cell[second], NAME),
             number(cell["documents"]),
             fill(_EXAMPLES, examples=cell["examples"], characters=EXAMPLE),
         )

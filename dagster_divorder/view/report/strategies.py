@@ -13,6 +13,7 @@ _COLUMNS = [
     Column("sequences", text=True),
     Column("clusters in a sequence"),
     Column("fewest"),
+    Column("clusters, flush"),
     Column("batch TV, %"),
     Column("worst batch TV, %"),
     Column("worst batch anywhere, points off"),
@@ -31,6 +32,7 @@ def section(rows: list[dict[str, Any]], documents: str, sequences: str) -> Secti
             row["sequences"],
             fixed(row["distinct clusters a sequence"]),
             number(row["fewest"]),
+            fixed(row["distinct clusters, flush"]),
             points(row["batch TV, clusters"]),
             points(row["worst batch TV, clusters"]),
             points(row["worst share, batch anywhere"]),
@@ -47,7 +49,8 @@ def section(rows: list[dict[str, Any]], documents: str, sequences: str) -> Secti
         "strategies",
         "Strategies on this corpus",
         "Every pair of a document and a sequence strategy, held against the corpus’s own mix. More clusters "
-        "in a sequence are better, less of all else. TV: the share of a batch’s tokens that would have to "
+        "in a sequence are better, less of all else. Flush: where a document that does not fit starts a "
+        "sequence instead of being cut. TV: the share of a batch’s tokens that would have to "
         "change to match the corpus.",
         table("Strategies compared; this output’s pair is marked", _COLUMNS, cells, ours),
     )
