@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -62,13 +62,29 @@ FEW = 32
 """Documents of one number of copies, below which they share one order of phases with the other rare numbers."""
 
 
+@dataclass(frozen=True, eq=False)
+class Times:
+    """Places that items are given, where each holds several texts: what packed sequences have in place of `copies`.
+
+    times: float64 (M,), in [0, 1), of what is not frozen; NaN for items that may stand anywhere. copies: int64 (M,), of
+    that text of an item that has the most, 1 without any. cells: how many; 0: as many as `copies` need. exact: nothing
+    leaves its time.
+    """
+
+    times: NDArray[np.float64]
+    copies: NDArray[np.int64]
+    cells: int = 0
+    exact: bool = False
+
+
 def spread_order(
-    counts: csr_matrix | csr_array, groups: ArrayLike, copies: ArrayLike, **options: Any
+    counts: csr_matrix | csr_array, groups: ArrayLike, copies: ArrayLike | Times, **options: Any
 ) -> Order:
     """Permutation of the M items, int64 (M,), in which copies stand far apart.
 
     copies: int (M,), equal for items that are copies of each other, such as the document of each record or a group of
-        near duplicates. counts, groups and the options are those of `core.order.order`, `frozen` included.
+        near duplicates; or the items' times. counts, groups and the options are those of `core.order.order`, `frozen`
+        included.
 
     The same arguments give the same bytes. Without any copy the result is that of `order`.
 
@@ -76,42 +92,68 @@ def spread_order(
         InputError: an argument cannot be used.
     """
     task = make_task(counts, groups, **options)
-    return np.concatenate([task.frozen, spread_rest(task, copy_groups(copies, task.problem.items))[0]])
+    return np.concatenate([task.frozen, spread_rest(task, copies).order])
 
 
-def spread_rest(task: Task, group: NDArray[np.int64]) -> tuple[Order, NDArray[np.bool_]]:
-    """(order of the rest, int64 (R,); by item bool (M,): those that keep their times). group int64 (M,), 0..n-1."""
-    kept = np.zeros(task.problem.items, bool)
+class Spread(NamedTuple):
+    """order int64 (R,), of the rest; kept bool (M,), by item: those that keep their times; cells: how many."""
+
+    order: Order
+    kept: NDArray[np.bool_]
+    cells: int
+
+
+def spread_rest(task: Task, copies: ArrayLike | Times) -> Spread:
+    """The rest with its copies apart. copies: as for `spread_order`."""
+    nothing = np.zeros(task.problem.items, bool)
+    if not isinstance(copies, Times):
+        copies = _times_of_copies(task, copy_groups(copies, task.problem.items))
+    times, number = copies.times[task.rest].copy(), copies.copies[task.rest]
+    free = np.isnan(times)
     if not task.rest.size:
-        return task.rest, kept
-    problem, rest_group = task.rest_problem(), group[task.rest]
-    copies = np.bincount(rest_group, minlength=group.max() + 1)[rest_group]
-    earliest = _earliest_phase(task, group)
-    once = (copies == 1) & (earliest[rest_group] == 0)
-    if once.all():
-        return task.rest[task.place(problem)], kept
-    times = np.empty(problem.items)
-    times[~once] = _even_times(problem, task.place, np.flatnonzero(~once), rest_group, earliest)
-    times[once] = _ranked_times(problem, task.place, np.flatnonzero(once))
+        return Spread(task.rest, nothing, 1)
+    problem = task.rest_problem()
+    if free.all():
+        return Spread(task.rest[task.place(problem)], nothing, 1)
+    times[free] = _ranked_times(problem, task.place, np.flatnonzero(free))
     order = np.argsort(times, kind="stable")
-    if task.strategy in BLIND:
-        kept[task.rest] = copies > 1
-        return task.rest[order], kept
-    cells = _cells(problem, copies)
-    keep = (copies > 1) & (problem.items < GAP * copies * (problem.items // cells))
-    kept[task.rest] = keep
+    kept = nothing
+    if copies.exact:
+        kept[task.rest] = number > 1
+        return Spread(task.rest[order], kept, 1)
+    moving = bool(problem.placed.items) or problem.targets is not None
+    cells = copies.cells or cell_number(problem.items, number, MOVING if moving else 1)
+    kept[task.rest] = keep = keep_times(problem.items, number, cells)
     bounds = cell_bounds(problem.items, cells, problem.batch)
-    return task.rest[order_in_cells(problem, task.place, order, bounds, keep=keep)], kept
+    return Spread(task.rest[order_in_cells(problem, task.place, order, bounds, keep=keep)], kept, cells)
 
 
-def _cells(problem: Problem, copies: NDArray[np.int64]) -> int:
-    """How many cells. copies: int64 (R,), of each item's document."""
+def _times_of_copies(task: Task, group: NDArray[np.int64]) -> Times:
+    """The times of items that are copies of others. group: int64 (M,), 0..n-1."""
+    times, copies = np.full(task.problem.items, np.nan), np.ones(task.problem.items, np.int64)
+    if task.rest.size:
+        rest_group = group[task.rest]
+        copies[task.rest] = np.bincount(rest_group, minlength=group.max() + 1)[rest_group]
+        earliest = _earliest_phase(task, group)
+        bound = np.flatnonzero((copies[task.rest] > 1) | (earliest[rest_group] > 0))
+        if bound.size:
+            problem = task.rest_problem()
+            times[task.rest[bound]] = _even_times(problem, task.place, bound, rest_group, earliest)
+    return Times(times, copies, exact=task.strategy in BLIND)
+
+
+def cell_number(items: int, copies: NDArray[np.int64], least: int = 1) -> int:
+    """How many cells, `least` or more if the items suffice. copies: int64, of each item's document."""
     repeated = np.sort(copies[copies > 1])
     wanted = GAP * repeated[int(MOST * (len(repeated) - 1))] if len(repeated) else 1
-    if problem.placed.items or problem.targets is not None:
-        wanted = max(wanted, MOVING)
-    least, most = max(1, problem.items // CELL), max(1, problem.items // LEAST_CELL)
-    return int(min(max(min(wanted, most), least), MOST_CELLS))
+    wanted, fewest, most = max(wanted, least), max(1, items // CELL), max(1, items // LEAST_CELL)
+    return int(min(max(min(wanted, most), fewest), MOST_CELLS))
+
+
+def keep_times(items: int, copies: NDArray[np.int64], cells: int) -> NDArray[np.bool_]:
+    """Which items have so many copies that they keep their times. copies: int64, of each item's document."""
+    kept: NDArray[np.bool_] = (copies > 1) & (items < GAP * copies * (items // cells))
+    return kept
 
 
 def copy_groups(copies: ArrayLike, items: int) -> NDArray[np.int64]:
