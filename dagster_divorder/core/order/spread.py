@@ -30,7 +30,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.order.cells import alone, cell_bounds, order_in_cells
-from dagster_divorder.core.order.problem import Order, Problem, Totals
+from dagster_divorder.core.order.problem import Order, Problem, Targets, Totals
+from dagster_divorder.core.order.targets import mix, path_back, reached_at
 from dagster_divorder.core.order.task import Task, make_task
 from dagster_divorder.errors import InputError
 
@@ -58,6 +59,9 @@ BLIND = frozenset({"original", "random", "grid_shuffle", "within_shard", "buffer
 LEAST = 0.01
 """Part of their own mix in the targets of documents without copies."""
 
+SLIVER = 1e-6
+"""Part of all tokens that are dealt, which a cell gets that is full already."""
+
 FEW = 32
 """Documents of one number of copies, below which they share one order of phases with the other rare numbers."""
 
@@ -75,6 +79,7 @@ class Times:
     copies: NDArray[np.int64]
     cells: int = 0
     exact: bool = False
+    fill: bool = False
 
 
 def spread_order(
@@ -115,14 +120,16 @@ def spread_rest(task: Task, copies: ArrayLike | Times) -> Spread:
     problem = task.rest_problem()
     if free.all():
         return Spread(task.rest[task.place(problem)], nothing, 1)
-    times[free] = _ranked_times(problem, task.place, np.flatnonzero(free))
+    moving = bool(problem.placed.items) or problem.targets is not None
+    cells = copies.cells or cell_number(problem.items, number, moving=moving)
+    if free.any():
+        of_free = _filling_times if copies.fill else _ranked_times
+        times[free] = of_free(problem, task.place, times, cells)
     order = np.argsort(times, kind="stable")
     kept = nothing
     if copies.exact:
         kept[task.rest] = number > 1
         return Spread(task.rest[order], kept, 1)
-    moving = bool(problem.placed.items) or problem.targets is not None
-    cells = copies.cells or cell_number(problem.items, number, MOVING if moving else 1)
     kept[task.rest] = keep = keep_times(problem.items, number, cells)
     bounds = cell_bounds(problem.items, cells, problem.batch)
     return Spread(task.rest[order_in_cells(problem, task.place, order, bounds, keep=keep)], kept, cells)
@@ -142,11 +149,13 @@ def _times_of_copies(task: Task, group: NDArray[np.int64]) -> Times:
     return Times(times, copies, exact=task.strategy in BLIND)
 
 
-def cell_number(items: int, copies: NDArray[np.int64], least: int = 1) -> int:
-    """How many cells, `least` or more if the items suffice. copies: int64, of each item's document."""
+def cell_number(
+    items: int, copies: NDArray[np.int64], *, moving: bool = False, smallest: int = LEAST_CELL
+) -> int:
+    """How many cells of `smallest` items or more. copies: int64, of each item's document. moving: the mix has to."""
     repeated = np.sort(copies[copies > 1])
     wanted = GAP * repeated[int(MOST * (len(repeated) - 1))] if len(repeated) else 1
-    wanted, fewest, most = max(wanted, least), max(1, items // CELL), max(1, items // LEAST_CELL)
+    wanted, fewest, most = max(wanted, MOVING * moving), max(1, items // CELL), max(1, items // smallest)
     return int(min(max(min(wanted, most), fewest), MOST_CELLS))
 
 
@@ -204,13 +213,46 @@ def _even_times(
 
 
 def _ranked_times(
-    problem: Problem, place: Callable[[Problem], Order], items: NDArray[np.int64]
+    problem: Problem, place: Callable[[Problem], Order], times: NDArray[np.float64], cells: int
 ) -> NDArray[np.float64]:
-    """The items at even times, in the strategy's order; float64 (n,) in [0, 1)."""
-    times = np.empty(len(items))
-    if items.size:
-        times[place(_beside(problem, items))] = (np.arange(len(items)) + 0.5) / len(items)
-    return times
+    """Even times of the items that have none, in the strategy's order; float64 (n,) in [0, 1)."""
+    items = np.flatnonzero(np.isnan(times))
+    ranked = np.empty(len(items))
+    ranked[place(_beside(problem, items))] = (np.arange(len(items)) + 0.5) / len(items)
+    return ranked
+
+
+def _filling_times(
+    problem: Problem, place: Callable[[Problem], Order], times: NDArray[np.float64], cells: int
+) -> NDArray[np.float64]:
+    """Times of the items that have none, such that each cell nears its part of the way; float64 (n,) in [0, 1).
+
+    A cell wants what the path to the whole's mix (or along the targets) gains in it, less what its other items have.
+    These wants are targets that move in steps, in shares of the items that are dealt.
+    """
+    items, groups = np.flatnonzero(np.isnan(times)), problem.groups
+    own, first = problem.part(items).totals().values, groups == 0
+    bound = np.flatnonzero(~np.isnan(times))
+    cell = (times[bound] * cells).astype(np.int64)
+    held = np.stack([problem.part(bound[cell == number]).totals().values for number in range(cells)])
+    begin, end = (totals.values[first].sum() for totals in (problem.placed, problem.whole))
+    wanted = np.diff(reached_at(path_back(problem), groups, np.linspace(begin, end, cells + 1)), axis=0) - held
+    room = wanted[:, first].sum(axis=1)
+    room = np.maximum(room, SLIVER * max(1.0, float(own[first].sum())))
+    edges = np.concatenate([[0.0], np.cumsum(room) / room.sum()])
+    edges[-1] = 1.0
+    least = LEAST * mix(own, groups)
+    shares = np.stack([mix(row, groups) for row in np.maximum(wanted, 0.0) * (own > 0)])
+    shares = (1.0 - LEAST) * shares + least
+    shares = np.stack([mix(row, groups) for row in shares])
+    progress = np.stack([edges[:-1], edges[1:] - 1e-3 * np.diff(edges)], axis=1).ravel()
+    progress[-1] = 1.0
+    ranked = place(replace(alone(problem, items), targets=Targets(progress=progress, shares=shares.repeat(2, axis=0))))
+    sizes = problem.sizes[items[ranked]].astype(np.float64)
+    middle = (np.cumsum(sizes) - 0.5 * sizes) / (sizes.sum() or 1.0)
+    filling = np.empty(len(items))
+    filling[ranked] = np.minimum(np.interp(middle, edges, np.arange(cells + 1) / cells), np.nextafter(1.0, 0.0))
+    return filling
 
 
 def _beside(problem: Problem, items: NDArray[np.int64]) -> Problem:

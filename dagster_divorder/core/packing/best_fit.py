@@ -9,6 +9,8 @@ Known weakness: the order of the pieces is lost. Pieces of like length meet, and
 mixture corpus have 4.6 clusters instead of 10.5 under `concat`. The order of the sequences decides what batches hold.
 """
 
+from itertools import pairwise
+
 import numpy as np
 
 from dagster_divorder.core.packing.pieces import PackedSequences, PackingProblem, cut
@@ -19,10 +21,19 @@ def pack(problem: PackingProblem) -> PackedSequences:
 
     length = problem.sequence_length
     runs = cut(problem.pieces, length)
-    # Stable, so that of equally long runs the first is packed first.
-    by_length = np.argsort(length - runs.length, kind="stable")
-    sequence, sequences = best_fit_decreasing(runs.length, by_length, length)
-    shuffled = np.random.default_rng(problem.seed).permutation(sequences)
-    order, indptr = group_by(shuffled[sequence], sequences)
+    piece = np.arange(len(problem.pieces)).repeat(-(-problem.pieces.length // length))
+    copy = problem.copies[piece]
+    sequence, sequences = np.empty(len(runs), np.int64), 0
+    shuffled = []
+    random = np.random.default_rng(problem.seed)
+    bounds = np.searchsorted(problem.part[piece], np.arange(problem.parts + 1))
+    for begin, end in pairwise(bounds.tolist()):
+        # Of equally long runs the first is packed first, and those that are copies of each other together.
+        by_length = np.lexsort((copy[begin:end], length - runs.length[begin:end]))
+        inside, opened = best_fit_decreasing(runs.length[begin:end], by_length, copy[begin:end], length)
+        sequence[begin:end] = inside + sequences
+        shuffled.append(random.permutation(opened) + sequences)
+        sequences += opened
+    order, indptr = group_by(np.concatenate(shuffled)[sequence], sequences)
     placed = runs.take(order)
     return PackedSequences(placed.document, placed.start, placed.length, indptr, length)

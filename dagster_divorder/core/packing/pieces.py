@@ -63,6 +63,8 @@ class PackingProblem:
 
     labels int (P,), the cluster of each piece, and vectors, which gives float32 (n, D) for n of the pieces, are there
     for methods that look at content, and else None.
+    copies int64 (P,) is equal for pieces that hold the same, all different where that is nobody's concern; part int64
+    (P,), rising, in [0, parts), and kept bool (P,) are those of `packing.parts`.
     """
 
     pieces: Pieces
@@ -70,6 +72,10 @@ class PackingProblem:
     seed: int
     labels: NDArray[np.integer] | None
     vectors: Vectors | None
+    copies: Ints
+    part: Ints
+    kept: NDArray[np.bool_]
+    parts: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +84,8 @@ class PackedSequences:
 
     document, start, length: int64 (Q,): a run is the tokens [start, start + length) of a document, length > 0.
     indptr: int64 (S+1,). What is missing to `sequence_length` tokens is padding, at the sequence's end.
-    without_tokens: pieces without a token, which are in no sequence.
+    without_tokens: pieces without a token, which are in no sequence. parts: of the pieces, packed one after another
+    to keep copies apart; a sequence of each is like any other of it.
     """
 
     document: Ints
@@ -87,6 +94,7 @@ class PackedSequences:
     indptr: Ints
     sequence_length: int
     without_tokens: int = 0
+    parts: int = 1
 
     def __len__(self) -> int:
         """S."""

@@ -31,11 +31,13 @@ BLOCK = 8192
 def pack(problem: PackingProblem) -> PackedSequences:
     if problem.labels is None or problem.vectors is None:
         raise InputError("method 'related' got no labels or no vectors; it needs both, for every piece")
-    labels = problem.labels
-    by_label = np.argsort(labels, kind="stable")
-    starts = np.flatnonzero(np.diff(labels[by_label], prepend=-1))
-    paths = [_path(cluster, problem.vectors) for cluster in np.split(by_label, starts[1:])]
-    order = np.concatenate(paths) if paths else by_label
+    order = np.arange(len(problem.pieces))
+    for part in range(problem.parts):
+        loose = np.flatnonzero((problem.part == part) & ~problem.kept)
+        by_label = loose[np.argsort(problem.labels[loose], kind="stable")]
+        starts = np.flatnonzero(np.diff(problem.labels[by_label], prepend=-1))
+        paths = [_path(cluster, problem.vectors) for cluster in np.split(by_label, starts[1:])]
+        order[loose] = np.concatenate(paths) if paths else by_label
     return concat.pack(replace(problem, pieces=problem.pieces.take(order)))
 
 

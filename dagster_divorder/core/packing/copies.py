@@ -1,0 +1,103 @@
+"""Copies in packed sequences: the times that keep them apart in the stream that a trainer reads, and how far they are.
+
+Letters: S sequences, Q runs, L tokens a sequence, N documents, E epochs, r copies of one text.
+
+A packer that is given copies (`packing.parts`, or documents in an order that spreads them) leaves a plan in which they
+stand evenly apart. So the place in the plan is the time of a sequence that holds a text with copies; the others may
+stand anywhere. A document of GAP r sequences or more stands in one place of the plan; its inner sequences go round the
+epoch once, each later by its place in the document, which keeps equal parts of two copies as far apart as before.
+Cost: O(Q log Q).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.core.order.spread import GAP, Times, cell_number
+from dagster_divorder.core.packing.parts import LEAST_PART
+from dagster_divorder.core.packing.pieces import Ints, PackedSequences
+
+
+def sequence_times(packed: PackedSequences, texts: Ints, frozen: int = 0) -> Times:
+    """The times of the sequences for `core.order.spread`. texts: int64 (N,), equal for documents of equal text. frozen:
+    the first sequences, which are consumed."""
+    sequences = len(packed)
+    sequence = np.arange(sequences).repeat(np.diff(packed.indptr))
+    text = texts[packed.document]
+    here = np.unique(packed.document[packed.indptr[frozen] :])
+    copies = np.bincount(texts[here], minlength=texts.max(initial=-1) + 1)
+    # What was consumed of a text counts as one copy, whatever is left.
+    consumed = np.zeros(len(copies), bool)
+    consumed[text[: packed.indptr[frozen]]] = True
+    of_run = (copies + consumed)[text]
+    most = np.ones(sequences, np.int64)
+    np.maximum.at(most, sequence, of_run)
+    most[:frozen] = 1
+    times = np.where(most > 1, (np.arange(sequences) - frozen + 0.5) / max(1, sequences - frozen), np.nan)
+
+    tokens = np.bincount(packed.document, weights=packed.length)[packed.document]
+    alone = (np.diff(packed.indptr) == 1)[sequence] & (sequence >= frozen) & (of_run > 1) & ~consumed[text]
+    run = np.flatnonzero(alone)
+    progress = packed.start[run] / tokens[run]
+    furthest = np.minimum(tokens[run] / (GAP * of_run[run] * packed.sequence_length), 1.0)
+    times[sequence[run]] = (times[sequence[run]] + furthest * np.minimum(progress, 1.0 - progress)) % 1.0
+    cells = packed.parts if packed.parts > 1 else cell_number(sequences - frozen, most, smallest=LEAST_PART)
+    return Times(times, most, cells, fill=True)
+
+
+@dataclass(frozen=True)
+class SequenceSpacing:
+    """Distances in sequences between successive copies of a token, over all epochs, one after another.
+
+    copies: documents that repeat another's text. together: pairs of equal tokens in one sequence, one after another.
+    smallest, median: of the distances; None without copies. smallest_share, median_share: the same in units of the even
+    distance, S / r for a text with r copies.
+    """
+
+    copies: int
+    together: int
+    smallest: int | None
+    median: float | None
+    smallest_share: float | None
+    median_share: float | None
+
+
+def sequence_spacing(
+    packed: PackedSequences, epochs: ArrayLike, texts: Ints, *, step: int | None = None
+) -> SequenceSpacing:
+    """How far apart copies stand where the sequences are read in the orders `epochs`, int (E, S).
+
+    texts: int64 (N,), equal for documents of equal text. Looked at are the tokens 0, step, 2 step, ... of every text,
+    by default one a sequence length.
+    """
+    orders = np.atleast_2d(np.asarray(epochs, np.int64))
+    step = step or packed.sequence_length
+    held = np.unique(packed.document)
+    copies = np.bincount(texts[held], minlength=texts.max(initial=-1) + 1)
+    run = np.flatnonzero(copies[texts[packed.document]] > 1)
+    first = -(-packed.start[run] // step)
+    tokens = np.maximum(-(-(packed.start[run] + packed.length[run]) // step) - first, 0)
+    repeated = int(copies[copies > 1].sum() - (copies > 1).sum())
+    if not tokens.sum():
+        return SequenceSpacing(repeated, 0, None, None, None, None)
+    token = first.repeat(tokens) + np.arange(tokens.sum()) - (np.cumsum(tokens) - tokens).repeat(tokens)
+    text = texts[packed.document[run]].repeat(tokens)
+    sequence = (np.searchsorted(packed.indptr, run, side="right") - 1).repeat(tokens)
+    places = np.argsort(orders, axis=1)[:, sequence] + np.arange(len(orders))[:, np.newaxis] * len(packed)
+    text, token, places = np.tile(text, len(orders)), np.tile(token, len(orders)), places.ravel()
+    by_token = np.lexsort((places, token, text))
+    text, token, places = text[by_token], token[by_token], places[by_token]
+    again = np.flatnonzero((text[1:] == text[:-1]) & (token[1:] == token[:-1]))
+    distance = places[again + 1] - places[again]
+    share = distance * copies[text[again]] / len(packed)
+    return SequenceSpacing(
+        copies=repeated,
+        together=int((distance == 0).sum()),
+        smallest=int(distance.min()),
+        median=float(np.median(distance)),
+        smallest_share=float(share.min()),
+        median_share=float(np.median(share)),
+    )
