@@ -70,8 +70,8 @@ CODE_VERSIONS = {
     "clusters": 4,
     "cluster_map": 2,
     "greedy_order": 2,
-    "packed_sequences": 1,
-    "sequence_order": 1,
+    "packed_sequences": 2,
+    "sequence_order": 2,
     "diversity_metrics": 2,
     "strategy_comparison": 1,
     "ordering_report": 1,
@@ -305,7 +305,7 @@ class Order(_Section):
     """Tokens that a trainer has consumed of the last output: its beginning is kept as it is, and everything after it
     is ordered so that the whole history nears the mix."""
     separate_copies: bool = False
-    """Spread records of equal text as far apart as possible."""
+    """Records of equal text stand as far apart as possible, among the documents and in the sequences of every epoch."""
     targets: dict[str, dict[str, tuple[float, ...]]] = Field(default_factory=dict)
     """A mix that moves: trait -> a table of `progress` (rising from 0 to 1) and the share of some of its values."""
     shards: int = Field(64, ge=1, le=MAX_COUNT)
@@ -510,6 +510,7 @@ class Settings(BaseSettings):
                 # Pieces are ordered here.
                 "order": self.order.model_dump(mode="json") if self.packing.piece_tokens else None,
                 "batch": self.sequence.batch if self.packing.piece_tokens else None,
+                "separate_copies": self.order.separate_copies,
                 "seed": self.seed,
             },
             "sequence_order": {

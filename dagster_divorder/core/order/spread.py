@@ -132,6 +132,8 @@ def spread_rest(task: Task, copies: ArrayLike | Times) -> Spread:
         return Spread(task.rest[order], kept, 1)
     kept[task.rest] = keep = keep_times(problem.items, number, cells)
     bounds = cell_bounds(problem.items, cells, problem.batch)
+    if copies.fill:
+        bounds = np.searchsorted(times[order], np.arange(cells + 1) / cells)
     return Spread(task.rest[order_in_cells(problem, task.place, order, bounds, keep=keep)], kept, cells)
 
 
@@ -236,7 +238,9 @@ def _filling_times(
     cell = (times[bound] * cells).astype(np.int64)
     held = np.stack([problem.part(bound[cell == number]).totals().values for number in range(cells)])
     begin, end = (totals.values[first].sum() for totals in (problem.placed, problem.whole))
-    wanted = np.diff(reached_at(path_back(problem), groups, np.linspace(begin, end, cells + 1)), axis=0) - held
+    wanted = (
+        np.diff(reached_at(path_back(problem), groups, np.linspace(begin, end, cells + 1)), axis=0) - held
+    )
     room = wanted[:, first].sum(axis=1)
     room = np.maximum(room, SLIVER * max(1.0, float(own[first].sum())))
     edges = np.concatenate([[0.0], np.cumsum(room) / room.sum()])
@@ -247,11 +251,15 @@ def _filling_times(
     shares = np.stack([mix(row, groups) for row in shares])
     progress = np.stack([edges[:-1], edges[1:] - 1e-3 * np.diff(edges)], axis=1).ravel()
     progress[-1] = 1.0
-    ranked = place(replace(alone(problem, items), targets=Targets(progress=progress, shares=shares.repeat(2, axis=0))))
+    ranked = place(
+        replace(alone(problem, items), targets=Targets(progress=progress, shares=shares.repeat(2, axis=0)))
+    )
     sizes = problem.sizes[items[ranked]].astype(np.float64)
     middle = (np.cumsum(sizes) - 0.5 * sizes) / (sizes.sum() or 1.0)
     filling = np.empty(len(items))
-    filling[ranked] = np.minimum(np.interp(middle, edges, np.arange(cells + 1) / cells), np.nextafter(1.0, 0.0))
+    filling[ranked] = np.minimum(
+        np.interp(middle, edges, np.arange(cells + 1) / cells), np.nextafter(1.0, 0.0)
+    )
     return filling
 
 

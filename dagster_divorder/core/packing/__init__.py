@@ -90,13 +90,10 @@ def pack(
         labels=None if labels is None else _whole_numbers("labels", labels, len(pieces))[kept],
         vectors=_vectors(vectors, kept),
         copies=parts.copies,
-        part=parts.part,
         kept=parts.kept,
-        parts=parts.number,
+        bounds=parts.bounds,
     )
-    return replace(
-        METHODS[method](problem), without_tokens=len(pieces) - len(kept), parts=parts.number
-    )
+    return replace(METHODS[method](problem), without_tokens=len(pieces) - len(kept))
 
 
 def _whole_numbers(name: str, values: ArrayLike, pieces: int) -> Ints:

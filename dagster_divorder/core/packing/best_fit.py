@@ -22,18 +22,21 @@ def pack(problem: PackingProblem) -> PackedSequences:
     length = problem.sequence_length
     runs = cut(problem.pieces, length)
     piece = np.arange(len(problem.pieces)).repeat(-(-problem.pieces.length // length))
-    copy = problem.copies[piece]
+    copy, kept = problem.copies[piece], problem.kept[piece]
     sequence, sequences = np.empty(len(runs), np.int64), 0
-    shuffled = []
+    shuffled, parts = [], []
     random = np.random.default_rng(problem.seed)
-    bounds = np.searchsorted(problem.part[piece], np.arange(problem.parts + 1))
-    for begin, end in pairwise(bounds.tolist()):
-        # Of equally long runs the first is packed first, and those that are copies of each other together.
-        by_length = np.lexsort((copy[begin:end], length - runs.length[begin:end]))
+    for begin, end in pairwise(np.searchsorted(piece, problem.bounds).tolist()):
+        # Texts with many copies come first, since they need many sequences with room; of equally long runs the first
+        # is packed first, and those that are copies of each other together.
+        by_length = np.lexsort((copy[begin:end], length - runs.length[begin:end], ~kept[begin:end]))
         inside, opened = best_fit_decreasing(runs.length[begin:end], by_length, copy[begin:end], length)
         sequence[begin:end] = inside + sequences
         shuffled.append(random.permutation(opened) + sequences)
         sequences += opened
+        parts.append(sequences)
     order, indptr = group_by(np.concatenate(shuffled)[sequence], sequences)
     placed = runs.take(order)
-    return PackedSequences(placed.document, placed.start, placed.length, indptr, length)
+    return PackedSequences(
+        placed.document, placed.start, placed.length, indptr, length, parts=np.array(parts[:-1], np.int64)
+    )

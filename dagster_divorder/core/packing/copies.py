@@ -14,21 +14,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dagster_divorder.core.order.spread import GAP, Times, cell_number
 from dagster_divorder.core.packing.parts import LEAST_PART
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences
 
 
-def sequence_times(packed: PackedSequences, texts: Ints, frozen: int = 0) -> Times:
-    """The times of the sequences for `core.order.spread`. texts: int64 (N,), equal for documents of equal text. frozen:
-    the first sequences, which are consumed."""
+def sequence_times(
+    packed: PackedSequences, texts: Ints, *, frozen: int = 0, as_packed: bool = False
+) -> Times:
+    """The times of the sequences for `core.order.spread`.
+
+    texts: int64 (N,), equal for documents of equal text. frozen: the first sequences, which are consumed. as_packed:
+    every sequence has its place in the plan.
+    """
     sequences = len(packed)
     sequence = np.arange(sequences).repeat(np.diff(packed.indptr))
     text = texts[packed.document]
-    here = np.unique(packed.document[packed.indptr[frozen] :])
-    copies = np.bincount(texts[here], minlength=texts.max(initial=-1) + 1)
+    copies = _copies(packed.document[packed.indptr[frozen] :], texts)
     # What was consumed of a text counts as one copy, whatever is left.
     consumed = np.zeros(len(copies), bool)
     consumed[text[: packed.indptr[frozen]]] = True
@@ -36,7 +40,15 @@ def sequence_times(packed: PackedSequences, texts: Ints, frozen: int = 0) -> Tim
     most = np.ones(sequences, np.int64)
     np.maximum.at(most, sequence, of_run)
     most[:frozen] = 1
-    times = np.where(most > 1, (np.arange(sequences) - frozen + 0.5) / max(1, sequences - frozen), np.nan)
+    cells = len(packed.parts) + 1
+    bounds = np.concatenate([[frozen], packed.parts, [sequences]])
+    if cells == 1:
+        cells = cell_number(sequences - frozen, most, smallest=LEAST_PART)
+        bounds = np.linspace(frozen, sequences, cells + 1)
+    place = np.interp(np.arange(sequences) + 0.5, bounds, np.arange(cells + 1) / cells)
+    if as_packed:
+        return Times(place, most, cells, exact=True)
+    times = np.where(most > 1, place, np.nan)
 
     tokens = np.bincount(packed.document, weights=packed.length)[packed.document]
     alone = (np.diff(packed.indptr) == 1)[sequence] & (sequence >= frozen) & (of_run > 1) & ~consumed[text]
@@ -44,8 +56,13 @@ def sequence_times(packed: PackedSequences, texts: Ints, frozen: int = 0) -> Tim
     progress = packed.start[run] / tokens[run]
     furthest = np.minimum(tokens[run] / (GAP * of_run[run] * packed.sequence_length), 1.0)
     times[sequence[run]] = (times[sequence[run]] + furthest * np.minimum(progress, 1.0 - progress)) % 1.0
-    cells = packed.parts if packed.parts > 1 else cell_number(sequences - frozen, most, smallest=LEAST_PART)
     return Times(times, most, cells, fill=True)
+
+
+def _copies(document: Ints, texts: Ints) -> Ints:
+    """How many of the documents have each text, int64 (texts,)."""
+    held = np.flatnonzero(np.bincount(document))
+    return np.bincount(texts[held], minlength=texts.max(initial=-1) + 1)
 
 
 @dataclass(frozen=True)
@@ -75,8 +92,7 @@ def sequence_spacing(
     """
     orders = np.atleast_2d(np.asarray(epochs, np.int64))
     step = step or packed.sequence_length
-    held = np.unique(packed.document)
-    copies = np.bincount(texts[held], minlength=texts.max(initial=-1) + 1)
+    copies = _copies(packed.document, texts)
     run = np.flatnonzero(copies[texts[packed.document]] > 1)
     first = -(-packed.start[run] // step)
     tokens = np.maximum(-(-(packed.start[run] + packed.length[run]) // step) - first, 0)

@@ -1,4 +1,4 @@
-"""Parts: contiguous parts of the pieces, packed one after another, so that a sequence holds no copies and knows its time.
+"""Parts: contiguous parts of the pieces, packed one after another, so that no sequence holds copies and all have times.
 
 Letters: P pieces, L tokens a sequence.
 A text's copies stand evenly in the pieces' order; a part holds one of them at most, and parts that do are GAP parts
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from dagster_divorder.core.order.spread import cell_number, keep_times, spread_order
 from dagster_divorder.core.packing.pieces import Ints
 
-
 LEAST_PART = 64
 """Sequences a part at least: fewer hold the mix less well, and pad more. More sequences a part bring texts with many
 copies to keep their places, in the way of all others."""
@@ -28,13 +27,13 @@ copies to keep their places, in the way of all others."""
 
 class Parts(NamedTuple):
     """order int64 (P,): the pieces, copies evenly apart. Of the piece at each place of that order: copies int64 (P,),
-    equal for equal ones; part int64 (P,), rising; kept bool (P,), whether it is to keep its place. number: of parts."""
+    equal for equal ones; kept bool (P,), whether it is to keep its place. bounds int64 (parts + 1,): the places between
+    which a part lies."""
 
     order: Ints
     copies: Ints
-    part: Ints
     kept: NDArray[np.bool_]
-    number: int
+    bounds: Ints
 
 
 def in_parts(length: Ints, copies: Ints | None, consumed: Ints, sequence_length: int) -> Parts:
@@ -43,7 +42,7 @@ def in_parts(length: Ints, copies: Ints | None, consumed: Ints, sequence_length:
     from scipy.sparse import csr_matrix
 
     pieces, frozen = len(length), np.arange(len(consumed))
-    whole = Parts(np.arange(pieces), np.arange(pieces), np.zeros(pieces, np.int64), np.zeros(pieces, bool), 1)
+    whole = Parts(np.arange(pieces), np.arange(pieces), np.zeros(pieces, bool), np.array([0, pieces]))
     if copies is None or not pieces:
         return whole
     both = np.concatenate([consumed, copies])
@@ -61,4 +60,5 @@ def in_parts(length: Ints, copies: Ints | None, consumed: Ints, sequence_length:
     before, tokens = np.cumsum(length[order]) - length[order], int(length.sum())
     sequences = -(-tokens // sequence_length)
     parts = cell_number(sequences, number, smallest=LEAST_PART)
-    return Parts(order, group, before * parts // tokens, keep_times(sequences, number, parts), parts)
+    bounds = np.searchsorted(before, np.arange(parts + 1) * tokens // parts)
+    return Parts(order, group, keep_times(sequences, number, parts), bounds)

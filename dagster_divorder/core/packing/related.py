@@ -13,6 +13,7 @@ the sequences afterwards. Near pieces in different clusters, or on both sides of
 """
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,14 +32,26 @@ BLOCK = 8192
 def pack(problem: PackingProblem) -> PackedSequences:
     if problem.labels is None or problem.vectors is None:
         raise InputError("method 'related' got no labels or no vectors; it needs both, for every piece")
-    order = np.arange(len(problem.pieces))
-    for part in range(problem.parts):
-        loose = np.flatnonzero((problem.part == part) & ~problem.kept)
+    # A document longer than a sequence counts as one: all that is due while it lasts comes right behind it.
+    length = np.minimum(problem.pieces.length, problem.sequence_length)
+    order = np.arange(len(length))
+    for begin, end in pairwise(problem.bounds.tolist()):
+        part = order[begin:end]
+        loose = part[~problem.kept[begin:end]]
         by_label = loose[np.argsort(problem.labels[loose], kind="stable")]
         starts = np.flatnonzero(np.diff(problem.labels[by_label], prepend=-1))
         paths = [_path(cluster, problem.vectors) for cluster in np.split(by_label, starts[1:])]
-        order[loose] = np.concatenate(paths) if paths else by_label
+        path = np.concatenate([by_label[:0], *paths])
+        # What keeps its place keeps it in tokens, whatever the lengths of what is around it.
+        times = _progress(length[part])
+        times[path - begin] = _progress(length[path])
+        order[begin:end] = part[np.argsort(times, kind="stable")]
     return concat.pack(replace(problem, pieces=problem.pieces.take(order)))
+
+
+def _progress(length: Ints) -> NDArray[np.float64]:
+    """The share of the tokens that lie before each piece, float64 (n,)."""
+    return (np.cumsum(length) - length) / max(1, length.sum())
 
 
 def _path(cluster: Ints, vectors: Vectors) -> Ints:
