@@ -43,15 +43,10 @@ def pack(problem: PackingProblem) -> PackedSequences:
         paths = [_path(cluster, problem.vectors) for cluster in np.split(by_label, starts[1:])]
         path = np.concatenate([by_label[:0], *paths])
         # What keeps its place keeps it in tokens, whatever the lengths of what is around it.
-        times = _progress(length[part])
-        times[path - begin] = _progress(length[path])
+        times = np.arange(len(part)) / max(1, len(part))
+        times[path - begin] = (np.cumsum(length[path]) - length[path]) / max(1, length[path].sum())
         order[begin:end] = part[np.argsort(times, kind="stable")]
     return concat.pack(replace(problem, pieces=problem.pieces.take(order)))
-
-
-def _progress(length: Ints) -> NDArray[np.float64]:
-    """The share of the tokens that lie before each piece, float64 (n,)."""
-    return (np.cumsum(length) - length) / max(1, length.sum())
 
 
 def _path(cluster: Ints, vectors: Vectors) -> Ints:
