@@ -2,10 +2,16 @@
 
 Letters: S sequences, Q runs, L tokens a sequence, N documents, E epochs, r copies of one text.
 
-A packer that is given copies (`packing.parts`, or documents in an order that spreads them) leaves a plan in which they
-stand evenly apart. So the place in the plan is the time of a sequence that holds a text with copies; the others may
-stand anywhere. A document of GAP r sequences or more stands in one place of the plan; its inner sequences go round the
-epoch once, each later by its place in the document, which keeps equal parts of two copies as far apart as before.
+A packer that is given copies (`packing.parts`), or documents in an order that spreads them, leaves a plan in which they
+stand evenly apart. So the place in the plan is the time of a sequence that holds a text with copies, and the others may
+stand anywhere. Two kinds of sequences have other times:
+
+- Those of a text with so many copies that it keeps its times share the epoch evenly, wherever in a part they were put.
+- A long document has all its sequences in one place, more of it than a batch should hold. Those with nothing else stand
+  later the nearer they are to its middle, by a GAP-th of a turn from one to the next at most, so that equal parts of
+  two copies stay nearly a turn apart.
+
+Guarantee: a sequence that shares a text leaves its cell of the times in no epoch; see `core.order.spread`.
 Cost: O(Q log Q).
 """
 
@@ -14,9 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.order.spread import GAP, Times, cell_number
+from dagster_divorder.core.order.spread import GAP, Times, cell_number, keep_times
 from dagster_divorder.core.packing.parts import LEAST_PART
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences
 
@@ -29,19 +35,18 @@ def sequence_times(
     texts: int64 (N,), equal for documents of equal text. frozen: the first sequences, which are consumed. as_packed:
     every sequence has its place in the plan.
     """
-    sequences = len(packed)
+    sequences, consumed_runs = len(packed), packed.indptr[frozen]
     sequence = np.arange(sequences).repeat(np.diff(packed.indptr))
     text = texts[packed.document]
-    copies = _copies(packed.document[packed.indptr[frozen] :], texts)
     # What was consumed of a text counts as one copy, whatever is left.
-    consumed = np.zeros(len(copies), bool)
-    consumed[text[: packed.indptr[frozen]]] = True
-    of_run = (copies + consumed)[text]
+    consumed = np.zeros(texts.max(initial=-1) + 1, bool)
+    consumed[text[:consumed_runs]] = True
+    copies = (_copies(packed.document[consumed_runs:], texts) + consumed)[text]
+    copies[:consumed_runs] = 1
     most = np.ones(sequences, np.int64)
-    np.maximum.at(most, sequence, of_run)
-    most[:frozen] = 1
-    cells = len(packed.parts) + 1
-    bounds = np.concatenate([[frozen], packed.parts, [sequences]])
+    np.maximum.at(most, sequence, copies)
+
+    cells, bounds = len(packed.parts) + 1, np.concatenate([[frozen], packed.parts, [sequences]])
     if cells == 1:
         cells = cell_number(sequences - frozen, most, smallest=LEAST_PART)
         bounds = np.linspace(frozen, sequences, cells + 1)
@@ -50,13 +55,31 @@ def sequence_times(
         return Times(place, most, cells, exact=True)
     times = np.where(most > 1, place, np.nan)
 
+    keep = keep_times(sequences - frozen, most, cells)[sequence] & (copies == most[sequence])
+    run = np.flatnonzero(keep)
+    run = run[np.lexsort((sequence[run], packed.start[run], text[run]))]
+    even, size = _evenly(place[sequence[run]], text[run], packed.start[run])
+    uncut = size == copies[run]
+    times[sequence[run][uncut]] = even[uncut]
+
     tokens = np.bincount(packed.document, weights=packed.length)[packed.document]
-    alone = (np.diff(packed.indptr) == 1)[sequence] & (sequence >= frozen) & (of_run > 1) & ~consumed[text]
-    run = np.flatnonzero(alone)
+    alone = (np.diff(packed.indptr) == 1)[sequence]
+    run = np.flatnonzero(alone & (copies > 1) & ~consumed[text])
     progress = packed.start[run] / tokens[run]
-    furthest = np.minimum(tokens[run] / (GAP * of_run[run] * packed.sequence_length), 1.0)
-    times[sequence[run]] = (times[sequence[run]] + furthest * np.minimum(progress, 1.0 - progress)) % 1.0
-    return Times(times, most, cells, fill=True)
+    furthest = np.minimum(tokens[run] / (GAP * copies[run] * packed.sequence_length), 1.0)
+    times[sequence[run]] += furthest * np.minimum(progress, 1.0 - progress)
+    return Times(times % 1.0, most, cells, fill=True)
+
+
+def _evenly(times: NDArray[np.float64], text: Ints, start: Ints) -> tuple[NDArray[np.float64], Ints]:
+    """(even times, float64 (n,); how many share one) of runs with equal text and start, which follow one another by
+    rising time."""
+    again = (np.diff(text, prepend=-1) == 0) & (np.diff(start, prepend=-1) == 0)
+    first = np.flatnonzero(~again)
+    sizes = np.diff(np.append(first, len(times)))
+    size, number = sizes.repeat(sizes), np.arange(len(times)) - first.repeat(sizes)
+    phase = np.bincount(np.cumsum(~again) - 1, weights=times * size - number, minlength=len(first)) / sizes
+    return (number + phase.repeat(sizes)) / size, size
 
 
 def _copies(document: Ints, texts: Ints) -> Ints:
