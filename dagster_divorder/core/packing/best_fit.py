@@ -23,6 +23,9 @@ def pack(problem: PackingProblem) -> PackedSequences:
     runs = cut(problem.pieces, length)
     piece = np.arange(len(problem.pieces)).repeat(-(-problem.pieces.length // length))
     copy, kept = problem.copies[piece], problem.kept[piece]
+    if 2 * kept.sum() * length <= runs.length.sum():
+        # One of these a sequence, so that each of these texts has times of its own, unless that takes too many.
+        copy = np.where(kept, -1, copy)
     sequence, sequences = np.empty(len(runs), np.int64), 0
     shuffled, parts = [], []
     random = np.random.default_rng(problem.seed)

@@ -11,7 +11,8 @@ stand anywhere. Two kinds of sequences have other times:
   later the nearer they are to its middle, by a GAP-th of a turn from one to the next at most, so that equal parts of
   two copies stay nearly a turn apart.
 
-Guarantee: a sequence that shares a text leaves its cell of the times in no epoch; see `core.order.spread`.
+Guarantee: in the first epoch a sequence that shares a text stays in its cell of the times, in later ones within as many
+places of where it was; see `core.order.spread` and `epochs`.
 Cost: O(Q log Q).
 """
 
