@@ -8,6 +8,9 @@ Letters: M items, R of them left to order, r copies of one document among these.
 2. The order by time is cut into cells, and the strategy orders each cell anew after the totals so far, since the
    classes know nothing of each other. A document so often copied that R / r is less than GAP cells keeps its times.
 
+Items that hold several texts, as packed sequences do, come with times of their own (`Times`); those without any copy
+fill the cells up, each cell with what it lacks of its part of the way to the whole's mix.
+
 Copies of which some are frozen come late in their turn, the first of them about half a turn after the last frozen one.
 A strategy that does not look at traits has nothing to gain from cells: all documents keep their times.
 Guarantee: copies stand R / r places apart, less two cells at most, so about half of it or more; where they keep their
@@ -72,7 +75,8 @@ class Times:
 
     times: float64 (M,), in [0, 1), of what is not frozen; NaN for items that may stand anywhere. copies: int64 (M,), of
     that text of an item that has the most, 1 without any. cells: how many; 0: as many as `copies` need. exact: nothing
-    leaves its time.
+    leaves its time. fill: items without times fill the cells up to the mix, instead of standing evenly by their own; it
+    is for items of about one length, and pays where many have times.
     """
 
     times: NDArray[np.float64]
@@ -245,10 +249,10 @@ def _filling_times(
     room = np.maximum(room, SLIVER * max(1.0, float(own[first].sum())))
     edges = np.concatenate([[0.0], np.cumsum(room) / room.sum()])
     edges[-1] = 1.0
-    least = LEAST * mix(own, groups)
     shares = np.stack([mix(row, groups) for row in np.maximum(wanted, 0.0) * (own > 0)])
-    shares = (1.0 - LEAST) * shares + least
-    shares = np.stack([mix(row, groups) for row in shares])
+    # All have to go somewhere, also what no cell lacks; a cell that lacks nothing gets the mix of what there is.
+    shares = np.stack([mix(row, groups) for row in (1.0 - LEAST) * shares + LEAST * mix(own, groups)])
+    # Steps, as far as a path that is linear between its points can have them.
     progress = np.stack([edges[:-1], edges[1:] - 1e-3 * np.diff(edges)], axis=1).ravel()
     progress[-1] = 1.0
     ranked = place(

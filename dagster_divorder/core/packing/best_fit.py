@@ -2,7 +2,9 @@
 
 A longer piece is cut into runs of L tokens, and what remains is packed like any other. Sequences are then shuffled,
 since best-fit makes them by falling length of their first piece; inside a sequence the runs keep the pieces' order.
-Guarantee: no run is cut that need not be; at most 11/9 of the fewest sequences possible, and some.
+Pieces with copies are packed and shuffled in parts (`packing.parts`).
+Guarantee: no run is cut that need not be; at most 11/9 of the fewest sequences possible, and some, where there are no
+copies; no sequence holds two pieces that are copies of each other.
 Cost: O(P log L) time, O(P + L) memory. Source: best-fit decreasing (Johnson 1974) over a segment tree, as in "Fewer
 Truncations Improve Language Modeling" (Ding et al. 2024) and OLMo-core.
 Known weakness: the order of the pieces is lost. Pieces of like length meet, and they are often alike: sequences of the

@@ -2,8 +2,10 @@
 
 In each cluster a path goes from piece to piece, always to the nearest one not yet on it, over a graph of the nearest
 neighbours by cosine. Where all neighbours of a piece are on the path already, it goes on from the last piece before
-that has one left, and else from the first piece left.
-Guarantee: the clusters come in the order of their labels; a sequence has pieces of two clusters only where one ends.
+that has one left, and else from the first piece left. Copies would be nearest of all, so the pieces are packed in parts
+without any (`packing.parts`); those of which a part would have several stand evenly among the others.
+Guarantee: in each part the clusters come in the order of their labels; a sequence has pieces of two clusters only where
+one ends, or for the sake of copies.
 Cost: O(P BLOCK D) time; memory for the vectors of one cluster. A cluster of more than BLOCK pieces is halved, along
 the line between two pieces that are far apart, until its parts are small enough for exact search.
 Source: in-context pretraining (Shi et al. 2024), there with a graph over the whole corpus; the second seed's
