@@ -332,7 +332,7 @@ class Order(_Section):
     """Tokens that a trainer has consumed of the last output: its beginning is kept as it is, and everything after it
     is ordered so that the whole history nears the mix."""
     separate_copies: bool = False
-    """Spread records of equal text as far apart as possible."""
+    """Records of equal text stand as far apart as possible, among the documents and in the sequences of every epoch."""
     targets: dict[str, dict[str, tuple[float, ...]]] = Field(default_factory=dict)
     """A mix that moves: trait -> a table of `progress` (rising from 0 to 1) and the share of some of its values."""
     shards: int = Field(64, ge=1, le=MAX_COUNT)
@@ -565,6 +565,7 @@ class Settings(BaseSettings):
                 # Pieces are ordered here.
                 "order": self._order_by(self.order.strategy) if self.packing.piece_tokens else None,
                 "batch": self.sequence.batch if self.packing.piece_tokens else None,
+                "separate_copies": self.order.separate_copies,
                 "seed": self.seed,
             },
             "sequence_order": {

@@ -4,6 +4,8 @@ The documents, in the order of `greedy_order`, packed into sequences of `sequenc
 `plan`: runs of tokens, document int64 (Q,) as a position among the accepted records, start and length int64 (Q,), and
 indptr int64 (S+1,): sequence s holds the runs indptr[s]:indptr[s+1], one after another. `rows`: the tokens of each
 trait value in each sequence, CSR (indptr, indices, data) and groups, a group a trait, the traits by name.
+`related` never puts records of equal text into one sequence, and with `order.separate_copies` no method does; the plan
+then names the parts that keep them apart, for `sequence_order`.
 With `packing.end_of_text` a document has one token more, its last, which is the end-of-text token.
 Sequences that a trainer has consumed (`order.frozen_tokens`) come first, as they were; the others hold what is left.
 """
@@ -99,15 +101,28 @@ def _pack(run: Run, traits: Traits, frozen: Frozen | None) -> PackedSequences:
         pieces = remaining(pieces, frozen.sequences)
     if settings.packing.piece_tokens:
         pieces = _order_pieces(run, traits, cut(pieces, settings.packing.piece_tokens))
+    related = settings.packing.method == "related"
+    # `concat` keeps the order of the documents, in which copies stand apart unless some of them are consumed.
+    apart = settings.order.separate_copies and (settings.packing.method == "best_fit" or frozen is not None)
     packed = pack_pieces(
         pieces,
         method=settings.packing.method,
         sequence_length=settings.sequence.length,
         seed=settings.seed,
         labels=traits.codes["cluster"][pieces.document],
-        vectors=_vectors(run, pieces) if settings.packing.method == "related" else None,
+        vectors=_vectors(run, pieces) if related else None,
+        copies=_copies(run, pieces.document, pieces.start) if related or apart else None,
+        consumed=_copies(run, frozen.sequences.document, frozen.sequences.start) if frozen else (),
     )
     return join(frozen.sequences, packed) if frozen else packed
+
+
+def _copies(run: Run, document: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """A number for each run of tokens, equal where two records have the same: their text, or that piece of it."""
+    text = load_view(run).document_row[document]
+    if not run.settings.packing.piece_tokens:
+        return text
+    return text << 31 | start // run.settings.packing.piece_tokens
 
 
 def _order_pieces(run: Run, traits: Traits, pieces: Pieces) -> Pieces:
@@ -117,10 +132,7 @@ def _order_pieces(run: Run, traits: Traits, pieces: Pieces) -> Pieces:
         tokens=pieces.length,
         codes={trait: codes[pieces.document] for trait, codes in traits.codes.items()},
     )
-    copies = None
-    if run.settings.order.separate_copies:
-        text = load_view(run).document_row[pieces.document]
-        copies = text * (int(pieces.start.max(initial=0)) + 1) + pieces.start
+    separate = run.settings.order.separate_copies
     return pieces.take(
         order_documents(
             of_pieces,
@@ -128,7 +140,7 @@ def _order_pieces(run: Run, traits: Traits, pieces: Pieces) -> Pieces:
             seed=run.settings.seed,
             sequence_length=run.settings.sequence.length,
             batch=run.settings.sequence.batch,
-            copies=copies,
+            copies=_copies(run, pieces.document, pieces.start) if separate else None,
         )
     )
 
@@ -146,6 +158,7 @@ def _plan_arrays(packed: PackedSequences) -> dict[str, np.ndarray]:
         "indptr": packed.indptr,
         "sequence_length": np.array([packed.sequence_length]),
         "without_tokens": np.array([packed.without_tokens]),
+        "parts": packed.parts,
     }
 
 
@@ -157,6 +170,7 @@ def _unpack_plan(arrays: dict[str, np.ndarray]) -> PackedSequences:
         indptr=arrays["indptr"],
         sequence_length=int(arrays["sequence_length"][0]),
         without_tokens=int(arrays["without_tokens"][0]),
+        parts=arrays["parts"],
     )
 
 

@@ -299,3 +299,78 @@ def test_copies_are_separated(corpus: Path, make_settings: Make) -> None:
     spacing = [run_all(settings, Silent())["greedy_order"].report["copies"] for settings in (near, far)]
     assert spacing[0]["copies"] == spacing[1]["copies"]
     assert spacing[1]["smallest"] > 2 * spacing[0]["smallest"]
+
+
+def nearest_in_the_stream(settings: Settings) -> tuple[float, int]:
+    """(distance of the two nearest beginnings of a text in the output's stream, all epochs one after another, as a
+    share of the even one; how many texts begin twice in one sequence)."""
+    text = load_results(settings.store.path).documents["doc_id"].tolist()
+    orders = np.load(settings.output.path / "sequence_order.npy")
+    epochs, sequences = orders.shape
+    places = np.argsort(orders, axis=1)
+    table = pq.read_table(settings.output.path / "packed_sequences.parquet").to_pydict()
+    begins: dict[str, list[int]] = {}
+    for document, start, sequence in zip(table["document"], table["start"], table["sequence"], strict=True):
+        if start == 0:
+            begins.setdefault(text[document], []).extend(places[:, sequence] + sequences * np.arange(epochs))
+    distances = [
+        np.diff(sorted(of)).min() * len(of) / epochs / sequences for of in begins.values() if len(of) > epochs
+    ]
+    return min(distances), distances.count(0)
+
+
+def with_copies() -> list[dict[str, Any]]:
+    records = topic_records(240)
+    return records + records[::4] + records[7:9] * 6
+
+
+@pytest.mark.parametrize(
+    "packing",
+    [
+        {"method": "concat"},
+        {"method": "best_fit"},
+        {"method": "related"},
+        {"method": "concat", "piece_tokens": 20},
+    ],
+    ids=str,
+)
+def test_copies_are_apart_in_the_output(corpus: Path, make_settings: Make, packing: dict[str, Any]) -> None:
+    write_jsonl(corpus, with_copies())
+    settings = make_settings(
+        order={"separate_copies": True}, packing=packing, sequence={"length": LENGTH, "batch": 8, "epochs": 2}
+    )
+    found = run_all(settings, Silent())["sequence_order"].report["copies"]
+    nearest, together = nearest_in_the_stream(settings)
+    assert (together, found["together"]) == (0, 0)
+    assert nearest > 0.3
+    texts = load_results(settings.store.path).documents["doc_id"]
+    assert found["copies"] == len(texts) - texts.nunique()
+    assert found["median_share"] > 0.9
+
+
+def test_copies_stay_apart_behind_a_consumed_beginning(corpus: Path, make_settings: Make) -> None:
+    write_jsonl(corpus, with_copies())
+    length = {"length": LENGTH, "batch": 8}
+    run(make_settings(sequence=length))
+    settings = make_settings(sequence=length, order={"separate_copies": True, "frozen_tokens": 200 * LENGTH})
+    packed, orders = run(settings)
+    lengths = load_results(settings.store.path).documents["tokens"].to_numpy()
+    assert sorted(token_numbers(packed)) == every_token(lengths)
+    assert orders[0][:200].tolist() == list(range(200))
+    text = load_results(settings.store.path).documents["doc_id"].to_numpy()
+    by_place: dict[str, list[int]] = {}
+    for place, sequence in enumerate(orders[0][200:]):
+        for document, start, _ in held(packed, int(sequence)):
+            if start == 0:
+                by_place.setdefault(text[document], []).append(place)
+    rest = len(packed) - 200
+    assert min(np.diff(places).min() * len(places) for places in by_place.values() if len(places) > 1) > (
+        0.2 * rest
+    )
+
+
+def test_related_documents_are_never_equal(corpus: Path, make_settings: Make) -> None:
+    write_jsonl(corpus, with_copies())
+    settings = make_settings(packing={"method": "related"}, sequence={"length": 4 * LENGTH})
+    assert run_all(settings, Silent())["sequence_order"].report["copies"]["together"] == 0
+    assert nearest_in_the_stream(settings)[1] == 0

@@ -53,13 +53,14 @@ def cut_at_multiples(length: Ints, sequence_length: int) -> tuple[Ints, Ints, In
 
 
 @njit(cache=True, nogil=True)
-def best_fit_decreasing(length: Ints, by_length: Ints, sequence_length: int) -> tuple[Ints, int]:
+def best_fit_decreasing(length: Ints, by_length: Ints, copy: Ints, sequence_length: int) -> tuple[Ints, int]:
     """(sequence int64 (Q,) of each run, their number): longest run first, into the open sequence with the least room.
 
-    length int64 (Q,), in 1..L; by_length int64 (Q,), the runs by falling length. Of sequences with equal room the one
-    that was filled last takes the run. Sequences with room r are a stack, top[r]; a binary tree over the rooms 1..L
-    (leaf r at size + r) knows below which nodes a stack is not empty, so the least room >= x is one climb and one
-    descent away. O(Q log L) time, O(Q + L) scratch.
+    length int64 (Q,), in 1..L; by_length int64 (Q,), the runs by falling length. copy int64 (Q,): no sequence takes two
+    runs of one number that follow one another in by_length; a sequence that has one is closed until they are through.
+    Of sequences with equal room the one that was filled last takes the run. Sequences with room r are a stack, top[r];
+    a binary tree over the rooms 1..L (leaf r at size + r) knows below which nodes a stack is not empty, so the least
+    room >= x is one climb and one descent away. O(Q log L) time, O(Q + L) scratch.
     """
     size = 1
     while size <= sequence_length:
@@ -68,9 +69,23 @@ def best_fit_decreasing(length: Ints, by_length: Ints, sequence_length: int) -> 
     top = np.full(sequence_length + 1, -1, np.int64)
     under = np.empty(length.shape[0], np.int64)
     sequence = np.empty(length.shape[0], np.int64)
+    room_left = np.empty(length.shape[0], np.int64)
     opened = 0
+    waiting = 0
     for i in range(by_length.shape[0]):
         run = by_length[i]
+        if i > 0 and copy[run] != copy[by_length[i - 1]]:
+            for earlier in range(waiting, i):
+                s = sequence[by_length[earlier]]
+                room = room_left[s]
+                if room > 0:
+                    under[s] = top[room]
+                    top[room] = s
+                    node = size + room
+                    while node >= 1 and not some[node]:
+                        some[node] = True
+                        node //= 2
+            waiting = i
         node = size + length[run]
         while node > 1 and not some[node]:
             # A left child's sibling holds the next larger rooms; a right child has none, so its parent is asked.
@@ -97,14 +112,7 @@ def best_fit_decreasing(length: Ints, by_length: Ints, sequence_length: int) -> 
             s = opened
             opened += 1
         sequence[run] = s
-        room -= length[run]
-        if room > 0:
-            under[s] = top[room]
-            top[room] = s
-            node = size + room
-            while node >= 1 and not some[node]:
-                some[node] = True
-                node //= 2
+        room_left[s] = room - length[run]
     return sequence, opened
 
 

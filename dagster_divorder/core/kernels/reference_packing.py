@@ -16,16 +16,24 @@ def concat(runs: Sequence[tuple[int, int, int]], sequence_length: int) -> list[l
     return [tokens[i : i + sequence_length] for i in range(0, len(tokens), sequence_length)]
 
 
-def best_fit(runs: Sequence[tuple[int, int, int]], sequence_length: int) -> list[list[int]]:
+def best_fit(
+    runs: Sequence[tuple[int, int, int]], sequence_length: int, copies: Sequence[object] | None = None
+) -> list[list[int]]:
     """Runs (by index) of each sequence in the order in which sequences are opened; every sequence is looked at for each
-    run, and of equal room the one that was filled last is taken."""
+    run, and of equal room the one that was filled last is taken. copies, by run: a sequence takes one of equal ones."""
     sequences: list[list[int]] = []
     room: list[int] = []
     filled: list[int] = []
-    by_length = sorted(range(len(runs)), key=lambda run: -runs[run][2])
+    copies = range(len(runs)) if copies is None else copies
+    first = {copy: run for run, copy in reversed(list(enumerate(copies)))}
+    by_length = sorted(range(len(runs)), key=lambda run: (-runs[run][2], first[copies[run]]))
     for time, run in enumerate(by_length):
         length = runs[run][2]
-        fits = [s for s in range(len(sequences)) if room[s] >= length]
+        fits = [
+            s
+            for s in range(len(sequences))
+            if room[s] >= length and copies[run] not in [copies[other] for other in sequences[s]]
+        ]
         if fits:
             s = min(fits, key=lambda s: (room[s], -filled[s]))
         else:

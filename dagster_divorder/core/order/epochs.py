@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.order.cells import cell_bounds, order_in_cells
-from dagster_divorder.core.order.spread import copy_groups, spread_rest
+from dagster_divorder.core.order.spread import Times, spread_rest
 from dagster_divorder.core.order.task import make_task
 from dagster_divorder.errors import InputError
 
@@ -41,7 +41,7 @@ def epoch_orders(
     groups: ArrayLike,
     epochs: int,
     *,
-    copies: ArrayLike | None = None,
+    copies: ArrayLike | Times | None = None,
     **options: Any,
 ) -> NDArray[np.int64]:
     """Permutations of the M items, int64 (E, M), one a row.
@@ -59,15 +59,13 @@ def epoch_orders(
     task = make_task(counts, groups, **options)
     problem = task.problem
     out = np.empty((epochs, problem.items), np.int64)
-    keep = None
-    rest = task.rest
-    if copies is not None:
-        rest, keep = spread_rest(task, copy_groups(copies, problem.items))
-    elif rest.size:
-        rest = rest[task.place(task.rest_problem())]
-    out[0] = np.concatenate([task.frozen, rest])
-    blocks = max(1, min(BLOCKS, problem.items // BLOCK))
+    spread = spread_rest(task, np.arange(problem.items) if copies is None else copies)
+    out[0] = np.concatenate([task.frozen, spread.order])
+    # As fine as the cells that keep copies apart, which would meet in larger blocks.
+    blocks = max(1, min(BLOCKS, problem.items // BLOCK), spread.cells)
     bounds = cell_bounds(problem.items, blocks, problem.batch)
     for epoch in range(1, epochs):
-        out[epoch] = order_in_cells(problem, task.place, out[0], bounds, keep=keep, anew=True, stream=epoch)
+        out[epoch] = order_in_cells(
+            problem, task.place, out[0], bounds, keep=spread.kept, anew=True, stream=epoch
+        )
     return out

@@ -8,6 +8,9 @@ Letters: M items, R of them left to order, r copies of one document among these.
 2. The order by time is cut into cells, and the strategy orders each cell anew after the totals so far, since the
    classes know nothing of each other. A document so often copied that R / r is less than GAP cells keeps its times.
 
+Items that hold several texts, as packed sequences do, come with times of their own (`Times`); those without any copy
+fill the cells up, each cell with what it lacks of its part of the way to the whole's mix.
+
 Copies of which some are frozen come late in their turn, the first of them about half a turn after the last frozen one.
 A strategy that does not look at traits has nothing to gain from cells: all documents keep their times.
 Guarantee: copies stand R / r places apart, less two cells at most, so about half of it or more; where they keep their
@@ -24,13 +27,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.order.cells import alone, cell_bounds, order_in_cells
-from dagster_divorder.core.order.problem import Order, Problem, Totals
+from dagster_divorder.core.order.problem import Order, Problem, Targets, Totals
+from dagster_divorder.core.order.targets import mix, path_back, reached_at
 from dagster_divorder.core.order.task import Task, make_task
 from dagster_divorder.errors import InputError
 
@@ -58,17 +62,38 @@ BLIND = frozenset({"original", "random", "grid_shuffle", "within_shard", "buffer
 LEAST = 0.01
 """Part of their own mix in the targets of documents without copies."""
 
+SLIVER = 1e-6
+"""Part of all tokens that are dealt, which a cell gets that is full already."""
+
 FEW = 32
 """Documents of one number of copies, below which they share one order of phases with the other rare numbers."""
 
 
+@dataclass(frozen=True, eq=False)
+class Times:
+    """Places that items are given, where each holds several texts: what packed sequences have in place of `copies`.
+
+    times: float64 (M,), in [0, 1), of what is not frozen; NaN for items that may stand anywhere. copies: int64 (M,), of
+    that text of an item that has the most, 1 without any. cells: how many; 0: as many as `copies` need. exact: nothing
+    leaves its time. fill: items without times fill the cells up to the mix, instead of standing evenly by their own; it
+    is for items of about one length, and pays where many have times.
+    """
+
+    times: NDArray[np.float64]
+    copies: NDArray[np.int64]
+    cells: int = 0
+    exact: bool = False
+    fill: bool = False
+
+
 def spread_order(
-    counts: csr_matrix | csr_array, groups: ArrayLike, copies: ArrayLike, **options: Any
+    counts: csr_matrix | csr_array, groups: ArrayLike, copies: ArrayLike | Times, **options: Any
 ) -> Order:
     """Permutation of the M items, int64 (M,), in which copies stand far apart.
 
     copies: int (M,), equal for items that are copies of each other, such as the document of each record or a group of
-        near duplicates. counts, groups and the options are those of `core.order.order`, `frozen` included.
+        near duplicates; or the items' times. counts, groups and the options are those of `core.order.order`, `frozen`
+        included.
 
     The same arguments give the same bytes. Without any copy the result is that of `order`.
 
@@ -76,42 +101,74 @@ def spread_order(
         InputError: an argument cannot be used.
     """
     task = make_task(counts, groups, **options)
-    return np.concatenate([task.frozen, spread_rest(task, copy_groups(copies, task.problem.items))[0]])
+    return np.concatenate([task.frozen, spread_rest(task, copies).order])
 
 
-def spread_rest(task: Task, group: NDArray[np.int64]) -> tuple[Order, NDArray[np.bool_]]:
-    """(order of the rest, int64 (R,); by item bool (M,): those that keep their times). group int64 (M,), 0..n-1."""
-    kept = np.zeros(task.problem.items, bool)
+class Spread(NamedTuple):
+    """order int64 (R,), of the rest; kept bool (M,), by item: those that keep their times; cells: how many."""
+
+    order: Order
+    kept: NDArray[np.bool_]
+    cells: int
+
+
+def spread_rest(task: Task, copies: ArrayLike | Times) -> Spread:
+    """The rest with its copies apart. copies: as for `spread_order`."""
+    nothing = np.zeros(task.problem.items, bool)
+    if not isinstance(copies, Times):
+        copies = _times_of_copies(task, copy_groups(copies, task.problem.items))
+    times, number = copies.times[task.rest].copy(), copies.copies[task.rest]
+    free = np.isnan(times)
     if not task.rest.size:
-        return task.rest, kept
-    problem, rest_group = task.rest_problem(), group[task.rest]
-    copies = np.bincount(rest_group, minlength=group.max() + 1)[rest_group]
-    earliest = _earliest_phase(task, group)
-    once = (copies == 1) & (earliest[rest_group] == 0)
-    if once.all():
-        return task.rest[task.place(problem)], kept
-    times = np.empty(problem.items)
-    times[~once] = _even_times(problem, task.place, np.flatnonzero(~once), rest_group, earliest)
-    times[once] = _ranked_times(problem, task.place, np.flatnonzero(once))
+        return Spread(task.rest, nothing, 1)
+    problem = task.rest_problem()
+    if free.all():
+        return Spread(task.rest[task.place(problem)], nothing, 1)
+    moving = bool(problem.placed.items) or problem.targets is not None
+    cells = copies.cells or cell_number(problem.items, number, moving=moving)
+    if free.any():
+        of_free = _filling_times if copies.fill else _ranked_times
+        times[free] = of_free(problem, task.place, times, cells)
     order = np.argsort(times, kind="stable")
-    if task.strategy in BLIND:
-        kept[task.rest] = copies > 1
-        return task.rest[order], kept
-    cells = _cells(problem, copies)
-    keep = (copies > 1) & (problem.items < GAP * copies * (problem.items // cells))
-    kept[task.rest] = keep
+    kept = nothing
+    if copies.exact:
+        kept[task.rest] = number > 1
+        return Spread(task.rest[order], kept, 1)
+    kept[task.rest] = keep = keep_times(problem.items, number, cells)
     bounds = cell_bounds(problem.items, cells, problem.batch)
-    return task.rest[order_in_cells(problem, task.place, order, bounds, keep=keep)], kept
+    if copies.fill:
+        bounds = np.searchsorted(times[order], np.arange(cells + 1) / cells)
+    return Spread(task.rest[order_in_cells(problem, task.place, order, bounds, keep=keep)], kept, cells)
 
 
-def _cells(problem: Problem, copies: NDArray[np.int64]) -> int:
-    """How many cells. copies: int64 (R,), of each item's document."""
+def _times_of_copies(task: Task, group: NDArray[np.int64]) -> Times:
+    """The times of items that are copies of others. group: int64 (M,), 0..n-1."""
+    times, copies = np.full(task.problem.items, np.nan), np.ones(task.problem.items, np.int64)
+    if task.rest.size:
+        rest_group = group[task.rest]
+        copies[task.rest] = np.bincount(rest_group, minlength=group.max() + 1)[rest_group]
+        earliest = _earliest_phase(task, group)
+        bound = np.flatnonzero((copies[task.rest] > 1) | (earliest[rest_group] > 0))
+        if bound.size:
+            problem = task.rest_problem()
+            times[task.rest[bound]] = _even_times(problem, task.place, bound, rest_group, earliest)
+    return Times(times, copies, exact=task.strategy in BLIND)
+
+
+def cell_number(
+    items: int, copies: NDArray[np.int64], *, moving: bool = False, smallest: int = LEAST_CELL
+) -> int:
+    """How many cells of `smallest` items or more. copies: int64, of each item's document. moving: the mix has to."""
     repeated = np.sort(copies[copies > 1])
     wanted = GAP * repeated[int(MOST * (len(repeated) - 1))] if len(repeated) else 1
-    if problem.placed.items or problem.targets is not None:
-        wanted = max(wanted, MOVING)
-    least, most = max(1, problem.items // CELL), max(1, problem.items // LEAST_CELL)
-    return int(min(max(min(wanted, most), least), MOST_CELLS))
+    wanted, fewest, most = max(wanted, MOVING * moving), max(1, items // CELL), max(1, items // smallest)
+    return int(min(max(min(wanted, most), fewest), MOST_CELLS))
+
+
+def keep_times(items: int, copies: NDArray[np.int64], cells: int) -> NDArray[np.bool_]:
+    """Which items have so many copies that they keep their times. copies: int64, of each item's document."""
+    kept: NDArray[np.bool_] = (copies > 1) & (items < GAP * copies * (items // cells))
+    return kept
 
 
 def copy_groups(copies: ArrayLike, items: int) -> NDArray[np.int64]:
@@ -162,13 +219,52 @@ def _even_times(
 
 
 def _ranked_times(
-    problem: Problem, place: Callable[[Problem], Order], items: NDArray[np.int64]
+    problem: Problem, place: Callable[[Problem], Order], times: NDArray[np.float64], cells: int
 ) -> NDArray[np.float64]:
-    """The items at even times, in the strategy's order; float64 (n,) in [0, 1)."""
-    times = np.empty(len(items))
-    if items.size:
-        times[place(_beside(problem, items))] = (np.arange(len(items)) + 0.5) / len(items)
-    return times
+    """Even times of the items that have none, in the strategy's order; float64 (n,) in [0, 1)."""
+    items = np.flatnonzero(np.isnan(times))
+    ranked = np.empty(len(items))
+    ranked[place(_beside(problem, items))] = (np.arange(len(items)) + 0.5) / len(items)
+    return ranked
+
+
+def _filling_times(
+    problem: Problem, place: Callable[[Problem], Order], times: NDArray[np.float64], cells: int
+) -> NDArray[np.float64]:
+    """Times of the items that have none, such that each cell nears its part of the way; float64 (n,) in [0, 1).
+
+    A cell wants what the path to the whole's mix (or along the targets) gains in it, less what its other items have.
+    These wants are targets that move in steps, in shares of the items that are dealt.
+    """
+    items, groups = np.flatnonzero(np.isnan(times)), problem.groups
+    own, first = problem.part(items).totals().values, groups == 0
+    bound = np.flatnonzero(~np.isnan(times))
+    cell = (times[bound] * cells).astype(np.int64)
+    held = np.stack([problem.part(bound[cell == number]).totals().values for number in range(cells)])
+    begin, end = (totals.values[first].sum() for totals in (problem.placed, problem.whole))
+    wanted = (
+        np.diff(reached_at(path_back(problem), groups, np.linspace(begin, end, cells + 1)), axis=0) - held
+    )
+    room = wanted[:, first].sum(axis=1)
+    room = np.maximum(room, SLIVER * max(1.0, float(own[first].sum())))
+    edges = np.concatenate([[0.0], np.cumsum(room) / room.sum()])
+    edges[-1] = 1.0
+    shares = np.stack([mix(row, groups) for row in np.maximum(wanted, 0.0) * (own > 0)])
+    # All have to go somewhere, also what no cell lacks; a cell that lacks nothing gets the mix of what there is.
+    shares = np.stack([mix(row, groups) for row in (1.0 - LEAST) * shares + LEAST * mix(own, groups)])
+    # Steps, as far as a path that is linear between its points can have them.
+    progress = np.stack([edges[:-1], edges[1:] - 1e-3 * np.diff(edges)], axis=1).ravel()
+    progress[-1] = 1.0
+    ranked = place(
+        replace(alone(problem, items), targets=Targets(progress=progress, shares=shares.repeat(2, axis=0)))
+    )
+    sizes = problem.sizes[items[ranked]].astype(np.float64)
+    middle = (np.cumsum(sizes) - 0.5 * sizes) / (sizes.sum() or 1.0)
+    filling = np.empty(len(items))
+    filling[ranked] = np.minimum(
+        np.interp(middle, edges, np.arange(cells + 1) / cells), np.nextafter(1.0, 0.0)
+    )
+    return filling
 
 
 def _beside(problem: Problem, items: NDArray[np.int64]) -> Problem:

@@ -18,6 +18,7 @@ from dagster_divorder.core.checks import positive
 from dagster_divorder.core.packing import best_fit, concat, related
 from dagster_divorder.core.packing.consumed import join, remaining
 from dagster_divorder.core.packing.counts import sequence_counts
+from dagster_divorder.core.packing.parts import in_parts
 from dagster_divorder.core.packing.pieces import (
     Ints,
     PackedSequences,
@@ -57,12 +58,16 @@ def pack(
     seed: int = 0,
     labels: ArrayLike | None = None,
     vectors: Vectors | NDArray[np.float32] | None = None,
+    copies: ArrayLike | None = None,
+    consumed: ArrayLike = (),
 ) -> PackedSequences:
     """Plan of sequences that hold every token of the pieces once.
 
     method: a key of METHODS. sequence_length: tokens a sequence. seed: >= 0, of the shuffle of `best_fit`.
     labels: int (P,), >= 0, the cluster of each piece, and vectors: float32 (P, D), or a function that gives those of
         some pieces, int64 (n,) -> (n, D), which `related` calls for one cluster at a time; other methods use neither.
+    copies: int (P,), equal for pieces that hold the same; they come into different sequences, as far apart in the plan
+        as can be. By default no piece is a copy. consumed: int (F,), the copies of what was read before, in its order.
 
     The same arguments give the same bytes. Without pieces there is no sequence.
 
@@ -75,26 +80,30 @@ def pack(
     if seed < 0:
         raise InputError(f"seed is {seed}; expected 0 or more")
     kept = np.flatnonzero(pieces.length)
+    equal = None if copies is None else _whole_numbers("copies", copies, len(pieces))[kept]
+    parts = in_parts(pieces.length[kept], equal, np.asarray(consumed, np.int64), sequence_length)
+    kept = kept[parts.order]
     problem = PackingProblem(
         pieces=pieces.take(kept),
         sequence_length=sequence_length,
         seed=seed,
-        labels=_labels(labels, len(pieces), kept),
+        labels=None if labels is None else _whole_numbers("labels", labels, len(pieces))[kept],
         vectors=_vectors(vectors, kept),
+        copies=parts.copies,
+        kept=parts.kept,
+        bounds=parts.bounds,
     )
     return replace(METHODS[method](problem), without_tokens=len(pieces) - len(kept))
 
 
-def _labels(labels: ArrayLike | None, pieces: int, kept: Ints) -> NDArray[np.integer] | None:
-    if labels is None:
-        return None
-    array = np.asarray(labels)
+def _whole_numbers(name: str, values: ArrayLike, pieces: int) -> Ints:
+    array = np.asarray(values)
     if array.shape != (pieces,) or (pieces and (array.dtype.kind not in "iu" or array.min() < 0)):
         raise InputError(
-            f"labels is {array.dtype} of shape {array.shape}; expected whole numbers of 0 or more, one a piece: "
+            f"{name} is {array.dtype} of shape {array.shape}; expected whole numbers of 0 or more, one a piece: "
             f"({pieces},)"
         )
-    return array[kept].astype(np.int64)
+    return array.astype(np.int64)
 
 
 def _vectors(vectors: Vectors | NDArray[np.float32] | None, kept: Ints) -> Vectors | None:

@@ -2,12 +2,16 @@
 
 A longer piece is cut into runs of L tokens, and what remains is packed like any other. Sequences are then shuffled,
 since best-fit makes them by falling length of their first piece; inside a sequence the runs keep the pieces' order.
-Guarantee: no run is cut that need not be; at most 11/9 of the fewest sequences possible, and some.
+Pieces with copies are packed and shuffled in parts (`packing.parts`).
+Guarantee: no run is cut that need not be; at most 11/9 of the fewest sequences possible, and some, where there are no
+copies; no sequence holds two pieces that are copies of each other.
 Cost: O(P log L) time, O(P + L) memory. Source: best-fit decreasing (Johnson 1974) over a segment tree, as in "Fewer
 Truncations Improve Language Modeling" (Ding et al. 2024) and OLMo-core.
 Known weakness: the order of the pieces is lost. Pieces of like length meet, and they are often alike: sequences of the
 mixture corpus have 4.6 clusters instead of 10.5 under `concat`. The order of the sequences decides what batches hold.
 """
+
+from itertools import pairwise
 
 import numpy as np
 
@@ -19,10 +23,25 @@ def pack(problem: PackingProblem) -> PackedSequences:
 
     length = problem.sequence_length
     runs = cut(problem.pieces, length)
-    # Stable, so that of equally long runs the first is packed first.
-    by_length = np.argsort(length - runs.length, kind="stable")
-    sequence, sequences = best_fit_decreasing(runs.length, by_length, length)
-    shuffled = np.random.default_rng(problem.seed).permutation(sequences)
-    order, indptr = group_by(shuffled[sequence], sequences)
+    piece = np.arange(len(problem.pieces)).repeat(-(-problem.pieces.length // length))
+    copy, kept = problem.copies[piece], problem.kept[piece]
+    if 2 * kept.sum() * length <= runs.length.sum():
+        # One of these a sequence, so that each of these texts has times of its own, unless that takes too many.
+        copy = np.where(kept, -1, copy)
+    sequence, sequences = np.empty(len(runs), np.int64), 0
+    shuffled, parts = [], []
+    random = np.random.default_rng(problem.seed)
+    for begin, end in pairwise(np.searchsorted(piece, problem.bounds).tolist()):
+        # Texts with many copies come first, since they need many sequences with room; of equally long runs the first
+        # is packed first, and those that are copies of each other together.
+        by_length = np.lexsort((copy[begin:end], length - runs.length[begin:end], ~kept[begin:end]))
+        inside, opened = best_fit_decreasing(runs.length[begin:end], by_length, copy[begin:end], length)
+        sequence[begin:end] = inside + sequences
+        shuffled.append(random.permutation(opened) + sequences)
+        sequences += opened
+        parts.append(sequences)
+    order, indptr = group_by(np.concatenate(shuffled)[sequence], sequences)
     placed = runs.take(order)
-    return PackedSequences(placed.document, placed.start, placed.length, indptr, length)
+    return PackedSequences(
+        placed.document, placed.start, placed.length, indptr, length, parts=np.array(parts[:-1], np.int64)
+    )

@@ -42,4 +42,5 @@ def join(first: PackedSequences, second: PackedSequences) -> PackedSequences:
         indptr=np.concatenate([first.indptr, first.indptr[-1] + second.indptr[1:]]),
         sequence_length=second.sequence_length,
         without_tokens=second.without_tokens,
+        parts=second.parts + len(first),
     )

@@ -7,7 +7,7 @@ Guarantee: plans name tokens, they never hold them. Every token of the pieces is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,8 @@ class PackingProblem:
 
     labels int (P,), the cluster of each piece, and vectors, which gives float32 (n, D) for n of the pieces, are there
     for methods that look at content, and else None.
+    copies int64 (P,) is equal for pieces that hold the same, all different where that is nobody's concern; kept bool
+    (P,) and bounds int64 (parts + 1,) are those of `packing.parts`.
     """
 
     pieces: Pieces
@@ -70,6 +72,9 @@ class PackingProblem:
     seed: int
     labels: NDArray[np.integer] | None
     vectors: Vectors | None
+    copies: Ints
+    kept: NDArray[np.bool_]
+    bounds: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +83,8 @@ class PackedSequences:
 
     document, start, length: int64 (Q,): a run is the tokens [start, start + length) of a document, length > 0.
     indptr: int64 (S+1,). What is missing to `sequence_length` tokens is padding, at the sequence's end.
-    without_tokens: pieces without a token, which are in no sequence.
+    without_tokens: pieces without a token, which are in no sequence. parts: int64, rising: where parts begin inside the
+    plan, each of which has been packed by itself to keep copies apart; none where all is one.
     """
 
     document: Ints
@@ -87,6 +93,7 @@ class PackedSequences:
     indptr: Ints
     sequence_length: int
     without_tokens: int = 0
+    parts: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __len__(self) -> int:
         """S."""

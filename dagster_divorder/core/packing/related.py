@@ -2,8 +2,10 @@
 
 In each cluster a path goes from piece to piece, always to the nearest one not yet on it, over a graph of the nearest
 neighbours by cosine. Where all neighbours of a piece are on the path already, it goes on from the last piece before
-that has one left, and else from the first piece left.
-Guarantee: the clusters come in the order of their labels; a sequence has pieces of two clusters only where one ends.
+that has one left, and else from the first piece left. Copies would be nearest of all, so the pieces are packed in parts
+without any (`packing.parts`); those of which a part would have several stand evenly among the others.
+Guarantee: in each part the clusters come in the order of their labels; a sequence has pieces of two clusters only where
+one ends, or for the sake of copies.
 Cost: O(P BLOCK D) time; memory for the vectors of one cluster. A cluster of more than BLOCK pieces is halved, along
 the line between two pieces that are far apart, until its parts are small enough for exact search.
 Source: in-context pretraining (Shi et al. 2024), there with a graph over the whole corpus; the second seed's
@@ -13,6 +15,7 @@ the sequences afterwards. Near pieces in different clusters, or on both sides of
 """
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +34,20 @@ BLOCK = 8192
 def pack(problem: PackingProblem) -> PackedSequences:
     if problem.labels is None or problem.vectors is None:
         raise InputError("method 'related' got no labels or no vectors; it needs both, for every piece")
-    labels = problem.labels
-    by_label = np.argsort(labels, kind="stable")
-    starts = np.flatnonzero(np.diff(labels[by_label], prepend=-1))
-    paths = [_path(cluster, problem.vectors) for cluster in np.split(by_label, starts[1:])]
-    order = np.concatenate(paths) if paths else by_label
+    # A document longer than a sequence counts as one: all that is due while it lasts comes right behind it.
+    length = np.minimum(problem.pieces.length, problem.sequence_length)
+    order = np.arange(len(length))
+    for begin, end in pairwise(problem.bounds.tolist()):
+        part = order[begin:end]
+        loose = part[~problem.kept[begin:end]]
+        by_label = loose[np.argsort(problem.labels[loose], kind="stable")]
+        starts = np.flatnonzero(np.diff(problem.labels[by_label], prepend=-1))
+        paths = [_path(cluster, problem.vectors) for cluster in np.split(by_label, starts[1:])]
+        path = np.concatenate([by_label[:0], *paths])
+        # What keeps its place keeps it in tokens, whatever the lengths of what is around it.
+        times = np.arange(len(part)) / max(1, len(part))
+        times[path - begin] = (np.cumsum(length[path]) - length[path]) / max(1, length[path].sum())
+        order[begin:end] = part[np.argsort(times, kind="stable")]
     return concat.pack(replace(problem, pieces=problem.pieces.take(order)))
 
 

@@ -1,0 +1,143 @@
+"""Copies in packed sequences: the times that keep them apart in the stream that a trainer reads, and how far they are.
+
+Letters: S sequences, Q runs, L tokens a sequence, N documents, E epochs, r copies of one text.
+
+A packer that is given copies (`packing.parts`), or documents in an order that spreads them, leaves a plan in which they
+stand evenly apart. So the place in the plan is the time of a sequence that holds a text with copies, and the others may
+stand anywhere. Two kinds of sequences have other times:
+
+- Those of a text with so many copies that it keeps its times share the epoch evenly, wherever in a part they were put.
+- A long document has all its sequences in one place, more of it than a batch should hold. Those with nothing else stand
+  later the nearer they are to its middle, by a GAP-th of a turn from one to the next at most, so that equal parts of
+  two copies stay nearly a turn apart.
+
+Guarantee: in the first epoch a sequence that shares a text stays in its cell of the times, in later ones within as many
+places of where it was; see `core.order.spread` and `epochs`.
+Cost: O(Q log Q).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.core.order.spread import GAP, Times, cell_number, keep_times
+from dagster_divorder.core.packing.parts import LEAST_PART
+from dagster_divorder.core.packing.pieces import Ints, PackedSequences
+
+
+def sequence_times(
+    packed: PackedSequences, texts: Ints, *, frozen: int = 0, as_packed: bool = False
+) -> Times:
+    """The times of the sequences for `core.order.spread`.
+
+    texts: int64 (N,), equal for documents of equal text. frozen: the first sequences, which are consumed. as_packed:
+    every sequence has its place in the plan.
+    """
+    sequences, consumed_runs = len(packed), packed.indptr[frozen]
+    sequence = np.arange(sequences).repeat(np.diff(packed.indptr))
+    text = texts[packed.document]
+    # What was consumed of a text counts as one copy, whatever is left.
+    consumed = np.zeros(texts.max(initial=-1) + 1, bool)
+    consumed[text[:consumed_runs]] = True
+    copies = (_copies(packed.document[consumed_runs:], texts) + consumed)[text]
+    copies[:consumed_runs] = 1
+    most = np.ones(sequences, np.int64)
+    np.maximum.at(most, sequence, copies)
+
+    cells, bounds = len(packed.parts) + 1, np.concatenate([[frozen], packed.parts, [sequences]])
+    if cells == 1:
+        cells = cell_number(sequences - frozen, most, smallest=LEAST_PART)
+        bounds = np.linspace(frozen, sequences, cells + 1)
+    place = np.interp(np.arange(sequences) + 0.5, bounds, np.arange(cells + 1) / cells)
+    if as_packed:
+        return Times(place, most, cells, exact=True)
+    times = np.where(most > 1, place, np.nan)
+
+    keep = keep_times(sequences - frozen, most, cells)[sequence] & (copies == most[sequence])
+    run = np.flatnonzero(keep)
+    run = run[np.lexsort((sequence[run], packed.start[run], text[run]))]
+    even, size = _evenly(place[sequence[run]], text[run], packed.start[run])
+    uncut = size == copies[run]
+    times[sequence[run][uncut]] = even[uncut]
+
+    tokens = np.bincount(packed.document, weights=packed.length)[packed.document]
+    alone = (np.diff(packed.indptr) == 1)[sequence]
+    run = np.flatnonzero(alone & (copies > 1) & ~consumed[text])
+    progress = packed.start[run] / tokens[run]
+    furthest = np.minimum(tokens[run] / (GAP * copies[run] * packed.sequence_length), 1.0)
+    times[sequence[run]] += furthest * np.minimum(progress, 1.0 - progress)
+    return Times(times % 1.0, most, cells, fill=True)
+
+
+def _evenly(times: NDArray[np.float64], text: Ints, start: Ints) -> tuple[NDArray[np.float64], Ints]:
+    """(even times, float64 (n,); how many share one) of runs with equal text and start, which follow one another by
+    rising time."""
+    again = (np.diff(text, prepend=-1) == 0) & (np.diff(start, prepend=-1) == 0)
+    first = np.flatnonzero(~again)
+    sizes = np.diff(np.append(first, len(times)))
+    size, number = sizes.repeat(sizes), np.arange(len(times)) - first.repeat(sizes)
+    phase = np.bincount(np.cumsum(~again) - 1, weights=times * size - number, minlength=len(first)) / sizes
+    return (number + phase.repeat(sizes)) / size, size
+
+
+def _copies(document: Ints, texts: Ints) -> Ints:
+    """How many of the documents have each text, int64 (texts,)."""
+    held = np.flatnonzero(np.bincount(document))
+    return np.bincount(texts[held], minlength=texts.max(initial=-1) + 1)
+
+
+@dataclass(frozen=True)
+class SequenceSpacing:
+    """Distances in sequences between successive copies of a token, over all epochs, one after another.
+
+    copies: documents that repeat another's text. together: pairs of equal tokens in one sequence, one after another.
+    smallest, median: of the distances; None without copies. smallest_share, median_share: the same in units of the even
+    distance, S / r for a text with r copies.
+    """
+
+    copies: int
+    together: int
+    smallest: int | None
+    median: float | None
+    smallest_share: float | None
+    median_share: float | None
+
+
+def sequence_spacing(
+    packed: PackedSequences, epochs: ArrayLike, texts: Ints, *, step: int | None = None
+) -> SequenceSpacing:
+    """How far apart copies stand where the sequences are read in the orders `epochs`, int (E, S).
+
+    texts: int64 (N,), equal for documents of equal text. Looked at are the tokens 0, step, 2 step, ... of every text,
+    by default one a sequence length.
+    """
+    orders = np.atleast_2d(np.asarray(epochs, np.int64))
+    step = step or packed.sequence_length
+    copies = _copies(packed.document, texts)
+    run = np.flatnonzero(copies[texts[packed.document]] > 1)
+    first = -(-packed.start[run] // step)
+    tokens = np.maximum(-(-(packed.start[run] + packed.length[run]) // step) - first, 0)
+    repeated = int(copies[copies > 1].sum() - (copies > 1).sum())
+    if not tokens.sum():
+        return SequenceSpacing(repeated, 0, None, None, None, None)
+    token = first.repeat(tokens) + np.arange(tokens.sum()) - (np.cumsum(tokens) - tokens).repeat(tokens)
+    text = texts[packed.document[run]].repeat(tokens)
+    sequence = (np.searchsorted(packed.indptr, run, side="right") - 1).repeat(tokens)
+    places = np.argsort(orders, axis=1)[:, sequence] + np.arange(len(orders))[:, np.newaxis] * len(packed)
+    text, token, places = np.tile(text, len(orders)), np.tile(token, len(orders)), places.ravel()
+    by_token = np.lexsort((places, token, text))
+    text, token, places = text[by_token], token[by_token], places[by_token]
+    again = np.flatnonzero((text[1:] == text[:-1]) & (token[1:] == token[:-1]))
+    distance = places[again + 1] - places[again]
+    share = distance * copies[text[again]] / len(packed)
+    return SequenceSpacing(
+        copies=repeated,
+        together=int((distance == 0).sum()),
+        smallest=int(distance.min()),
+        median=float(np.median(distance)),
+        smallest_share=float(share.min()),
+        median_share=float(np.median(share)),
+    )

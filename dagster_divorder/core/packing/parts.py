@@ -1,0 +1,64 @@
+"""Parts: contiguous parts of the pieces, packed one after another, so that no sequence holds copies and all have times.
+
+Letters: P pieces, L tokens a sequence.
+A text's copies stand evenly in the pieces' order; a part holds one of them at most, and parts that do are GAP parts
+apart. What is packed from one part is then free of copies, and its place in the plan tells when its texts are due.
+Guarantee: without copies there is one part, and the pieces keep their order. Copies of which more than a GAP-th of the
+parts would have one are named: they keep their places, evenly apart.
+Cost: a sort of the pieces. Source: the second seed's subsets, in each of which documents are unique.
+Known weakness: a part has fewer pieces to choose among, so best_fit pads a little more, and related pieces are a
+little less near.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.core.order.spread import cell_number, keep_times, spread_order
+from dagster_divorder.core.packing.pieces import Ints
+
+LEAST_PART = 64
+"""Sequences a part at least: fewer hold the mix less well, and pad more. More sequences a part bring texts with many
+copies to keep their places, in the way of all others."""
+
+
+class Parts(NamedTuple):
+    """order int64 (P,): the pieces, copies evenly apart. Of the piece at each place of that order: copies int64 (P,),
+    equal for equal ones; kept bool (P,), whether it is to keep its place. bounds int64 (parts + 1,): the places between
+    which a part lies."""
+
+    order: Ints
+    copies: Ints
+    kept: NDArray[np.bool_]
+    bounds: Ints
+
+
+def in_parts(length: Ints, copies: Ints | None, consumed: Ints, sequence_length: int) -> Parts:
+    """length, copies: int64 (P,), tokens of each piece, and which pieces are equal. consumed: the copies of what stands
+    before, in its order."""
+    from scipy.sparse import csr_matrix
+
+    pieces, frozen = len(length), np.arange(len(consumed))
+    whole = Parts(np.arange(pieces), np.arange(pieces), np.zeros(pieces, bool), np.array([0, pieces]))
+    if copies is None or not pieces:
+        return whole
+    both = np.concatenate([consumed, copies])
+    _, first, inverse = np.unique(both, return_index=True, return_inverse=True)
+    if len(first) == len(both):
+        return whole
+    # Numbered by where they come first, for phases go by number.
+    group = np.argsort(np.argsort(first))[inverse]
+    alike = csr_matrix(
+        (np.ones(len(both)), np.zeros(len(both), np.int32), np.arange(len(both) + 1)), shape=(len(both), 1)
+    )
+    order = spread_order(alike, [0], group, strategy="original", frozen=frozen)[len(frozen) :] - len(frozen)
+    group = group[len(frozen) :][order]
+    number = np.bincount(group)[group]
+    before, tokens = np.cumsum(length[order]) - length[order], int(length.sum())
+    sequences = -(-tokens // sequence_length)
+    parts = cell_number(sequences, number, smallest=LEAST_PART)
+    bounds = np.searchsorted(before, np.arange(parts + 1) * tokens // parts)
+    return Parts(order, group, keep_times(sequences, number, parts), bounds)

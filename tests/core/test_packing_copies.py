@@ -1,0 +1,275 @@
+"""Copies in packed sequences: never in one of them, far apart in the stream of every epoch, and truly measured."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from dagster_divorder.core.items import document_items
+from dagster_divorder.core.kernels import packing as fast
+from dagster_divorder.core.kernels import reference_packing as slow
+from dagster_divorder.core.order.epochs import epoch_orders
+from dagster_divorder.core.order.spread import spread_order
+from dagster_divorder.core.packing import (
+    METHODS,
+    PackedSequences,
+    Pieces,
+    cut,
+    join,
+    pack,
+    remaining,
+    sequence_counts,
+)
+from dagster_divorder.core.packing.copies import sequence_spacing, sequence_times
+from dagster_divorder.errors import InputError
+
+every_method = pytest.mark.parametrize("method", METHODS)
+laws = settings(max_examples=100, deadline=None)
+texts_of = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), max_size=30)
+LENGTH = 64
+
+
+def documents_of(tokens: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """(text, tokens) of documents: those of one text are equally long."""
+    text = np.array([text for text, _ in tokens], np.int64)
+    longest = np.zeros(6, np.int64)
+    for number, length in tokens:
+        longest[number] = max(longest[number], length)
+    return text, longest[text]
+
+
+def packed_by(
+    method: str, text: np.ndarray, tokens: np.ndarray, length: int, **options: object
+) -> PackedSequences:
+    return pack(
+        Pieces(np.arange(len(text)), np.zeros_like(text), tokens),
+        method=method,
+        sequence_length=length,
+        labels=text % 3,
+        vectors=np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)[text % 6],
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def shared(packed: PackedSequences, text: np.ndarray) -> int:
+    """Runs that an earlier run of their sequence equals."""
+    return sum(
+        len(runs) - len(set(runs))
+        for runs in (
+            list(zip(text[packed.document[a:b]].tolist(), packed.start[a:b].tolist(), strict=True))
+            for a, b in itertools.pairwise(packed.indptr)
+        )
+    )
+
+
+@given(tokens=texts_of, length=st.integers(1, 50))
+@laws
+def test_best_fit_that_keeps_copies_apart_equals_its_twin(tokens, length):
+    text, lengths = documents_of(tokens)
+    runs = [(number, 0, min(int(size), length)) for number, size in enumerate(lengths) if size]
+    copies = [int(text[number]) for number, _, _ in runs]
+    run_lengths = np.array([size for _, _, size in runs], np.int64)
+    first = np.array([copies.index(copy) for copy in copies], np.int64)
+    by_length = np.lexsort((first, -run_lengths))
+    sequence, opened = fast.best_fit_decreasing(run_lengths, by_length, np.array(copies, np.int64), length)
+    expected = slow.best_fit(runs, length, copies)
+    found = [[run for run in by_length if sequence[run] == number] for number in range(opened)]
+    assert found == expected
+
+
+@every_method
+@given(tokens=texts_of, length=st.integers(1, 50), consumed=st.lists(st.integers(0, 5), max_size=5))
+@laws
+def test_every_token_is_packed_once_whatever_the_copies(method, tokens, length, consumed):
+    text, lengths = documents_of(tokens)
+    packed, again = (
+        packed_by(method, text, lengths, length, copies=text, consumed=consumed) for _ in range(2)
+    )
+    runs = zip(packed.document.tolist(), packed.start.tolist(), packed.length.tolist(), strict=True)
+    laid = sorted(itertools.chain(*(slow.tokens_of([run]) for run in runs)))
+    assert laid == slow.tokens_of([(number, 0, int(size)) for number, size in enumerate(lengths)])
+    assert (packed.tokens <= length).all()
+    assert (packed.tokens > 0).all()
+    for name in ("document", "start", "length", "indptr", "parts"):
+        assert_array_equal(getattr(packed, name), getattr(again, name))
+    assert (np.diff(packed.parts) >= 0).all()
+    if method == "best_fit":
+        assert shared(packed, text) == 0
+
+
+@every_method
+@given(tokens=texts_of, length=st.integers(1, 50))
+@laws
+def test_without_copies_nothing_changes(method, tokens, length):
+    text, lengths = documents_of(tokens)
+    plain = packed_by(method, text, lengths, length)
+    told = packed_by(method, text, lengths, length, copies=np.arange(len(text))[::-1], consumed=[99])
+    for name in ("document", "start", "length", "indptr", "parts"):
+        assert_array_equal(getattr(plain, name), getattr(told, name))
+
+
+def corpus(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(text, tokens, cluster) of 1390 documents: 150 texts occur twice, 5 nine times; three are long."""
+    random = np.random.default_rng(seed)
+    texts = np.concatenate([np.arange(1200), np.arange(150), np.arange(150, 155).repeat(8)])
+    tokens = np.ceil(random.lognormal(3.2, 1.0, 1200)).astype(np.int64)
+    tokens[[0, 300, 301]] = 40 * LENGTH
+    text = random.permutation(texts)
+    return text, tokens[text], (np.arange(1200) % 5)[text]
+
+
+def vectors_of(text: np.ndarray, cluster: np.ndarray) -> np.ndarray:
+    """Unit vectors around those of the clusters; equal for equal texts."""
+    rows = np.random.default_rng(1).standard_normal((1200, 8))[text] + 4 * np.eye(8)[cluster]
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_related_documents_share_sequences_and_equal_ones_do_not():
+    text, tokens, cluster = corpus()
+    vectors = vectors_of(text, cluster)
+    pieces = Pieces(np.arange(len(text)), np.zeros_like(text), tokens)
+    options = {"method": "related", "sequence_length": 4 * LENGTH, "labels": cluster, "vectors": vectors}
+    blind, packed = pack(pieces, **options), pack(pieces, copies=text, **options)
+    assert shared(blind, text) > 100
+    assert shared(packed, text) == 0
+    one, next_ = packed.document[:-1], packed.document[1:]
+    assert (text[one] != text[next_])[one != next_].all()
+    assert np.mean(cluster[one] == cluster[next_]) > 0.5
+
+
+def read(
+    method: str, *, apart: bool, piece: int = 0, frozen: int = 0, epochs: int = 1, strategy: str = "balanced"
+) -> tuple[PackedSequences, np.ndarray, np.ndarray]:
+    """(plan, orders, texts): the corpus as the pipeline orders, packs and orders it, copies apart or not."""
+    text, tokens, cluster = corpus()
+    items = document_items(tokens, {"cluster": cluster})
+    made = spread_order(items.counts, items.groups, text if apart else np.arange(len(text)))
+    pieces = Pieces(made, np.zeros_like(made), tokens[made])
+    consumed = None
+    if frozen:
+        consumed = pack(cut(pieces, piece) if piece else pieces, sequence_length=LENGTH)
+        begin = consumed.indptr[frozen]
+        consumed = PackedSequences(
+            *(getattr(consumed, name)[:begin] for name in ("document", "start", "length")),
+            consumed.indptr[: frozen + 1],
+            LENGTH,
+        )
+        pieces = remaining(pieces, consumed)
+    if piece:
+        pieces = cut(pieces, piece)
+
+    def copies(document: np.ndarray, start: np.ndarray) -> np.ndarray:
+        return text[document] << 20 | (start // piece if piece else 0 * start)
+
+    packed = pack(
+        pieces,
+        method=method,
+        sequence_length=LENGTH,
+        labels=cluster[pieces.document],
+        vectors=vectors_of(text, cluster)[pieces.document],
+        copies=copies(pieces.document, pieces.start) if apart else None,
+        consumed=copies(consumed.document, consumed.start) if consumed else (),
+    )
+    packed = join(consumed, packed) if consumed else packed
+    counts, groups = sequence_counts(packed, {"cluster": cluster}, {"cluster": 5})
+    times = None
+    if apart:
+        times = sequence_times(packed, text, frozen=frozen, as_packed=strategy == "original")
+    orders = epoch_orders(
+        counts, groups, epochs, copies=times, frozen=np.arange(frozen), strategy=strategy, batch=16
+    )
+    return packed, orders, text
+
+
+@every_method
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"piece": 20},
+        {"epochs": 3},
+        {"frozen": 100},
+        {"frozen": 100, "epochs": 2, "piece": 20},
+        {"strategy": "random"},
+        {"strategy": "original", "epochs": 2},
+        {"strategy": "stratified"},
+    ],
+    ids=str,
+)
+def test_copies_are_far_apart_in_the_stream(method, options):
+    packed, orders, text = read(method, apart=True, **options)
+    assert (np.sort(orders, axis=1) == np.arange(len(packed))).all()
+    frozen = options.get("frozen", 0)
+    assert orders[0, :frozen].tolist() == list(range(frozen))
+    found = sequence_spacing(packed, orders, text, step=options.get("piece"))
+    before = sequence_spacing(*read(method, apart=False, **options), step=options.get("piece"))
+    assert found.together == 0
+    assert found.median_share > 0.85
+    assert found.smallest_share > 0.15 > 10 * before.smallest_share
+
+
+@given(
+    tokens=texts_of,
+    length=st.integers(1, 30),
+    epochs=st.integers(1, 2),
+    step=st.integers(1, 3),
+    seed=st.integers(0, 3),
+)
+@laws
+def test_spacing_equals_its_twin(tokens, length, epochs, step, seed):
+    text, lengths = documents_of(tokens)
+    packed = packed_by("concat", text, lengths, length)
+    random = np.random.default_rng(seed)
+    orders = np.stack([random.permutation(len(packed)) for _ in range(epochs)])
+    document = np.unique(packed.document)
+    copies = np.bincount(text[document], minlength=6)
+    last: dict[tuple[int, int], int] = {}
+    distances, shares = [], []
+    for place, sequence in enumerate(orders.ravel()):
+        inside = slice(packed.indptr[sequence], packed.indptr[sequence + 1])
+        for number, start, size in zip(
+            packed.document[inside], packed.start[inside], packed.length[inside], strict=True
+        ):
+            for at in range(start, start + size):
+                key = (int(text[number]), at)
+                if at % step == 0 and copies[text[number]] > 1:
+                    if key in last:
+                        distances.append(place - last[key])
+                        shares.append(distances[-1] * copies[text[number]] / len(packed))
+                    last[key] = place
+    found = sequence_spacing(packed, orders, text, step=step)
+    assert found.copies == (copies[copies > 1] - 1).sum()
+    assert found.together == distances.count(0)
+    if distances:
+        assert (found.smallest, found.median) == (min(distances), np.median(distances))
+        assert found.smallest_share == pytest.approx(min(shares))
+        assert found.median_share == pytest.approx(np.median(shares))
+    else:
+        assert found.smallest is found.median is found.smallest_share is found.median_share is None
+
+
+@every_method
+def test_a_sequence_that_shares_a_text_stays_in_its_cell(method):
+    text, _, _ = corpus()
+    packed, orders, text = read(method, apart=True)
+    times = sequence_times(packed, text)
+    bound = ~np.isnan(times.times[orders[0]])
+    assert 0 < bound.sum() < len(packed)
+    cell = np.floor(times.times[orders[0]][bound] * times.cells)
+    assert (np.diff(cell) >= 0).all()
+    assert times.cells > 8
+
+
+@pytest.mark.parametrize(
+    ("copies", "message"),
+    [
+        pytest.param([0], r"copies.*\(1,\).*\(2,\)", id="shape"),
+        pytest.param([0.5, 1.0], "copies is float64", id="not whole"),
+    ],
+)
+def test_bad_copies_are_named(copies, message):
+    with pytest.raises(InputError, match=message):
+        pack(Pieces(*np.array([[0, 1], [0, 0], [3, 4]])), sequence_length=4, copies=copies)
