@@ -585,7 +585,7 @@ class Settings(BaseSettings):
             "strategy_comparison": {
                 "comparison": self.comparison.model_dump(mode="json"),
                 "order": self._order_by(*self.comparison.documents, *self.comparison.sequences),
-                "sequence": {"length": self.sequence.length, "batch": self.sequence.batch},
+                "sequence": self.sequence.model_dump(mode="json", include={"length", "batch", "vectors"}),
                 "seed": self.seed,
             },
             "ordering_report": {

@@ -75,13 +75,15 @@ def compare_strategies(
     weights: Mapping[str, float] | None = None,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
+    coordinates: Callable[[Items, PackedSequences], NDArray[np.floating]] | None = None,
     meter: Meter = timed,
 ) -> Iterator[Outcome]:
     """Every pair of `documents` and `sequences` (names of strategies), in that order.
 
     tokens: int (N,). traits: name -> int codes (N,) in [0, n_values[name]); "cluster" is one, and the first one gives
         labels to strategies that take one. weights: name -> number above 0, of the traits to balance; equal by default.
-    options: further arguments of `core.order.order`, such as within_cluster.
+    options: further arguments of `core.order.order`, such as within_cluster. coordinates: what an order of sequences
+        balances beside the traits, (S, D), by the items and the packing; see there.
     """
     balanced = {trait: traits[trait] for trait in traits if weights is None or trait in weights}
     arguments = {"seed": seed, "sequence_length": sequence_length, "batch": batch, **(options or {})}
@@ -97,9 +99,11 @@ def compare_strategies(
         flush = summarize(
             distinct_clusters(made, lengths, traits["cluster"], sequence_length, packer="flush")
         )
-        rows = Items(counts[:full], groups, np.array([(weights or {}).get(trait, 1.0) for trait in balanced]))
+        rows = Items(counts, groups, np.array([(weights or {}).get(trait, 1.0) for trait in balanced]))
+        dense = coordinates(rows, packed)[:full] if coordinates else None
+        rows = replace(rows, counts=counts[:full])
         for sequence_strategy in sequences:
-            ordered, sequence_cost = _order(rows, sequence_strategy, arguments, meter)
+            ordered, sequence_cost = _order(rows, sequence_strategy, arguments, meter, dense)
             yield Outcome(
                 document_strategy,
                 sequence_strategy,
@@ -110,13 +114,24 @@ def compare_strategies(
 
 
 def _order(
-    items: Items, strategy: str, arguments: Mapping[str, Any], meter: Meter
+    items: Items,
+    strategy: str,
+    arguments: Mapping[str, Any],
+    meter: Meter,
+    coordinates: NDArray[np.floating] | None = None,
 ) -> tuple[NDArray[np.int64], Cost]:
-    def run(some: Items) -> NDArray[np.int64]:
-        return order(some.counts, some.groups, strategy=strategy, weights=some.weights, **arguments)
+    def run(first: int | None) -> NDArray[np.int64]:
+        return order(
+            items.counts[:first],
+            items.groups,
+            strategy=strategy,
+            weights=items.weights,
+            coordinates=None if coordinates is None else coordinates[:first],
+            **arguments,
+        )
 
-    run(Items(items.counts[:WARM_UP], items.groups, items.weights))
-    return meter(lambda: run(items))
+    run(WARM_UP)
+    return meter(lambda: run(None))
 
 
 def _measure(

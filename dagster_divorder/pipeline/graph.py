@@ -33,7 +33,7 @@ def upstream(settings: Settings) -> dict[str, tuple[str, ...]]:
         "sequence_order": ("packed_sequences", *space),
         "diversity_metrics": ("greedy_order", "sequence_order"),
         OUTPUT: ("greedy_order", "sequence_order", "diversity_metrics", "raw_docs"),
-        "strategy_comparison": ("clusters", "token_counts"),
+        "strategy_comparison": ("clusters", "token_counts", *space),
         "ordering_animation": (OUTPUT, "greedy_order", "cluster_map"),
         "ordering_report": (
             OUTPUT,

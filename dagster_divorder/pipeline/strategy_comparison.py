@@ -9,11 +9,14 @@ held, the items to order among it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from dagster_divorder.core.strategy_comparison import Cost, Outcome, compare_strategies, timed
 from dagster_divorder.engine.memory import with_peak_memory
 from dagster_divorder.pipeline.run import Run, content_hash
+from dagster_divorder.pipeline.sequence_coordinates import load_coordinates
+from dagster_divorder.pipeline.space import chosen_space
 from dagster_divorder.pipeline.traits import load_traits
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.local import LocalStore
@@ -25,7 +28,9 @@ Result = TypeVar("Result")
 def run(run: Run) -> Receipt:
     settings = run.settings
     traits = load_traits(run)
-    key = content_hash(settings.recipe("strategy_comparison"), traits.version)
+    vectors = settings.sequence.vectors > 0
+    space = [chosen_space(run)] if vectors else []
+    key = content_hash(settings.recipe("strategy_comparison"), traits.version, *(of.key for of in space))
     folder = f"stages/strategy_comparison/{key}"
     found = run.store.sealed(folder).get("table")
     reused = found is not None
@@ -50,6 +55,7 @@ def run(run: Run) -> Receipt:
                     "f2_lambda": settings.order.f2_lambda,
                     "block_strategy": settings.order.block_strategy,
                 },
+                coordinates=partial(load_coordinates, run) if vectors else None,
                 meter=_metered,
             ):
                 rows.append(row(outcome))
@@ -63,7 +69,10 @@ def run(run: Run) -> Receipt:
         key=key,
         # All but the costs follows from the key.
         version=key,
-        uses={receipt.stage: receipt.version for receipt in (raw_docs, tokens, clusters)},
+        uses={
+            **{receipt.stage: receipt.version for receipt in (raw_docs, tokens, clusters)},
+            **{of.stage: of.version for of in space},
+        },
         files={"table": found},
         report={
             "documents": documents,
