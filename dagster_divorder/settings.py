@@ -585,7 +585,11 @@ class Settings(BaseSettings):
             "strategy_comparison": {
                 "comparison": self.comparison.model_dump(mode="json"),
                 "order": self._order_by(*self.comparison.documents, *self.comparison.sequences),
-                "sequence": self.sequence.model_dump(mode="json", include={"length", "batch", "vectors"}),
+                "sequence": {
+                    "length": self.sequence.length,
+                    "batch": self.sequence.batch,
+                    "vectors": self.sequence.vectors,
+                },
                 "seed": self.seed,
             },
             "ordering_report": {

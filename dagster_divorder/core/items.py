@@ -18,7 +18,7 @@ Known weakness: the weight is a compromise, see there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,11 +42,20 @@ COARSE_LENGTH_BINS = 16
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Arguments of `core.order.order`: counts CSR (N, J), int32 or int64; groups int32 (J,); weights float64 (G,)."""
+    """Arguments of `core.order.order`: counts CSR (N, J), int32 or int64; groups int32 (J,); weights float64 (G,);
+    coordinates float32 (N, D), or None."""
 
     counts: csr_matrix
     groups: NDArray[np.int32]
     weights: NDArray[np.float64]
+    coordinates: NDArray[np.float32] | None = None
+
+    def first(self, items: int) -> Items:
+        """The first items alone."""
+        if items == self.counts.shape[0]:
+            return self
+        kept = None if self.coordinates is None else self.coordinates[:items]
+        return replace(self, counts=self.counts[:items], coordinates=kept)
 
 
 def document_items(

@@ -22,10 +22,16 @@ from numpy.typing import ArrayLike, NDArray
 from dagster_divorder.core.items import Items, document_items
 from dagster_divorder.core.metrics import Diversity, measure_packed
 from dagster_divorder.core.metrics.distinct import distinct_clusters, summarize
+from dagster_divorder.core.metrics.sequence_features import Runs, sequence_features
+from dagster_divorder.core.metrics.stationarity import Feature, Stationarity, sampled_places, stationarity
 from dagster_divorder.core.order import order
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts
+from dagster_divorder.core.packing.coordinates import with_coordinates
 
 Result = TypeVar("Result")
+
+LOOKED_AT = 1 << 13
+"""Sequences at most, in whole batches, that are looked at for drift."""
 
 WARM_UP = 64
 """Items that a strategy orders before it is timed, so that compiling is not."""
@@ -54,11 +60,13 @@ def timed(function: Callable[[], Result]) -> tuple[Result, Cost]:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """One pair of strategies: the measures of the sequences in their order, and the cost of either order."""
+    """One pair of strategies: the measures of the sequences in their order, what drifts along it, and the cost of
+    either order."""
 
     documents: str
     sequences: str
     diversity: Diversity
+    drift: Stationarity
     document_cost: Cost
     sequence_cost: Cost
 
@@ -75,15 +83,16 @@ def compare_strategies(
     weights: Mapping[str, float] | None = None,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
-    coordinates: Callable[[Items, PackedSequences], NDArray[np.floating]] | None = None,
+    vectors: Callable[[PackedSequences], NDArray[np.int64]] | None = None,
     meter: Meter = timed,
 ) -> Iterator[Outcome]:
     """Every pair of `documents` and `sequences` (names of strategies), in that order.
 
     tokens: int (N,). traits: name -> int codes (N,) in [0, n_values[name]); "cluster" is one, and the first one gives
         labels to strategies that take one. weights: name -> number above 0, of the traits to balance; equal by default.
-    options: further arguments of `core.order.order`, such as within_cluster. coordinates: what an order of sequences
-        balances beside the traits, (S, D), by the items and the packing; see there.
+    options: further arguments of `core.order.order`, such as within_cluster.
+    vectors: of the sequences of a plan, as `core.packing.coordinates.add_directions` sums them, for the strategies that
+        look at them.
     """
     balanced = {trait: traits[trait] for trait in traits if weights is None or trait in weights}
     arguments = {"seed": seed, "sequence_length": sequence_length, "batch": batch, **(options or {})}
@@ -99,39 +108,56 @@ def compare_strategies(
         flush = summarize(
             distinct_clusters(made, lengths, traits["cluster"], sequence_length, packer="flush")
         )
-        rows = Items(counts, groups, np.array([(weights or {}).get(trait, 1.0) for trait in balanced]))
-        dense = coordinates(rows, packed)[:full] if coordinates else None
-        rows = replace(rows, counts=counts[:full])
+        every = Items(counts, groups, np.array([(weights or {}).get(trait, 1.0) for trait in balanced]))
+        sums = None
+        if vectors:
+            sums = vectors(packed)
+            every = with_coordinates(every, packed, sums)
+        rows = every.first(full)
         for sequence_strategy in sequences:
-            ordered, sequence_cost = _order(rows, sequence_strategy, arguments, meter, dense)
+            ordered, sequence_cost = _order(rows, sequence_strategy, arguments, meter)
             yield Outcome(
                 document_strategy,
                 sequence_strategy,
                 replace(_measure(packed, ordered, traits, n_values, batch), flush=flush),
+                _drift(packed, ordered, traits, lengths, list(balanced), sums, batch, seed),
                 document_cost,
                 sequence_cost,
             )
 
 
 def _order(
-    items: Items,
-    strategy: str,
-    arguments: Mapping[str, Any],
-    meter: Meter,
-    coordinates: NDArray[np.floating] | None = None,
+    items: Items, strategy: str, arguments: Mapping[str, Any], meter: Meter
 ) -> tuple[NDArray[np.int64], Cost]:
-    def run(first: int | None) -> NDArray[np.int64]:
+    def run(some: Items) -> NDArray[np.int64]:
         return order(
-            items.counts[:first],
-            items.groups,
+            some.counts,
+            some.groups,
             strategy=strategy,
-            weights=items.weights,
-            coordinates=None if coordinates is None else coordinates[:first],
+            weights=some.weights,
+            coordinates=some.coordinates,
             **arguments,
         )
 
-    run(WARM_UP)
-    return meter(lambda: run(None))
+    run(items.first(min(WARM_UP, items.counts.shape[0])))
+    return meter(lambda: run(items))
+
+
+def _drift(
+    packed: PackedSequences,
+    ordered: NDArray[np.int64],
+    traits: Mapping[str, ArrayLike],
+    tokens: NDArray[np.int64],
+    balanced: list[str],
+    vectors: NDArray[np.int64] | None,
+    batch: int,
+    seed: int,
+) -> Stationarity:
+    some = ordered[sampled_places(len(ordered), batch, LOOKED_AT)]
+    features = list(sequence_features(Runs.of(packed, some, tokens), traits, tokens, balanced))
+    if vectors is not None:
+        features.append(Feature("vectors", "vector", vectors[some]))
+    return stationarity(features, np.arange(len(some)), batch=batch, seed=seed)
 
 
 def _measure(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from dagster_divorder.core.items import Items
+from dagster_divorder.core.order.strategies import TAKING_COORDINATES
 from dagster_divorder.core.packing import PackedSequences
-from dagster_divorder.core.packing.coordinates import add_directions, random_axes, sequence_coordinates
+from dagster_divorder.core.packing.coordinates import add_directions, random_axes, with_coordinates
 from dagster_divorder.core.pca import Pca, project
 from dagster_divorder.engine.local import count_workers
 from dagster_divorder.pipeline.raw_docs import load_view
@@ -15,21 +16,21 @@ from dagster_divorder.pipeline.space import chosen_space
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.view import offsets
 
-BALANCING = ("balanced", "block_shuffle", "f3")
-"""Strategies that take coordinates."""
-
 
 def are_balanced(settings: Settings) -> bool:
     """Whether the order of sequences looks at their vectors."""
-    return settings.sequence.vectors > 0 and settings.sequence.strategy in BALANCING
+    strategy = settings.sequence.strategy
+    if strategy == "block_shuffle":
+        strategy = settings.order.block_strategy
+    return settings.sequence.vectors > 0 and strategy in TAKING_COORDINATES
 
 
-def load_coordinates(run: Run, items: Items, packed: PackedSequences) -> np.ndarray:
-    """float32 (S, C + 1) for `core.order.order`, of all sequences of the plan."""
-    return sequence_coordinates(items, packed, _vector_sums(run, packed))
+def balance_vectors(run: Run, items: Items, packed: PackedSequences) -> Items:
+    """The sequences of the plan with coordinates, where their order looks at vectors."""
+    return with_coordinates(items, packed, vector_sums(run, packed)) if are_balanced(run.settings) else items
 
 
-def _vector_sums(run: Run, packed: PackedSequences) -> np.ndarray:
+def vector_sums(run: Run, packed: PackedSequences) -> np.ndarray:
     """int64 (S, C): the vectors of the sequences along random axes; fragment by fragment."""
     view, space = load_view(run), chosen_space(run)
     row = view.document_row[packed.document]

@@ -14,7 +14,7 @@ from dagster_divorder.core.order import order
 from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.pipeline.packed_sequences import load_packed, load_sequence_items, sequence_traits
 from dagster_divorder.pipeline.run import Run, content_hash
-from dagster_divorder.pipeline.sequence_coordinates import are_balanced, load_coordinates
+from dagster_divorder.pipeline.sequence_coordinates import are_balanced, balance_vectors
 from dagster_divorder.pipeline.space import chosen_space
 from dagster_divorder.pipeline.targets import sequence_targets
 from dagster_divorder.pipeline.traits import Traits, load_traits
@@ -68,8 +68,8 @@ def run(run: Run) -> Receipt:
 def order_sequences(run: Run, traits: Traits, frozen: int) -> np.ndarray:
     """Orders of the packed sequences, int64 (E, S); the first `frozen` of the plan come first in the first epoch."""
     settings = run.settings
-    items = load_sequence_items(run, traits)
     packed = load_packed(run)
+    items = balance_vectors(run, load_sequence_items(run, traits), packed)
     partial = settings.packing.method != "best_fit" and len(packed) > frozen and packed.padding[-1] > 0
     whole = len(packed) - bool(partial)
     arguments: dict[str, Any] = {
@@ -88,13 +88,12 @@ def order_sequences(run: Run, traits: Traits, frozen: int) -> np.ndarray:
             settings.order.targets, traits, sequence_traits(settings.order.traits), items
         ),
     }
-    if are_balanced(settings):
-        arguments["coordinates"] = load_coordinates(run, items, packed)[:whole]
-    counts = items.counts[:whole] if partial else items.counts
+    some = items.first(whole)
+    arguments["coordinates"] = some.coordinates
     if settings.sequence.epochs == 1:
-        orders = order(counts, items.groups, **arguments)[np.newaxis]
+        orders = order(some.counts, some.groups, **arguments)[np.newaxis]
     else:
-        orders = epoch_orders(counts, items.groups, settings.sequence.epochs, **arguments)
+        orders = epoch_orders(some.counts, some.groups, settings.sequence.epochs, **arguments)
     return np.pad(orders, ((0, 0), (0, int(partial))), constant_values=whole)
 
 

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from dagster_divorder.core.metrics.stationarity import Stationarity
 from dagster_divorder.core.strategy_comparison import Cost, Outcome, compare_strategies, timed
 from dagster_divorder.engine.memory import with_peak_memory
 from dagster_divorder.pipeline.run import Run, content_hash
-from dagster_divorder.pipeline.sequence_coordinates import load_coordinates
+from dagster_divorder.pipeline.sequence_coordinates import vector_sums
 from dagster_divorder.pipeline.space import chosen_space
 from dagster_divorder.pipeline.traits import load_traits
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
@@ -28,9 +29,12 @@ Result = TypeVar("Result")
 def run(run: Run) -> Receipt:
     settings = run.settings
     traits = load_traits(run)
-    vectors = settings.sequence.vectors > 0
-    space = [chosen_space(run)] if vectors else []
-    key = content_hash(settings.recipe("strategy_comparison"), traits.version, *(of.key for of in space))
+    space = chosen_space(run) if settings.sequence.vectors else None
+    key = content_hash(
+        settings.recipe("strategy_comparison"),
+        traits.version,
+        [space.key, space.version] if space else None,
+    )
     folder = f"stages/strategy_comparison/{key}"
     found = run.store.sealed(folder).get("table")
     reused = found is not None
@@ -55,7 +59,7 @@ def run(run: Run) -> Receipt:
                     "f2_lambda": settings.order.f2_lambda,
                     "block_strategy": settings.order.block_strategy,
                 },
-                coordinates=partial(load_coordinates, run) if vectors else None,
+                vectors=partial(vector_sums, run) if settings.sequence.vectors else None,
                 meter=_metered,
             ):
                 rows.append(row(outcome))
@@ -69,10 +73,7 @@ def run(run: Run) -> Receipt:
         key=key,
         # All but the costs follows from the key.
         version=key,
-        uses={
-            **{receipt.stage: receipt.version for receipt in (raw_docs, tokens, clusters)},
-            **{of.stage: of.version for of in space},
-        },
+        uses={receipt.stage: receipt.version for receipt in (raw_docs, tokens, clusters)},
         files={"table": found},
         report={
             "documents": documents,
@@ -109,9 +110,30 @@ def row(outcome: Outcome) -> dict[str, Any]:
         "worst batch TV, clusters": batch.max_tv if told else None,
         "worst share, batch anywhere": anywhere.worst if told else None,
         "mean prefix deviation, tokens": diversity.prefix.mean,
+        **drift_columns(outcome.drift),
         "seconds, documents": outcome.document_cost.seconds,
         "seconds, sequences": outcome.sequence_cost.seconds,
         "peak memory, MB": None if None in peaks else max(peak for peak in peaks if peak is not None) / 1e6,
+    }
+
+
+def drift_columns(drift: Stationarity) -> dict[str, Any]:
+    """What drifts, by name; the largest rank correlation of position with any feature, and over the features of which
+    there is such a measure the largest of a tenth's and the mean of a batch's distance from the whole, as multiples of
+    shuffling's. None of too few sequences."""
+    measures = [of.measures for of in drift.features]
+
+    def times(name: str) -> list[float]:
+        found = [of[name] for of in measures if name in of]
+        return [of.value / of.shuffled for of in found if of.shuffled]
+
+    ranks = [of["rank"].value for of in measures if "rank" in of]
+    tenths, batches = times("tenths"), times("batch")
+    return {
+        "drifts": ", ".join(of.feature for of in drift.drifting) or "nothing" if drift.features else None,
+        "rank correlation, largest": max(ranks, default=None),
+        "farthest tenth, times shuffled": max(tenths, default=None),
+        "mean batch, times shuffled": sum(batches) / len(batches) if batches else None,
     }
 
 

@@ -24,6 +24,9 @@ from dagster_divorder.core.order import (
 )
 from dagster_divorder.core.order.problem import Order, Problem
 
+TAKING_COORDINATES = frozenset({"balanced", "f3"})
+"""Strategies that look at dense coordinates, as `block_shuffle` does where it shuffles the blocks of one."""
+
 STRATEGIES: dict[str, Callable[[Problem], Order]] = {
     "original": original.place,
     "random": random.place,

@@ -17,7 +17,6 @@ from dagster_divorder.errors import InputError
 if TYPE_CHECKING:
     from scipy.sparse import csr_array, csr_matrix
 
-
 EVEN_NORMS = frozenset({"balanced"})
 """Strategies that also balance how far items stray from the mix by themselves. f1, f2 and f3 are as their source has
 them."""
@@ -53,7 +52,6 @@ def make_task(
     problem = make_problem(counts, groups, **options)
     if problem.targets is not None:
         check_targets(problem.targets, problem.groups)
-    # The blocks that are shuffled are those of the other strategy's own order.
     if (problem.block_strategy if strategy == "block_shuffle" else strategy) in EVEN_NORMS:
         problem = problem.with_norms()
     if problem.items and not len(problem.groups):

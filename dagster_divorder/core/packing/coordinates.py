@@ -11,6 +11,7 @@ Source: random projections keep angles (Achlioptas 2003). Measured: docs/decisio
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,17 +54,14 @@ def add_directions(
     add_rows(sums, sequence, length, row, rounded)
 
 
-def sequence_coordinates(
-    items: Items, packed: PackedSequences, vectors: NDArray[np.int64] | None
-) -> NDArray[np.float32]:
-    """Coordinates for `core.order.order`, float32 (S, C + 1): the vectors, sums as of `add_directions` (S, C), and the
-    number of documents, each scaled to its share of the heaviest trait's variance."""
+def with_coordinates(items: Items, packed: PackedSequences, vectors: NDArray[np.int64]) -> Items:
+    """The sequences of a plan, items (S, J), with coordinates (S, C + 1): the number of documents, and the vectors,
+    sums int64 (S, C) as of `add_directions`, each scaled to its share of the heaviest trait's variance."""
     variance = _heaviest_variance(items)
     documents = np.diff(packed.indptr)[:, np.newaxis]
-    blocks = [(documents, DOCUMENTS_SHARE)]
-    if vectors is not None:
-        blocks.append((vectors, VECTOR_SHARE))
-    return np.concatenate([_scaled(block, share * variance) for block, share in blocks], axis=1)
+    blocks = ((documents, DOCUMENTS_SHARE), (vectors, VECTOR_SHARE))
+    coordinates = np.concatenate([_scaled(block, share * variance) for block, share in blocks], axis=1)
+    return replace(items, coordinates=coordinates)
 
 
 def _scaled(block: NDArray[np.int64], variance: float) -> NDArray[np.float32]:

@@ -18,6 +18,10 @@ _COLUMNS = [
     Column("worst batch TV, %"),
     Column("worst batch anywhere, points off"),
     Column("prefix deviation, tokens"),
+    Column("drifts", text=True),
+    Column("rank correlation"),
+    Column("farthest tenth, times shuffled"),
+    Column("mean batch, times shuffled"),
     Column("time"),
     Column("peak memory, MB"),
 ]
@@ -37,6 +41,10 @@ def section(rows: list[dict[str, Any]], documents: str, sequences: str) -> Secti
             points(row["worst batch TV, clusters"]),
             points(row["worst share, batch anywhere"]),
             number(row["mean prefix deviation, tokens"]),
+            row["drifts"] or "",
+            fixed(row["rank correlation, largest"]),
+            fixed(row["farthest tenth, times shuffled"]),
+            fixed(row["mean batch, times shuffled"]),
             seconds(row["seconds, documents"] + row["seconds, sequences"]),
             fixed(row["peak memory, MB"], 1),
         )
@@ -51,6 +59,8 @@ def section(rows: list[dict[str, Any]], documents: str, sequences: str) -> Secti
         "Every pair of a document and a sequence strategy, held against the corpus’s own mix. More clusters "
         "in a sequence are better, less of all else. Flush: where a document that does not fit starts a "
         "sequence instead of being cut. TV: the share of a batch’s tokens that would have to "
-        "change to match the corpus.",
+        "change to match the corpus. Drifts: features that are farther from the whole along the order than in "
+        "any shuffle; the largest rank correlation of a feature with position, the farthest tenth, and the mean "
+        "batch over all features.",
         table("Strategies compared; this output’s pair is marked", _COLUMNS, cells, ours),
     )
