@@ -6,8 +6,8 @@
     python benchmarks/training/tiny.py --corpus ../shared/data/newsgroups.jsonl.gz --source-field label
 
 Documents are drawn from every source, as many bytes of each, and the pipeline itself, under its defaults and the
-settings of a variant, makes tokens, sequences of 256 and their order. Batches are 16 consecutive sequences. All orders of one seed
-start from the same weights and see the same tokens. Two runs go side by side, of one thread each.
+settings of a variant, makes tokens, sequences of 256 and their order. Batches are 16 consecutive sequences. All orders
+of one seed start from the same weights and see the same tokens. Two runs go side by side, of one thread each.
 
 held out: nats a token on documents that no order holds, mean over sources. seam: the mean loss of the first twentieth
 of the second epoch's batches less that of the last twentieth of the first's, less the same of the shuffled order (mean
