@@ -89,11 +89,14 @@ def test_what_follows_a_token_decides_and_not_only_how_frequent_it_is() -> None:
     assert hard > 3
 
 
-def test_a_token_never_seen_and_a_long_document_have_finite_bits() -> None:
-    """Of very many tokens none of which was ever counted."""
-    ids = np.tile(np.arange(VOCABULARY, dtype=np.uint32), 100_000)
-    bits = bits_a_token(ids, np.array([len(ids)]), np.zeros(1, np.int64), Counts.none(VOCABULARY))
-    assert bits[0] == pytest.approx(np.log2(VOCABULARY))
+def test_the_rarest_tokens_of_the_largest_corpus_have_finite_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them was seen among as many tokens as a float64 counts exactly."""
+    monkeypatch.setattr(difficulty, "SHIFT", np.uint64(64 - 22))
+    counts = Counts.none(1000)
+    counts.tokens[0] = 1 << 53
+    ids = np.arange(1, 1000, dtype=np.uint32)
+    bits = bits_a_token(ids, np.array([len(ids)]), np.zeros(1, np.int64), counts)
+    assert bits[0] == pytest.approx(54, abs=0.1)
 
 
 def test_an_id_outside_the_vocabulary_is_refused() -> None:
