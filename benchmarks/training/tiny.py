@@ -60,17 +60,18 @@ class Result:
 
 def variants(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Settings by name of the order."""
-    found: dict[str, dict[str, Any]] = {SHUFFLED: _both("random")}
+    found: dict[str, dict[str, Any]] = {SHUFFLED: both("random")}
     for name in options.orders:
         if name != SHUFFLED:
-            found[name] = _both(name) if name == "original" else {"sequence": {"strategy": name}}
+            found[name] = both(name) if name == "original" else {"sequence": {"strategy": name}}
     for text in options.variant:
         name, _, changes = text.partition(":")
         found[name.strip()] = tomllib.loads("\n".join(changes.split(";")))
     return found
 
 
-def _both(strategy: str) -> dict[str, Any]:
+def both(strategy: str) -> dict[str, Any]:
+    """Settings under which documents and sequences are ordered by one strategy."""
     return {"order": {"strategy": strategy}, "sequence": {"strategy": strategy}}
 
 
