@@ -12,8 +12,7 @@ of one seed start from the same weights and see the same tokens. Two runs go sid
 held out: nats a token on documents that no order holds, mean over sources. seam: the mean loss of the first twentieth
 of the second epoch's batches less that of the last twentieth of the first's, less the same of the shuffled order (mean
 over the seeds). Under one fixed model, trained once on a shuffle, so that only the order differs: spread, the standard
-deviation of batch losses, and trend, the loss of the first tenth of the first epoch less that of the last. Exit status
-1 if the defaults are held out worse than shuffled by more than `--margin`.
+deviation of batch losses, and trend, the loss of the first tenth of the first epoch less that of the last.
 """
 
 from __future__ import annotations
