@@ -325,7 +325,8 @@ class Order(_Section):
     traits: dict[str, Annotated[float, Field(ge=1e-6, le=1e6)]] = Field(
         default_factory=lambda: {"cluster": 1.0, "length": 1.0}
     )
-    """What to balance and how strongly, from 1e-6 to 1e6: `cluster`, `length`, or any field of the input."""
+    """What to balance and how strongly, from 1e-6 to 1e6: `cluster`, `length`, `difficulty` (how hard its tokens are to
+    predict), or any field of the input."""
     length_bins: int = Field(100, ge=1, le=10_000)
     """Quantile bins of document length (and of numeric columns)."""
     frozen_tokens: int = Field(0, ge=0, le=MAX_COUNT)

@@ -50,7 +50,7 @@ def document_frequency(
     """int64 (V,): in how many documents each token occurs. ids (T,) flat, lengths (N,). InputError as in `pool`."""
     from dagster_divorder.core.kernels.pool import count_documents
 
-    tokens, starts = _flat(ids, lengths, vocabulary)
+    tokens, starts = flat(ids, lengths, vocabulary)
     frequency = np.zeros(vocabulary, np.int64)
     count_documents(tokens, starts, frequency)
     return frequency
@@ -80,7 +80,7 @@ def pool(
         raise InputError(
             f"{len(weights)} weights for a table of {len(table)} rows; expected no more weights than rows"
         )
-    tokens, starts = _flat(ids, lengths, len(weights))
+    tokens, starts = flat(ids, lengths, len(weights))
     pooled = np.empty((len(lengths), table.shape[1]), np.float32)
 
     def fill(first: int, last: int) -> None:
@@ -97,10 +97,10 @@ def pool(
     return pooled
 
 
-def _flat(
+def flat(
     ids: NDArray[np.integer], lengths: NDArray[np.int64], vocabulary: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Checked ids, uint32 (T,), and where each document starts, int64 (N + 1,)."""
+    """Checked ids, uint32 (T,), and where each document starts, int64 (N + 1,). InputError as in `pool`."""
     starts = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     if starts[-1] != len(ids) or (len(lengths) and lengths.min() < 0):

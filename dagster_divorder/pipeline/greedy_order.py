@@ -65,6 +65,7 @@ def run(run: Run) -> Receipt:
             **{name: found[name] for name in FILES},
             "records": save_record_ids(run, view),
             "edges": traits.edges.folder,
+            **({"difficulty": traits.difficulty.fit.folder} if traits.difficulty else {}),
             **({"frozen": frozen.fit.folder} if frozen else {}),
         },
         report={
@@ -78,6 +79,7 @@ def run(run: Run) -> Receipt:
             **orjson.loads(run.store.unseal(found["figures"])),
             "fields": list(traits.fields),
             "columns_folder": traits.columns_folder,
+            "difficulty_folder": traits.difficulty.folder if traits.difficulty else None,
             "source_field": settings.input.source_field,
         },
     )

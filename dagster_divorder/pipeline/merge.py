@@ -23,6 +23,7 @@ DOCUMENT_STAGES = (
     "deep_embeddings",
     "external_embeddings",
     "clusters",
+    "difficulty",
 )
 RECORD_STAGES = ("traits",)
 MERGE_FROM = 16

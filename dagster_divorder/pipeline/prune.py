@@ -160,6 +160,10 @@ def _needed_by_view(store: LocalStore, receipts: dict[str, Receipt]) -> set[str]
     of_documents += [
         f"stages/{stage}/{receipts[stage].key}" for stage in DOCUMENT_STAGES if stage in receipts
     ]
+    if "greedy_order" in receipts:
+        of_documents += [
+            folder for folder in [receipts["greedy_order"].report.get("difficulty_folder")] if folder
+        ]
     of_records = [records_folder(raw_docs.key), f"{records_folder(raw_docs.key)}/index"]
     if "greedy_order" in receipts:
         of_records.append(receipts["greedy_order"].report["columns_folder"])

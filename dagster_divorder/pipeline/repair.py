@@ -12,7 +12,7 @@ from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import FOLDER as RECEIPTS
 
 # Folders of `stages/` that belong to no stage of their own name.
-_MADE_BY = {"traits": "greedy_order", "cluster_tables": "clusters"}
+_MADE_BY = {"traits": "greedy_order", "difficulty": "greedy_order", "cluster_tables": "clusters"}
 
 
 def discard(store: LocalStore, name: str) -> str | None:

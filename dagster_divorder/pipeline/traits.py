@@ -1,12 +1,13 @@
-"""Traits: what an order balances, as one code a record: cluster, length bin, and any field of the input.
+"""Traits: what an order balances, as one code a record: cluster, length, difficulty, and any field of the input.
 
-Fields are extracted once a record fragment. Bin edges (length, numeric fields) are a pinned fit, so appended documents
-fall into the bins that are there, until hardly any of the documents that it was made on are left.
+Fields are extracted once a record fragment. Edges of bins (length, difficulty, numeric fields) are a pinned fit, so
+appended documents fall into the bins that are there, until hardly any of the documents that it was made on are left.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pyarrow as pa
 from dagster_divorder.core.traits import bin_codes, column_codes, quantile_edges
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.clusters import cluster_files
+from dagster_divorder.pipeline.difficulty import Difficulty, measure_difficulty
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.refresh import corpus_sketch, reason_of_another_corpus, sketch_file
 from dagster_divorder.pipeline.run import Run, content_hash
@@ -26,7 +28,10 @@ from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.view import View
 
 CODE_VERSION = 2
-BUILT_IN = ("cluster", "length")
+BUILT_IN = ("cluster", "length", "difficulty")
+"""Traits that are no field of the input; of an input with a field of such a name the field is not used."""
+
+DIFFICULTY_BINS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,8 @@ class Traits:
     """Fields of the input that are extracted, the source among them, in `columns_folder` of the store."""
     columns_folder: str
     edges: Fit
+    difficulty: Difficulty | None
+    """Where `difficulty` is a trait."""
 
     def sizes(self) -> dict[str, int]:
         """Number of values of each trait."""
@@ -61,9 +68,13 @@ def load_traits(run: Run) -> Traits:
         sorted({trait for trait in wanted if trait not in BUILT_IN} | ({source} if source else set()))
     )
     folder = fill_columns(run, view, fields)
-    columns = load_columns(run.store, view, folder, fields)
+    table = load_columns(run.store, view, folder, fields)
+    columns: dict[str, Any] = {field: table.column(field) for field in fields if field not in BUILT_IN}
     tokens = tokens_by_document[view.document_row]
-    edges, edges_fit = _edges(run, view, tokens_by_document, columns)
+    difficulty = measure_difficulty(run, view) if "difficulty" in wanted else None
+    if difficulty:
+        columns["difficulty"] = pa.array(difficulty.bits[view.document_row])
+    edges, edges_fit = _edges(run, view, tokens_by_document, columns, difficulty)
     labels = cluster_files(run).column(view.documents, "labels")[view.document_row]
     codes: dict[str, np.ndarray] = {}
     names: dict[str, tuple[str, ...]] = {}
@@ -75,8 +86,8 @@ def load_traits(run: Run) -> Traits:
             names[trait] = tuple(f"bin {number}" for number in range(len(edges[trait]) + 1))
         else:
             coded = column_codes(
-                columns.column(trait),
-                bins=run.settings.order.length_bins,
+                columns[trait],
+                bins=_bins(run, trait),
                 edges=edges.get(trait),
                 name=f"order.traits: field {trait!r}",
             )
@@ -87,8 +98,9 @@ def load_traits(run: Run) -> Traits:
         run.receipt("token_counts").version,
         edges_fit.hash,
         wanted,
+        *([difficulty.fit.hash] if difficulty else []),
     )
-    return Traits(tokens, codes, names, version, fields, folder, edges_fit)
+    return Traits(tokens, codes, names, version, fields, folder, edges_fit, difficulty)
 
 
 def fill_columns(run: Run, view: View, fields: tuple[str, ...]) -> str:
@@ -120,18 +132,28 @@ def load_columns(store: LocalStore, view: View, folder: str, fields: tuple[str, 
         if column.null_count == len(column):
             raise InputError(
                 f"no record has the field {field!r}, which order.traits or input.source_field names; "
-                "expected a field of the input, `cluster` or `length`"
+                "expected a field of the input, `cluster`, `length` or `difficulty`"
             )
     return pa.table(columns)
 
 
 def _edges(
-    run: Run, view: View, tokens_by_document: np.ndarray, columns: pa.Table
+    run: Run,
+    view: View,
+    tokens_by_document: np.ndarray,
+    columns: dict[str, Any],
+    difficulty: Difficulty | None,
 ) -> tuple[dict[str, np.ndarray], Fit]:
-    """Pinned bin edges of the length and of the numeric fields."""
+    """Pinned bin edges of the length and of the numeric columns."""
     bins = run.settings.order.length_bins
-    numeric = sorted(name for name in columns.column_names if _is_number(columns.column(name).type))
-    recipe = content_hash(CODE_VERSION, bins, run.receipt("token_counts").key, numeric)
+    numeric = sorted(name for name, column in columns.items() if _is_number(column.type))
+    recipe = content_hash(
+        CODE_VERSION,
+        bins,
+        run.receipt("token_counts").key,
+        numeric,
+        *([difficulty.fit.hash, DIFFICULTY_BINS] if difficulty else []),
+    )
     found = pinned(run.store, "traits", recipe)
     reason = (
         reason_of_another_corpus(run, view, found, "greedy_order") if found else "first run with these traits"
@@ -139,11 +161,18 @@ def _edges(
     if reason:
         run.progress.note(f"cutting lengths and numeric fields into bins ({reason})")
         edges = {"length": quantile_edges(tokens_by_document[view.document_row], bins)}
-        edges |= {name: column_codes(columns.column(name), bins=bins).edges for name in numeric}
+        for name in numeric:
+            cut = column_codes(columns[name], bins=_bins(run, name)).edges
+            assert cut is not None
+            edges[name] = cut
         files = {"edges.safetensors": pack(edges), **sketch_file(corpus_sketch(run, view))}
         found = pin(run.store, "traits", recipe, files, reason)
     assert found is not None
     return unpack(read_fit(run.store, found)["edges.safetensors"]), found
+
+
+def _bins(run: Run, trait: str) -> int:
+    return DIFFICULTY_BINS if trait == "difficulty" else run.settings.order.length_bins
 
 
 def _is_number(of: pa.DataType) -> bool:

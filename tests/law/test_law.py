@@ -70,6 +70,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "order.traits": (
         {"cluster": 1.0, "score": 1.0, "source": 0.5},
         {"cluster": 1.0, "length": 1.0},
+        {"cluster": 1.0, "difficulty": 1.0},
         {"length": 1.0, "source": 1.0},
         {"score": 1.0},
     ),

@@ -70,6 +70,7 @@ BY_HAND: dict[str, list[Any]] = {
         {},
         *({"cluster": weight} for weight in REAL),
         {"cluster": 1e-6, "length": 1e6, "score": 1.0},
+        {"difficulty": 1.0},
         *(
             {name: 1.0}
             for name in ("", "\0", "nope", "text", "checked", "odd", "many", "const", "when", "x" * 999)

@@ -1,0 +1,80 @@
+"""Hot loops of `core.difficulty`: counting pairs of neighbours, and what a document's tokens cost under the counts.
+
+Letters: N documents, V vocabulary, T tokens, H buckets of pairs, a power of two.
+A pair (a, b) is counted in the bucket that is the top bits of (2^32 a + b) MULTIPLIER mod 2^64: Fibonacci hashing
+(Knuth, volume 3, 6.4). Guarantee: a document's value is summed from its own tokens, in their order. The GIL is
+released. Twins: reference_difficulty.py.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Tokens = NDArray[np.uint32]
+Counts = NDArray[np.int64]
+Pairs = NDArray[np.int32]
+Doubles = NDArray[np.float64]
+
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+HALF = np.uint64(32)
+
+AT_ONCE = 8
+"""Factors between two logarithms, which take most of the time. None is below 2^-100, and 2^-800 is a float64 still."""
+
+
+@njit(cache=True, nogil=True)
+def count(
+    ids: Tokens, first: int, last: int, shift: np.uint64, by: int, tokens: Counts, pairs: Pairs
+) -> None:
+    """Adds `by` to tokens (V,) for each of ids[first:last], and to pairs (H,) for each two neighbours there."""
+    for k in range(first, last):
+        tokens[ids[k]] += by
+        if k > first:
+            key = np.uint64(ids[k - 1]) << HALF | np.uint64(ids[k])
+            pairs[(key * MULTIPLIER) >> shift] += by
+
+
+@njit(cache=True, nogil=True)
+def mean_bits(
+    ids: Tokens,
+    starts: Counts,
+    counted: Counts,
+    tokens: Counts,
+    pairs: Pairs,
+    prior: float,
+    shift: np.uint64,
+    bits: Doubles,
+) -> None:
+    """bits[d] = mean over the tokens b of document d of -log2 p(b | a), a the token before; NaN of no token.
+
+    p(b | a) = min(1, (n_ab + prior p(b)) / (n_a + prior)) and p(b) = (n_b + 1/2) / (n + V/2), which is that of the
+    first token, where n are the counts of other documents and of what precedes in this one. Of the counts given, the
+    first counted[d] tokens are the document's own.
+    Reads ids (T,), starts (N + 1,), counted (N,); tokens (V,) and pairs (H,) change meanwhile, and are as they were
+    after it; writes bits (N,). O(T).
+    """
+    every = tokens.sum() + len(tokens) / 2
+    for d in range(len(bits)):
+        first, last = starts[d], starts[d + 1]
+        count(ids, first, first + counted[d], shift, -1, tokens, pairs)
+        rest = every - counted[d]
+        total = 0.0
+        product = 1.0
+        for k in range(first, last):
+            b = ids[k]
+            share = (tokens[b] + 0.5) / (rest + (k - first))
+            if k > first:
+                a = ids[k - 1]
+                pair = ((np.uint64(a) << HALF | np.uint64(b)) * MULTIPLIER) >> shift
+                product *= min(1.0, (pairs[pair] + prior * share) / (tokens[a] + prior))
+                pairs[pair] += 1
+            else:
+                product *= share
+            tokens[b] += 1
+            if (k - first) % AT_ONCE == AT_ONCE - 1:
+                total -= np.log2(product)
+                product = 1.0
+        bits[d] = (total - np.log2(product)) / (last - first) if last > first else np.nan
+        # All of it has been added by now.
+        count(ids, first, last, shift, -1, tokens, pairs)
+        count(ids, first, first + counted[d], shift, 1, tokens, pairs)
