@@ -259,6 +259,8 @@ def test_balanced_is_norms_passes_and_pools_from_both_ends(problem, seed, dims):
         patch.setattr(balanced, "POOL", 5)
         patch.setattr(balanced, "LEAST_POOL", 5)
         patch.setattr(balanced, "LEAST_DENSE_POOL", 5)
+        patch.setattr(balanced, "LAST_POOL", 1)
+        patch.setattr(balanced, "NEXT", 2)
         fast = order(csr_matrix(rows), groups, weights=weights, seed=seed, coordinates=signed)
 
     sizes = rows[:, groups == 0].sum(axis=1)
@@ -279,18 +281,21 @@ def test_balanced_is_norms_passes_and_pools_from_both_ends(problem, seed, dims):
         dense=signed,
     )
     stream = np.random.default_rng(seed).permutation(len(rows)).tolist()
-    plus, minus = reference_order.signed(stream, dense)
-    laid, left = [], []
-    for half in (plus, minus[::-1]):
-        for _ in range(2):
-            half = reference_order.sign_pass(half, dense)
-        n_laid = max(len(half) - 5, min(1, len(half)))
-        laid.append(run(half, pool=5, own=own, given=1)[:n_laid])
-        left += [item for item in half if item not in laid[-1]]
-    front, back = laid
+    ends: list[list[int]] = [[], []]
+    for pool, opening in ((5, 1), (2, 0)):
+        plus, minus = reference_order.signed(stream, dense)
+        stream = []
+        for end, half in zip(ends, (plus, minus[::-1]), strict=True):
+            for _ in range(2):
+                half = reference_order.sign_pass(half, dense)
+            n_laid = max(len(half) - pool, min(opening, len(half)))
+            so_far = {"placed": rows[end].sum(axis=0), "ahead": signed[end].sum(axis=0)}
+            end += run(half, pool=pool, own=own, given=opening, **so_far)[:n_laid]
+            stream += [item for item in half if item not in end]
+    front, back = ends
     between = run(
-        left,
-        pool=len(left),
+        stream,
+        pool=len(stream),
         own=0.5 + own / 2,
         placed=rows[front].sum(axis=0),
         ahead=signed[front].sum(axis=0),
