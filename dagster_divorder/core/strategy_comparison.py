@@ -60,13 +60,13 @@ def timed(function: Callable[[], Result]) -> tuple[Result, Cost]:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """One pair of strategies: the measures of the sequences in their order, what drifts along it, and the cost of
-    either order."""
+    """One pair of strategies: the measures of the sequences in their order, what drifts along it (None where that was
+    not asked for), and the cost of either order."""
 
     documents: str
     sequences: str
     diversity: Diversity
-    drift: Stationarity
+    drift: Stationarity | None
     document_cost: Cost
     sequence_cost: Cost
 
@@ -84,6 +84,7 @@ def compare_strategies(
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
     vectors: Callable[[PackedSequences], NDArray[np.int64]] | None = None,
+    drift: bool = False,
     meter: Meter = timed,
 ) -> Iterator[Outcome]:
     """Every pair of `documents` and `sequences` (names of strategies), in that order.
@@ -93,6 +94,7 @@ def compare_strategies(
     options: further arguments of `core.order.order`, such as within_cluster.
     vectors: of the sequences of a plan, as `core.packing.coordinates.add_directions` sums them, for the strategies that
         look at them.
+    drift: look for it, which takes longer than all other measures.
     """
     balanced = {trait: traits[trait] for trait in traits if weights is None or trait in weights}
     arguments = {"seed": seed, "sequence_length": sequence_length, "batch": batch, **(options or {})}
@@ -120,7 +122,9 @@ def compare_strategies(
                 document_strategy,
                 sequence_strategy,
                 replace(_measure(packed, ordered, traits, n_values, batch), flush=flush),
-                _drift(packed, ordered, traits, lengths, list(balanced), sums, batch, seed),
+                _drift(packed, ordered, traits, lengths, list(balanced), sums, batch, seed)
+                if drift
+                else None,
                 document_cost,
                 sequence_cost,
             )

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.refresh import corpus_sketch, reason_to_measure, sketch_file
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.sample import document_index, rows_by_id
+from dagster_divorder.pipeline.sequence_coordinates import vector_sums
 from dagster_divorder.pipeline.space import Space, chosen_space
 from dagster_divorder.pipeline.strategy_comparison import row as order_row
 from dagster_divorder.pipeline.token_counts import token_files
@@ -254,6 +256,7 @@ def _ordered(
         sequence_length=settings.sequence.length,
         batch=settings.sequence.batch,
         seed=settings.seed,
+        vectors=partial(vector_sums, run) if settings.sequence.vectors else None,
     )
     return outcome
 

@@ -60,6 +60,7 @@ def run(run: Run) -> Receipt:
                     "block_strategy": settings.order.block_strategy,
                 },
                 vectors=partial(vector_sums, run) if settings.sequence.vectors else None,
+                drift=True,
                 meter=_metered,
             ):
                 rows.append(row(outcome))
@@ -117,11 +118,12 @@ def row(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def drift_columns(drift: Stationarity) -> dict[str, Any]:
+def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
     """What drifts, by name; the largest rank correlation of position with any feature, and over the features of which
     there is such a measure the largest of a tenth's and the mean of a batch's distance from the whole, as multiples of
     shuffling's. None of too few sequences."""
-    measures = [of.measures for of in drift.features]
+    features = drift.features if drift else ()
+    measures = [of.measures for of in features]
 
     def times(name: str) -> list[float]:
         found = [of[name] for of in measures if name in of]
@@ -130,7 +132,7 @@ def drift_columns(drift: Stationarity) -> dict[str, Any]:
     ranks = [of["rank"].value for of in measures if "rank" in of]
     tenths, batches = times("tenths"), times("batch")
     return {
-        "drifts": ", ".join(of.feature for of in drift.drifting) or "nothing" if drift.features else None,
+        "drifts": ", ".join(of.feature for of in features if of.drifts) or "nothing" if features else None,
         "rank correlation, largest": max(ranks, default=None),
         "farthest tenth, times shuffled": max(tenths, default=None),
         "mean batch, times shuffled": sum(batches) / len(batches) if batches else None,

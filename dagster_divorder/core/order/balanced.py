@@ -73,9 +73,9 @@ DIMS = 8.0
 
 LAST_POOL, NEXT = 32, 2
 """What the pools of both ends hold when their streams run out is laid likewise, with pools NEXT times smaller, down to
-LAST_POOL. Laid by the exact greedy in one go, the last of it is what nobody wanted: parts of long documents over tenths
-of newsgroups in sequences of 1024 tokens, chi2 by degree of freedom, 1.45, and 1.07 so; 1.05 with pools 4 times smaller,
-where 8,000 synthetic sequences, one pool, stray 1.16 times as far as f3's, 1.12 so and 1.06 in one go."""
+LAST_POOL. Laid by the exact greedy in one go, the last of it is what nobody wanted. Parts of long documents over tenths
+of newsgroups in sequences of 1024 tokens, chi2 by degree of freedom: 1.45 in one go, 1.07 so, 1.05 with pools 4 times
+smaller; 8,000 synthetic sequences, less than one pool, stray 1.06, 1.12 and 1.16 times as far as f3's."""
 
 LEAST_DENSE_POOL = 512
 """LEAST_POOL where items have dense coordinates."""
