@@ -25,7 +25,7 @@ from dagster_divorder.pipeline.traits import load_traits
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.store.local import LocalStore
 
-BATCHES = ("cluster", "clusters of another seed", "source", "words", "shallow vectors")
+BATCHES = ("cluster", "clusters of another seed", "source", "words", "shallow vectors", "deep vectors")
 TENTHS = ("sequences of one cluster", "parts of long documents")
 AT_ONCE = 100
 """Orders that are measured at a time."""

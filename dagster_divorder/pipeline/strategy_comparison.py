@@ -119,7 +119,7 @@ def row(outcome: Outcome) -> dict[str, Any]:
 
 
 def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
-    """What drifts, by name; the largest rank correlation of position with any feature, and over the features of which
+    """How many features drift; the largest rank correlation of position with any feature, and over the features of which
     there is such a measure the largest of a tenth's and the mean of a batch's distance from the whole, as multiples of
     shuffling's. None of too few sequences."""
     features = drift.features if drift else ()
@@ -132,7 +132,7 @@ def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
     ranks = [of["rank"].value for of in measures if "rank" in of]
     tenths, batches = times("tenths"), times("batch")
     return {
-        "drifts": ", ".join(of.feature for of in features if of.drifts) or "nothing" if features else None,
+        "features that drift": sum(of.drifts for of in features) if features else None,
         "rank correlation, largest": max(ranks, default=None),
         "farthest tenth, times shuffled": max(tenths, default=None),
         "mean batch, times shuffled": sum(batches) / len(batches) if batches else None,

@@ -18,7 +18,7 @@ _COLUMNS = [
     Column("worst batch TV, %"),
     Column("worst batch anywhere, points off"),
     Column("prefix deviation, tokens"),
-    Column("drifts", text=True),
+    Column("features that drift"),
     Column("rank correlation"),
     Column("farthest tenth, times shuffled"),
     Column("mean batch, times shuffled"),
@@ -41,7 +41,7 @@ def section(rows: list[dict[str, Any]], documents: str, sequences: str) -> Secti
             points(row["worst batch TV, clusters"]),
             points(row["worst share, batch anywhere"]),
             number(row["mean prefix deviation, tokens"]),
-            row["drifts"] or "",
+            number(row["features that drift"]),
             fixed(row["rank correlation, largest"]),
             fixed(row["farthest tenth, times shuffled"]),
             fixed(row["mean batch, times shuffled"]),
@@ -59,7 +59,7 @@ def section(rows: list[dict[str, Any]], documents: str, sequences: str) -> Secti
         "Every pair of a document and a sequence strategy, held against the corpus’s own mix. More clusters "
         "in a sequence are better, less of all else. Flush: where a document that does not fit starts a "
         "sequence instead of being cut. TV: the share of a batch’s tokens that would have to "
-        "change to match the corpus. Drifts: features that are farther from the whole along the order than in "
+        "change to match the corpus. Features that drift are farther from the whole along the order than in "
         "any shuffle; the largest rank correlation of a feature with position, the farthest tenth, and the mean "
         "batch over all features.",
         table("Strategies compared; this output’s pair is marked", _COLUMNS, cells, ours),
