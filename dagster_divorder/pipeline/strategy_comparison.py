@@ -119,9 +119,9 @@ def row(outcome: Outcome) -> dict[str, Any]:
 
 
 def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
-    """How many features drift; the largest rank correlation of position with any feature, and over the features of which
-    there is such a measure the largest of a tenth's and the mean of a batch's distance from the whole, as multiples of
-    shuffling's. None of too few sequences."""
+    """How many features drift; the largest rank correlation of position with any feature, and over the features of
+    which there is such a measure the largest of a tenth's and the mean of a batch's distance from the whole, as
+    multiples of shuffling's. None of too few sequences."""
     features = drift.features if drift else ()
     measures = [of.measures for of in features]
 
