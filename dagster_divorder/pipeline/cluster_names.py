@@ -34,25 +34,25 @@ def sample_size(clusters: int) -> int:
     return min(MOST_DOCUMENTS, max(DOCUMENTS, PER_CLUSTER * clusters))
 
 
-def name_clusters(run: Run, view: View, clusters: Fit, labels: np.ndarray, count: int) -> Fit:
+def name_clusters(store: LocalStore, view: View, clusters: Fit, labels: np.ndarray, count: int) -> Fit:
     """The pinned names of `count` clusters, made where there are none yet. labels int (document rows,)."""
-    if found := load_pin(run, clusters):
+    if found := load_pin(store, clusters):
         return found
-    ids, _ = document_index(run.store, view)
+    ids, _ = document_index(store, view)
     # Of so many documents every cluster has some, and its share of those that are read.
     rows = rows_by_id(ids, view)[: min(4 * sample_size(count), POINTS_PER_CENTROID * count)]
     rows = rows[_evenly(labels[rows], sample_size(count))]
-    words = count_words(beginnings(run.store, view, rows, CHARACTERS))
+    words = count_words(beginnings(store, view, rows, CHARACTERS))
     terms = characteristic_terms(words, labels[rows], count)
     file = orjson.dumps({"names": short_names(terms), "terms": terms})
-    return pin(run.store, STAGE, clusters.hash, {FILE: file}, "the clusters had no names yet")
+    return pin(store, STAGE, clusters.hash, {FILE: file}, "the clusters had no names yet")
 
 
-def load_pin(run: Run, clusters: Fit) -> Fit | None:
+def load_pin(store: LocalStore, clusters: Fit) -> Fit | None:
     """The pinned names of the clusters of a fit, None if there are none yet."""
-    found = pinned(run.store, STAGE, clusters.hash)
+    found = pinned(store, STAGE, clusters.hash)
     if found:
-        read_fit(run.store, found)  # it is there, and whole
+        read_fit(store, found)  # it is there, and whole
     return found
 
 

@@ -91,7 +91,7 @@ def run(run: Run) -> Receipt:
     labels, distances = files.columns(view.documents, "labels", "distances")
     k = len(current.clusters.centroids)
     sizes = np.bincount(labels[used], minlength=k)
-    names = name_clusters(run, view, current.fit, labels, k)
+    names = name_clusters(run.store, view, current.fit, labels, k)
     version = content_hash(files.key, raw_docs.version)
     of_used = np.where(used, labels, np.int32(-1))
     table = cluster_table(run, view, version, names_in(run.store, names.folder), of_used, distances)

@@ -292,7 +292,7 @@ class _Planner:
             if current.corpus != self.survey.version and drifted:
                 return self._all(drifted)
         key = clusters_key(self.run.settings, key, current)
-        names = load_names_pin(self.run, current.fit)
+        names = load_names_pin(self.run.store, current.fit)
         self.names = names.folder if names else None
         return self._per_document("clusters", key)
 

@@ -9,17 +9,19 @@ import numpy as np
 
 from dagster_divorder.pipeline.ari_comparison import INFO as COMPARISON
 from dagster_divorder.pipeline.cluster_names import STAGE as NAMES
+from dagster_divorder.pipeline.cluster_names import name_clusters
 from dagster_divorder.pipeline.cluster_table import FOLDER as TABLES
 from dagster_divorder.pipeline.merge import DOCUMENT_STAGES, rewrite
 from dagster_divorder.pipeline.refresh import SKETCH
 from dagster_divorder.pipeline.space import STAGE_OF, embeddings_file
 from dagster_divorder.settings import CODE_VERSIONS
 from dagster_divorder.store.curated import LEDGERS, remove_beside
-from dagster_divorder.store.fits import PINS, RECORDS, pin, read_fit, read_pin
+from dagster_divorder.store.fits import PINS, RECORDS, Fit, pin, read_fit, read_pin
 from dagster_divorder.store.fragments import DOCUMENTS, Fragments, records_folder
 from dagster_divorder.store.local import FORMAT_FILE, LEASE_FILE, LocalStore
 from dagster_divorder.store.receipts import FOLDER as RECEIPTS
 from dagster_divorder.store.receipts import Receipt, history_file, load_receipt
+from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import View, offsets
 
 
@@ -65,8 +67,9 @@ def plan_prune(store: LocalStore) -> Pruned:
 
 def prune(store: LocalStore) -> Pruned:
     """Remove what nothing needs; texts of deleted documents are then gone, and so is what shows words of them: names of
-    clusters, examples, pictures, and the pages next to the output. The next run makes it anew. (Only the tokenizer and
-    the table of a bootstrap base model still know words of the documents that they were trained on.)
+    clusters, examples, pictures, and the pages next to the output. Clusters are named anew from the documents that are
+    left; the rest is made anew by the next run. (Only the tokenizer and the table of a bootstrap base model still know
+    words of the documents that they were trained on.)
 
     Results under other settings go too: switching back to them computes them again.
     """
@@ -78,6 +81,7 @@ def prune(store: LocalStore) -> Pruned:
         rewrite(store, receipt, View.load(store, receipt.files["view"]), drop_unused=True)
     if planned.documents:
         _forget_words(store)
+        _name_anew(store)
     needed = _needed(store)
     unneeded = [name for name in store.files() if name not in needed]
     # Whatever remains of this if it is killed, no record is without its pin, and no pin without its fit.
@@ -114,6 +118,23 @@ def _forget_words(store: LocalStore) -> None:
             named = {**comparison.files, "fit": fit.folder}
             replace(comparison, key=fit.hash, version=fit.hash, files=named).save(store)
     remove_beside(store)
+
+
+def _name_anew(store: LocalStore) -> None:
+    """Name the current clusters from the documents that are left: results are read without another run.
+
+    Where the input has been read since, and has documents in no cluster yet, the next run names them.
+    """
+    raw_docs, clusters = (load_receipt(store, stage) for stage in ("raw_docs", "clusters"))
+    if raw_docs is None or clusters is None:
+        return
+    view = View.load(store, raw_docs.files["view"])
+    files = StageFiles(store, "clusters", clusters.key)
+    if {fragment.name for fragment in view.documents} <= files.present().keys():
+        labels = files.column(view.documents, "labels")
+        fit = Fit("clusters", Path(clusters.files["fit"]).name, "")
+        names = name_clusters(store, view, fit, labels, clusters.report["k"])
+        replace(clusters, files={**clusters.files, "names": names.folder}).save(store)
 
 
 def disk_use(store: LocalStore) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from dagster_divorder import load_results, run_all
@@ -129,6 +130,27 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
     assert {receipt.report["new_documents"] for receipt in run_all(settings, Silent(), stages).values()} == {
         0
     }
+
+
+def test_results_are_read_after_a_prune_as_they_are_after_the_run_that_follows_it(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    settings = make_settings(clusters={"refit": "never"})
+    secrets = [{"text": f"xylophone {number} zeppelin xylophone quagmire " * 9} for number in range(20)]
+    write_jsonl(tmp_path / "docs.jsonl", [*topic_records(20), *secrets])
+    run(settings)
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
+    run(settings)
+    store = LocalStore(settings.store.path)
+    before = load_results(store.root).documents
+    assert before["cluster_name"].cat.categories.str.contains("xylophone").any()
+    prune(store)
+    pruned = load_results(store.root).documents
+    assert not pruned["cluster_name"].cat.categories.str.contains("xylophone").any()
+    pd.testing.assert_frame_equal(pruned.drop(columns="cluster_name"), before.drop(columns="cluster_name"))
+    assert plan_prune(store).bytes == {}
+    run(settings)
+    pd.testing.assert_frame_equal(load_results(store.root).documents, pruned)
 
 
 def test_deleted_documents_that_come_back_are_computed_again_after_a_prune(
