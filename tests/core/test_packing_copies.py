@@ -141,10 +141,17 @@ def test_related_documents_share_sequences_and_equal_ones_do_not():
 
 
 def read(
-    method: str, *, apart: bool, piece: int = 0, frozen: int = 0, epochs: int = 1, strategy: str = "balanced"
+    method: str,
+    *,
+    apart: bool,
+    piece: int = 0,
+    frozen: int = 0,
+    epochs: int = 1,
+    strategy: str = "balanced",
+    seed: int = 0,
 ) -> tuple[PackedSequences, np.ndarray, np.ndarray]:
     """(plan, orders, texts): the corpus as the pipeline orders, packs and orders it, copies apart or not."""
-    text, tokens, cluster = corpus()
+    text, tokens, cluster = corpus(seed)
     items = document_items(tokens, {"cluster": cluster})
     made = spread_order(items.counts, items.groups, text if apart else np.arange(len(text)))
     pieces = Pieces(made, np.zeros_like(made), tokens[made])
@@ -209,6 +216,21 @@ def test_copies_are_far_apart_in_the_stream(method, options):
     assert found.together == 0
     assert found.median_share > 0.85
     assert found.smallest_share > 0.15 > 10 * before.smallest_share
+
+
+@every_method
+@pytest.mark.parametrize(
+    ("options", "share"),
+    [
+        pytest.param({"strategy": "original", "epochs": 2}, 0.5, id="original"),
+        pytest.param({"frozen": 100}, 0.3, id="frozen"),
+        pytest.param({"frozen": 100, "epochs": 2, "piece": 20}, 0.2, id="the frozen ones come again"),
+    ],
+)
+def test_copies_are_far_apart_whatever_the_order_of_the_documents(method, options, share):
+    for seed in range(1, 6):
+        packed, orders, text = read(method, apart=True, seed=seed, **options)
+        assert sequence_spacing(packed, orders, text, step=options.get("piece")).smallest_share > share
 
 
 @given(

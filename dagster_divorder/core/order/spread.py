@@ -12,7 +12,8 @@ Items that hold several texts, as packed sequences do, come with times of their 
 fill the cells up, each cell with what it lacks of its part of the way to the whole's mix.
 
 Copies of which some are frozen come late in their turn, the first of them about half a turn after the last frozen one.
-A strategy that does not look at traits has nothing to gain from cells: all documents keep their times.
+A strategy that does not look at traits has nothing to gain from cells: all documents keep their times, and the last
+copies are about a quarter of a turn or more before the frozen ones, where these come again in the next epoch.
 Guarantee: copies stand R / r places apart, less two cells at most, so about half of it or more; where they keep their
 times R / r, give or take rounding. Linear in M, whatever the copies: none, one document alone, all the same.
 Cost: two runs of the strategy over the items. Source: duplicate separation of the second seed, there with as many
@@ -147,11 +148,11 @@ def _times_of_copies(task: Task, group: NDArray[np.int64]) -> Times:
     if task.rest.size:
         rest_group = group[task.rest]
         copies[task.rest] = np.bincount(rest_group, minlength=group.max() + 1)[rest_group]
-        earliest = _earliest_phase(task, group)
-        bound = np.flatnonzero((copies[task.rest] > 1) | (earliest[rest_group] > 0))
+        phases = _phases(task, group)
+        bound = np.flatnonzero((copies[task.rest] > 1) | (phases != [0.0, 1.0]).any(axis=1)[rest_group])
         if bound.size:
             problem = task.rest_problem()
-            times[task.rest[bound]] = _even_times(problem, task.place, bound, rest_group, earliest)
+            times[task.rest[bound]] = _even_times(problem, task.place, bound, rest_group, phases)
     return Times(times, copies, exact=task.strategy in BLIND)
 
 
@@ -185,13 +186,18 @@ def copy_groups(copies: ArrayLike, items: int) -> NDArray[np.int64]:
     return np.unique(array, return_inverse=True)[1].astype(np.int64)
 
 
-def _earliest_phase(task: Task, group: NDArray[np.int64]) -> NDArray[np.float64]:
-    """By group, float64 (n,) in [0, 0.5]: 0, unless a copy was consumed less than half a turn before the rest."""
-    left = np.bincount(group[task.rest], minlength=group.max() + 1)
-    last = np.full(len(left), -1)
-    last[group[task.frozen]] = np.arange(len(task.frozen))  # of equal groups the last place stays
-    since = (len(task.frozen) - last) * left / len(task.rest)
-    return np.where(last < 0, 0.0, np.clip(0.5 - since, 0.0, 0.5))
+def _phases(task: Task, group: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The earliest and the latest phase by group, float64 (n, 2) in [0, 1]: 0 and 1, unless a copy was consumed less
+    than half a turn before the rest, or comes again less than a quarter after it, as the next epoch begins."""
+    left, consumed = np.bincount(group[task.rest], minlength=group.max() + 1), len(task.frozen)
+    first, last = np.full(len(left), np.inf), np.full(len(left), -np.inf)
+    np.minimum.at(first, group[task.frozen], np.arange(consumed))
+    np.maximum.at(last, group[task.frozen], np.arange(consumed))
+    turns = left / len(task.rest)
+    earliest = np.clip(0.5 - (consumed - last) * turns, 0.0, 0.5)
+    # Only where nothing makes up for the frozen prefix: with both bounds the end would stray further from the mix.
+    before_next = np.clip(0.25 - first * turns, 0.0, 0.25) if task.strategy in BLIND else np.zeros(len(left))
+    return np.stack([earliest, 1.0 - before_next], axis=1)
 
 
 def _even_times(
@@ -199,7 +205,7 @@ def _even_times(
     place: Callable[[Problem], Order],
     items: NDArray[np.int64],
     group: NDArray[np.int64],
-    earliest: NDArray[np.float64],
+    phases: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """The time of each of the items, all copies of their documents, float64 (n,) in [0, 1)."""
     items = items[np.argsort(group[items], kind="stable")]
@@ -213,7 +219,8 @@ def _even_times(
         ranked = place(alone(problem, items[first[some]]))
         # One offset a class, lest documents of all classes meet at the same times.
         phase[some[ranked]] = (np.arange(len(some)) + random.random()) / len(some)
-    phase = earliest[documents] + (1.0 - earliest[documents]) * phase
+    earliest, latest = phases[documents].T
+    phase = earliest + (latest - earliest) * phase
     number = np.arange(len(items)) - first.repeat(sizes)
     return ((number + phase.repeat(sizes)) / sizes.repeat(sizes))[np.argsort(items)]
 

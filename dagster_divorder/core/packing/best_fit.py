@@ -2,7 +2,8 @@
 
 A longer piece is cut into runs of L tokens, and what remains is packed like any other. Sequences are then shuffled,
 since best-fit makes them by falling length of their first piece; inside a sequence the runs keep the pieces' order.
-Pieces with copies are packed and shuffled in parts (`packing.parts`).
+Pieces with copies are packed and shuffled in parts (`packing.parts`); a sequence with a piece that keeps its place is
+not shuffled, but stands in its part where the piece does.
 Guarantee: no run is cut that need not be; at most 11/9 of the fewest sequences possible, and some, where there are no
 copies; no sequence holds two pieces that are copies of each other.
 Cost: O(P log L) time, O(P + L) memory. Source: best-fit decreasing (Johnson 1974) over a segment tree, as in "Fewer
@@ -14,8 +15,9 @@ mixture corpus have 4.6 clusters instead of 10.5 under `concat`. The order of th
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dagster_divorder.core.packing.pieces import PackedSequences, PackingProblem, cut
+from dagster_divorder.core.packing.pieces import Ints, PackedSequences, PackingProblem, cut
 
 
 def pack(problem: PackingProblem) -> PackedSequences:
@@ -31,13 +33,18 @@ def pack(problem: PackingProblem) -> PackedSequences:
     sequence, sequences = np.empty(len(runs), np.int64), 0
     shuffled, parts = [], []
     random = np.random.default_rng(problem.seed)
-    for begin, end in pairwise(np.searchsorted(piece, problem.bounds).tolist()):
+    for first, next_ in pairwise(problem.bounds.tolist()):
+        begin, end = np.searchsorted(piece, [first, next_]).tolist()
         # Texts with many copies come first, since they need many sequences with room; of equally long runs the first
         # is packed first, and those that are copies of each other together.
         by_length = np.lexsort((copy[begin:end], length - runs.length[begin:end], ~kept[begin:end]))
         inside, opened = best_fit_decreasing(runs.length[begin:end], by_length, copy[begin:end], length)
         sequence[begin:end] = inside + sequences
-        shuffled.append(random.permutation(opened) + sequences)
+        # Of several texts that keep their places the first counts, so the last to be written.
+        held = by_length[: kept[begin:end].sum()][::-1]
+        times = np.full(opened, np.nan)
+        times[inside[held]] = (piece[begin:end][held] + 0.5 - first) / (next_ - first)
+        shuffled.append(_shuffled(times, random) + sequences)
         sequences += opened
         parts.append(sequences)
     order, indptr = group_by(np.concatenate(shuffled)[sequence], sequences)
@@ -45,3 +52,11 @@ def pack(problem: PackingProblem) -> PackedSequences:
     return PackedSequences(
         placed.document, placed.start, placed.length, indptr, length, parts=np.array(parts[:-1], np.int64)
     )
+
+
+def _shuffled(times: NDArray[np.float64], random: np.random.Generator) -> Ints:
+    """Places of a part's sequences, int64 (n,). times: float64 (n,), in [0, 1); NaN for those that are shuffled."""
+    places = random.permutation(len(times))
+    free = np.isnan(times)
+    times[free] = (np.argsort(np.argsort(places[free])) + 0.5) / free.sum()
+    return np.argsort(np.argsort(times, kind="stable"))
