@@ -22,6 +22,7 @@ from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.retire import retire
 from dagster_divorder.settings import Settings, refuse_overlap
 from dagster_divorder.store.curated import refuse_foreign_files
+from dagster_divorder.store.fits import complete_records
 from dagster_divorder.store.local import DISK_FULL, LocalStore, explain_os_error, megabytes
 from dagster_divorder.store.receipts import Receipt, load_receipt
 
@@ -100,6 +101,7 @@ def run_all(
     with store.lease(wait=settings.store.wait, on_wait=progress.note):
         run = Run(settings, store.open(), progress)
         store.clear_scratch()
+        complete_records(store)
         if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
             refuse_foreign_files(store, settings.output)
         made = {stage: _mend_and_run(run, stage) for stage in stages}

@@ -97,6 +97,14 @@ def pin(store: LocalStore, stage: str, recipe: str, files: Mapping[str, bytes], 
     return fit
 
 
+def complete_records(store: LocalStore) -> None:
+    """Write the records that a killed `pin` had no time for. For who holds the lease."""
+    for name in (pin for folder in store.folders(PINS) for pin in store.list(folder)):
+        record = f"{HISTORY_FOLDER}/{name}"
+        if not store.exists(record):
+            store.put(record, store.read(name))
+
+
 def drop_unpinned(store: LocalStore, fit: Fit) -> bool:
     """Remove the files of a fit that no pin names; False, and nothing is removed, where one does."""
     others = [read_pin(store, name) for name in store.list(f"{PINS}/{fit.stage}")]
