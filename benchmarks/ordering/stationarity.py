@@ -47,7 +47,9 @@ def strategies(settings: Settings, names: list[str], seeds: list[int]) -> None:
             found = load_stationarity(left(made))
             by_name = {of.feature: of.measures for of in found.features}
             cells = [
-                f"{of.value / of.shuffled:.2f}" if (of := by_name.get(what, {}).get("batch")) else "–"
+                f"{of.value / of.shuffled:.2f}"
+                if (of := by_name.get(what, {}).get("batch")) and of.shuffled
+                else "–"
                 for what in BATCHES
             ]
             cells += [f"{by_name[what]['tenths'].value:.1f}" if what in by_name else "–" for what in TENTHS]
