@@ -3,9 +3,11 @@
 The deviation of a prefix, over any number of trait groups g with weights w_g, each against its own running total S_g,
 after n items:
 
-    F = sum_g w_g sum_{j in g} (T_j - tau_j S_g)^2 + PACE w_0 (S_0 - n mean length)^2
+    F = sum_g w_g sum_{j in g} (T_j - tau_j S_g)^2 + sum_d Z_d^2 + PACE w_0 (S_0 - n mean length)^2
 
-A window is the difference of two prefixes, so keeping F small at every prefix keeps every window near the whole's mix.
+where Z are the sums of the items' dense coordinates, and one of the groups is made for it: quantile bins of the norm of
+the whole row (`Problem.with_norms`). A window is the difference of two prefixes, so keeping F small at every prefix keeps
+every window near the whole's mix.
 
 1. A signed-balancing pass over a shuffle: each centred row gets the sign that keeps the signed running sum small. The
    plus rows become one half of the order, the minus rows the other; both are near the whole's mix already.
@@ -15,7 +17,7 @@ A window is the difference of two prefixes, so keeping F small at every prefix k
    beginning of the order forwards, the other from its end backwards, in two threads that share nothing. The stream is
    balanced already, so what a pool passes over does not pile up.
 4. What both pools hold when their streams run out is laid in the same way, with smaller and smaller pools; the last few
-items fill the gap in the middle, by the same score.
+   items fill the gap in the middle, by the same score.
 
 The score of item a at deviation D is <D, a> + own |a|^2 / 2; own = 1 is the exact greedy on F. All items have to go
 sometime, so their |a|^2 cannot be saved, only put off to the end; a smaller `own` puts off less.
@@ -24,8 +26,9 @@ Behind a frozen prefix, or along targets that move, one end is given and mixes c
 destroy: items are first dealt to segments of the path so that each segment gets its own mix, passes run inside each
 segment, and one pool follows the path from the beginning.
 
-Guarantee: of candidates that are equal within rounding the first item goes; the same seed gives the same bytes,
-however many cores there are. The deviation of equally long items does not grow with M once M is several pools.
+Guarantee: of candidates that are equal within rounding the first of the stream goes, which a shuffle began, so equal
+items come in random order; the same seed gives the same bytes, however many cores there are. The deviation of equally
+long items does not grow with M once M is several pools.
 Cost: O(M (pool + entries that meet in it)) time, linear in M; O(nnz + M + J + pool) memory. Rows stay sparse.
 Source: objective, the second seed's f1 and f3. Passes: Harvey and Samadi 2014; Alweiss, Liu and Sawhney 2021; GraB (Lu,
 Guo and De Sa 2022). Design effect: Kish 1965. What was measured, and what failed:
