@@ -6,8 +6,8 @@ after n items:
     F = sum_g w_g sum_{j in g} (T_j - tau_j S_g)^2 + sum_d Z_d^2 + PACE w_0 (S_0 - n mean length)^2
 
 where Z are the sums of the items' dense coordinates, and one of the groups is made for it: quantile bins of the norm of
-the whole row (`Problem.with_norms`). A window is the difference of two prefixes, so keeping F small at every prefix keeps
-every window near the whole's mix.
+the whole row (`Problem.with_norms`). A window is the difference of two prefixes, so keeping F small at every prefix
+keeps every window near the whole's mix.
 
 1. A signed-balancing pass over a shuffle: each centred row gets the sign that keeps the signed running sum small. The
    plus rows become one half of the order, the minus rows the other; both are near the whole's mix already.
