@@ -66,6 +66,13 @@ TARGETS = [
     {},
 ]
 BY_HAND: dict[str, list[Any]] = {
+    "ari_comparison.spaces": [
+        ["shallow", "external"],
+        ["deep", "deep"],
+        ["shallow"],
+        ["shallow", "none"],
+        [],
+    ],
     "order.traits": [
         {},
         *({"cluster": weight} for weight in REAL),
