@@ -68,6 +68,7 @@ TARGETS = [
 BY_HAND: dict[str, list[Any]] = {
     "order.block_strategy": ["f3", "random", "bin_packing", "block_shuffle", "nope", ""],
     "ari_comparison.spaces": [
+        ["deep", "shallow"],
         ["shallow", "external"],
         ["deep", "deep"],
         ["shallow"],
