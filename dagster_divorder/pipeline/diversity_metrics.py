@@ -34,7 +34,6 @@ from dagster_divorder.core.metrics import (
 from dagster_divorder.core.metrics.packed import runs_in_order
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack
 from dagster_divorder.pipeline.cluster_names import load_names
-from dagster_divorder.pipeline.diversity_tables import ORDERS as ORDERS
 from dagster_divorder.pipeline.diversity_tables import SHUFFLED, findings, summary_rows, table_rows
 from dagster_divorder.pipeline.greedy_order import load_order
 from dagster_divorder.pipeline.packed_sequences import load_packed

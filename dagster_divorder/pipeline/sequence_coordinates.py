@@ -14,7 +14,6 @@ from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.space import chosen_space
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.view import offsets
 
 
 def are_balanced(settings: Settings) -> bool:
@@ -33,19 +32,16 @@ def balance_vectors(run: Run, items: Items, packed: PackedSequences) -> Items:
 def vector_sums(run: Run, packed: PackedSequences) -> np.ndarray:
     """int64 (S, C): the vectors of the sequences along random axes; fragment by fragment."""
     view, space = load_view(run), chosen_space(run)
-    row = view.document_row[packed.document]
-    by_row = np.argsort(row, kind="stable")
-    start = offsets(view.documents)
-    cuts = np.searchsorted(row[by_row], start)
     sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
     sums, axes = np.zeros((len(packed), 0), np.int64), None
-    for at, (_, vectors) in enumerate(space.each(view.documents)):
+    parts = list(view.by_fragment(packed.document))
+    fragments = [fragment for fragment, _, _ in parts]
+    for (_, runs, rows), (_, vectors) in zip(parts, space.each(fragments), strict=True):
         if axes is None:
             dims = vectors.shape[1]
             random = random_axes(dims, run.settings.sequence.vectors, run.settings.seed)
             axes = Pca(mean=np.zeros(dims), axes=random, explained=0.0)
             sums = np.zeros((len(packed), random.shape[1]), np.int64)
-        some = by_row[cuts[at] : cuts[at + 1]]
         directions = project(vectors, axes, threads=count_workers(0))
-        add_directions(sums, sequence[some], packed.length[some], row[some] - start[at], directions)
+        add_directions(sums, sequence[runs], packed.length[runs], rows, directions)
     return sums

@@ -39,7 +39,7 @@ from dagster_divorder.pipeline.traits import Traits, load_columns
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.view import View, offsets
+from dagster_divorder.store.view import View
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -59,16 +59,6 @@ class Sample(Runs):
     """The sequences that are looked at, in the order of training."""
 
     view: View
-
-    def by_fragment(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """(document fragment, the runs whose documents are in it, rows of those in the fragment), by fragment."""
-        rows = self.view.document_row[self.document]
-        runs = np.argsort(rows, kind="stable")
-        begins = offsets(self.view.documents)
-        cuts = np.searchsorted(rows[runs], begins)
-        for at in np.flatnonzero(np.diff(cuts)).tolist():
-            some = runs[cuts[at] : cuts[at + 1]]
-            yield at, some, rows[some] - begins[at]
 
 
 def evidence(run: Run) -> dict[str, Receipt]:
@@ -179,10 +169,10 @@ def _words(run: Run, sample: Sample) -> csr_matrix:
 
     ends = np.concatenate([[0], np.cumsum(sample.length)])
     buckets = np.empty(ends[-1], np.uint16)
-    files, fragments = token_files(run), sample.view.documents
-    parts = list(sample.by_fragment())
+    files = token_files(run)
+    parts = list(sample.view.by_fragment(sample.document))
     for (_, runs, rows), (_, arrays) in zip(
-        parts, files.each([fragments[at] for at, _, _ in parts]), strict=True
+        parts, files.each([fragment for fragment, _, _ in parts]), strict=True
     ):
         lengths = arrays["lengths"]
         first = (np.cumsum(lengths) - lengths)[rows] + sample.start[runs]
@@ -209,8 +199,8 @@ def _vectors(sample: Sample, space: Space, clusters: ClusterFit | None) -> tuple
 
     sums = np.zeros((len(sample), 0), np.float32)
     codes = np.zeros(len(sample.document), np.int32)
-    parts = list(sample.by_fragment())
-    fragments = [sample.view.documents[at] for at, _, _ in parts]
+    parts = list(sample.view.by_fragment(sample.document))
+    fragments = [fragment for fragment, _, _ in parts]
     for (_, runs, rows), (_, arrays) in zip(parts, space.files.each(fragments), strict=True):
         unique, of = np.unique(rows, return_inverse=True)
         vectors = space.see(arrays["vectors"][unique])

@@ -5,6 +5,7 @@ Appending, editing, deleting, reordering and duplicating input is a new view; fr
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +51,17 @@ class View:
         used = np.zeros(self.document_rows, dtype=bool)
         used[self.document_row] = True
         return used
+
+    def by_fragment(self, records: np.ndarray) -> Iterator[tuple[Fragment, np.ndarray, np.ndarray]]:
+        """(document fragment, places in `records` whose documents are in it, their rows in it), of each fragment that
+        holds some, in order. records: int64 (Q,), positions in the view, also repeatedly."""
+        row = self.document_row[records]
+        by_row = np.argsort(row, kind="stable")
+        start = offsets(self.documents)
+        cuts = np.searchsorted(row[by_row], start)
+        for at in np.flatnonzero(np.diff(cuts)).tolist():
+            some = by_row[cuts[at] : cuts[at + 1]]
+            yield self.documents[at], some, row[some] - start[at]
 
     def save(self, store: LocalStore, name: str) -> str:
         """Put the view in the store; return its file."""

@@ -13,7 +13,8 @@ from dagster_divorder.cli import main
 from dagster_divorder.core.metrics import WINDOWS
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
-from dagster_divorder.pipeline.diversity_metrics import ORDERS, load_metrics, load_table, remedy, verdicts
+from dagster_divorder.pipeline.diversity_metrics import load_metrics, load_table, remedy, verdicts
+from dagster_divorder.pipeline.diversity_tables import ORDERS
 from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.packed_sequences import load_packed
 from dagster_divorder.pipeline.run import Run

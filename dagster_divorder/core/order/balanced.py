@@ -40,6 +40,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,6 +51,8 @@ from dagster_divorder.core.order.targets import SEGMENTS, mix, path_back, reache
 
 if TYPE_CHECKING:
     from dagster_divorder.core.kernels.order_greedy import Rows
+
+Floats = NDArray[np.float64]
 
 PASSES = 8
 """Signed-balancing passes: prefixes stray less as it rises, at 0.1 to 0.2 microseconds an item and pass. Mean prefix
@@ -117,20 +120,21 @@ def _from_both_ends(problem: Problem) -> Order:
     stream = np.random.default_rng(problem.seed).permutation(problem.items)
     ends: list[list[Order]] = [[], []]
     so_far = [(np.zeros(len(problem.groups)), np.zeros(rows.dense.shape[1])) for _ in ends]
+    # The first item is the stream's, so that every seed has an order of its own however few the items are.
     given = 1
+
+    def lay(half: Order, so_far: tuple[Floats, Floats], pool: int, given: int) -> tuple[Order, Order]:
+        half = _passes(half, rows, path.share[0], PASSES - 1)
+        steps = max(len(half) - pool, min(given, len(half)))
+        made = best_of_pool(half, rows, path, classes, *so_far, pool, own, given, steps)
+        return made[:steps], made[steps:]
+
     while pool > LAST_POOL:
         halved = np.empty_like(stream)
         middle = sign_pass(stream, rows, path.share[0], halved)
-
-        def lay(end: int) -> tuple[Order, Order]:
-            half = _passes((halved[:middle], halved[middle:])[end], rows, path.share[0], PASSES - 1)  # noqa: B023
-            steps = max(len(half) - pool, min(given, len(half)))  # noqa: B023
-            # The first item is the stream's, so that every seed has an order of its own however few the items are.
-            made = best_of_pool(half, rows, path, classes, *so_far[end], pool, own, given, steps)  # noqa: B023
-            return made[:steps], made[steps:]
-
         with ThreadPoolExecutor(2) as threads:
-            found = list(threads.map(lay, (0, 1)))
+            halves = (halved[:middle], halved[middle:])
+            found = list(threads.map(lay, halves, so_far, repeat(pool), repeat(given)))
         for end, (laid, _) in enumerate(found):
             ends[end].append(laid)
             values, dense = so_far[end]
