@@ -107,8 +107,9 @@ class Model(_Section):
     """Tokens of the bootstrap tokenizer; finer statistics and a larger table as it rises."""
     dim: int = Field(128, ge=2, le=8192)
     """Width of the bootstrap table."""
-    refit: Literal["never", "now"] = "never"
-    """now trains the bootstrap (and the pooling weights) again; everything after it is then computed again."""
+    refit: Literal["auto", "now", "never"] = "never"
+    """now trains the bootstrap (and the pooling weights) again, auto once hardly any of the documents that it was made
+    on are left; everything after it is then computed again."""
 
     @model_validator(mode="after")
     def _revision_of_an_id(self) -> Self:
@@ -168,6 +169,8 @@ class Deep(_Section):
     float32."""
     tensor_parallel: int = Field(1, ge=1, le=64)
     """Processes (GPUs) that share one model, for models larger than one GPU."""
+    refit: Literal["auto", "now", "never"] = "never"
+    """now trains the decoder again, auto once hardly any of the documents that it was made on are left."""
     train_tokens: int = Field(2_000_000, ge=0, le=MAX_COUNT)
     """Tokens that the bootstrap base model's decoder is trained on, about a minute on 2 cores; better vectors as it
     rises."""
@@ -210,6 +213,8 @@ class KCalibration(_Section):
     """Documents that the silhouette is computed on; 0: all of them."""
     refresh: float = Field(0.2, ge=0, le=1)
     """Calibrates again once more than this share of the documents has changed; 0: on every change."""
+    refit: Literal["auto", "now", "never"] = "auto"
+    """auto goes by `refresh`; now calibrates again, never keeps the first table."""
 
     @field_validator("values")
     @classmethod
@@ -234,6 +239,8 @@ class AriComparison(_Section):
     """Documents that the silhouettes are computed on; 0: all of them."""
     refresh: float = Field(0.2, ge=0, le=1)
     """Compares again once more than this share of the documents has changed; 0: on every change."""
+    refit: Literal["auto", "now", "never"] = "auto"
+    """auto goes by `refresh`; now compares again, never keeps the first comparison."""
 
     @field_validator("spaces")
     @classmethod
@@ -246,8 +253,9 @@ class AriComparison(_Section):
 class ClusterMap(_Section):
     sample: int = Field(20_000, ge=1, le=MAX_COUNT)
     """Documents on the map at most, drawn at random; a fuller map at more time as it rises."""
-    refit: Literal["never", "now"] = "never"
-    """now fits the map again; else documents that came later are placed on the first one, and the others stay."""
+    refit: Literal["auto", "now", "never"] = "never"
+    """now fits the map again, auto once hardly any of its documents are left; else documents that came later are
+    placed on the first one, and the others stay."""
 
 
 def _known_strategy(name: str) -> str:
@@ -279,6 +287,9 @@ class Order(_Section):
     predict), or any field of the input."""
     length_bins: int = Field(100, ge=1, le=10_000)
     """Quantile bins of document length (and of numeric columns)."""
+    refit: Literal["auto", "now", "never"] = "auto"
+    """auto cuts the bins again when the corpus has doubled or a bin's share leaves its band; never keeps the first
+    ones. (And counts anew for `difficulty`.)"""
     frozen_tokens: int = Field(0, ge=0, le=MAX_COUNT)
     """Tokens that a trainer has consumed of the last output: its beginning is kept as it is, and everything after it
     is ordered so that the whole history nears the mix."""
