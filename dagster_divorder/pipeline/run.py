@@ -38,15 +38,19 @@ class ToBeMadeError(MissingStageError):
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The input as a run reads it: its version, how many accepted records and distinct documents it has, of these how
-    many each fragment holds, by "records" and "documents", and the first half of the id of every document, uint64
-    (documents,)."""
+    """The input as a run reads it: its version, how many accepted records it has, how many distinct "records" and
+    "documents" (texts) these are, of which how many each stored fragment holds, and the first half of the id of every
+    document, uint64 (documents,)."""
 
     version: str
     records: int
-    documents: int
+    distinct: Mapping[str, int]
     stored: Mapping[str, Mapping[str, int]]
     ids: np.ndarray
+
+    @property
+    def documents(self) -> int:
+        return self.distinct["documents"]
 
 
 @dataclass(slots=True)
@@ -173,7 +177,7 @@ def _corpus_of(store: LocalStore, version: str, view: View) -> Corpus:
     return Corpus(
         version=version,
         records=len(view),
-        documents=int(used.sum()),
+        distinct={"documents": int(used.sum()), "records": int(records.sum())},
         stored={
             "documents": _used_by_fragment(view.documents, used),
             "records": _used_by_fragment(view.records, records),

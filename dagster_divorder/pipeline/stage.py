@@ -247,7 +247,7 @@ class PerDocument(Stage):
         key, corpus = self.key(run), run.corpus
         present = self.files(run, key).present()
         there = sum(rows for name, rows in corpus.stored[self.of].items() if name in present)
-        total = corpus.documents if self.of == "documents" else corpus.records
+        total = corpus.distinct[self.of]
         receipt = self.receipt(run, key, content_hash(key, corpus.version), facts=dict(self.facts(run)))
         if there == total:
             return Decision(scope="nothing", documents=0, why="", receipt=receipt)
@@ -268,7 +268,7 @@ class PerDocument(Stage):
         last = load_receipt(run.store, self.name)
         unchanged = last and (last.key, last.version) == (receipt.key, receipt.version)
         figures = last.figures if last and unchanged else dict(self.figures(run, files))
-        total = run.corpus.documents if self.of == "documents" else run.corpus.records
+        total = run.corpus.distinct[self.of]
         return receipt.with_(figures={**figures, **counts(total, decision.documents)})
 
     def _fill(self, run: Run, files: StageFiles, missing: Sequence[Fragment]) -> None:

@@ -54,7 +54,8 @@ class _RawDocs(Stage):
         if not run.planning:
             return Decision(scope="new", documents=0, why="")
         survey, facts, key = survey_input(run)
-        run.foresee(RunCorpus(survey.version, survey.records, survey.documents, survey.stored, survey.ids))
+        distinct = {"documents": survey.documents, "records": survey.distinct_records}
+        run.foresee(RunCorpus(survey.version, survey.records, distinct, survey.stored, survey.ids))
         last = load_receipt(run.store, self.name)
         files = last.files if last and last.version == survey.version else {}
         receipt = self.receipt(run, key, survey.version, files=files, facts=facts)

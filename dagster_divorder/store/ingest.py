@@ -71,6 +71,7 @@ class Survey:
     """Hash of the key, of the record ids in input order, and of the rejects where there are some: equal input, equal
     version, whatever the fragments."""
     records: int
+    distinct_records: int
     documents: int
     multiset: Multiset
     """The accepted records, to be compared with those of an output."""
@@ -335,6 +336,7 @@ class Ingest:
         return Survey(
             version=version.hexdigest(ID_BYTES),
             records=self._accepted.records,
+            distinct_records=int(used_records.sum()),
             multiset=self._accepted,
             documents=int(used.sum()),
             rejected=self._rejected,
