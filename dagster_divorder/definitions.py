@@ -10,7 +10,7 @@ from dagster_divorder.defs.assets import assets
 from dagster_divorder.defs.automation import daily, watch_input
 from dagster_divorder.defs.checks import checks
 from dagster_divorder.defs.jobs import jobs
-from dagster_divorder.pipeline.graph import Graph
+from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
 
@@ -25,8 +25,8 @@ def definitions(graph: Graph, settings: Settings) -> dg.Definitions:
         assets=assets(graph, settings),
         asset_checks=checks(graph, settings),
         jobs=jobs(graph, settings),
-        sensors=[watch_input(graph, settings)],
-        schedules=[daily],
+        sensors=[watch_input(graph, settings)] if OUTPUT in graph else [],
+        schedules=[daily] if OUTPUT in graph else [],
         resources={"settings": settings},
         executor=dg.in_process_executor,
     )

@@ -1,7 +1,5 @@
 """One factory over the stages: a Dagster asset runs its stage with progress in the run's log, and shows its result."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 from typing import Any

@@ -35,8 +35,9 @@ class Graph(Mapping[str, Stage]):
         return {name: tuple(self[name].reads(settings)) for name in self._closure(settings, there)}
 
     def needed(self, settings: Settings, *stages: str) -> tuple[str, ...]:
-        """Stages and all before them, in the order in which they run; by default all that an output needs."""
-        return self._closure(settings, stages or (OUTPUT,))
+        """Stages and all before them, in the order in which they run; by default all that an output needs, of stages
+        that make none all."""
+        return self._closure(settings, stages or ([OUTPUT] if OUTPUT in self else self.upstream(settings)))
 
     def step(self, settings: Settings, stage: str) -> tuple[str, ...]:
         """A stage with its parts: those without an asset of their own before it, and after it."""

@@ -150,10 +150,10 @@ class Stage(ABC):
 
     `version` is raised when the code gives other bytes for the same input. `reads` names the stages before it, and
     `settings` what of the settings decides its own result, both under some settings. `inputs` says what of the stages
-    before it decides the result, by default all of it. Without `asset` a stage has no Dagster asset of its own: it is
-    made as a part of those that read it, or of the one that lists it in `then`, which come right after that one.
-    `quotes` names the files that may hold words of documents ("*": all): `divorder prune` takes them away with deleted
-    documents.
+    before it decides the result, by default all of it (of a fragment's result, and of a fit: whatever the corpus).
+    Without `asset` a stage has no Dagster asset of its own: it is made as a part of those that read it, or of the one
+    that lists it in `then`, which come right after that one. `quotes` names the files that may hold words of documents
+    ("*": all): `divorder prune` takes them away with deleted documents.
     """
 
     name: str
@@ -216,6 +216,16 @@ def versions(run: Run, *stages: str) -> dict[str, str]:
     return {stage: run.receipt(stage).version for stage in stages}
 
 
+def _whatever_the_corpus(run: Run, stage: Stage) -> dict[str, str]:
+    """What names the results of the stages before one, but for the corpus that they are of: a fragment's result does
+    not depend on it, and a fit outlives it."""
+    receipts = {name: run.receipt(name) for name in stage.reads(run.settings) if name != "raw_docs"}
+    return {
+        name: receipt.key if isinstance(run.graph[name], PerDocument) else receipt.version
+        for name, receipt in receipts.items()
+    }
+
+
 def counts(documents: int, new: int) -> dict[str, int]:
     """The figures that every stage shows."""
     return {"documents": documents, "new_documents": new, "reused_documents": documents - new}
@@ -231,14 +241,7 @@ class PerDocument(Stage):
     facts: Callable[[Run], Mapping[str, Any]] = lambda run: {}
 
     def _all_inputs(self, run: Run) -> Mapping[str, Any]:
-        # What a fragment's result depends on is not the corpus that the fragment is in.
-        reads = [stage for stage in self.reads(run.settings) if stage != "raw_docs"]
-        return {
-            stage: run.receipt(stage).key
-            if isinstance(run.graph[stage], PerDocument)
-            else run.receipt(stage).version
-            for stage in reads
-        }
+        return _whatever_the_corpus(run, self)
 
     def files(self, run: Run, key: str) -> StageFiles:
         return StageFiles(run.store, self.name, key)
@@ -375,6 +378,9 @@ class PinnedFit(Stage):
     """Drift is of the corpus alone, so what a run has held against this corpus is not held against it again."""
     facts: Callable[[Run, Mapping[str, bytes]], Mapping[str, Any]] = lambda run, files: {}
     figures: Callable[[Run, Receipt], Mapping[str, Any]] = lambda run, receipt: {}
+
+    def _all_inputs(self, run: Run) -> Mapping[str, Any]:
+        return _whatever_the_corpus(run, self)
 
     def decide(self, run: Run) -> Decision:
         key, refit = self.key(run), self.refit(run.settings)

@@ -98,10 +98,6 @@ def _reads(settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _inputs(run: Run) -> dict[str, str]:
-    return {name: run.receipt(name).key for name in _reads(run.settings) if name != "raw_docs"}
-
-
 BIN_EDGES = PinnedFit(
     name="bin_edges",
     version=1,
@@ -109,7 +105,6 @@ BIN_EDGES = PinnedFit(
     description="Edges of the bins of lengths and numeric fields.",
     reads=_reads,
     settings=lambda settings: {"bins": settings.order.length_bins, "traits": sorted(settings.order.traits)},
-    inputs=_inputs,
     doing="cutting lengths and numeric fields into bins",
     compute=_compute,
     refit=lambda settings: Refit(settings.order.refit, "order.refit"),
