@@ -27,7 +27,6 @@ from dagster_divorder.core.k_calibration import (
     NEAR_ZERO,
     Batch,
     Clustered,
-    as_good_as,
     measure,
     possible,
     recommended,
@@ -281,12 +280,10 @@ def _picture(run: Run, found: Fit) -> str:
     present = run.store.sealed(folder)
     if "picture" in present:
         return present["picture"]
-    from dagster_divorder.view.k_calibration import k_calibration
-    from dagster_divorder.view.ordering_comparison import to_png
+    from dagster_divorder.view.pictures import k_calibration
 
     rows = load_table(run.store, found.folder)
-    figure = k_calibration(rows, as_good_as(max(row["silhouette"] for row in rows)))
-    return run.store.seal(folder, "picture", to_png(figure), "png")
+    return run.store.seal(folder, "picture", k_calibration(rows), "png")
 
 
 def load_table(store: LocalStore, folder: str) -> list[dict[str, Any]]:

@@ -73,7 +73,7 @@ def run(run: Run) -> Receipt:
 
 
 def _film(store: LocalStore, frames: Iterable[np.ndarray], fps: int, advance: Advance) -> bytes:
-    from dagster_divorder.view.film import film
+    from dagster_divorder.view.films import film
 
     # The encoder writes to a place of its own: it goes back to the head of the file when it is done.
     with store.scratch() as folder:
@@ -86,7 +86,7 @@ def _film(store: LocalStore, frames: Iterable[np.ndarray], fps: int, advance: Ad
 
 
 def _bar_frames(run: Run) -> Iterable[np.ndarray]:
-    from dagster_divorder.view import ordering_animation as view
+    from dagster_divorder.view.films import COLUMNS, ROWS, ordering_frames
 
     traits, order = load_traits(run), load_order(run)
     labels, length = traits.codes["cluster"], run.settings.sequence.length
@@ -94,12 +94,14 @@ def _bar_frames(run: Run) -> Iterable[np.ndarray]:
         binned(distinct_clusters(of, traits.tokens, labels, length), BINS).mean
         for of in (np.arange(len(order)), order)
     ]
-    cells = sample_cells(order, traits.tokens, view.COLUMNS * view.ROWS)
-    return view.frames(cells, labels, *curves, count=run.settings.animation.frames, sequence_length=length)
+    cells = sample_cells(order, traits.tokens, COLUMNS * ROWS)
+    return ordering_frames(
+        cells, labels, *curves, count=run.settings.animation.frames, sequence_length=length
+    )
 
 
 def _map_frames(run: Run, places: str) -> Iterable[np.ndarray]:
-    from dagster_divorder.view import umap_animation as view
+    from dagster_divorder.view.films import map_frames
 
     shown, records, order = load_map(run.store, places), load_view(run), load_order(run)
     position = np.empty(len(order), np.int64)
@@ -114,7 +116,7 @@ def _map_frames(run: Run, places: str) -> Iterable[np.ndarray]:
     np.minimum.at(first, point[on_map], on_map)
     np.minimum.at(picked, point[on_map], position[on_map])
     by_input = np.argsort(first, kind="stable")
-    return view.frames(
+    return map_frames(
         shown.xy[by_input],
         shown.labels[by_input],
         np.argsort(picked[by_input], kind="stable"),
