@@ -3,7 +3,8 @@
 `ordering_animation.mp4`: the dataset as a bar, documents moving from the original order into the curated one, and the
 diversity of its sequences. `ordering_animation_umap.mp4`: the cluster map, points lighting up as their documents are
 picked, in the original order and in the curated one; only where there is a map. What is drawn are samples, so films
-cost the same for millions of documents. They are made again only when what they show has changed.
+cost the same for millions of documents. They are made again only when what they show has changed. Without the extra
+`films`, which brings ffmpeg, there are none, and the report says how to install it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dagster_divorder.store.curated import write_beside
 from dagster_divorder.store.ids import IdIndex
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.view.films import COLUMNS, ROWS, film, map_frames, ordering_frames, why_no_films
 
 BAR = "ordering_animation.mp4"
 MAP = "ordering_animation_umap.mp4"
@@ -44,12 +46,16 @@ def run(run: Run) -> Receipt:
     wanted = [BAR, *([MAP] if places else [])]
     made = run.store.sealed(folder)
     missing = [name for name in wanted if Path(name).stem not in made]
+    note = "" if places else f"{MAP} is left out: {used[1].report['note']}"
+    if missing and (why := why_no_films()):
+        run.progress.note(why)
+        wanted, missing, note = [name for name in wanted if name not in missing], [], why
     frames = settings.animation.frames
     with run.progress("drawing films", frames * len(missing), "frames") as advance:
         for name in missing:
             pictures = _bar_frames(run) if name == BAR else _map_frames(run, str(places))
-            film = _film(run.store, pictures, settings.animation.fps, advance)
-            made[Path(name).stem] = run.store.seal(folder, Path(name).stem, film, "mp4")
+            made_film = _film(run.store, pictures, settings.animation.fps, advance)
+            made[Path(name).stem] = run.store.seal(folder, Path(name).stem, made_film, "mp4")
     films = {name: run.store.unseal(made[Path(name).stem]) for name in wanted}
     write_beside(run.store, settings.output.path, films)
     documents = len(load_view(run))
@@ -67,14 +73,12 @@ def run(run: Run) -> Receipt:
             "frames": frames,
             "fps": settings.animation.fps,
             "films": {name: str(settings.output.path / name) for name in wanted},
-            "note": "" if places else f"{MAP} is left out: {used[1].report['note']}",
+            "note": note,
         },
     )
 
 
 def _film(store: LocalStore, frames: Iterable[np.ndarray], fps: int, advance: Advance) -> bytes:
-    from dagster_divorder.view.films import film
-
     # The encoder writes to a place of its own: it goes back to the head of the file when it is done.
     with store.scratch() as folder:
         path = folder / "film.mp4"
@@ -86,8 +90,6 @@ def _film(store: LocalStore, frames: Iterable[np.ndarray], fps: int, advance: Ad
 
 
 def _bar_frames(run: Run) -> Iterable[np.ndarray]:
-    from dagster_divorder.view.films import COLUMNS, ROWS, ordering_frames
-
     traits, order = load_traits(run), load_order(run)
     labels, length = traits.codes["cluster"], run.settings.sequence.length
     curves = [
@@ -101,8 +103,6 @@ def _bar_frames(run: Run) -> Iterable[np.ndarray]:
 
 
 def _map_frames(run: Run, places: str) -> Iterable[np.ndarray]:
-    from dagster_divorder.view.films import map_frames
-
     shown, records, order = load_map(run.store, places), load_view(run), load_order(run)
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))

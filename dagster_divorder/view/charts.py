@@ -86,9 +86,9 @@ def distinct(axes: Axes, orders: Mapping[str, Binned], clusters: int, top: float
 def prefix(axes: Axes, orders: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]) -> None:
     """Prefix deviation of each order, by name: its position as a share of the tokens, and its L2 norm in tokens."""
     for name, (share, l2) in orders.items():
-        thinned = np.unique(np.linspace(0, len(share) - 1, CURVE).astype(int))
-        shown = thinned[l2[thinned] > 0]
-        axes.plot(100 * share[shown], l2[shown], **SERIES[name].line)
+        shown = np.flatnonzero(l2 > 0)
+        thinned = shown[:: -(-len(shown) // CURVE) or 1]
+        axes.plot(100 * share[thinned], l2[thinned], **SERIES[name].line)
     _log_axis(axes)
     _position_axis(axes)
 
@@ -179,30 +179,33 @@ def documents_map(
     labels: NDArray[np.integer],
     names: Sequence[str],
     colours: NDArray[np.floating],
+    *,
+    outlined: bool = True,
 ) -> None:
     """Documents at their places (n, 2) in the colours of their clusters, RGB (K, 3); the largest clusters are named.
 
     Points are drawn in the order given, so that no cluster lies over another, and are a picture in an SVG drawing.
+    outlined: names in white, which turns them from text into shapes; in a page the style sheet does it.
     """
     axes.set_axis_off()
     axes.set_aspect("equal", adjustable="datalim")
     side = float(np.clip(340.0 / np.sqrt(max(1, len(xy))), 2.0, 9.0))  # points of 1/72 inch
     axes.scatter(xy[:, 0], xy[:, 1], s=side**2, c=colours[labels], alpha=0.65, linewidths=0, rasterized=True)
     axes.margins(0.02)
-    _draw_names(axes, xy, labels, names)
+    _draw_names(axes, xy, labels, names, outlined)
 
 
 def _draw_names(
-    axes: Axes, xy: NDArray[np.floating], labels: NDArray[np.integer], names: Sequence[str]
+    axes: Axes, xy: NDArray[np.floating], labels: NDArray[np.integer], names: Sequence[str], outlined: bool
 ) -> None:
     """The largest clusters' names, each at the document nearest to the middle of its cluster."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.patheffects import withStroke
 
     figure: Any = axes.figure
     renderer = FigureCanvasAgg(figure).get_renderer()
     axes.apply_aspect()
     inside, taken, size = axes.bbox, list[Any](), 11.5
-    ground = {"facecolor": COLOURS["surface"], "alpha": 0.75, "linewidth": 0, "pad": 1.5}
     sizes = np.bincount(labels, minlength=len(names))
     for cluster in np.argsort(-sizes, kind="stable")[: min(NAMED, np.count_nonzero(sizes))]:
         members = xy[labels == cluster]
@@ -217,7 +220,7 @@ def _draw_names(
             weight="bold",
             ha="center",
             va="center",
-            bbox=ground,
+            path_effects=[withStroke(linewidth=3, foreground="white")] if outlined else [],
         )
         box = text.get_window_extent(renderer)
         # Back inside, where it would stick out to the left or the right.

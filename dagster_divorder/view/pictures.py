@@ -70,7 +70,7 @@ def ordering_comparison(orders: Mapping[str, PicturedOrder], names: Sequence[str
             f"{d.documents:,} documents · {short(d.tokens)} tokens · {k} clusters · "
             f"sequences of {d.sequence_length:,} tokens · batches of {d.batch:,} sequences"
         )
-        _title(figure, "The same documents, in two orders", facts, LEFT, 0.963)
+        _title(figure, "The same documents, in two orders", facts, LEFT, 0.97)
         _draw_bars(figure, mixes, d.tokens, names)
         left, right = (
             figure.add_axes((at, 0.215, 0.415, 0.235)) for at in (LEFT, RIGHT + GAP + STRIP - 0.415)
@@ -109,6 +109,7 @@ def k_calibration(rows: Sequence[Mapping[str, Any]]) -> bytes:
         _headline(above, "Silhouette", "cosine, mean over the documents")
         charts.distinct_by_k(below, rows)
         _headline(below, "Clusters per sequence", "distinct ones, mean; by the order that they lead to")
+        below.legend(loc="lower right", bbox_to_anchor=(1.0, 1.02), ncols=2)
         below.set_xlabel("clusters")
 
     return picture(1200, 900, draw)
@@ -203,16 +204,6 @@ def _title(figure: Figure, title: str, note: str, left: float, top: float, size:
 def _headline(axes: Axes, title: str, note: str) -> None:
     axes.annotate(title, (0, 1), (0, 30), "axes fraction", "offset points", size=15, weight="bold")
     axes.annotate(note, (0, 1), (0, 12), "axes fraction", "offset points", size=12, color=MUTED)
-    if axes.get_legend_handles_labels()[1]:
-        # Above the axes' upper right corner, beside the title.
-        axes.legend(
-            loc="lower right",
-            bbox_to_anchor=(1.0, 1.11),
-            ncols=3,
-            handlelength=1.2,
-            borderaxespad=0.0,
-            fontsize=10,
-        )
 
 
 def _draw_bars(
@@ -233,7 +224,10 @@ def _draw_bars(
             interpolation="nearest" if len(mix) <= BAR_PIXELS else "antialiased",
             interpolation_stage="rgba",
         )
-        axes.set_axis_off()
+        axes.set_yticks([])
+        axes.set_xticks(range(0, 101, 25) if at else [])
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
         series = charts.SERIES[name]
         figure.text(LEFT, head, series.name, color=COLOURS[series.colour], size=15, weight="bold")
         strip = figure.add_axes((RIGHT + GAP, bottom, STRIP, BAR))

@@ -86,10 +86,11 @@ def table(
     )
 
 
-def chart(name: str, panels: Sequence[Panel], says: str, caption: str) -> Markup:
+def chart(name: str, panels: Sequence[Panel], says: str, caption: str, *, across: int = 3) -> Markup:
     """A figure of panels beside each other, or above each other where there is no room. name: unique in the page. says:
-    what a screen reader says of it: what it is, and what it shows."""
-    width, height = SIZES[min(len(panels), 3)]
+    what a screen reader says of it: what it is, and what it shows. across: panels beside each other, at most."""
+    across = min(len(panels), across)
+    width, height = SIZES[across]
 
     def drawing(panel: Panel) -> Callable[[Figure], None]:
         def draw(figure: Figure) -> None:
@@ -101,7 +102,7 @@ def chart(name: str, panels: Sequence[Panel], says: str, caption: str) -> Markup
         return draw
 
     drawn = [svg(f"{name}-{at}", width, height, drawing(panel)) for at, panel in enumerate(panels)]
-    return part("chart", drawn, says, caption)
+    return part("chart", drawn, across, says, caption)
 
 
 def legend(*series: Series) -> Markup:

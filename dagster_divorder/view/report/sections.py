@@ -158,29 +158,19 @@ def errors(of: Numbers) -> Section:
     caption = f"{ALONG}: L2 distance in tokens, logarithmic scale; lower is better."
     scales = {"cumulative": "up to each step", "batch": "in each batch"}
     lines = metrics["sequences"]["curves"]["trait_errors"]
-    of_traits = [
-        chart(
-            f"errors-{at}",
-            [
-                Panel(
-                    f"{trait}, {words}",
-                    partial(charts.errors, curves=lines[trait][scale]),
-                )
-                for scale, words in scales.items()
-            ],
-            f"Errors of {trait} along the dataset, ours and three shuffles, up to each step and in each batch.",
-            caption,
-        )
-        for at, trait in enumerate(traits)
+    panels = [
+        Panel(f"{trait}, {title}", partial(charts.errors, curves=lines[trait][scale]))
+        for trait in traits
+        for scale, title in scales.items()
     ]
     rows = [
-        {"trait": trait, "words": words, **metrics["sequences"]["trait_errors"][trait][scale]}
+        {"trait": trait, "scale": title, **metrics["sequences"]["trait_errors"][trait][scale]}
         for trait in traits
-        for scale, words in scales.items()
+        for scale, title in scales.items()
     ]
     columns = [
         Column("trait", lambda row: row["trait"], text=True),
-        Column("error", lambda row: f"{row['words']}, of {number(row['steps'])}", text=True),
+        Column("error", lambda row: f"{row['scale']}, of {number(row['steps'])}", text=True),
         Column("mean, ours", lambda row: number(row["mean"])),
         Column("mean, best shuffle", lambda row: number(row["shuffled_mean"])),
         Column("worst, ours", lambda row: number(row["worst"])),
@@ -194,7 +184,8 @@ def errors(of: Numbers) -> Section:
     return Section(
         "errors",
         "Up to any point, and in each batch",
-        f"The tokens seen so far, held against the corpus’s mix{but} at every point of training: any window is the difference of two such prefixes. Curated sequences stray {number(ours)} tokens on average, "
+        f"The tokens seen so far, held against the corpus’s mix{but} at every point of training: any window is the "
+        f"difference of two such prefixes. Curated sequences stray {number(ours)} tokens on average, "
         f"shuffled ones {number(shuffled)}: {words.times(ours, shuffled)}. Below, each trait apart, as “Don’t Shuffle, "
         "Optimize” reports it: of all that was read up to each step, and of every batch.",
         [
@@ -206,7 +197,13 @@ def errors(of: Numbers) -> Section:
                 caption,
             ),
             legend(SERIES["sequences"], SHUFFLES),
-            *of_traits,
+            chart(
+                "errors",
+                panels,
+                "Errors of each trait along the dataset, ours and three shuffles, up to each step and in each batch.",
+                caption,
+                across=2,
+            ),
             table("Errors in tokens, the curated sequences against three shuffles", rows, columns),
         ],
     )
@@ -329,7 +326,7 @@ def drift(of: Numbers) -> Section:
             f"Distance of each tenth of training from the whole. Farthest tenth: {listed(farthest)}.",
             "Distance of each tenth of the sequences from the whole, for the features whose tenths differ most; "
             "the band holds nine in ten of the shuffles’ tenths. Of mixes it is total variation, of vectors the "
-            "Euclidean distance of their means, of numbers it is in standard deviations, of occurrences a part of chi².",
+            "Euclidean distance of their means, of numbers it is in standard deviations, of occurrences part of chi².",
         )
         parts.insert(0, tenths)
     return Section("drift", "What drifts", found.claim(), parts)
@@ -449,7 +446,7 @@ def _map(of: Numbers) -> Markup:
     largest = [clip(names[at], SHORT_NAME) for at in np.argsort(-counts, kind="stable")[:8] if counts[at]]
 
     def draw(figure: Any) -> None:
-        charts.documents_map(figure.add_axes((0, 0, 1, 1)), xy, rows, names, of.colours)
+        charts.documents_map(figure.add_axes((0, 0, 1, 1)), xy, rows, names, of.colours, outlined=False)
 
     return part(
         "map",
