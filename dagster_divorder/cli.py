@@ -113,7 +113,7 @@ def report(settings: Settings, *, everything: bool) -> str:
     stage = "ordering_report"
     stages = needed(settings, stage) if everything else (*needed(settings), stage)
     made = run_all(settings, stages=stages)[stage].report
-    lines = ["", made["verdict"], "", f"{made['path']} ({made['bytes'] / 1e6:,.2f} MB)"]
+    lines = ["", made["check"], "", f"{made['path']} ({made['bytes'] / 1e6:,.2f} MB)"]
     if made["left_out"]:
         left_out = ", ".join(made["left_out"])
         lines.append(f"left out, as it has not been made: {left_out}; `divorder report --all` makes it")
