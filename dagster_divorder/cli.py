@@ -114,9 +114,9 @@ def report(settings: Settings, *, everything: bool) -> str:
     stages = needed(settings, stage) if everything else (*needed(settings), stage)
     made = run_all(settings, stages=stages)[stage].report
     lines = ["", made["check"], "", f"{made['path']} ({made['bytes'] / 1e6:,.2f} MB)"]
-    if made["left_out"]:
-        left_out = ", ".join(made["left_out"])
-        lines.append(f"left out, as it has not been made: {left_out}; `divorder report --all` makes it")
+    if made["missing"]:
+        missing = ", ".join(made["missing"])
+        lines.append(f"missing, as it has not been made: {missing}; `divorder report --all` makes it")
     return "\n".join(lines)
 
 

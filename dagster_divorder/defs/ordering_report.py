@@ -21,7 +21,7 @@ def ordering_report(
         "path": dg.MetadataValue.path(report["path"]),
         "open": dg.MetadataValue.url(Path(report["path"]).as_uri()),
         "sections": dg.MetadataValue.md(_list(report["sections"])),
-        "left_out": dg.MetadataValue.md(_list(report["left_out"]) or "nothing"),
+        "missing": dg.MetadataValue.md(_list(report["missing"]) or "nothing"),
         "before_and_after": picture(
             settings.store.path / receipt.files["picture"], "the dataset's clusters, before and after"
         ),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import orjson
@@ -50,17 +50,20 @@ from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.curated import read_manifest, write_beside
 from dagster_divorder.store.fits import read_fit
 from dagster_divorder.store.receipts import Receipt
-
-if TYPE_CHECKING:
-    from dagster_divorder.view.report.numbers import (
-        Agreement,
-        MapPoints,
-        Numbers,
-        ShownDocument,
-        TraitAlong,
-        WorstBatch,
-        WorstSequence,
-    )
+from dagster_divorder.view.report.check import sentences
+from dagster_divorder.view.report.numbers import (
+    LENGTH_QUANTILES,
+    Agreement,
+    Check,
+    MapPoints,
+    Numbers,
+    ShownDocument,
+    TraitAlong,
+    WorstBatch,
+    WorstSequence,
+)
+from dagster_divorder.view.report.sections import report, small_picture
+from dagster_divorder.view.words import READ, clip, number
 
 PAGE = "ordering_report.html"
 CLOUD = "cluster_cloud.png"
@@ -156,15 +159,12 @@ def _manifest(run: Run) -> dict[str, Any]:
 
 def _draw(run: Run, folder: str, shown: Numbers) -> dict[str, str]:
     """The files MADE, in the store."""
-    from dagster_divorder.view.report.check import sentences
-    from dagster_divorder.view.report.sections import report, small_picture
-
     page, sections = report(shown)
     about = {
         "check": " ".join(sentences(shown.check)),
         "better_than_shuffling": shown.check.passed if shown.check.compared else None,
         "sections": sections,
-        "left_out": list(shown.missing),
+        "missing": list(shown.missing),
     }
     return {
         "page": run.store.seal(folder, "page", page, "html"),
@@ -177,8 +177,6 @@ def numbers(
     run: Run, manifest: Mapping[str, Any], found: Mapping[str, Receipt], missing: Mapping[str, str]
 ) -> Numbers:
     """All that the report shows; found, missing: see `at_hand`."""
-    from dagster_divorder.view.report.numbers import LENGTH_QUANTILES, Check, Numbers
-
     settings, store = run.settings, run.store
     metrics = load_metrics(store, run.receipt("diversity_metrics").files["metrics"])
     compared = verdicts(settings)
@@ -313,8 +311,6 @@ def _load(run: Run) -> _Corpus:
 
 def _along(of: _Corpus, trait: str, names: Sequence[str], shown: Largest, others: str) -> TraitAlong:
     """Where each value of a trait lies before and after; others: what all but the largest values are called."""
-    from dagster_divorder.view.report.numbers import TraitAlong
-
     tokens, sequence = of.traits.tokens, of.run.settings.sequence
     total, values = int(tokens.sum()), max(1, shown.count)
     columns = max(1, min(total, int(np.clip(total // (sequence.length * sequence.batch), *STRIP_COLUMNS))))
@@ -334,8 +330,6 @@ def _along(of: _Corpus, trait: str, names: Sequence[str], shown: Largest, others
 
 def _worst_batch(of: _Corpus, trait: str, batch: Mapping[str, Any]) -> WorstBatch:
     """batch: the deviation of batches of the sequences at every position (`WindowDeviation`)."""
-    from dagster_divorder.view.report.numbers import WorstBatch
-
     total = int(of.packed.length.sum())
     epoch, start = divmod(batch["worst_start"], total)
     # It may run on into the next epoch.
@@ -364,8 +358,6 @@ def _worst_batch(of: _Corpus, trait: str, batch: Mapping[str, Any]) -> WorstBatc
 
 def _worst_sequences(of: _Corpus) -> list[WorstSequence]:
     """The sequences whose clusters differ most from the corpus's; none where there is no token."""
-    from dagster_divorder.view.report.numbers import WorstSequence
-
     if not len(of.packed):
         return []
     labels, clusters = of.traits.codes["cluster"], of.traits.sizes()["cluster"]
@@ -405,9 +397,6 @@ def _by_document(documents: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray,
 
 def _largest(of: _Corpus, documents: np.ndarray, held: np.ndarray) -> list[ShownDocument]:
     """The documents that have the most tokens there, of equal ones the first."""
-    from dagster_divorder.view.report.numbers import ShownDocument
-    from dagster_divorder.view.words import READ
-
     chosen = np.argsort(-held, kind="stable")[:WORST_DOCUMENTS]
     view = load_view(of.run)
     texts = beginnings(of.run.store, view, view.document_row[documents[chosen]], READ).to_pylist()
@@ -428,8 +417,6 @@ def _largest(of: _Corpus, documents: np.ndarray, held: np.ndarray) -> list[Shown
 
 def _named(of: _Corpus, trait: str, value: int) -> str:
     """A trait's value in words, to begin a sentence."""
-    from dagster_divorder.view.words import clip, number
-
     if trait == "cluster":
         return f"The cluster “{of.names[value]}”"
     if trait == "length":
@@ -445,7 +432,6 @@ def _named(of: _Corpus, trait: str, value: int) -> str:
 
 
 def _agreement(run: Run, receipt: Receipt) -> Agreement:
-    from dagster_divorder.view.report.numbers import Agreement
 
     store, fit = run.store, receipt.files["fit"]
     return Agreement(
@@ -458,7 +444,6 @@ def _agreement(run: Run, receipt: Receipt) -> Agreement:
 
 
 def _map(of: _Corpus, coloured: Largest, places: str, documents: int) -> MapPoints:
-    from dagster_divorder.view.report.numbers import MapPoints
 
     shown = load_map(of.run.store, places)
     row = np.full(len(of.names), len(coloured.values), np.int64)

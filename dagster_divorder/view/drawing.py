@@ -106,6 +106,7 @@ def picture(width: int, height: int, draw: Callable[[Figure], None], *, few_colo
 
     few_colours: at most SHADES of them, a third of the bytes of a picture of many points.
     """
+    import PIL.Image
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -114,8 +115,13 @@ def picture(width: int, height: int, draw: Callable[[Figure], None], *, few_colo
         draw(figure)
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
-        pixels = np.asarray(canvas.buffer_rgba())[..., :3]
-    return png(_in_few_colours(pixels) if few_colours else _image(pixels))
+        image = PIL.Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
+    if few_colours:
+        image = image.quantize(SHADES, method=PIL.Image.Quantize.FASTOCTREE, dither=PIL.Image.Dither.NONE)
+        palette = np.array(image.getpalette()).reshape(-1, 3)
+        palette[palette.min(axis=1) > NEARLY_WHITE] = 255
+        image.putpalette(palette.ravel().tolist())
+    return png(image)
 
 
 def svg(name: str, width: int, height: int, draw: Callable[[Figure], None]) -> Markup:
@@ -233,19 +239,3 @@ def _oklab_to_srgb(lab: NDArray[np.float64]) -> NDArray[np.float64]:
     )
     linear = np.clip((lab @ to_lms.T) ** 3 @ to_rgb.T, 0.0, 1.0)
     return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
-
-
-def _image(pixels: NDArray[np.uint8]) -> Image:
-    import PIL.Image
-
-    return PIL.Image.fromarray(pixels)
-
-
-def _in_few_colours(pixels: NDArray[np.uint8]) -> Image:
-    import PIL.Image
-
-    few = _image(pixels).quantize(SHADES, method=PIL.Image.Quantize.FASTOCTREE, dither=PIL.Image.Dither.NONE)
-    palette = np.array(few.getpalette()).reshape(-1, 3)
-    palette[palette.min(axis=1) > NEARLY_WHITE] = 255
-    few.putpalette(palette.ravel().tolist())
-    return few
