@@ -74,8 +74,8 @@ CODE_VERSIONS = {
     "sequence_order": 2,
     "diversity_metrics": 3,
     "strategy_comparison": 2,
-    "ordering_report": 2,
-    "ordering_animation": 1,
+    "ordering_report": 3,
+    "ordering_animation": 2,
     "curated_output": 3,
 }
 
