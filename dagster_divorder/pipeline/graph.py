@@ -45,7 +45,7 @@ class Graph(Mapping[str, Stage]):
         return tuple(name for name in self._closure(settings, [stage], without=asset) if name not in asset)
 
     def asset_upstream(self, settings: Settings) -> dict[str, tuple[str, ...]]:
-        """The assets that an asset reads, itself or by its parts.
+        """The assets that an asset reads or comes after, itself or by its parts.
 
         One is left out where another of them tells of it: is made from it, and is not the same when it has changed.
         A fit that it reads itself is never left out, since only a part of it may matter to the others.
@@ -55,8 +55,8 @@ class Graph(Mapping[str, Stage]):
             name: dict.fromkeys(
                 read
                 for part in self.step(settings, name)
-                for read in upstream[part]
-                if self[read].asset and read != name
+                for read in (*upstream[part], *self[part].after)
+                if read in upstream and self[read].asset and read != name
             )
             for name in upstream
             if self[name].asset
@@ -68,7 +68,7 @@ class Graph(Mapping[str, Stage]):
             name: tuple(
                 read
                 for read in reads
-                if (read in upstream[name] and isinstance(self[read], PinnedFit))
+                if (read in (*upstream[name], *self[name].after) and isinstance(self[read], PinnedFit))
                 or not any(read in told[other] for other in reads)
             )
             for name, reads in direct.items()

@@ -22,6 +22,7 @@ from dagster_divorder.stages.greedy_order import GREEDY_ORDER
 from dagster_divorder.stages.k_calibration import K_CALIBRATION
 from dagster_divorder.stages.map_fit import MAP_FIT
 from dagster_divorder.stages.ordering_animation import ORDERING_ANIMATION
+from dagster_divorder.stages.ordering_report import ORDERING_REPORT
 from dagster_divorder.stages.packed_sequences import PACKED_SEQUENCES
 from dagster_divorder.stages.raw_docs import RAW_DOCS
 from dagster_divorder.stages.sequence_order import SEQUENCE_ORDER
@@ -62,5 +63,6 @@ GRAPH = Graph(
         CURATED_OUTPUT,
         STRATEGY_COMPARISON,
         ORDERING_ANIMATION,
+        ORDERING_REPORT,
     )
 )

@@ -96,7 +96,7 @@ def _places(run: Run) -> ClusterMap | None:
 def _picture(
     shown: ClusterMap | None, missing: str | None, names: Sequence[str], sizes: Sequence[int]
 ) -> bytes:
-    from dagster_divorder.view.cluster_map import cluster_map
+    from dagster_divorder.view.pictures import cluster_map
 
     documents = sum(sizes)
     title = f"{documents:,} documents in {len(names):,} clusters"
