@@ -25,8 +25,8 @@ from dagster_divorder import run_all
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError, SettingsError
-from dagster_divorder.stages import GRAPH
 from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.stages import GRAPH
 from tests.conftest import topic_records, write_jsonl
 
 EXAMPLES = int(os.environ.get("DIVORDER_TOTALITY_EXAMPLES", "25"))
@@ -200,7 +200,7 @@ workers = 1
 
 
 def run(
-    config: Path, environ: dict[str, str], stages_of: Callable[[Settings], tuple[str, ...]] = needed
+    config: Path, environ: dict[str, str], stages_of: Callable[[Settings], tuple[str, ...]] = GRAPH.needed
 ) -> str:
     """Run to the end, or to a sentence, which is returned."""
 
@@ -230,8 +230,8 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
             assert name.split(".")[0] in str(error), change
         else:
             accepted += 1
-            # What a run begins with: every stage's share of them is hashed.
-            assert all(chosen.recipe(stage) for stage in CODE_VERSIONS)
+            # What a run goes by: what of them decides each stage's result is hashed.
+            assert all(stage.fingerprint(chosen) for stage in GRAPH.values())
     # The bootstrap model of these settings has no revisions.
     assert accepted or name.endswith(".revision")
 
@@ -291,6 +291,6 @@ def test_the_evidence_of_extreme_settings(extreme: dict[str, Any], config: Path)
     )
     for stage in evidence:
         assert (
-            run(config, environment(*extreme.items()), lambda chosen, stage=stage: needed(chosen, stage))
+            run(config, environment(*extreme.items()), lambda chosen, stage=stage: GRAPH.needed(chosen, stage))
             == ""
         )
