@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.cluster import ClusterFit, assign
-from dagster_divorder.core.silhouette import ClusterSums, Scores, Silhouette
+from dagster_divorder.core.silhouette import ClusterSums, Silhouette
 
 CLOSE = 0.05
 NEAR_ZERO = 0.02
@@ -66,14 +66,13 @@ def measure(
             row[places] = found
             of.add(sampled, _rows(found, chosen))
             advance(len(some))
-    scores = [Scores(of) for of in sums]
     for places, some in batches():
         chosen = places < sample
         sampled = _rows(some, chosen)
-        for row, of_fit in zip(labels, scores, strict=True):
-            of_fit.add(sampled, row[places[chosen]])
+        for row, of in zip(labels, sums, strict=True):
+            of.score(sampled, row[places[chosen]])
             advance(len(some))
-    return [Clustered(row, of_fit.result()) for row, of_fit in zip(labels, scores, strict=True)]
+    return [Clustered(row, of.result()) for row, of in zip(labels, sums, strict=True)]
 
 
 def possible(values: Sequence[int], vectors: int) -> tuple[int, ...]:
