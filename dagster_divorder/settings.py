@@ -68,7 +68,7 @@ CODE_VERSIONS = {
     "ari_comparison": 2,
     "k_calibration": 3,
     "clusters": 4,
-    "cluster_map": 2,
+    "cluster_map": 3,
     "greedy_order": 3,
     "packed_sequences": 2,
     "sequence_order": 2,

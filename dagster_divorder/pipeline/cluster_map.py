@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from dagster_divorder.core.cluster_map import MapFit, fit, place, why_no_map
 from dagster_divorder.core.pca import Pca
-from dagster_divorder.engine.local import count_workers
 from dagster_divorder.pipeline.cluster_names import load_names
 from dagster_divorder.pipeline.clusters import cluster_files
 from dagster_divorder.pipeline.raw_docs import load_view
@@ -150,8 +149,7 @@ def _chart(
         # `explained` is for people, and not kept.
         projection = Pca(mean=arrays["mean"], axes=arrays["axes"], explained=0.0)
         fitted = MapFit(pca=projection, points=arrays["points"], xy=arrays["xy"])
-        threads = count_workers(run.settings.engine.workers)
-        xy[new] = place(space.rows(view, rows[new]), fitted, threads=threads)
+        xy[new] = place(space.rows(view, rows[new]), fitted)
     labels = cluster_files(run).column(view.documents, "labels")[rows]
     placed = new | (at >= len(arrays["ids"]))
     return ClusterMap(ids[rows], xy, labels, placed.astype(np.uint8)), int(new.sum())
