@@ -68,28 +68,23 @@ def run(run: Run) -> Receipt:
             "read": "no: it has not changed",
         }
         return replace(last, report={**last.report, **again})
-    candidates = _candidates(run, view, file, last)
     with Spool(file, run.store.root) as spool:
-        found = _scan(run, view, file, candidates[0] if candidates else _nothing_known(view), spool)
-        fit, key, reason = _known_as(run, view, file, found, candidates)
-        files = StageFiles(run.store, STAGE, key)
-        present, start = files.present(), offsets(view.documents)
+        found, fit, key = _read(run, view, file, last, spool)
+        files, start = StageFiles(run.store, STAGE, key), offsets(view.documents)
         rows_of = {
-            fragment.name: slice(start[at], start[at + 1])
-            for at, fragment in enumerate(view.documents)
-            if fragment.name not in present
+            fragment.name: slice(start[at], start[at + 1]) for at, fragment in enumerate(view.documents)
         }
-        wanted = np.concatenate([found.row[:0], *(found.row[rows] for rows in rows_of.values())])
-        spool.ready(np.unique(wanted[wanted >= 0]))
 
-        def read(fragment: Fragment) -> dict[str, np.ndarray]:
-            rows = rows_of[fragment.name]
-            return {
-                "vectors": _vectors(file, spool, found.row[rows], found.source[rows]),
-                "source": found.source[rows],
-            }
+        def vectors_of(fragment: Fragment) -> dict[str, np.ndarray]:
+            row, source = found.row[rows_of[fragment.name]], found.source[rows_of[fragment.name]]
+            taken = spool.take(row[row >= 0])
+            if not np.array_equal(row_hashes(taken), source[row >= 0]):
+                raise InputError(f"{path} changed while it was read; run again")
+            vectors = np.zeros((len(row), file.dims), np.float32)
+            vectors[row >= 0] = unit_rows(taken)
+            return {"vectors": vectors, "source": source}
 
-        delta = fill(run, files, view, read, "storing vectors")
+        delta = fill(run, files, view, vectors_of, "storing vectors")
     used = view.used_documents()
     zero = row_hashes(np.zeros((1, file.dims), file.dtype))
     return Receipt(
@@ -106,7 +101,7 @@ def run(run: Run) -> Receipt:
             "dtype": str(file.dtype),
             "keyed_by": file.keyed_by,
             "rows": file.rows,
-            "read": reason,
+            "read": found.reason,
             "rows_of_no_document": found.unmatched,
             "copies_with_other_vectors": found.disagreeing,
             "zero_vectors": int((found.source[used] == zero).sum()),
@@ -157,69 +152,107 @@ class _Found:
 
     By document row: `row` int64, the row of the file, -1 where it has none; `source` uint64, that row's hash, 0 where
     it has none. `unmatched`: rows of no document; `disagreeing`: records whose vector is not that of the first record
-    of the same text.
+    of the same text. `reason`: why it was read into the stage key that it has.
     """
 
     row: np.ndarray
     source: np.ndarray
     unmatched: int
     disagreeing: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Stored:
     """What is stored under a stage key, by document row: `there` bool, whether its fragment is, and `source` uint64, 0
     where it is not. `fit` pins the key, None where that is another path's."""
 
     key: str
     dims: int
+    fit: Fit | None
     there: np.ndarray
     source: np.ndarray
-    fit: Fit | None = None
 
 
-def _nothing_known(view: View) -> _Known:
-    return _Known("", 0, np.zeros(view.document_rows, bool), np.zeros(view.document_rows, np.uint64))
+def _stored(run: Run, view: View, key: str, dims: int, fit: Fit | None = None) -> _Stored:
+    there, source = np.zeros(view.document_rows, bool), np.zeros(view.document_rows, np.uint64)
+    if key:
+        files, start = StageFiles(run.store, STAGE, key), offsets(view.documents)
+        present = files.present()
+        for at, fragment in enumerate(view.documents):
+            if fragment.name in present:
+                there[start[at] : start[at + 1]] = True
+                source[start[at] : start[at + 1]] = files.column([fragment], "source")
+    return _Stored(key, dims, fit, there, source)
 
 
-def _stored(run: Run, view: View, key: str, dims: int, fit: Fit | None = None) -> _Known:
-    known = replace(_nothing_known(view), key=key, dims=dims, fit=fit)
-    files, start = StageFiles(run.store, STAGE, key), offsets(view.documents)
-    present = files.present()
-    for at, fragment in enumerate(view.documents):
-        if fragment.name in present:
-            rows = slice(start[at], start[at + 1])
-            known.there[rows] = True
-            known.source[rows] = files.column([fragment], "source")
-    return known
+def _read(
+    run: Run, view: View, file: VectorFile, last: Receipt | None, spool: Spool
+) -> tuple[_Found, Fit, str]:
+    """What the file holds, and the fit that pins its stage key.
+
+    The pinned key, or that of the last run, which may have read a file of another name, if no document that is stored
+    under it has another vector now; else a new one, and the file is read again, as all of it has to be stored.
+    """
+    recipe = run.settings.recipe(STAGE)
+    current = pinned(run.store, STAGE, recipe)
+    candidates: list[tuple[str, int, Fit | None]] = []
+    if current:
+        info = _info(run, current)
+        candidates.append((info["key"], info["dims"], current))
+    same_code = last is not None and last.recipe.partition("-")[0] == recipe.partition("-")[0]
+    if last and same_code and last.key not in [key for key, _, _ in candidates]:
+        candidates.append((last.key, last.report["dim"], None))
+    why = ""
+    for key, dims, fit in candidates:
+        if dims != file.dims:
+            why = why or f"the vectors have {file.dims} dims now, not {dims}"
+            continue
+        stored = _stored(run, view, key, dims, fit)
+        found = _scan(run, view, file, stored, spool)
+        there = stored.there & view.used_documents()
+        other = int((there & (stored.source != found.source)).sum())
+        if fit and not other:
+            return replace(found, reason=f"no: pinned ({fit.reason})"), fit, key
+        if there.any() and not other:
+            why = "the vectors of the last run"
+            return replace(found, reason=why), _pin(run, key, file.dims, why), key
+        if fit:
+            why = f"{other:,} of {int(there.sum()):,} known documents have another vector now"
+    why = why or "first run with these vectors"
+    found = _scan(run, view, file, _stored(run, view, "", file.dims), spool)
+    content = xxhash.xxh3_128_hexdigest(found.source[view.document_row])
+    key = content_hash(STAGE, CODE_VERSIONS[STAGE], file.dims, content)
+    return replace(found, reason=why), _pin(run, key, file.dims, why), key
 
 
-def _scan(run: Run, view: View, file: VectorFile, known: _Known, spool: Spool) -> _Found:
-    """Read the file once, check what of it is not known, and keep what may have to be stored.
+def _scan(run: Run, view: View, file: VectorFile, stored: _Stored, spool: Spool) -> _Found:
+    """Read the file once, check what of it is not stored, and keep in the spool what has to be.
 
     Raises:
         InputError: NaN or infinity, an id that comes again with another vector, documents without one.
     """
-    locate = _locator(run, view, file)
+    first_record = _first_of(view.document_row, view.document_rows)
+    record_of = _records(run, view, file, first_record)
     row = np.full(view.document_rows, -1, np.int64)
     source = np.zeros(view.document_rows, np.uint64)
     copies: list[tuple[np.ndarray, np.ndarray]] = []
     unmatched = 0
+    spool.clear()
     with run.progress("reading vectors", file.rows, "rows") as advance:
         for block in file.blocks():
             hashes = row_hashes(block.vectors)
-            document, leads = locate(block.keys, block.first)
+            record = record_of(block)
+            document = np.where(record < 0, -1, view.document_row[record])
+            leads = (document >= 0) & (first_record[document] == record)
             unmatched += int((document < 0).sum())
-            unknown = np.flatnonzero((document >= 0) & (known.source[document] != hashes))
-            if len(unknown):
-                _check_finite(file, block, unknown)
+            _check_finite(file, block, np.flatnonzero((document >= 0) & (stored.source[document] != hashes)))
             at = np.flatnonzero(leads)
             of = document[at]
-            new = row[of] < 0
-            to_store = at[~known.there[of]]
-            if len(to_store):
-                spool.keep(block.first + to_store, block.vectors[to_store])
+            to_store = at[~stored.there[of]]
+            spool.keep(block.first + to_store, block.vectors[to_store])
             # Of several values for one place the last stays, so this leaves the first.
+            new = row[of] < 0
             row[of[new][::-1]] = (block.first + at[new])[::-1]
             source[of[new][::-1]] = hashes[at[new]][::-1]
             for again in np.flatnonzero(source[of] != hashes[at])[:1]:
@@ -227,9 +260,8 @@ def _scan(run: Run, view: View, file: VectorFile, known: _Known, spool: Spool) -
                     f"{file.path}: rows {row[of[again]]} and {block.first + at[again]} have the same {file.keyed_by} "
                     "and different vectors; expected one vector for each: leave out one of the rows"
                 )
-            other = np.flatnonzero(~leads & (document >= 0))
-            if len(other):
-                copies.append((document[other], hashes[other]))
+            other = ~leads & (document >= 0)
+            copies.append((document[other], hashes[other]))
             advance(len(hashes))
     lacking = view.used_documents() & (row < 0)
     if lacking.any():
@@ -255,64 +287,42 @@ def _check_finite(file: VectorFile, block: Block, rows: np.ndarray) -> None:
         )
 
 
-Locate = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+def _first_of(codes: np.ndarray, size: int) -> np.ndarray:
+    """Where each code in [0, size) comes first, int64 (size + 1,); -1 for those that do not, and for the code -1."""
+    first = np.full(size + 1, -1, np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    return first
 
 
-def _locator(run: Run, view: View, file: VectorFile) -> Locate:
-    """A function of the keys of a block and its first row: document row of each, int64 (n,), -1 where the input holds
-    no such document; and whether it leads, bool (n,), being the first record of its document."""
-    first_record = np.full(view.document_rows, -1, np.int64)
-    first_record[view.document_row[::-1]] = np.arange(len(view) - 1, -1, -1)
+def _records(
+    run: Run, view: View, file: VectorFile, first_record: np.ndarray
+) -> Callable[[Block], np.ndarray]:
+    """A function of a block: input positions int64 (n,) of the records that its rows belong to, -1 where there is none.
 
-    def of_records(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        document = np.where(records < 0, -1, view.document_row[records])
-        return document, (records >= 0) & (first_record[document] == records)
-
+    Of a document that is named by `doc_id` it is the first record.
+    """
     if file.keyed_by == "row":
 
-        def by_row(keys: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
-            for at in np.flatnonzero((keys < 0) | (keys >= len(view)))[:1]:
+        def by_row(block: Block) -> np.ndarray:
+            for at in np.flatnonzero((block.keys < 0) | (block.keys >= len(view)))[:1]:
                 raise InputError(
-                    f"{file.path}: 'row' is {keys[at]} in row {first + at}; expected the number of a record, 0 to "
-                    f"{len(view) - 1:,}: number the records in input order from 0"
+                    f"{file.path}: 'row' is {block.keys[at]} in row {block.first + at}; expected the number of a "
+                    f"record, 0 to {len(view) - 1:,}: number the records in input order from 0"
                 )
-            return of_records(keys)
+            return block.keys
 
         return by_row
 
     index = IdIndex()
     if file.keyed_by == "doc_id":
         index.add(document_index(run.store, view)[0])
-        used = view.used_documents()
-
-        def by_document(keys: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
-            document = index.find(keys)
-            leads = (document >= 0) & used[document]
-            return np.where(leads, document, -1), leads
-
-        return by_document
-
-    present = run.store.sealed(f"{records_folder(run.receipt('raw_docs').key)}/index")
-    index.add(np.concatenate([unpack(run.store.unseal(present[part.name]))["id"] for part in view.records]))
-    record_at = np.full(index.size, -1, np.int64)
-    record_at[view.record_row[::-1]] = np.arange(len(view) - 1, -1, -1)
-
-    def by_record(keys: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
-        stored = index.find(keys)
-        return of_records(np.where(stored < 0, -1, record_at[stored]))
-
-    return by_record
-
-
-def _vectors(file: VectorFile, spool: Spool, rows: np.ndarray, source: np.ndarray) -> np.ndarray:
-    """Unit vectors float32 (n, D) of some rows of the file, zero for -1; `source` is their hashes."""
-    there = rows >= 0
-    taken = spool.take(rows[there])
-    if not np.array_equal(row_hashes(taken), source[there]):
-        raise InputError(f"{file.path} changed while it was read; run again")
-    vectors = np.zeros((len(rows), file.dims), np.float32)
-    vectors[there] = unit_rows(taken)
-    return vectors
+        position = first_record
+    else:
+        present = run.store.sealed(f"{records_folder(run.receipt('raw_docs').key)}/index")
+        parts = [unpack(run.store.unseal(present[part.name]))["id"] for part in view.records]
+        index.add(np.concatenate(parts))
+        position = _first_of(view.record_row, index.size)
+    return lambda block: position[index.find(block.keys)]
 
 
 def pinned_key(run: Run) -> str | None:
@@ -324,44 +334,6 @@ def pinned_key(run: Run) -> str | None:
 def _info(run: Run, fit: Fit) -> dict[str, Any]:
     info: dict[str, Any] = orjson.loads(read_fit(run.store, fit)[INFO])
     return info
-
-
-def _candidates(run: Run, view: View, file: VectorFile, last: Receipt | None) -> list[_Known]:
-    """What is stored under the pinned key, and under that of the last run, which may have read a file of another
-    name."""
-    recipe = run.settings.recipe(STAGE)
-    found = []
-    if fit := pinned(run.store, STAGE, recipe):
-        info = _info(run, fit)
-        found.append(_stored(run, view, info["key"], info["dims"], fit))
-    same_code = last is not None and last.recipe.partition("-")[0] == recipe.partition("-")[0]
-    if last and same_code and last.key not in [known.key for known in found]:
-        found.append(_stored(run, view, last.key, last.report["dim"]))
-    return found
-
-
-def _known_as(
-    run: Run, view: View, file: VectorFile, found: _Found, candidates: list[_Known]
-) -> tuple[Fit, str, str]:
-    """The fit, the stage key that it pins, and why it is that one: the pinned key or the last run's, if no document
-    that is stored under it has another vector now, else a new one."""
-    why = ""
-    for known in candidates:
-        there = known.there & view.used_documents()
-        other = int((there & (known.source != found.source)).sum())
-        if known.dims != file.dims:
-            why = why or f"the vectors have {file.dims} dims now, not {known.dims}"
-        elif known.fit and not other:
-            return known.fit, known.key, f"no: pinned ({known.fit.reason})"
-        elif there.any() and not other:
-            why = "the vectors of the last run"
-            return _pin(run, known.key, file.dims, why), known.key, why
-        elif known.fit:
-            why = f"{other:,} of {int(there.sum()):,} known documents have another vector now"
-    content = xxhash.xxh3_128_hexdigest(found.source[view.document_row])
-    key = content_hash(STAGE, CODE_VERSIONS[STAGE], file.dims, content)
-    why = why or "first run with these vectors"
-    return _pin(run, key, file.dims, why), key, why
 
 
 def _pin(run: Run, key: str, dims: int, reason: str) -> Fit:
