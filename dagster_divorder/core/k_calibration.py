@@ -9,7 +9,8 @@ share of it is no tolerance, and below 0 it would be a demand to be better.
 
 Cost: two passes over the vectors for all V values together, each O(N D sum of K) at the speed of a matrix product; 2 V
 bytes a vector for the labels.
-Source: Rousseeuw 1987 (choosing k by the silhouette); the first seed's `--calibrate-k` (within 5 % of the peak).
+Sources: Rousseeuw 1987 (choosing k by the silhouette); Diversity-Ordered Training (`--calibrate-k`, within 5 % of the
+peak).
 Known weakness: k-means from another seed gives another silhouette, by as much as CLOSE of it (docs/decisions). What is
 measured is the clustering that the same sample and seed give again, not k as such. Clusters of a handful of vectors
 have high silhouettes again, near copies that stand apart: leave such values out.
