@@ -5,7 +5,8 @@ Letters: n documents, W words, K clusters.
 Half of the documents are counted: p(w), and p(w | c) in each cluster, smoothed towards p(w) by as many words as save
 most. The other half is held out: log2 p(w | c) / p(w) are the bits that knowing the cluster c saves on a word w, taken
 as a mean over the distinct words of every document; then the halves change places. What a clustering has learnt of
-single documents, of noise, or of anything that has little to do with what they say (their length, their layout) saves little.
+single documents, of noise, or of anything that has little to do with what they say (their length, their layout) saves
+little.
 
 Guarantee: 0 or more; the same documents in the same order give the same bits.
 Cost: O(words of all documents), some ten passes.

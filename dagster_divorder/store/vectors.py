@@ -23,6 +23,7 @@ import xxhash
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.ids import words
 from dagster_divorder.store.local import explain_os_error
+from dagster_divorder.store.rows import is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -318,9 +319,10 @@ def _open_parquet(path: Path, nan_as_zero: bool) -> ParquetVectors:
         )
     keyed_by = keys[0]
     kind = schema.field(keyed_by).type
+    text = kind.value_type if pa.types.is_dictionary(kind) else kind
     if keyed_by == "row" and not pa.types.is_integer(kind):
         raise InputError(f"{path}: the column 'row' is of type {kind}; expected whole numbers")
-    if keyed_by != "row" and not _is_text(kind):
+    if keyed_by != "row" and not is_text(text):
         raise InputError(
             f"{path}: the column {keyed_by!r} is of type {kind}; expected strings of 32 hexadecimal digits"
         )
@@ -354,13 +356,6 @@ def _is_vector(kind: pa.DataType) -> bool:
 
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     return any(is_kind(kind) for is_kind in lists) and pa.types.is_floating(kind.value_type)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def _first(flags: pa.BooleanArray) -> int:
