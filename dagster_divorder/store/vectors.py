@@ -158,7 +158,7 @@ class ParquetVectors(VectorFile):
                 f"{self.dims}; expected one length for all: embed all documents with the same model"
             )
         values = column.flatten()
-        if (at := _first(values.is_null())) >= 0:
+        if values.null_count and (at := _first(values.is_null())) >= 0:
             raise InputError(
                 f"{self.path}: the vector of row {first + at // self.dims} holds a null; expected {self.dims} numbers: "
                 "embed that document again"
