@@ -36,7 +36,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models.batches import batch_end, cut_windows
 from dagster_divorder.models.deep import Model, load
 from dagster_divorder.models.embed import Embedder, make_embedder
-from dagster_divorder.models.reading import Reading, quiet
+from dagster_divorder.models.spec import EmbeddingSpec, quiet
 from dagster_divorder.pipeline import deep_embeddings, run_all
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run
@@ -78,7 +78,7 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
     embed = deep_embeddings._prepare(run, model, deep_embeddings.token_files(run))
     (fragment,) = load_view(run).documents
     ids, lengths = embed._tokens(fragment)
-    loaded = load(embed.directory, embed.reading)
+    loaded = load(embed.directory, embed.spec)
     embedder = make_embedder(loaded, chunk=False, threads=embed.threads)
     with quiet():
         plain = AutoModel.from_pretrained(embed.directory, dtype=loaded.module.dtype).eval().to(loaded.device)
@@ -108,8 +108,8 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
         "documents": len(texts),
         "padding": 1 - work.tokens / work.positions,
         "batches": work.batches,
-        "reading": embed.reading,
-        "flops": flops(loaded, lengths, embed.reading),
+        "spec": embed.spec,
+        "flops": flops(loaded, lengths, embed.spec),
         "ceiling": ceiling() if loaded.device.type == "cuda" else None,
     }
 
@@ -118,19 +118,19 @@ def padded(
     ids: np.ndarray, lengths: np.ndarray, embedder: Embedder
 ) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], int]:
     """The batches that the stage makes, on the device, and the real tokens in them."""
-    reading, made, seen = embedder.model.reading, [], 0
-    windows = cut_windows(lengths, reading.room, chunk=False)
+    spec, made, seen = embedder.model.spec, [], 0
+    windows = cut_windows(lengths, spec.room, chunk=False)
     starts = np.cumsum(lengths) - lengths
     order = np.argsort(-windows.length, kind="stable")
-    sizes = windows.length[order] + reading.window - reading.room
+    sizes = windows.length[order] + spec.window - spec.room
     begin = 0
     while begin < len(order):
         end = batch_end(sizes, begin, embedder.budget.positions, embedder.budget.square)
-        rows = np.full((end - begin, sizes[begin]), reading.pad, dtype=np.int64)
+        rows = np.full((end - begin, sizes[begin]), spec.pad, dtype=np.int64)
         for row, window in enumerate(order[begin:end].tolist()):
             start = starts[windows.document[window]]
             own = ids[start : start + windows.length[window]]
-            rows[row, : sizes[begin + row]] = [*reading.prefix, *own, *reading.suffix]
+            rows[row, : sizes[begin + row]] = [*spec.prefix, *own, *spec.suffix]
         mask = np.arange(sizes[begin]) < sizes[begin:end, None]
         seen += int(sizes[begin:end].sum())
         device = embedder.model.device
@@ -157,7 +157,7 @@ def seeds_way(model: torch.nn.Module, texts: list[str], embed: deep_embeddings._
         tokenizer = AutoTokenizer.from_pretrained(embed.directory)
         vectors = []
         for text in texts:
-            encoded = tokenizer(text, truncation=True, max_length=embed.reading.window, return_tensors="pt")
+            encoded = tokenizer(text, truncation=True, max_length=embed.spec.window, return_tensors="pt")
             with torch.inference_mode():
                 hidden = model(
                     input_ids=encoded["input_ids"].to(model.device),
@@ -175,14 +175,14 @@ def on_one_thread(way: Callable[[], object]) -> None:
     torch.set_num_threads(before)
 
 
-def flops(model: Model, lengths: np.ndarray, reading: Reading) -> float:
+def flops(model: Model, lengths: np.ndarray, spec: EmbeddingSpec) -> float:
     """Of all windows: two a weight outside the tables a token, and attention's products."""
     config = model.module.config.get_text_config()
     tables = {
         id(module.weight) for module in model.module.modules() if isinstance(module, torch.nn.Embedding)
     }
     weights = sum(each.numel() for each in model.module.parameters() if id(each) not in tables)
-    sizes = np.minimum(lengths + reading.window - reading.room, reading.window).astype(np.float64)
+    sizes = np.minimum(lengths + spec.window - spec.room, spec.window).astype(np.float64)
     return float((2 * weights * sizes + 4 * config.hidden_size * config.num_hidden_layers * sizes**2).sum())
 
 
@@ -209,11 +209,11 @@ def timed(way: Callable[[], object], device: str) -> tuple[float, float]:
 
 
 def report(found: dict[str, Any]) -> None:
-    best, reading = found["best"], found["reading"]
+    best, spec = found["best"], found["spec"]
     limit = min(seconds for name, (seconds, _) in best.items() if name.startswith("bare"))
     print(
         f"\n{found['documents']:,} documents, {found['tokens']:,} tokens in {found['batches']:,} batches, "
-        f"{found['padding']:.2%} padding; {reading.device}, {reading.dtype}, windows of {reading.window}; "
+        f"{found['padding']:.2%} padding; {spec.device}, {spec.dtype}, windows of {spec.window}; "
         f"load {os.getloadavg()[0]:.1f}\n"
     )
     print(f"{'':21}{'s':>8}{'processor, s':>14}{'tokens/s':>10}{'of the limit':>14}{'GFLOP/s':>9}")

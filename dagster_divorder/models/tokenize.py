@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import TOKENIZER, read_object
 from dagster_divorder.models.conformance import conformance_texts
-from dagster_divorder.models.memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

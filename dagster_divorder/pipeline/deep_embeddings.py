@@ -21,10 +21,10 @@ import numpy as np
 from dagster_divorder.engine.local import count_workers, worker_number
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.models.batches import release
 from dagster_divorder.models.checkpoint import tokenizer_fingerprint
 from dagster_divorder.models.embed import CUT, NOT_FINITE, Embedder, Work, make_embedder
-from dagster_divorder.models.memory import release
-from dagster_divorder.models.reading import Reading, left_out, read, said_lengths
+from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, modules_after_pooling, read_spec
 from dagster_divorder.models.tensor_parallel import Group, processes_here
 from dagster_divorder.models.tokenize import SAMPLE_BYTES, load_encoder
 from dagster_divorder.pipeline.base_model import load_base_model
@@ -96,7 +96,7 @@ def known_key(run: Run, base_model: str) -> str | None:
 
 def source_of(run: Run, model: DeepModel, tokens_key: str) -> str:
     """Names what vectors are made from and how, but for the device: what a run that computes nothing can tell."""
-    said = said_lengths(model.directory)
+    said = declared_lengths(model.directory)
     return content_hash(run.settings.recipe(STAGE), model.fingerprint, said, tokens_key)
 
 
@@ -112,14 +112,14 @@ def _nothing(fragment: Fragment) -> dict[str, np.ndarray]:
 def _prepare(run: Run, model: DeepModel, tokens: StageFiles) -> _Embed:
     """How this machine computes vectors under these settings."""
     deep, base = run.settings.deep, load_base_model(run)
-    reading = read(
+    spec = read_spec(
         model.directory,
         pooling=deep.pooling,
         max_tokens=deep.max_tokens,
         device=deep.device,
         dtype=deep.dtype,
     )
-    if layers := left_out(model.directory):
+    if layers := modules_after_pooling(model.directory):
         run.progress.note(
             f"{model.directory} has layers after pooling ({', '.join(layers)}), which are not applied: vectors are its "
             "pooled hidden states"
@@ -127,7 +127,7 @@ def _prepare(run: Run, model: DeepModel, tokens: StageFiles) -> _Embed:
     embed = _Embed(
         store=run.store,
         directory=str(model.directory),
-        reading=reading,
+        spec=spec,
         chunk=deep.long_documents == "chunk",
         half=deep.stored == "float16",
         tokens_key=tokens.key,
@@ -164,7 +164,7 @@ def _embed(run: Run, embed: _Embed, files: StageFiles, view: View) -> tuple[Delt
             threads = max(1, embed.threads // workers)
             delta = fill(run, files, view, compute, "embedding", workers=workers, threads=threads, keep=keep)
         finally:
-            _free(embed.reading.device)
+            _free(embed.spec.device)
     if total.out_of_memory:
         run.progress.note(f"memory ran out {total.out_of_memory} times; batches were made smaller")
     beside = min(workers, fragments)
@@ -183,7 +183,7 @@ def _unpack(work: np.ndarray) -> Work:
 
 def _workers(embed: _Embed) -> int:
     """Processes: one a GPU, or one a group of GPUs that share a model; one on a CPU, which runs all its cores."""
-    if embed.reading.device != "cuda":
+    if embed.spec.device != "cuda":
         return 1
     import torch
 
@@ -205,7 +205,7 @@ class _Embed:
 
     store: LocalStore
     directory: str
-    reading: Reading
+    spec: EmbeddingSpec
     chunk: bool
     half: bool
     tokens_key: str
@@ -219,24 +219,24 @@ class _Embed:
     def key(self, fingerprint: str) -> str:
         """Stage key of deep_embeddings."""
         tokens = [self.tokens_key] if self.engine is None else [self.tokenizer, self.engine]
-        reading = list(astuple(self.reading))
-        return content_hash(CODE_VERSIONS[STAGE], fingerprint, tokens, reading, self.chunk, self.half)
+        spec = list(astuple(self.spec))
+        return content_hash(CODE_VERSIONS[STAGE], fingerprint, tokens, spec, self.chunk, self.half)
 
     def how(self) -> dict[str, Any]:
         """What people want to know of it, as in HOW."""
-        reading = self.reading
+        spec = self.spec
         return {
-            "pooling": reading.pooling,
-            "max_tokens": reading.window,
-            "own_tokens": reading.window - reading.room,
-            "device": reading.device,
-            "dtype": reading.dtype,
+            "pooling": spec.pooling,
+            "max_tokens": spec.window,
+            "own_tokens": spec.window - spec.room,
+            "device": spec.device,
+            "dtype": spec.dtype,
         }
 
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
         if self.processes == processes_here():
             return self.compute(fragment)
-        group = _group(self.processes, self.reading.device, self.store)
+        group = _group(self.processes, self.spec.device)
         before = group.restarts
         arrays = group(lambda limit: replace(self, limit=limit), fragment)
         work = _unpack(arrays[WORK])
@@ -247,7 +247,7 @@ class _Embed:
         """In this process; `advance` hears of tokens."""
         embedder = _embedder(
             self.directory,
-            self.reading,
+            self.spec,
             self.chunk,
             self.vocabulary,
             self.processes,
@@ -272,7 +272,7 @@ class _Embed:
         if self.engine is not None or not missing:
             return None
         lengths = StageFiles(self.store, "token_counts", self.tokens_key).column(missing, "lengths")
-        return int((lengths if self.chunk else np.minimum(lengths, self.reading.room)).sum())
+        return int((lengths if self.chunk else np.minimum(lengths, self.spec.room)).sum())
 
     def _tokens(self, fragment: Fragment) -> tuple[np.ndarray, np.ndarray]:
         """Ids of a fragment's documents in the model's own tokens, end to end, and their lengths, int64 (rows,)."""
@@ -286,7 +286,7 @@ class _Embed:
 @functools.lru_cache(maxsize=1)
 def _embedder(
     directory: str,
-    reading: Reading,
+    spec: EmbeddingSpec,
     chunk: bool,
     vocabulary: int,
     processes: int,
@@ -296,18 +296,18 @@ def _embedder(
     """The model, loaded once a process."""
     from dagster_divorder.models.deep import load
 
-    if reading.device == "cuda" and processes == 1:
+    if spec.device == "cuda" and processes == 1:
         import torch
 
         torch.cuda.set_device(worker_number())
-    model = load(directory, reading, vocabulary=vocabulary, processes=processes)
+    model = load(directory, spec, vocabulary=vocabulary, processes=processes)
     return make_embedder(model, chunk=chunk, threads=max(1, threads // processes), limit=limit)
 
 
 _groups: dict[tuple[int, str], Group] = {}
 
 
-def _group(processes: int, device: str, store: LocalStore) -> Group:
+def _group(processes: int, device: str) -> Group:
     """The processes that share a model, started once by each worker, each group on GPUs of its own."""
     if (processes, device) not in _groups:
         gpus: list[str] = []
@@ -318,7 +318,7 @@ def _group(processes: int, device: str, store: LocalStore) -> Group:
             gpus = seen.split(",") if seen else [str(gpu) for gpu in range(torch.cuda.device_count())]
             first = processes * worker_number()
             gpus = gpus[first : first + processes]
-        _groups[processes, device] = Group(processes, device, store.scratch, gpus)
+        _groups[processes, device] = Group(processes, device, gpus)
     return _groups[processes, device]
 
 

@@ -37,7 +37,7 @@ Pooling = Literal["mean", "last", "cls"]
 
 NO_LIMIT = 8192
 """Tokens of a window of a model that knows no limit, such as one with relative positions or a state space."""
-ABSURD = 1 << 31
+UNLIMITED = 1 << 31
 """A tokenizer without a limit gives a number above this."""
 LAYERS = 4096
 """More are a mistake: the deepest models have some hundreds."""
@@ -55,7 +55,7 @@ POOLING_MODES: dict[str, Pooling] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class EmbeddingSpec:
     """How a model reads documents: all that decides its vectors beside weights and tokens.
 
     `window`: tokens that it sees at once, `prefix` and `suffix` among them, which stand around each window; `pad`: id
@@ -76,14 +76,14 @@ class Reading:
         return self.window - len(self.prefix) - len(self.suffix)
 
 
-def read(
+def read_spec(
     directory: Path | str,
     *,
     pooling: Literal["auto", "mean", "last", "cls"] = "auto",
     max_tokens: int = 0,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
-) -> Reading:
+) -> EmbeddingSpec:
     """What settings and a checkpoint's own files come to. `max_tokens` 0: the model's context; `dtype` auto: the
     checkpoint's own on a GPU, `cpu_dtype` on a CPU.
 
@@ -99,7 +99,7 @@ def read(
             f"deep.max_tokens is {max_tokens:,} and {directory} has {hard:,} positions; set it to {hard:,} at most "
             '(deep.long_documents = "chunk" reads longer documents in windows)'
         )
-    prefix, suffix = affixes(directory)
+    prefix, suffix = special_tokens_around(directory)
     window = max_tokens or usual
     if window <= len(prefix) + len(suffix):
         raise InputError(
@@ -108,7 +108,7 @@ def read(
         )
     found = find_device(device)
     pad = getattr(config.get_text_config(), "pad_token_id", None)
-    return Reading(
+    return EmbeddingSpec(
         pooling=find_pooling(directory) if pooling == "auto" else pooling,
         window=window,
         prefix=prefix,
@@ -167,7 +167,7 @@ def find_pooling(directory: Path) -> Pooling:
     return POOLING_MODES[modes[0]]
 
 
-def left_out(directory: Path | str) -> tuple[str, ...]:
+def modules_after_pooling(directory: Path | str) -> tuple[str, ...]:
     """Layers that sentence-transformers applies after pooling and that are not applied here, by their kinds."""
     path = Path(directory) / MODULES
     modules = read_json(path) if path.is_file() else []
@@ -177,7 +177,7 @@ def left_out(directory: Path | str) -> tuple[str, ...]:
     return tuple(kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize"))
 
 
-def affixes(directory: Path | str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def special_tokens_around(directory: Path | str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Ids that the checkpoint's own tokenizer puts before and after a text, such as [CLS] and [SEP]."""
     tokenizer = load_reference(Path(directory))
     for probe in ("a", "1", ".", "é", "中"):  # a tokenizer may know nothing of a script
@@ -194,18 +194,18 @@ def context(directory: Path, config: Any) -> tuple[int | None, int]:
         getattr(config.get_text_config(), name, None) for name in ("max_position_embeddings", "max_seq_len")
     ]
     limits += _position_tables(directory, config)
-    hard = min((limit for limit in limits if isinstance(limit, int) and 0 < limit < ABSURD), default=None)
-    return hard, min([*said_lengths(directory), *([] if hard is None else [hard])], default=NO_LIMIT)
+    hard = min((limit for limit in limits if isinstance(limit, int) and 0 < limit < UNLIMITED), default=None)
+    return hard, min([*declared_lengths(directory), *([] if hard is None else [hard])], default=NO_LIMIT)
 
 
-def said_lengths(directory: Path) -> list[int]:
+def declared_lengths(directory: Path) -> list[int]:
     """Tokens that a model takes, as its tokenizer's and sentence-transformers' files say, where they do so soberly."""
     said = [
         read_object(directory / name).get(key)
         for name, key in (("tokenizer_config.json", "model_max_length"), (SENTENCE, "max_seq_length"))
         if (directory / name).is_file()
     ]
-    return [int(limit) for limit in said if isinstance(limit, int | float) and 1 <= limit < ABSURD]
+    return [int(limit) for limit in said if isinstance(limit, int | float) and 1 <= limit < UNLIMITED]
 
 
 def _position_tables(directory: Path, config: Any) -> list[int]:
