@@ -26,9 +26,9 @@ from dagster_divorder.models.checkpoint import (
     MODULES,
     POOLING,
     SENTENCE,
-    header,
     read_json,
     read_object,
+    stored_dtypes,
     weight_files,
 )
 from dagster_divorder.models.tokenize import load_reference
@@ -268,7 +268,7 @@ def _own_dtype(directory: Path, config: Any) -> str:
     ).removeprefix("torch.")
     if said in DTYPES.values():
         return said
-    stored = {tensor.dtype for tensor in header(weight_files(directory)[0]).values()}
+    stored = stored_dtypes(weight_files(directory)[0])
     return next((DTYPES[kind] for kind in ("BF16", "F16", "F32") if kind in stored), "float32")
 
 

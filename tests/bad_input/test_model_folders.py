@@ -150,12 +150,12 @@ FAULTS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "offsets and shapes that disagree": (
         WEIGHTS,
         lambda c: put(c, ("embed_tokens.weight", "shape"), [600, 31]),
-        r"F32 of shape \[600, 31\] does not lie in the bytes",
+        "not a whole safetensors file: .*invalid shape, data type, or offset",
     ),
     "negative offsets": (
         WEIGHTS,
         lambda c: put(c, ("embed_tokens.weight", "data_offsets"), [-8, 0]),
-        "are not all whole numbers from 0 on",
+        "not a whole safetensors file: .*invalid JSON in header: invalid value: integer `-8`",
     ),
     "an index of missing shards": (
         INDEX,
