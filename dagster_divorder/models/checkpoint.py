@@ -10,13 +10,13 @@ Known weakness: the embedding is found by its name, so a new architecture may ne
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -142,7 +142,10 @@ def embedding_table(directory: Path | str, *, vocabulary: int = 0) -> EmbeddingT
     else:
         # A second copy of the weights may lie beside the standard file under another name.
         paths = [directory / WEIGHTS] if (directory / WEIGHTS).is_file() else weight_files(directory)
-        files = {key: path.name for path in paths for key, rank in _ranks(path).items() if rank == 2}
+        stored = {
+            (key, path.name): shape for path in paths for key, (_, shape) in stored_tensors(path).items()
+        }
+        files = {key: name for (key, name), shape in stored.items() if len(shape) == 2}
     key = _choose(files, directory)
     path = directory / files[key]
     weights = _read(key, path)
@@ -252,52 +255,36 @@ def _weight_map(index: Path) -> Mapping[str, str]:
     return files
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """A safetensors file, checked as a whole. InputError where it is damaged."""
+def stored_tensors(path: Path) -> dict[str, tuple[str, list[int]]]:
+    """safetensors' name of the dtype, and the shape, of each tensor in a file. InputError where it is damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:
-        file = safe_open(path, "numpy")
+        with safe_open(path, "numpy") as file:
+            slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
+            return {key: (part.get_dtype(), part.get_shape()) for key, part in slices.items()}
     except SafetensorError as error:
         raise InputError(
             f"{path} is not a whole safetensors file: {error}; fetch or save it again"
         ) from error
-    with file:
-        yield file
-
-
-def stored_dtypes(path: Path) -> set[str]:
-    """safetensors' names of the dtypes in a file."""
-    with _opened(path) as file:
-        return {file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118
-
-
-def _ranks(path: Path) -> dict[str, int]:
-    """The number of axes of each tensor in a file."""
-    with _opened(path) as file:
-        return {key: len(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
 
 
 def _read(key: str, path: Path) -> NDArray[np.float32]:
     """A matrix of a safetensors file."""
-    if not path.is_file():
-        raise InputError(f"{key} should be in {path}, which is not there; fetch or save the model again")
-    with _opened(path) as file:
-        if key not in file.keys():  # noqa: SIM118
-            raise InputError(
-                f"{key} should be in {path}, which does not hold it; fetch or save the model again"
-            )
-        dtype, shape = file.get_slice(key).get_dtype(), file.get_slice(key).get_shape()
+    tensors = stored_tensors(path) if path.is_file() else {}
+    if key not in tensors:
+        fault = "does not hold it" if tensors else "is not there"
+        raise InputError(f"{key} should be in {path}, which {fault}; fetch or save the model again")
+    dtype, shape = tensors[key]
     if dtype not in TABLE_DTYPES or len(shape) != 2:
         raise InputError(
-            f"{key} in {path} is {dtype} of shape {list(shape)}; "
+            f"{key} in {path} is {dtype} of shape {shape}; "
             "expected a matrix of F32, F16, BF16 or F64: save the embedding unquantised"
         )
     # safetensors gives NumPy no bfloat16, so the numbers are read here: after the header, whose length comes first.
-    with path.open("rb") as raw:
-        start = 8 + int.from_bytes(raw.read(8), "little")
-        begin, _ = json.loads(raw.read(start - 8))[key]["data_offsets"]
+    with path.open("rb") as file:
+        start = 8 + int.from_bytes(file.read(8), "little")
+        begin, _ = json.loads(file.read(start - 8))[key]["data_offsets"]
     stored = np.fromfile(path, TABLE_DTYPES[dtype], math.prod(shape), offset=start + begin).reshape(shape)
     if dtype == "BF16":
         # A bfloat16 is the upper half of the float32 of the same value.
@@ -305,6 +292,21 @@ def _read(key: str, path: Path) -> NDArray[np.float32]:
         wide <<= 16
         return wide.view(np.float32)
     return stored.astype(np.float32, copy=False)
+
+
+def write_checkpoint(
+    directory: Path, config: Mapping[str, Any], weights: Mapping[str, NDArray[np.float32]]
+) -> None:
+    """config.json and model.safetensors, into a directory that is there."""
+    from safetensors.numpy import save
+
+    write_json(directory / "config.json", config)
+    # Written here, not by the library, whose error on a full disk is no OSError.
+    (directory / WEIGHTS).write_bytes(save(dict(weights), metadata={"format": "pt"}))
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def _download(base: str, weights: Wanted, setting: str, revision: str | None) -> Path:
@@ -349,19 +351,11 @@ def _download(base: str, weights: Wanted, setting: str, revision: str | None) ->
                 )
     elif fetch(WEIGHTS) is None:
         pickled = ("pytorch_model.bin.index.json", "pytorch_model.bin")
-        raise _no_weights(base, (name for name in pickled if _exists(base, name, revision)))
+        with contextlib.suppress(errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError):
+            there = huggingface_hub.HfApi().file_exists
+            raise _no_weights(base, [name for name in pickled if there(base, name, revision=revision)])
+        raise _no_weights(base, ())
     return directory
-
-
-def _exists(base: str, name: str, revision: str) -> bool:
-    """Whether the repository has a file; False where that cannot be asked."""
-    import huggingface_hub
-    from huggingface_hub import errors
-
-    try:
-        return huggingface_hub.HfApi().file_exists(base, name, revision=revision)
-    except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError):
-        return False
 
 
 def _no_tokenizer(where: str) -> InputError:

@@ -11,7 +11,7 @@ Known weakness: what sentence-transformers appends after pooling (Dense layers) 
 
 from __future__ import annotations
 
-import json
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ from dagster_divorder.models.checkpoint import (
     SENTENCE,
     read_json,
     read_object,
-    stored_dtypes,
+    stored_tensors,
     weight_files,
 )
 from dagster_divorder.models.tokenize import load_reference
@@ -47,11 +47,12 @@ what a small model may have besides."""
 DTYPES = {"F32": "float32", "F64": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 POOLING_MODES: dict[str, Pooling] = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean",  # a mean times a number: the same once it has length 1
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_lasttoken": "last",
+    "mean": "mean",
+    "mean_sqrt_len": "mean",  # a mean times a number: the same once it has length 1
+    "cls": "cls",
+    "lasttoken": "last",
 }
+"""By sentence-transformers' names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +156,10 @@ def find_pooling(directory: Path) -> Pooling:
         return "mean"
     content = read_object(path)
     if isinstance(mode := content.get("pooling_mode"), str):  # as newer versions write it
-        wanted = [f"pooling_mode_{mode}", f"pooling_mode_{mode}_token", f"pooling_mode_{mode}_tokens"]
-        modes = [key for key in wanted if key in POOLING_MODES][:1] or [mode]
+        modes = [mode]
     else:
-        modes = [key for key, on in content.items() if key.startswith("pooling_mode_") and on is True]
+        named = [key for key, on in content.items() if key.startswith("pooling_mode_") and on is True]
+        modes = [re.sub("^pooling_mode_|_tokens?$", "", key) for key in named]
     if len(modes) != 1 or modes[0] not in POOLING_MODES:
         raise InputError(
             f"{path} asks for {', '.join(modes) or 'no pooling'}; expected one of {', '.join(POOLING_MODES)}. "
@@ -268,32 +269,22 @@ def _own_dtype(directory: Path, config: Any) -> str:
     ).removeprefix("torch.")
     if said in DTYPES.values():
         return said
-    stored = stored_dtypes(weight_files(directory)[0])
+    stored = {dtype for dtype, _ in stored_tensors(weight_files(directory)[0]).values()}
     return next((DTYPES[kind] for kind in ("BF16", "F16", "F32") if kind in stored), "float32")
 
 
 def unusable(directory: Path, error: Exception) -> InputError:
-    kind = _architecture(directory)
     import transformers
 
     if "trust_remote_code" in str(error):
         return InputError(
-            f"{directory} ({kind}) comes with code of its own, which is never run; expected an architecture of "
+            f"{directory} comes with code of its own, which is never run; expected an architecture of "
             f"transformers {transformers.__version__}"
         )
     return InputError(
-        f"transformers {transformers.__version__} cannot load {directory} ({kind}): {type(error).__name__}: "
+        f"transformers {transformers.__version__} cannot load {directory}: {type(error).__name__}: "
         f"{first_line(error)}; expected a causal or an encoder model of text with its weights as safetensors"
     )
-
-
-def _architecture(directory: Path) -> str:
-    """What a checkpoint says that it is."""
-    try:
-        content = json.loads((directory / "config.json").read_bytes())
-        return str((content.get("architectures") or [content.get("model_type", "no model_type")])[0])
-    except (OSError, ValueError, AttributeError, TypeError, LookupError, RecursionError):
-        return "no readable config.json"
 
 
 def first_line(error: Exception) -> str:

@@ -16,6 +16,7 @@ uses its own threads, which TOKENIZERS_PARALLELISM=false or RAYON_NUM_THREADS li
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -52,14 +53,14 @@ class Encoder:
     """
 
     def __init__(
-        self, encode: Encode, *, engine: Engine, reason: str, vocab_size: int, eos_id: int | None
+        self, directory: Path, tokens: Mapping[str, int], encode: Encode, engine: Engine, reason: str
     ) -> None:
         self._encode = encode
         self.engine = engine
         self.reason = reason
-        self.vocab_size = vocab_size
-        self.id_dtype = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
-        self.eos_id = eos_id
+        self.vocab_size = 1 + max(tokens.values(), default=-1)
+        self.id_dtype = np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
+        self.eos_id = _eos_id(directory, tokens)
 
     def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
         """Ids of all texts end to end, id_dtype (T,), and the number of each, int64 (n,).
@@ -69,7 +70,7 @@ class Encoder:
         try:
             each = self._encode(texts)
         except UnicodeEncodeError as error:
-            at = next(at for at, text in enumerate(texts) if not _is_unicode(text))
+            at = next(at for at, text in enumerate(texts) if re.search("[\ud800-\udfff]", text))
             raise InputError(
                 f"text {at} of {len(texts)} holds a lone surrogate ({error.reason}); expected valid Unicode: "
                 "replace it with text.encode('utf-8', 'replace').decode()"
@@ -103,23 +104,24 @@ def load_encoder(
         try:
             fast = _gigatoken_encode(content)
             # Loading the reference for its vocabulary takes as long as tokenising a megabyte.
-            tokens = _tokens(content)
+            added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
+            tokens = {**added, **content["model"]["vocab"]}
         except Exception as error:
             raise InputError(
                 f"gigatoken cannot run the tokenizer of {directory} ({error}); use tokenizers"
             ) from error
-        return _encoder(directory, tokens, fast, engine, "asked for")
+        return Encoder(directory, tokens, fast, engine, "asked for")
     reference = _load_reference(directory)
     reference.encode_special_tokens = True
     tokens = reference.get_vocab(with_added_tokens=True)
     slow = _reference_encode(reference, directory)
     if engine == "tokenizers":
-        return _encoder(directory, tokens, slow, engine, "asked for")
+        return Encoder(directory, tokens, slow, engine, "asked for")
     try:
         fast = _gigatoken_encode(content)
         texts = [
             *conformance_texts(token["content"] for token in content.get("added_tokens") or []),
-            *_first(sample),
+            *capped(sample, SAMPLE_BYTES),
         ]
         reason = _difference(fast, slow, texts)
     except Exception as error:
@@ -127,23 +129,8 @@ def load_encoder(
             raise
         reason = f"gigatoken cannot run it: {str(error).partition(chr(10))[0]}"
     if reason:
-        return _encoder(directory, tokens, slow, "tokenizers", reason)
-    return _encoder(directory, tokens, fast, "gigatoken", f"gave the reference's ids on {len(texts):,} texts")
-
-
-def _encoder(
-    directory: Path, tokens: Mapping[str, int], encode: Encode, engine: Engine, reason: str
-) -> Encoder:
-    vocab_size = 1 + max(tokens.values(), default=-1)
-    return Encoder(
-        encode, engine=engine, reason=reason, vocab_size=vocab_size, eos_id=_eos_id(directory, tokens)
-    )
-
-
-def _tokens(content: dict[str, Any]) -> dict[str, int]:
-    """Token -> id of a tokenizer that gigatoken runs, added tokens among them."""
-    added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
-    return {**added, **content["model"]["vocab"]}
+        return Encoder(directory, tokens, slow, "tokenizers", reason)
+    return Encoder(directory, tokens, fast, "gigatoken", f"gave the reference's ids on {len(texts):,} texts")
 
 
 def _content(directory: Path) -> dict[str, Any]:
@@ -255,17 +242,14 @@ def _difference(fast: Encode, slow: Encode, texts: list[str]) -> str:
     return ""
 
 
-def _first(sample: Iterable[str]) -> list[str]:
-    """The texts of the first SAMPLE_BYTES, the last one cut."""
-    taken: list[str] = []
-    left = SAMPLE_BYTES
-    for text in sample:
-        text = text[:left]
-        taken.append(text)
-        left -= len(text.encode(errors="replace"))
-        if left <= 0:
+def capped(texts: Iterable[str], most: int) -> Iterator[str]:
+    """The texts of the first `most` bytes, the last one cut."""
+    for text in texts:
+        text = text[:most]
+        yield text
+        most -= len(text.encode(errors="replace"))
+        if most <= 0:
             break
-    return taken
 
 
 def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
@@ -293,11 +277,3 @@ def _eos_id(directory: Path, tokens: Mapping[str, int]) -> int | None:
         found = read_object(path).get("eos_token_id")
         found = found[0] if isinstance(found, list) and found else found
     return found if isinstance(found, int) else None
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
