@@ -81,9 +81,9 @@ def each(
         return
     give_back_memory()
     limits = dict.fromkeys(THREAD_VARIABLES, str(threads))
-    crew = [Worker({**limits, WORKER_NUMBER: str(number)}) for number in range(workers)]
+    processes = [Worker({**limits, WORKER_NUMBER: str(number)}) for number in range(workers)]
     idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-    for worker in crew:
+    for worker in processes:
         idle.put(worker)
 
     def compute(item: Item) -> Result:
@@ -105,10 +105,10 @@ def each(
         while waiting:
             yield waiting.popleft().result()
     finally:
-        for worker in crew:
+        for worker in processes:
             worker.process.kill()
         callers.shutdown(cancel_futures=True)
-        for worker in crew:
+        for worker in processes:
             worker.process.communicate()  # waits for its end and closes the pipes
 
 

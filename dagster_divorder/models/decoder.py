@@ -133,7 +133,7 @@ def train(
     """Trains on pairs and writes a checkpoint into `directory`, made where it is missing.
 
     `base` holds the table, float32 (V, D), and its tokenizer; weights float32, at most V of them, scale its rows; ids
-    (T,) are the tokens of all pairs, laid out as `pairs.span_starts` says; `advance` hears of the tokens of every
+    (T,) are the tokens of all pairs, laid out as `pairs.span_starts` says; `advance` is called with the tokens of every
     batch; more than GROUPS threads are of no use. Without pairs the table is weighted, and the layers do nothing.
 
     Returns:

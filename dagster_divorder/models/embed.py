@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -64,11 +64,8 @@ class Work:
     seconds: float = 0.0
 
     def add(self, other: Work) -> None:
-        self.tokens += other.tokens
-        self.positions += other.positions
-        self.batches += other.batches
-        self.out_of_memory += other.out_of_memory
-        self.seconds += other.seconds
+        for figure in fields(self):
+            setattr(self, figure.name, getattr(self, figure.name) + getattr(other, figure.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +104,7 @@ class Embedder:
         lengths: NDArray[np.int64],
         advance: Callable[[int], object] = lambda tokens: None,
     ) -> Embedded:
-        """Vectors of documents given as `ids` (T,), end to end, and `lengths` (n,); `advance` hears of tokens done.
+        """Vectors of documents given as `ids` (T,), end to end, and `lengths` (n,); `advance` is called with tokens done.
 
         Raises:
             InputError: not even SHORTEST tokens fit into memory.

@@ -200,7 +200,7 @@ def context(directory: Path, config: Any) -> tuple[int | None, int]:
 
 
 def declared_lengths(directory: Path) -> list[int]:
-    """Tokens that a model takes, as its tokenizer's and sentence-transformers' files say, where they do so soberly."""
+    """Tokens that a model takes, as its tokenizer's and sentence-transformers' files say, where that is a limit."""
     said = [
         read_object(directory / name).get(key)
         for name, key in (("tokenizer_config.json", "model_max_length"), (SENTENCE, "max_seq_length"))

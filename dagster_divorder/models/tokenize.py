@@ -38,7 +38,7 @@ Encode = Callable[[Sequence[str]], list[NDArray[np.uint32]]]
 SAMPLE_BYTES = 1 << 20
 """Of the corpus sample, this much is compared: half a second of the reference."""
 
-MOST_IDS = 1 << 24
+MAX_IDS = 1 << 24
 """No vocabulary is near it, and both engines still load one in seconds."""
 
 BATCH_CHARACTERS = 1 << 20
@@ -146,10 +146,10 @@ def _content(directory: Path) -> dict[str, Any]:
     vocabulary = model.get("vocab")
     known = vocabulary.items() if isinstance(vocabulary, dict) else ()
     for token, number in (*known, *((token.get("content"), token.get("id")) for token in added)):
-        if type(number) is not int or not 0 <= number < MOST_IDS:
+        if type(number) is not int or not 0 <= number < MAX_IDS:
             raise InputError(
                 f"{path} gives the token {token!r} the id {number!r}; expected a whole number from 0 to "
-                f"{MOST_IDS - 1:,}: fetch or save the model again"
+                f"{MAX_IDS - 1:,}: fetch or save the model again"
             )
     return content
 
@@ -242,13 +242,13 @@ def _difference(fast: Encode, slow: Encode, texts: list[str]) -> str:
     return ""
 
 
-def capped(texts: Iterable[str], most: int) -> Iterator[str]:
-    """The texts of the first `most` bytes, the last one cut."""
+def capped(texts: Iterable[str], limit: int) -> Iterator[str]:
+    """The texts of the first `limit` bytes, the last one cut."""
     for text in texts:
-        text = text[:most]
+        text = text[:limit]
         yield text
-        most -= len(text.encode(errors="replace"))
-        if most <= 0:
+        limit -= len(text.encode(errors="replace"))
+        if limit <= 0:
             break
 
 
