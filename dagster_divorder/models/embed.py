@@ -104,7 +104,7 @@ class Embedder:
         lengths: NDArray[np.int64],
         advance: Callable[[int], object] = lambda tokens: None,
     ) -> Embedded:
-        """Vectors of documents given as `ids` (T,), end to end, and `lengths` (n,); `advance` is called with tokens done.
+        """Vectors of documents given as `ids` (T,), end to end, and `lengths` (n,); `advance` gets tokens done.
 
         Raises:
             InputError: not even SHORTEST tokens fit into memory.
