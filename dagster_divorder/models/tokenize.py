@@ -18,6 +18,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -167,26 +169,36 @@ def load_reference(directory: Path) -> Tokenizer:
 def _load_reference(directory: Path) -> Tokenizer:
     from tokenizers import Tokenizer
 
-    try:
+    with _explained(directory / TOKENIZER, "is not a tokenizer that tokenizers can load"):
         reference = Tokenizer.from_file(str(directory / TOKENIZER))
-    except BaseException as error:
-        raise _unusable(
-            directory / TOKENIZER, "is not a tokenizer that tokenizers can load", error
-        ) from error
     reference.no_truncation()
     reference.no_padding()
     return reference
 
 
-def _unusable(path: Path, what: str, error: BaseException) -> BaseException:
-    """What becomes of an error of tokenizers: an InputError, also of a Rust panic, which is no Exception; another one
-    that is none, such as Ctrl-C, stays as it is."""
-    error = _no_panic(error)
-    if not isinstance(error, Exception) or is_out_of_memory(error):
-        return error
-    return InputError(
-        f"{path} {what} ({error}); save it again with a recent transformers, or update tokenizers"
-    )
+@contextmanager
+def _panics_as_errors() -> Iterator[None]:
+    """A Rust panic, which is no Exception, becomes a RuntimeError."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ == "PanicException":
+            raise RuntimeError(f"panic: {error}") from error
+        raise
+
+
+@contextmanager
+def _explained(path: Path, what: str) -> Iterator[None]:
+    """An error of tokenizers becomes an InputError, unless memory ran out."""
+    try:
+        with _panics_as_errors():
+            yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise InputError(
+            f"{path} {what} ({error}); save it again with a recent transformers, or update tokenizers"
+        ) from error
 
 
 def _reference_encode(reference: Tokenizer, directory: Path) -> Encode:
@@ -195,10 +207,8 @@ def _reference_encode(reference: Tokenizer, directory: Path) -> Encode:
         for batch in _batches(texts):
             for text in batch:
                 text.encode()  # raises for a lone surrogate, for which tokenizers has only a puzzling TypeError
-            try:
+            with _explained(directory / TOKENIZER, "cannot encode a text"):
                 found = reference.encode_batch_fast(batch, add_special_tokens=False)
-            except BaseException as error:
-                raise _unusable(directory / TOKENIZER, "cannot encode a text", error) from error
             each += [np.array(encoding.ids, np.uint32) for encoding in found]
         return each
 
@@ -215,23 +225,14 @@ def _gigatoken_encode(content: dict[str, Any]) -> Encode:
 
     plain = [token for token in content.get("added_tokens") or [] if not token["special"]]
     content = {**content, "added_tokens": plain, "truncation": None, "padding": None, "post_processor": None}
-    try:
+    with _panics_as_errors():
         encode_one = gigatoken.Tokenizer.from_json(json.dumps(content)).backend.encode
-    except BaseException as error:
-        raise _no_panic(error) from error
 
     def encode(texts: Sequence[str]) -> list[NDArray[np.uint32]]:
-        try:
+        with _panics_as_errors():
             return [encode_one(text.encode()).copy() for text in texts]
-        except BaseException as error:
-            raise _no_panic(error) from error
 
     return encode
-
-
-def _no_panic(error: BaseException) -> BaseException:
-    """A Rust panic, which is no Exception, as one; any other error as it is."""
-    return RuntimeError(f"panic: {error}") if type(error).__name__ == "PanicException" else error
 
 
 def _difference(fast: Encode, slow: Encode, texts: list[str]) -> str:
@@ -252,17 +253,12 @@ def capped(texts: Iterable[str], limit: int) -> Iterator[str]:
             break
 
 
-def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    characters = 0
-    for text in texts:
-        batch.append(text)
-        characters += len(text)
-        if characters >= BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
+def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Texts in parts of some BATCH_CHARACTERS."""
+    part = np.cumsum([len(text) for text in texts]) // BATCH_CHARACTERS
+    _, starts = np.unique(part, return_index=True)
+    for first, last in pairwise([*starts.tolist(), len(texts)]):
+        yield texts[first:last]
 
 
 def _eos_id(directory: Path, tokens: Mapping[str, int]) -> int | None:
