@@ -102,7 +102,7 @@ FAULTS = {
     no_tokenizer: "has no tokenizer.json; expected a fast tokenizer",
     tokenizer_is_no_json: "tokenizer.json is not readable JSON",
     tokenizer_is_none: "tokenizer.json is not a tokenizer that tokenizers can load",
-    truncated: "is not a whole safetensors file: Error while deserializing header: incomplete metadata, file not fully covered",
+    truncated: "is not a whole safetensors file: Error while deserializing header: incomplete metadata",
     empty: "is not a whole safetensors file: Error while deserializing header: header too small",
     header_cut: "is not a whole safetensors file: Error while deserializing header: invalid header length",
     header_altered: "is not a whole safetensors file: Error while deserializing header: invalid UTF-8 in header",
