@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dagster_divorder.core.order import order
     from dagster_divorder.pipeline import run_all, run_stage
-    from dagster_divorder.pipeline.results import load_results
+    from dagster_divorder.results import load_results
     from dagster_divorder.settings import Settings, load_settings
 
 _WHERE = {
     "Settings": "dagster_divorder.settings",
     "load_settings": "dagster_divorder.settings",
-    "load_results": "dagster_divorder.pipeline.results",
+    "load_results": "dagster_divorder.results",
     "order": "dagster_divorder.core.order",
     "run_all": "dagster_divorder.pipeline",
     "run_stage": "dagster_divorder.pipeline",

@@ -67,38 +67,41 @@ def main(arguments: list[str] | None = None) -> int:
 def plan(settings: Settings) -> str:
     """A page of text on what a run would do."""
     from dagster_divorder.pipeline.plan import make_plan
+    from dagster_divorder.stages import GRAPH
 
     made = make_plan(settings)
-    widths = (20, 12, 10)
+    widths = (22, 12, 10)
     lines = [
         "",
         f"{made.records:,} records in the input, {made.new_records:,} of them never seen",
         "",
-        _table_line([("stage", 20), ("documents", 12), ("seconds", 10)]) + "  why",
+        _table_line(list(zip(("stage", "documents", "seconds"), widths, strict=True))) + "  why",
     ]
     for stage in made.stages:
         seconds = "?" if stage.seconds is None else f"{stage.seconds:.1f}"
-        cells = list(zip((stage.stage, f"{stage.documents:,}", seconds), widths, strict=True))
-        lines.append(f"{_table_line(cells)}  {stage.why}")
+        name = stage.stage if GRAPH[stage.stage].asset else f"  {stage.stage}"
+        cells = list(zip((name, f"{stage.documents:,}", seconds), widths, strict=True))
+        unless = f" (unless {stage.unless})" if stage.unless else ""
+        lines.append(f"{_table_line(cells)}  {stage.why}{unless}")
     return "\n".join([*lines, "", *_bytes_by_part("disk in use", made.disk)])
 
 
 def compare(settings: Settings) -> str:
     """Make strategy_comparison and what it needs; its table, a pair of strategies a line."""
-    from dagster_divorder.pipeline import run_all
-    from dagster_divorder.pipeline.graph import needed
-    from dagster_divorder.pipeline.strategy_comparison import load_comparison
+    from dagster_divorder.pipeline import Run, run_all
+    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.stages.strategy_comparison import load_comparison
     from dagster_divorder.store.local import LocalStore
 
-    stage = "strategy_comparison"
-    receipts = run_all(settings, stages=needed(settings, stage))
-    rows = load_comparison(LocalStore(settings.store.path), receipts[stage].files["table"])
+    receipts = run_all(settings, stages=GRAPH.needed(settings, "strategy_comparison"))
+    rows = load_comparison(Run(settings, LocalStore(settings.store.path)))
     return "\n".join(
         [
             "",
-            f"{receipts[stage].report['documents']:,} documents, {receipts['token_counts'].report['tokens']:,} tokens; "
+            f"{receipts['raw_docs'].figures['documents']:,} documents, {receipts['token_counts'].figures['tokens']:,} "
+            "tokens; "
             f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
-            f"{receipts['clusters'].report['k']} clusters",
+            f"{receipts['clusters'].figures['k']} clusters",
             "",
             *_stacked(rows),
         ]
@@ -108,11 +111,12 @@ def compare(settings: Settings) -> str:
 def report(settings: Settings, *, everything: bool) -> str:
     """Run what an output needs (or also all evidence), then make the report; a few lines of text on it."""
     from dagster_divorder.pipeline import run_all
-    from dagster_divorder.pipeline.graph import needed
+    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.stages.ordering_report import EVIDENCE
 
     stage = "ordering_report"
-    stages = needed(settings, stage) if everything else (*needed(settings), stage)
-    made = run_all(settings, stages=stages)[stage].report
+    evidence = EVIDENCE if everything else ()
+    made = run_all(settings, stages=GRAPH.needed(settings, stage, *evidence))[stage].figures
     lines = ["", made["verdict"], "", f"{made['path']} ({made['bytes'] / 1e6:,.2f} MB)"]
     if made["left_out"]:
         left_out = ", ".join(made["left_out"])
@@ -129,7 +133,7 @@ def prune(settings: Settings, *, dry_run: bool) -> str:
 
     store = LocalStore(settings.store.path)
     with store.lease(wait=settings.store.wait, on_wait=Bar().note):
-        freed = (plan_prune if dry_run else prune_store)(store.open())
+        freed = plan_prune(store.open()) if dry_run else prune_store(settings, store.open())
     title = "would be freed" if dry_run else "freed"
     lines = ["", *_bytes_by_part(title, freed.bytes), f"deleted documents: {freed.documents:,}"]
     if freed.documents and not dry_run:
@@ -153,17 +157,18 @@ def summary(settings: Settings) -> str:
     Raises:
         MissingStageError: the pipeline has not run to its end on this store.
     """
-    from dagster_divorder.pipeline.graph import needed, upstream
-    from dagster_divorder.pipeline.run import Run
+    from dagster_divorder.pipeline import Run
+    from dagster_divorder.stages import GRAPH
     from dagster_divorder.store.local import LocalStore
     from dagster_divorder.store.receipts import load_receipt
 
-    run, output_stages = Run(settings, LocalStore(settings.store.path).open(create=False)), needed(settings)
-    receipts = {stage: load_receipt(run.store, stage) for stage in upstream(settings)}
+    run = Run(settings, LocalStore(settings.store.path).open(create=False))
+    output_stages = [stage for stage in GRAPH.needed(settings) if GRAPH[stage].asset]
+    receipts = {stage: load_receipt(run.store, stage) for stage in GRAPH.upstream(settings)}
     reports = {
-        stage: receipt.report
+        stage: receipt.figures
         for stage, receipt in receipts.items()
-        if receipt and (stage in output_stages or run.fits(stage))
+        if receipt and (stage in output_stages or run.is_current(stage))
     }
     missing = [stage for stage in output_stages if stage not in reports]
     if missing:
@@ -182,11 +187,14 @@ def summary(settings: Settings) -> str:
         *_table(reports["diversity_metrics"]["summary"]),
         "",
         *reports["diversity_metrics"]["findings"],
+        *([reports["stationarity"]["claim"]] if "stationarity" in reports else []),
         "",
         "last run   "
         + _table_line([("stage", 20), ("documents", 12), ("new", 12), ("reused", 12), ("seconds", 10)]),
     ]
     for stage, report in reports.items():
+        if not GRAPH[stage].asset:
+            continue
         cells = (report["documents"], report["new_documents"], report["reused_documents"])
         lines.append(
             " " * 11

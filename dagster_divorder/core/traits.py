@@ -25,6 +25,19 @@ if TYPE_CHECKING:
 Edges = NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """Traits of N records in input order: `tokens` int64 (N,); `codes[trait]` int32 (N,) in [0, len(names[trait]))."""
+
+    tokens: NDArray[np.int64]
+    codes: dict[str, NDArray[np.int32]]
+    names: dict[str, tuple[str, ...]]
+
+    def sizes(self) -> dict[str, int]:
+        """Number of values of each trait."""
+        return {trait: len(names) for trait, names in self.names.items()}
+
+
 @dataclass(frozen=True, eq=False)
 class Codes:
     """codes: int32 (N,) in [0, J). names: J readable names, by code. edges: of a binned number; else None."""

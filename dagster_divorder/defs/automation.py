@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import dagster as dg
 
 from dagster_divorder.defs.jobs import CURATE, JOBS, STORE, store_names
 from dagster_divorder.errors import StoreBusyError
-from dagster_divorder.pipeline.graph import upstream
-from dagster_divorder.pipeline.watch import Cursor, look
+from dagster_divorder.pipeline.graph import Graph
+from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 
@@ -26,7 +26,7 @@ _ENDED = {dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRu
 _UNDER_WAY = [status for status in dg.DagsterRunStatus if status not in _ENDED]
 
 
-def watch_input(settings: Settings) -> dg.SensorDefinition:
+def watch_input(graph: Graph, settings: Settings) -> dg.SensorDefinition:
     """The sensor that starts `curate` when an input file is new, has grown or has changed."""
 
     store = LocalStore(settings.store.path)
@@ -41,10 +41,10 @@ def watch_input(settings: Settings) -> dg.SensorDefinition:
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         runs = _our_runs(context, store)
-        if dead := fail_dead_runs(context.instance, settings, runs):
+        if dead := fail_dead_runs(context.instance, settings, runs, set(graph)):
             return dg.SkipReason(f"run {', '.join(dead)} was found dead, and is tried again")
         cursor = Cursor.from_json(context.cursor)
-        found = look(settings, cursor, time.time(), lambda: run_in_progress(runs))
+        found = check_input(settings, cursor, time.time(), lambda: run_in_progress(runs))
         if found.cursor != cursor:
             context.update_cursor(found.cursor.to_json())
         if not found.start:
@@ -78,7 +78,7 @@ def run_in_progress(runs: Sequence[dg.DagsterRun]) -> str | None:
 
 
 def fail_dead_runs(
-    instance: dg.DagsterInstance, settings: Settings, runs: Sequence[dg.DagsterRun]
+    instance: dg.DagsterInstance, settings: Settings, runs: Sequence[dg.DagsterRun], stages: Collection[str]
 ) -> list[str]:
     """Say of those of our runs whose process is gone that they failed, so that they are tried again (`run_retries`) and
     hold up nothing; which ones these are.
@@ -90,7 +90,7 @@ def fail_dead_runs(
         run
         for run in runs
         if run.status == dg.DagsterRunStatus.STARTED
-        and _runs_stages_alone(run, settings)
+        and _runs_stages_alone(run, stages)
         and not _is_alive(instance, settings, run.run_id)
     ]
     for run in dead:
@@ -100,11 +100,11 @@ def fail_dead_runs(
     return [run.run_id[:8] for run in dead]
 
 
-def _runs_stages_alone(run: dg.DagsterRun, settings: Settings) -> bool:
+def _runs_stages_alone(run: dg.DagsterRun, stages: Collection[str]) -> bool:
     """Whether all that a run does is ours. Another's asset beside ours may be silent for hours, and needs no store."""
     if run.asset_selection is None:
         return run.job_name in JOBS
-    return {key.to_user_string() for key in run.asset_selection} <= set(upstream(settings))
+    return {key.to_user_string() for key in run.asset_selection} <= set(stages)
 
 
 def _is_alive(instance: dg.DagsterInstance, settings: Settings, run_id: str) -> bool:

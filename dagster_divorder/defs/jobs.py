@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import dagster as dg
 
 from dagster_divorder.errors import DivOrderError
-from dagster_divorder.pipeline.graph import OUTPUT, needed
+from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 
@@ -31,18 +30,15 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
 """Job -> the assets it is for, and its description."""
 
 
-def jobs(settings: Settings, assets: Collection[str]) -> list[Any]:
-    """The jobs that these assets allow."""
-    made = []
+def jobs(graph: Graph, settings: Settings) -> list[Any]:
+    """The jobs that these stages allow."""
+    assets, made = graph.asset_upstream(settings), []
     for name, (wanted, description) in JOBS.items():
         there = [asset for asset in wanted if asset in assets]
-        selection = {stage for asset in there for stage in needed(settings, asset)} & set(assets)
-        if there:
-            made.append(
-                dg.define_asset_job(
-                    name, dg.AssetSelection.assets(*sorted(selection)), description=description
-                )
-            )
+        selection = sorted(set(graph.needed(settings, *there)) & assets.keys()) if there else []
+        if selection:
+            selected = dg.AssetSelection.assets(*selection)
+            made.append(dg.define_asset_job(name, selected, description=description))
     return made
 
 

@@ -1,6 +1,6 @@
-"""The stages: what each reads, its key, the core function it calls, what it writes.
+"""The mechanics over any stage: what a stage is, how stages run, plan, are merged, pruned, repaired and checked.
 
-`run_stage(name, settings)` runs one, `run_all(settings)` runs every stage in order. Dagster's assets, the command line
+`run_stage(name, settings)` runs one, `run_all(settings)` all that an output needs. Dagster's assets, the command line
 and Python code all go through these two.
 """
 

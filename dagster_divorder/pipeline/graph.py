@@ -1,58 +1,85 @@
-"""The asset graph: what each stage reads under some settings.
-
-Which vectors are clustered (`embedding.kind`) and whether the number of clusters is calibrated (`clusters.k = "auto"`)
-decide what an output needs; the other stages are evidence, and run when they are asked for.
-"""
+"""The stages as a graph: what there is under some settings, what a stage needs, and what a Dagster asset stands for."""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+
+from dagster_divorder.pipeline.stage import Stage
 from dagster_divorder.settings import Settings
 
 OUTPUT = "curated_output"
 
 
-def upstream(settings: Settings) -> dict[str, tuple[str, ...]]:
-    """What each stage reads directly, in an order in which stages can run."""
-    compared = tuple(f"{kind}_embeddings" for kind in settings.ari_comparison.spaces)
-    kind = settings.embedding.kind
-    space = (*compared, "ari_comparison") if kind == "auto" else (f"{kind}_embeddings",)
-    calibration = ("k_calibration",) if settings.clusters.k == "auto" else ()
-    graph: dict[str, tuple[str, ...]] = {
-        "raw_docs": (),
-        "base_model": ("raw_docs",),
-        "token_counts": ("raw_docs", "base_model"),
-        "shallow_embeddings": ("token_counts", "base_model"),
-        "deep_embeddings": ("token_counts", "base_model"),
-        "external_embeddings": ("raw_docs",),
-        "ari_comparison": compared,
-        "k_calibration": (*space, "token_counts"),
-        "clusters": (*space, *calibration),
-        "cluster_map": ("clusters",),
-        "greedy_order": ("clusters", "token_counts"),
-        "packed_sequences": ("greedy_order", *space),
-        "sequence_order": ("packed_sequences", *space),
-        "diversity_metrics": ("greedy_order", "sequence_order"),
-        OUTPUT: ("greedy_order", "sequence_order", "diversity_metrics", "raw_docs"),
-        "strategy_comparison": ("clusters", "token_counts", *space),
-        "ordering_animation": (OUTPUT, "greedy_order", "cluster_map"),
-        "ordering_report": (
-            OUTPUT,
-            "strategy_comparison",
-            "k_calibration",
-            "ari_comparison",
-            "cluster_map",
-        ),
-    }
-    if "external_embeddings" not in (*space, *compared):
-        del graph["external_embeddings"]
+class Graph(Mapping[str, Stage]):
+    """Stages by name, in an order in which they can run.
+
+    A stage without an asset of its own is there where one reads it, or lists it in `then`.
+    """
+
+    def __init__(self, stages: Iterable[Stage]) -> None:
+        self._stages = {stage.name: stage for stage in stages}
+
+    def __getitem__(self, name: str) -> Stage:
+        return self._stages[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stages)
+
+    def __len__(self) -> int:
+        return len(self._stages)
+
+    def upstream(self, settings: Settings) -> dict[str, tuple[str, ...]]:
+        """What each stage that these settings have reads directly, in an order in which they can run."""
+        there = [stage.name for stage in self._stages.values() if stage.asset and stage.when(settings)]
+        return {name: tuple(self[name].reads(settings)) for name in self._closure(settings, there)}
+
+    def needed(self, settings: Settings, *stages: str) -> tuple[str, ...]:
+        """Stages and all before them, in the order in which they run; by default all that an output needs, of stages
+        that make none all."""
+        return self._closure(settings, stages or ([OUTPUT] if OUTPUT in self else self.upstream(settings)))
+
+    def step(self, settings: Settings, stage: str) -> tuple[str, ...]:
+        """A stage with its parts: those without an asset of their own before it, and after it."""
+        asset = {name for name in self._closure(settings, [stage]) if self[name].asset and name != stage}
+        return tuple(name for name in self._closure(settings, [stage], without=asset) if name not in asset)
+
+    def asset_upstream(self, settings: Settings) -> dict[str, tuple[str, ...]]:
+        """The assets that an asset reads, itself or by its parts; of those that another one reads too only the last."""
+        upstream = self.upstream(settings)
+        direct = {
+            name: dict.fromkeys(
+                read
+                for part in self.step(settings, name)
+                for read in upstream[part]
+                if self[read].asset and read != name
+            )
+            for name in upstream
+            if self[name].asset
+        }
+        before: dict[str, set[str]] = {}
+        for name, reads in direct.items():
+            before[name] = set(reads).union(*(before[read] for read in reads))
+        return {
+            name: tuple(read for read in reads if not any(read in before[other] for other in reads))
+            for name, reads in direct.items()
+        }
+
+    def _closure(
+        self, settings: Settings, stages: Iterable[str], without: Iterable[str] = ()
+    ) -> tuple[str, ...]:
+        found: set[str] = set()
+        pending = list(stages)
+        while pending:
+            name = pending.pop()
+            if name not in found:
+                found.add(name)
+                if name not in without:
+                    pending += [*self[name].reads(settings), *self[name].then]
+        return tuple(name for name in self._stages if name in found)
+
+
+def default_graph() -> Graph:
+    """The stages of this package."""
+    graph: Graph = importlib.import_module("dagster_divorder.stages").GRAPH
     return graph
-
-
-def needed(settings: Settings, stage: str = OUTPUT) -> tuple[str, ...]:
-    """A stage and all before it, in the order in which they run; by default all that an output needs."""
-    graph = upstream(settings)
-    found = {stage}
-    for name in reversed(graph):
-        if name in found:
-            found.update(graph[name])
-    return tuple(name for name in graph if name in found)

@@ -10,6 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from dagster_divorder.pipeline.graph import Graph
+from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.compact import Compacted, compact, is_small
 from dagster_divorder.store.fragments import DOCUMENTS, Fragments, records_folder
@@ -17,20 +19,11 @@ from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.view import Fragment, View
 
-DOCUMENT_STAGES = (
-    "token_counts",
-    "shallow_embeddings",
-    "deep_embeddings",
-    "external_embeddings",
-    "clusters",
-    "difficulty",
-)
-RECORD_STAGES = ("traits",)
 MERGE_FROM = 16
 """Small fragments that gather before they are merged: fewer files as it falls, more rewriting."""
 
 
-def merge_small(store: LocalStore) -> int:
+def merge_small(store: LocalStore, graph: Graph) -> int:
     """Merge the fragments of the current view when many of them are small; how many fragments went."""
     receipt = load_receipt(store, "raw_docs")
     if receipt is None:
@@ -38,15 +31,15 @@ def merge_small(store: LocalStore) -> int:
     view = View.load(store, receipt.files["view"])
     if all(sum(map(is_small, of)) < MERGE_FROM for of in (view.documents, view.records)):
         return 0
-    return len(rewrite(store, receipt, view, drop_unused=False))
+    return len(rewrite(store, graph, receipt, view, drop_unused=False))
 
 
-def rewrite(store: LocalStore, receipt: Receipt, view: View, *, drop_unused: bool) -> list[str]:
+def rewrite(store: LocalStore, graph: Graph, receipt: Receipt, view: View, *, drop_unused: bool) -> list[str]:
     """Compact the fragments of the current view, point the view at the result, then remove what was replaced."""
-    records = _compact(
-        store, records_folder(receipt.key), view.records, view.record_row, RECORD_STAGES, drop_unused
-    )
-    documents = _compact(store, DOCUMENTS, view.documents, view.document_row, DOCUMENT_STAGES, drop_unused)
+    of_records, of_documents = (result_folders(store, graph, of) for of in ("records", "documents"))
+    folder = records_folder(receipt.key)
+    records = _compact(store, folder, view.records, view.record_row, of_records, drop_unused)
+    documents = _compact(store, DOCUMENTS, view.documents, view.document_row, of_documents, drop_unused)
     if not records.dropped and not documents.dropped:
         return []
     compacted = View(
@@ -65,7 +58,7 @@ def rewrite(store: LocalStore, receipt: Receipt, view: View, *, drop_unused: boo
         for name in dropped:
             Fragments(store, folder).delete(name)
     gone = {*records.dropped, *documents.dropped}
-    for folder in stage_folders(store, (*DOCUMENT_STAGES, *RECORD_STAGES)):
+    for folder in (*of_records, *of_documents):
         for name, stored in store.sealed(folder).items():
             if name in gone:
                 store.delete(stored)
@@ -77,7 +70,7 @@ def _compact(
     folder: str,
     fragments: tuple[Fragment, ...],
     rows: np.ndarray,
-    stages: tuple[str, ...],
+    results: list[str],
     drop_unused: bool,
 ) -> Compacted:
     indexes = store.sealed(f"{folder}/index")
@@ -90,10 +83,12 @@ def _compact(
         fragments,
         used,
         np.concatenate(sizes),
-        stage_folders(store, stages),
+        results,
         drop_unused=drop_unused,
     )
 
 
-def stage_folders(store: LocalStore, stages: tuple[str, ...]) -> list[str]:
+def result_folders(store: LocalStore, graph: Graph, of: str) -> list[str]:
+    """Folders of the per-fragment results of "documents" or "records"."""
+    stages = [stage.name for stage in graph.values() if isinstance(stage, PerDocument) and stage.of == of]
     return [folder for stage in stages for folder in store.folders(f"stages/{stage}")]

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from dagster_divorder.pipeline.ari_comparison import INFO as COMPARISON
-from dagster_divorder.pipeline.cluster_names import STAGE as NAMES
-from dagster_divorder.pipeline.cluster_names import name_clusters
-from dagster_divorder.pipeline.cluster_table import FOLDER as TABLES
-from dagster_divorder.pipeline.merge import DOCUMENT_STAGES, rewrite
-from dagster_divorder.pipeline.refresh import SKETCH
-from dagster_divorder.pipeline.space import STAGE_OF, embeddings_file
-from dagster_divorder.settings import CODE_VERSIONS
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import MissingStageError
+from dagster_divorder.pipeline.graph import Graph, default_graph
+from dagster_divorder.pipeline.merge import rewrite
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage
+from dagster_divorder.settings import Settings
 from dagster_divorder.store.curated import LEDGERS, remove_beside
-from dagster_divorder.store.fits import PINS, RECORDS, Fit, pin, read_fit, read_pin
+from dagster_divorder.store.fits import PINS, RECORDS, pin, read_fit, read_pin, unpin
 from dagster_divorder.store.fragments import DOCUMENTS, Fragments, records_folder
 from dagster_divorder.store.local import FORMAT_FILE, LEASE_FILE, LocalStore
 from dagster_divorder.store.receipts import FOLDER as RECEIPTS
 from dagster_divorder.store.receipts import Receipt, history_file, load_receipt
-from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.space import embeddings_file
 from dagster_divorder.store.view import View, offsets
 
 
@@ -33,12 +32,12 @@ class Pruned:
     documents: int
 
 
-def plan_prune(store: LocalStore) -> Pruned:
+def plan_prune(store: LocalStore, graph: Graph | None = None) -> Pruned:
     """What `prune` would free: files that neither the current view nor a current key needs, and rows of deleted input.
 
     Rows inside fragments are counted at their fragment's mean, so bytes are an estimate where fragments are mixed.
     """
-    needed = _needed(store)
+    needed = _needed(store, graph or default_graph())
     freed: dict[str, int] = {}
     for name, size in store.files().items():
         if name not in needed:
@@ -65,24 +64,28 @@ def plan_prune(store: LocalStore) -> Pruned:
     return Pruned({part: size for part, size in sorted(freed.items()) if size}, deleted)
 
 
-def prune(store: LocalStore) -> Pruned:
-    """Remove what nothing needs; texts of deleted documents are then gone, and so is what shows words of them: names of
-    clusters, examples, pictures, and the pages next to the output. Clusters are named anew from the documents that are
-    left; the rest is made anew by the next run. (Only the tokenizer and the table of a bootstrap base model still know
-    words of the documents that they were trained on.)
+def prune(settings: Settings, store: LocalStore, graph: Graph | None = None) -> Pruned:
+    """Remove what nothing needs; texts of deleted documents are then gone, and so is what quotes them (`Stage.quotes`):
+    names of clusters, examples, pictures, and the pages next to the output. Clusters are named anew from the documents
+    that are left, where they are current; the rest is made anew by the next run. (Only the tokenizer and the table of a
+    bootstrap base model still know words of the documents that they were trained on.)
 
     Results under other settings go too: switching back to them computes them again.
     """
+    graph = graph or default_graph()
     store.clear_scratch()
     before = _sizes(store)
-    planned = plan_prune(store)
+    planned = plan_prune(store, graph)
     receipt = load_receipt(store, "raw_docs")
     if receipt:
-        rewrite(store, receipt, View.load(store, receipt.files["view"]), drop_unused=True)
+        rewrite(store, graph, receipt, View.load(store, receipt.files["view"]), drop_unused=True)
     if planned.documents:
-        _forget_words(store)
-        _name_anew(store)
-    needed = _needed(store)
+        quoting = [stage for stage in graph.values() if stage.quotes]
+        for stage in quoting:
+            _forget_quotes(store, stage)
+        remove_beside(store)
+        _remake_fits(Run(settings, store, Silent(), graph), quoting)
+    needed = _needed(store, graph)
     unneeded = [name for name in store.files() if name not in needed]
     # Whatever remains of this if it is killed, no record is without its pin, and no pin without its fit.
     for name in sorted(unneeded, key=lambda name: (not name.startswith(RECORDS), not name.startswith(PINS))):
@@ -92,49 +95,39 @@ def prune(store: LocalStore) -> Pruned:
     return Pruned({part: size for part, size in freed.items() if size > 0}, planned.documents)
 
 
-def _forget_words(store: LocalStore) -> None:
-    """Remove what was made to be looked at, and may have words of documents that are deleted now.
-
-    Receipts stay where fits hang on them: a stage makes again what is missing of its result.
-    """
-    for stage in ("ordering_report", "ordering_animation"):
-        store.delete(f"{RECEIPTS}/{stage}.json")
-    # Names are in its picture too, which is drawn anew where they change; then nothing is to lead to the old one.
-    store.delete(history_file("diversity_metrics"))
-    maps = load_receipt(store, "cluster_map")
-    shown = [maps.files[name] for name in ("map", "picture") if name in maps.files] if maps else []
-    names = [f"{folder}/{NAMES}" for folder in (RECORDS, PINS)] + store.folders(f"fits/{NAMES}")
-    for name in [*shown, *(name for folder in (*names, TABLES) for name in store.list(folder))]:
-        store.delete(name)
-    comparison = load_receipt(store, "ari_comparison")
-    for name in store.list(f"{PINS}/ari_comparison"):
-        # What it has found stays, since the clusters may rest on it.
-        fit = read_pin(store, name)
-        if fit and comparison and fit.folder == comparison.files["fit"]:
-            files = read_fit(store, fit)
-            fit = pin(
-                store, fit.stage, Path(name).stem, {f: files[f] for f in (COMPARISON, SKETCH)}, fit.reason
-            )
-            named = {**comparison.files, "fit": fit.folder}
-            replace(comparison, key=fit.hash, version=fit.hash, files=named).save(store)
-    remove_beside(store)
+def _forget_quotes(store: LocalStore, stage: Stage) -> None:
+    """Remove what may have words of documents that are deleted now. What a fit has found stays, since results may rest
+    on it; a fit that is nothing but words goes."""
+    receipt = load_receipt(store, stage.name)
+    if isinstance(stage, PinnedFit):
+        for name in store.list(f"{PINS}/{stage.name}"):
+            key = Path(name).stem
+            if stage.quotes == ("*",):
+                unpin(store, stage.name, key)
+            elif fit := read_pin(store, name):
+                kept = {file: data for file, data in read_fit(store, fit).items() if file not in stage.quotes}
+                left = pin(store, stage.name, key, kept, fit.reason)
+                if receipt and receipt.version == fit.hash:
+                    files = {**receipt.files, "fit": left.folder}
+                    receipt.with_(version=left.hash, files=files).save(store)
+    else:
+        for folder in store.folders(f"stages/{stage.name}"):
+            for key, name in store.sealed(folder).items():
+                if stage.quotes == ("*",) or key in stage.quotes:
+                    store.delete(name)
+    if stage.quotes == ("*",):
+        store.delete(f"{RECEIPTS}/{stage.name}.json")
+    store.delete(history_file(stage.name))
 
 
-def _name_anew(store: LocalStore) -> None:
-    """Name the current clusters from the documents that are left: results are read without another run.
-
-    Where the input has been read since, and has documents in no cluster yet, the next run names them.
-    """
-    raw_docs, clusters = (load_receipt(store, stage) for stage in ("raw_docs", "clusters"))
-    if raw_docs is None or clusters is None:
-        return
-    view = View.load(store, raw_docs.files["view"])
-    files = StageFiles(store, "clusters", clusters.key)
-    if {fragment.name for fragment in view.documents} <= files.present().keys():
-        labels = files.column(view.documents, "labels")
-        fit = Fit("clusters", Path(clusters.files["fit"]).name, "")
-        names = name_clusters(store, view, fit, labels, clusters.report["k"])
-        replace(clusters, files={**clusters.files, "names": names.folder}).save(store)
+def _remake_fits(run: Run, stages: list[Stage]) -> None:
+    """Make fits that were all words anew, so that results can be read without another run."""
+    for stage in stages:
+        if isinstance(stage, PinnedFit) and stage.quotes == ("*",):
+            try:
+                run.save(stage.make(run, stage.decide(run)))
+            except MissingStageError:
+                continue  # of results that are no longer current: the next run makes it
 
 
 def disk_use(store: LocalStore) -> dict[str, int]:
@@ -142,10 +135,15 @@ def disk_use(store: LocalStore) -> dict[str, int]:
     return dict(sorted(_sizes(store).items()))
 
 
-def _needed(store: LocalStore) -> set[str]:
+def _needed(store: LocalStore, graph: Graph) -> set[str]:
     """Names of all files that the current receipts lead to."""
-    receipts = {stage: receipt for stage in CODE_VERSIONS if (receipt := load_receipt(store, stage))}
-    names = {FORMAT_FILE, LEASE_FILE, *store.list(LEDGERS), *(f"receipts/{stage}.json" for stage in receipts)}
+    receipts = {stage: receipt for stage in graph if (receipt := load_receipt(store, stage))}
+    names = {
+        FORMAT_FILE,
+        LEASE_FILE,
+        *store.list(LEDGERS),
+        *(f"{RECEIPTS}/{stage}.json" for stage in receipts),
+    }
     names |= {history_file(stage) for stage in receipts}
     fits: set[str] = set()
     for receipt in receipts.values():
@@ -162,38 +160,36 @@ def _needed(store: LocalStore) -> set[str]:
                 names.add(name)
     for folder in store.folders(RECORDS):
         for name in store.list(folder):
-            pin = name.replace(RECORDS, PINS, 1)
+            pin_name = name.replace(RECORDS, PINS, 1)
             # A record goes with its pin, so that what is pruned can be fitted again; that of a lost pin stays.
-            if pin in names or not store.exists(pin):
+            if pin_name in names or not store.exists(pin_name):
                 names.add(name)
-    names |= {embeddings_file(receipts[stage]) for stage in STAGE_OF.values() if stage in receipts}
+    names |= {embeddings_file(receipt) for receipt in receipts.values()}
     if "raw_docs" in receipts:
-        names |= _needed_by_view(store, receipts)
+        names |= _needed_by_view(store, graph, receipts)
     return names
 
 
-def _needed_by_view(store: LocalStore, receipts: dict[str, Receipt]) -> set[str]:
-    raw_docs = receipts["raw_docs"]
-    view = View.load(store, raw_docs.files["view"])
-    documents = {fragment.name for fragment in view.documents}
-    records = {fragment.name for fragment in view.records}
-    of_documents = [DOCUMENTS, f"{DOCUMENTS}/index"]
-    of_documents += [
-        f"stages/{stage}/{receipts[stage].key}" for stage in DOCUMENT_STAGES if stage in receipts
-    ]
-    if "greedy_order" in receipts:
-        of_documents += [
-            folder for folder in [receipts["greedy_order"].report.get("difficulty_folder")] if folder
-        ]
-    of_records = [records_folder(raw_docs.key), f"{records_folder(raw_docs.key)}/index"]
-    if "greedy_order" in receipts:
-        of_records.append(receipts["greedy_order"].report["columns_folder"])
+def _needed_by_view(store: LocalStore, graph: Graph, receipts: dict[str, Receipt]) -> set[str]:
+    view = View.load(store, receipts["raw_docs"].files["view"])
+    records = records_folder(receipts["raw_docs"].key)
+    folders = {
+        "documents": [DOCUMENTS, f"{DOCUMENTS}/index"],
+        "records": [records, f"{records}/index"],
+    }
+    for stage in graph.values():
+        if isinstance(stage, PerDocument) and stage.name in receipts:
+            folders[stage.of].append(f"stages/{stage.name}/{receipts[stage.name].key}")
+    wanted = {
+        "documents": {fragment.name for fragment in view.documents},
+        "records": {fragment.name for fragment in view.records},
+    }
     return {
         file
-        for folders, fragments in ((of_documents, documents), (of_records, records))
-        for folder in folders
+        for of in folders
+        for folder in folders[of]
         for name, file in store.sealed(folder).items()
-        if name in fragments
+        if name in wanted[of]
     }
 
 

@@ -6,29 +6,27 @@ unasked, since a new fit changes the results of all data; damage to them is an e
 
 from __future__ import annotations
 
-from dagster_divorder.settings import CODE_VERSIONS
+from collections.abc import Container
+
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import FOLDER as RECEIPTS
 
-# Folders of `stages/` that belong to no stage of their own name.
-_MADE_BY = {"traits": "greedy_order", "difficulty": "greedy_order", "cluster_tables": "clusters"}
 
-
-def discard(store: LocalStore, name: str) -> str | None:
-    """Remove a damaged file, and what is of no use without it; return the stage that makes it again.
+def discard(store: LocalStore, name: str, stages: Container[str]) -> str | None:
+    """Remove a damaged file, and what is of no use without it; return which of the stages makes it again.
 
     None, and nothing is removed, where no stage makes it again.
     """
     top, *parts = name.split("/")
     stage: str | None = None
     if top == "stages":
-        stage = _MADE_BY.get(parts[0], parts[0])
+        stage = parts[0]
     elif top == RECEIPTS:
         stage = parts[0].removesuffix(".json")
     elif top in ("documents", "records", "views", "readings", "rejects", "schemas"):
         stage = "raw_docs"
-    if stage not in CODE_VERSIONS:
+    if stage is None or stage not in stages:
         return None
     if top in ("documents", "records"):
         # Content and index are of use only together.

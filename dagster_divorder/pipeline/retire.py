@@ -10,41 +10,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dagster_divorder.errors import DamagedFileError
-from dagster_divorder.pipeline.merge import DOCUMENT_STAGES, RECORD_STAGES
-from dagster_divorder.settings import CODE_VERSIONS
+from dagster_divorder.pipeline.graph import Graph
+from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import load_history, load_receipt
 
 WHOLE = ("views", "readings", "rejects", "schemas")
 """Folders of what raw_docs makes of the corpus as a whole."""
 
-# The output's manifest names its file, also where a run was killed before its receipt did.
-_KEPT = {*DOCUMENT_STAGES, *RECORD_STAGES, "curated_output"}
 
-
-def retire(store: LocalStore) -> None:
+def retire(store: LocalStore, graph: Graph) -> None:
     """Remove whole-corpus results that neither a receipt nor a history names."""
     try:
-        named = set(_named(store))
+        named = set(_named(store, graph))
     except DamagedFileError:
         return  # what the damaged receipt names is known again when its stage has run
-    for folder in _folders(store):
+    for folder in _folders(store, graph):
         for name in store.list(folder):
             if name not in named:
                 store.delete(name)
 
 
-def _named(store: LocalStore) -> Iterator[str]:
-    for stage in CODE_VERSIONS:
+def _named(store: LocalStore, graph: Graph) -> Iterator[str]:
+    for stage in graph:
         if receipt := load_receipt(store, stage):
             yield from receipt.files.values()
         for made in load_history(store, stage):
             yield from made.files.values()
 
 
-def _folders(store: LocalStore) -> Iterator[str]:
+def _folders(store: LocalStore, graph: Graph) -> Iterator[str]:
     yield from WHOLE
-    for stage in store.folders("stages"):
-        if stage.rsplit("/", 1)[1] not in _KEPT:
-            yield stage
-            yield from store.folders(stage)
+    for stage in graph.values():
+        if not isinstance(stage, PerDocument):
+            yield from store.folders(f"stages/{stage.name}")

@@ -1,16 +1,14 @@
-"""One run of a stage: settings, store, progress, and the receipts of the stages before it."""
+"""Running stages, and what a stage works with: settings, store, progress, and the results of the stages before it."""
 
 from __future__ import annotations
 
-import importlib
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
-import xxhash
+import numpy as np
 
 from dagster_divorder.engine.memory import (
     address_limit,
@@ -21,23 +19,65 @@ from dagster_divorder.engine.memory import (
 )
 from dagster_divorder.engine.progress import Bar, Progress
 from dagster_divorder.errors import DamagedFileError, MemoryLimitError, MissingStageError
-from dagster_divorder.pipeline.graph import OUTPUT, needed
+from dagster_divorder.pipeline.graph import OUTPUT, Graph, default_graph
 from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.retire import retire
 from dagster_divorder.settings import Settings, refuse_overlap
+from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.curated import refuse_foreign_files
-from dagster_divorder.store.fits import complete_records
+from dagster_divorder.store.fits import Fit, complete_records, read_fit
 from dagster_divorder.store.local import DISK_FULL, LocalStore, explain_os_error, megabytes
 from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.sample import document_index
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment, View, offsets
+
+
+class ToBeMadeError(MissingStageError):
+    """While planning: a run would make this stage anew, and only then is it known what follows from it."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__(f"{stage} is made again")
 
 
 @dataclass(frozen=True, slots=True)
+class Corpus:
+    """The input as a run reads it: its version, how many accepted records it has, how many distinct "records" and
+    "documents" (texts) these are, of which how many each stored fragment holds, and the first half of the id of every
+    document, uint64 (documents,)."""
+
+    version: str
+    records: int
+    distinct: Mapping[str, int]
+    stored: Mapping[str, Mapping[str, int]]
+    ids: np.ndarray
+
+    @property
+    def documents(self) -> int:
+        return self.distinct["documents"]
+
+
+@dataclass(slots=True)
 class Run:
-    """What a stage's `run(run)` works with."""
+    """What the functions of a stage work with.
+
+    While `planning`, receipts are those that a run would come to: `foreseen` by stage, None where only a run can tell;
+    those of stages that it would not run are as they are.
+    """
 
     settings: Settings
     store: LocalStore
     progress: Progress = field(default_factory=Bar)
+    graph: Graph = field(default_factory=default_graph)
+    planning: bool = False
+    foreseen: dict[str, Receipt | None] = field(default_factory=dict)
+    observed: dict[str, Any] = field(default_factory=dict)
+    """Figures that a stage tells of this run alone, such as a rate."""
+    memo: dict[str, Any] = field(default_factory=dict)
+    """What a stage has found out while it was decided on, and needs again to be made."""
+    _current: dict[str, Receipt] = field(default_factory=dict)
+    _view: tuple[str, View] | None = None
+    _corpus: Corpus | None = None
 
     def receipt(self, stage: str) -> Receipt:
         """The current result of a stage before this one, known to fit these settings and its own inputs.
@@ -45,18 +85,34 @@ class Run:
         Raises:
             MissingStageError: it never ran, ran with other settings, or a stage before it has changed since.
         """
+        if self.planning and stage in self.foreseen:
+            foreseen = self.foreseen[stage]
+            if foreseen is None:
+                raise ToBeMadeError(stage)
+            return foreseen
+        if stage not in self._current:
+            self._current[stage] = self._load(stage)
+        return self._current[stage]
+
+    def _load(self, stage: str) -> Receipt:
         receipt = load_receipt(self.store, stage)
-        remedy = f"materialise it first: dagster asset materialize --select '*{stage}' -m dagster_divorder.definitions"
+        asset = stage if self.graph[stage].asset else self._asset_of(stage)
+        remedy = f"materialise it first: dagster asset materialize --select '*{asset}' -m dagster_divorder.definitions"
         if receipt is None:
             raise MissingStageError(f"{stage} has no result in {self.store.root}; {remedy}")
-        if receipt.recipe != self.settings.recipe(stage):
+        if receipt.fingerprint != self.graph[stage].fingerprint(self.settings):
             raise MissingStageError(f"{stage} was last made with other settings; {remedy}")
-        for name, version in receipt.uses.items():
+        for name, version in receipt.upstream.items():
             if self.receipt(name).version != version:
                 raise MissingStageError(f"{stage} was made for an earlier state of {name}; {remedy}")
         return receipt
 
-    def fits(self, stage: str) -> bool:
+    def _asset_of(self, stage: str) -> str:
+        """The first asset that a stage is a part of."""
+        assets = [name for name in self.graph.upstream(self.settings) if self.graph[name].asset]
+        return next((name for name in assets if stage in self.graph.step(self.settings, name)), stage)
+
+    def is_current(self, stage: str) -> bool:
         """Whether a stage's result is there and current, as `receipt` would have it."""
         try:
             self.receipt(stage)
@@ -64,16 +120,85 @@ class Run:
             return False
         return True
 
+    def save(self, receipt: Receipt) -> None:
+        """Make a receipt the current one of its stage."""
+        receipt.save(self.store)
+        self.forget()
 
-def content_hash(*parts: Any) -> str:
-    """Hash of JSON-ready values, 32 hex digits."""
-    return xxhash.xxh3_128_hexdigest(
-        orjson.dumps(parts, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+    def forget(self) -> None:
+        """Look at the store again."""
+        self._current.clear()
+        self._corpus = None
+
+    @property
+    def view(self) -> View:
+        """The accepted records, in the fragments that hold them."""
+        file = self.receipt("raw_docs").files.get("view")
+        if file is None:
+            raise ToBeMadeError("raw_docs")
+        if self._view is None or self._view[0] != file:
+            self._view = (file, View.load(self.store, file))
+        return self._view[1]
+
+    @property
+    def corpus(self) -> Corpus:
+        version = self.receipt("raw_docs").version
+        if self._corpus is None or self._corpus.version != version:
+            assert not self.planning
+            self._corpus = _corpus_of(self.store, version, self.view)
+        return self._corpus
+
+    def foresee(self, corpus: Corpus) -> None:
+        """Plan on an input as a survey found it."""
+        self._corpus = corpus
+
+    def files(self, stage: str) -> StageFiles:
+        """The results of a per-document stage."""
+        return StageFiles(self.store, stage, self.receipt(stage).key)
+
+    def column(self, stage: str, name: str) -> np.ndarray:
+        """An array of a per-document stage, of all rows of the fragments."""
+        return self.files(stage).column(self.view.documents, name)
+
+    def read(self, stage: str, file: str) -> bytes:
+        """A file of a whole-corpus result."""
+        return self.store.unseal(self.receipt(stage).files[file])
+
+    def arrays(self, stage: str, file: str) -> dict[str, np.ndarray]:
+        """The arrays of a file of a whole-corpus result."""
+        return unpack(self.read(stage, file))
+
+    def fit(self, stage: str) -> dict[str, bytes]:
+        """The files of a fit."""
+        return read_fit(self.store, Fit(stage, self.receipt(stage).version, ""))
+
+
+def _corpus_of(store: LocalStore, version: str, view: View) -> Corpus:
+    used = view.used_documents()
+    records = np.zeros(sum(fragment.rows for fragment in view.records), bool)
+    records[view.record_row] = True
+    ids, _ = document_index(store, view)
+    return Corpus(
+        version=version,
+        records=len(view),
+        distinct={"documents": int(used.sum()), "records": int(records.sum())},
+        stored={
+            "documents": _used_by_fragment(view.documents, used),
+            "records": _used_by_fragment(view.records, records),
+        },
+        ids=ids[used, 0],
     )
 
 
-def run_stage(stage: str, settings: Settings, progress: Progress | None = None) -> Receipt:
-    """Run one stage on what the stages before it left in the store, and return its receipt.
+def _used_by_fragment(fragments: tuple[Fragment, ...], used: np.ndarray) -> dict[str, int]:
+    counts = np.add.reduceat(used, offsets(fragments)[:-1], dtype=np.int64)
+    return {fragment.name: int(count) for fragment, count in zip(fragments, counts, strict=True)}
+
+
+def run_stage(
+    stage: str, settings: Settings, progress: Progress | None = None, graph: Graph | None = None
+) -> Receipt:
+    """Run one stage, with its parts, on what the stages before it left in the store, and return its receipt.
 
     Nothing new computes nothing. A second run on the same store waits for this one, or fails, as `store.wait` says.
     A damaged file that the stage meets is made again, if need be by the stages before it, with a note.
@@ -81,51 +206,50 @@ def run_stage(stage: str, settings: Settings, progress: Progress | None = None) 
     Raises:
         DivOrderError: with what was found, what was expected and what to do.
     """
-    return run_all(settings, progress, [stage])[stage]
-
-
-def _pace(receipt: Receipt, seconds: float, before: Receipt | None) -> float | None:
-    """Seconds a new document, of this run if it computed some, else as known before: what a plan goes by."""
-    new = receipt.report["new_documents"]
-    if new:
-        return seconds / new
-    return before.report.get("seconds_per_new_document") if before else None
+    graph = graph or default_graph()
+    return run_all(settings, progress, graph.step(settings, stage), graph)[stage]
 
 
 def run_all(
-    settings: Settings, progress: Progress | None = None, stages: Iterable[str] | None = None
+    settings: Settings,
+    progress: Progress | None = None,
+    stages: Iterable[str] | None = None,
+    graph: Graph | None = None,
 ) -> dict[str, Receipt]:
     """Run stages in order, by default all that an output needs, alone on the store throughout (see `run_stage`)."""
     need_addresses()
-    stages = needed(settings) if stages is None else tuple(stages)
+    graph = graph or default_graph()
+    stages = graph.needed(settings) if stages is None else tuple(stages)
     progress = progress or Bar()
     # Settings that were built in Python were not loaded.
     refuse_overlap(settings)
     store = LocalStore(settings.store.path)
     with store.lease(wait=settings.store.wait, on_wait=progress.note):
-        run = Run(settings, store.open(), progress)
+        run = Run(settings, store.open(), progress, graph)
         store.clear_scratch()
         complete_records(store)
         if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
             refuse_foreign_files(store, settings.output)
-        made = {stage: _mend_and_run(run, stage) for stage in stages}
-        retire(store)
+        made = {stage: _run_and_repair(run, stage) for stage in stages}
+        retire(store, graph)
         return made
 
 
-def _mend_and_run(run: Run, stage: str) -> Receipt:
+def _run_and_repair(run: Run, stage: str) -> Receipt:
     """Run a stage; a damaged file it meets is discarded and made again, each file once."""
-    order = needed(run.settings, stage)
+    order = run.graph.needed(run.settings, stage)
+    order = order[: order.index(stage) + 1]
     first = len(order) - 1
-    mended: set[str] = set()
+    repaired: set[str] = set()
     while True:
         try:
             return [_run_one(run, name) for name in order[first:]][-1]
         except DamagedFileError as error:
-            maker = None if error.name in mended else discard(run.store, error.name)
+            maker = None if error.name in repaired else discard(run.store, error.name, run.graph)
             if maker is None:
                 raise
-            mended.add(error.name)
+            repaired.add(error.name)
+            run.forget()
             run.progress.note(f"{error} (done now: {maker} makes it again)")
             if maker in order:  # else the stage that met it makes it
                 first = min(first, order.index(maker))
@@ -136,25 +260,34 @@ def _mend_and_run(run: Run, stage: str) -> Receipt:
             raise explain_os_error(error, Path(error.filename or run.store.root)) from error
 
 
-def _run_one(run: Run, stage: str) -> Receipt:
+def _run_one(run: Run, name: str) -> Receipt:
     # What the stage before has freed would add to what this one takes.
     give_back_memory()
+    stage = run.graph[name]
+    before = load_receipt(run.store, name)
+    run.observed, run.memo = {}, {}
     start = time.perf_counter()
     try:
-        receipt: Receipt = importlib.import_module(f"dagster_divorder.pipeline.{stage}").run(run)
+        decision = stage.decide(run)
+        receipt = stage.make(run, decision)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        raise _memory_ran_out(stage, error) from error
+        raise _memory_ran_out(name, error) from error
     seconds = time.perf_counter() - start
-    documents = receipt.report["documents"]
+    figures = receipt.figures
     timing = {
         "seconds": round(seconds, 3),
-        "documents_per_second": round(documents / seconds, 1) if seconds > 0 else 0.0,
-        "seconds_per_new_document": _pace(receipt, seconds, load_receipt(run.store, stage)),
+        "documents_per_second": round(figures["documents"] / seconds, 1) if seconds > 0 else 0.0,
     }
-    receipt = replace(receipt, report={**receipt.report, **timing})
-    receipt.save(run.store)
+    # What a plan goes by: of this run where it computed some, else as known before.
+    new = decision.documents or figures["new_documents"]
+    pace = seconds / new if new else before.facts.get("seconds_per_new_document") if before else None
+    receipt = receipt.with_(
+        facts={**receipt.facts, "seconds_per_new_document": pace},
+        figures={**figures, **run.observed, **timing},
+    )
+    run.save(receipt)
     return receipt
 
 

@@ -25,6 +25,7 @@ import xxhash
 
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
+from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.find import find_input
 from dagster_divorder.store.inputs import is_plain, kind_of
@@ -63,8 +64,8 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What came of one look: whether a run is to start, why (or why not), and what to remember."""
+class Outcome:
+    """What came of one check of the input: whether a run is to start, why (or why not), and what to remember."""
 
     start: bool
     reason: str
@@ -77,43 +78,45 @@ class _File(NamedTuple):
     identity: tuple[int, ...]
 
 
-def look(settings: Settings, cursor: Cursor, now: float, in_progress: Callable[[], str | None]) -> Look:
-    """One look at the input.
+def check_input(
+    settings: Settings, cursor: Cursor, now: float, in_progress: Callable[[], str | None]
+) -> Outcome:
+    """Check the input once.
 
     Args:
-        now: seconds since the epoch, by the clock of every look.
+        now: seconds since the epoch, by the clock of every check.
         in_progress: says which run is under way, None if there is none; asked only where a run may have to start.
     """
     try:
         files = _stat_all(settings)
     except InputError as error:
-        return Look(False, f"{error}. A run starts once there is input.", replace(cursor, seen=_UNUSABLE))
+        return Outcome(False, f"{error}. A run starts once there is input.", replace(cursor, seen=_UNUSABLE))
     state = _state_of(files)
     if state == cursor.seen:
-        return Look(False, f"no change in {_count(files)}", cursor)
+        return Outcome(False, f"no change in {_count(files)}", cursor)
     if busy := in_progress():
-        return Look(False, f"{busy}; the input is looked at again when it has ended", cursor)
+        return Outcome(False, f"{busy}; the input is looked at again when it has ended", cursor)
     read = _readings(settings)
     if read is None and cursor.seen is None:
         reason = (
             f"nothing was ever made of this input ({_count(files)}): materialise it once (Materialize all, or the job "
             "curate); from then on every change starts a run by itself"
         )
-        return Look(False, reason, Cursor(seen=state))
+        return Outcome(False, reason, Cursor(seen=state))
     if state != cursor.noticed or now < cursor.since:
         cursor = replace(cursor, noticed=state, since=now)
     changes = _changed_sizes(files, read or [])
     if now - cursor.since < settings.automation.settle_seconds:
         what = _few(changes) or f"times of {_count(files)}"
         wait = f"a run starts once the input has been still for {settings.automation.settle_seconds:g} s"
-        return Look(False, f"changed: {what}; {wait}", cursor)
+        return Outcome(False, f"changed: {what}; {wait}", cursor)
     answered = Cursor(seen=state)
     changes = changes or _changed_contents(files, read or [])
     if not changes and _is_up_to_date(settings):
-        return Look(
+        return Outcome(
             False, f"only times differ: {_count(files)}, every byte as the last run read it", answered
         )
-    return Look(True, _few(changes) or "the last run did not come to its end", answered)
+    return Outcome(True, _few(changes) or "the last run did not come to its end", answered)
 
 
 def _stat_all(settings: Settings) -> list[_File]:
@@ -146,8 +149,6 @@ def _readings(settings: Settings) -> list[Reading] | None:
 
 def _is_up_to_date(settings: Settings) -> bool:
     """Whether what was read last has gone all the way to the output, under these settings."""
-    from dagster_divorder.pipeline.run import Run
-
     try:
         Run(settings, LocalStore(settings.store.path).open(create=False)).receipt(OUTPUT)
     except DivOrderError:

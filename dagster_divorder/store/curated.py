@@ -89,7 +89,7 @@ class _Manifest(_Strict):
 
     key: Hex
     store: _Owner
-    ids: Annotated[str, StringConstraints(pattern=r"^stages/curated_output/\w+\.\w+\.safetensors$")]
+    ids: Annotated[str, StringConstraints(pattern=r"^stages/curated_output/\w+/ids\.\w+\.safetensors$")]
     delta: _Delta
     files: dict[FileName, _Entry]
 

@@ -1,6 +1,6 @@
 """Fits: what is learnt from the corpus, stored under its content hash and pinned by a pointer.
 
-Appended data uses the pinned fit. A pointer belongs to a stage and its recipe, so changed settings make a fit of their
+Appended data uses the pinned fit. A pointer belongs to a stage and its key, so changed settings make a fit of their
 own, and changing them back finds the old one again.
 
 Each pin has a record beside the receipts, so that one that is lost is not taken for one that never was: another fit
@@ -22,13 +22,6 @@ from dagster_divorder.store.receipts import HISTORY_FOLDER
 
 PINS = "pins"
 RECORDS = f"{HISTORY_FOLDER}/{PINS}"
-REFIT = {
-    "base_model": "model.refit",
-    "clusters": "clusters.refit",
-    "pca": "clusters.refit",
-    "cluster_map": "cluster_map.refit",
-}
-"""The setting that asks for another fit, of those that have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +37,23 @@ class Fit:
         return f"fits/{self.stage}/{self.hash}"
 
 
-def pinned(store: LocalStore, stage: str, recipe: str, *, refit: bool = False) -> Fit | None:
-    """The current fit of a stage under a recipe, None if there has been none yet. With `refit`, when another one is
-    asked for, also None where that which there was is lost.
+def pinned(store: LocalStore, stage: str, key: str, *, refit: bool = False, setting: str = "") -> Fit | None:
+    """The current fit of a stage under a key, None if there has been none yet. With `refit`, when another one is asked
+    for, also None where that which there was is lost. `setting` is the one that asks for another fit.
 
     Raises:
         StoreError: the pin is damaged, or there has been one.
     """
-    name, record = (f"{folder}/{stage}/{recipe}.json" for folder in (PINS, RECORDS))
+    name, record = (f"{folder}/{stage}/{key}.json" for folder in (PINS, RECORDS))
     try:
-        fit = read_pin(store, name)
+        fit = read_pin(store, name, setting)
         if fit is None and store.exists(record):
             raise StoreError(
                 f"pin {store.path(name)} is missing, and the results of this store rest on the fit that it named; "
-                f"copy {store.path(record)} there to go on with that fit, or {_again(store, stage)}"
+                f"copy {store.path(record)} there to go on with that fit, or {_again(store, stage, setting)}"
             )
         if fit and refit:
-            read_fit(store, fit)
+            read_fit(store, fit, setting)
     except StoreError:
         if not refit:
             raise
@@ -68,7 +61,7 @@ def pinned(store: LocalStore, stage: str, recipe: str, *, refit: bool = False) -
     return fit
 
 
-def read_pin(store: LocalStore, name: str) -> Fit | None:
+def read_pin(store: LocalStore, name: str, setting: str = "") -> Fit | None:
     """The fit that a pin names, None if there is no such pin; `pinned` by the pin's name in the store."""
     _, stage, file = name.split("/")
     try:
@@ -78,12 +71,12 @@ def read_pin(store: LocalStore, name: str) -> Fit | None:
     if fit and fit.stage != stage:
         raise StoreError(
             f"pin {store.path(name)} is damaged; copy {store.path(RECORDS) / stage / file} there to go on with the fit "
-            f"that it named, or {_again(store, stage)}"
+            f"that it named, or {_again(store, stage, setting)}"
         )
     return fit
 
 
-def pin(store: LocalStore, stage: str, recipe: str, files: Mapping[str, bytes], reason: str) -> Fit:
+def pin(store: LocalStore, stage: str, key: str, files: Mapping[str, bytes], reason: str) -> Fit:
     """Store the files of a fit and make it the current one. The same files are the same fit."""
     fit = Fit(stage, _hash(files), reason)
     for name in store.list(fit.folder):
@@ -93,8 +86,17 @@ def pin(store: LocalStore, stage: str, recipe: str, files: Mapping[str, bytes], 
         # Replaced even where it is there, so that fitting again mends a damaged fit.
         store.put(f"{fit.folder}/{name}", data, replace=True)
     for folder in (PINS, RECORDS):
-        write_pointer(store, f"{folder}/{stage}/{recipe}.json", fit)
+        write_pointer(store, f"{folder}/{stage}/{key}.json", fit)
     return fit
+
+
+def unpin(store: LocalStore, stage: str, key: str) -> None:
+    """Remove a pin, and its fit where no other pin names that."""
+    fit = read_pin(store, f"{PINS}/{stage}/{key}.json")
+    for folder in (RECORDS, PINS):
+        store.delete(f"{folder}/{stage}/{key}.json")
+    if fit:
+        drop_unpinned(store, fit)
 
 
 def complete_records(store: LocalStore) -> None:
@@ -115,7 +117,7 @@ def drop_unpinned(store: LocalStore, fit: Fit) -> bool:
     return True
 
 
-def read_fit(store: LocalStore, fit: Fit) -> dict[str, bytes]:
+def read_fit(store: LocalStore, fit: Fit, setting: str = "") -> dict[str, bytes]:
     """The files of a fit.
 
     Raises:
@@ -127,15 +129,15 @@ def read_fit(store: LocalStore, fit: Fit) -> dict[str, bytes]:
     if found != fit.hash:
         raise StoreError(
             f"fit {folder} is {'damaged: its files hash to ' + found if files else 'missing'}; restore it from a copy, "
-            f"or {_again(store, fit.stage)}"
+            f"or {_again(store, fit.stage, setting)}"
         )
     return files
 
 
-def _again(store: LocalStore, stage: str) -> str:
+def _again(store: LocalStore, stage: str, setting: str) -> str:
     """How to ask for another fit, in words."""
-    if stage in REFIT:
-        how = f'set {REFIT[stage]} = "now" for one run'
+    if setting:
+        how = f'set {setting} = "now" for one run'
     else:
         how = f"delete {store.path(PINS) / stage} and {store.path(RECORDS) / stage}"
     return f"{how} to fit again (later stages are then computed again)"

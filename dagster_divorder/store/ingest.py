@@ -71,6 +71,7 @@ class Survey:
     """Hash of the key, of the record ids in input order, and of the rejects where there are some: equal input, equal
     version, whatever the fragments."""
     records: int
+    distinct_records: int
     documents: int
     multiset: Multiset
     """The accepted records, to be compared with those of an output."""
@@ -79,8 +80,10 @@ class Survey:
     new_documents: int
     partial_lines: int
     """Unfinished last lines, left for the next run."""
-    stored: dict[str, int]
-    """Of the documents, how many each fragment holds that was there before."""
+    stored: dict[str, dict[str, int]]
+    """Of the accepted "records" and of their "documents", how many each fragment holds that was there before."""
+    ids: np.ndarray
+    """The first half of the id of every document, uint64 (documents,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,21 +326,28 @@ class Ingest:
         self._check(max_reject_share)
         self._document_of = [document_row := np.concatenate(self._document_of)]
         used = np.zeros(self._documents.ids.size, dtype=bool)
+        used_records = np.zeros(self._records.ids.size, dtype=bool)
         for rows in self._record_rows:
             used[document_row[rows]] = True
+            used_records[rows] = True
         version = self._version.copy()
         if self._rejected:
             version.update(blake3(self._reject_lines()).digest())
         return Survey(
             version=version.hexdigest(ID_BYTES),
             records=self._accepted.records,
+            distinct_records=int(used_records.sum()),
             multiset=self._accepted,
             documents=int(used.sum()),
             rejected=self._rejected,
             new_records=self._records.ids.size - self._old_records,
             new_documents=self._documents.ids.size - self._old_documents,
             partial_lines=self._partial,
-            stored=self._documents.count_stored(used),
+            stored={
+                "documents": self._documents.count_stored(used),
+                "records": self._records.count_stored(used_records),
+            },
+            ids=self._documents.ids.first_halves(used),
         )
 
     def _check(self, max_reject_share: float) -> None:

@@ -27,7 +27,7 @@ import xxhash
 
 from dagster_divorder.errors import DamagedFileError, DiskFullError, StoreBusyError, StoreError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 FORMAT = "divorder store"
 FORMAT_FILE = "format.json"
 LEASE_FILE = "lease"

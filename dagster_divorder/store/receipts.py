@@ -22,22 +22,27 @@ HISTORY = 4
 class Receipt:
     """A stage's current result.
 
-    `recipe` is the settings' share and code version it was made with, `key` the stage key its per-fragment files lie
-    under, `version` the hash of its content, `uses` the versions of the stages it read, `files` its named files in the
-    store, `report` the figures shown to people.
+    `fingerprint` is the code version and the hash of the settings it was made with, `key` what it is filed under,
+    `version` the hash of its content, `upstream` the versions of the stages it read, `files` its named files in the
+    store, `facts` what later stages and runs read of it, `figures` what people see.
     """
 
     stage: str
-    recipe: str
+    fingerprint: str
     key: str
     version: str
-    uses: dict[str, str]
+    upstream: dict[str, str]
     files: dict[str, str] = field(default_factory=dict)
-    report: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def with_(self, **changes: Any) -> Receipt:
+        """A copy with other values."""
+        return replace(self, **changes)
 
     def save(self, store: LocalStore) -> None:
         write_pointer(store, f"{FOLDER}/{self.stage}.json", self)
-        made = Made(self.recipe, self.version, self.uses, self.files)
+        made = Made(self.fingerprint, self.version, self.upstream, self.files)
         known = load_history(store, self.stage)
         if known[-1:] != [made]:
             # The same result in other files, as after merging, takes the place of what it was in.
@@ -49,9 +54,9 @@ class Receipt:
 class Made:
     """What of a receipt says which result it was, and where that lies."""
 
-    recipe: str
+    fingerprint: str
     version: str
-    uses: dict[str, str]
+    upstream: dict[str, str]
     files: dict[str, str]
 
 

@@ -34,7 +34,7 @@ from dagster_divorder.store.pointers import write_pointer
 ABOUT: dict[str, Any] = {
     "meta_version": 2,
     "key": "0" * 32,
-    "ids": "stages/curated_output/0.0.safetensors",
+    "ids": "stages/curated_output/0/ids.0.safetensors",
     "delta": {"new_documents": 1, "reused_documents": 0, "dropped_documents": 0},
 }
 

@@ -1,0 +1,37 @@
+"""Rules by which a fit no longer describes the corpus: each says why in words, or gives None."""
+
+from __future__ import annotations
+
+from dagster_divorder.core.sketch import changed_share, left_share, sketch
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import Fitted
+
+MIN_SHARE_LEFT = 0.1
+"""A corpus that holds less of a fit's documents than this is another corpus."""
+
+GROWTH = 2.0
+
+
+def documents_left(run: Run, fitted: Fitted) -> float:
+    """Share of the documents that a fit was made on that the corpus still holds."""
+    return left_share(fitted.sketch, run.corpus.ids)
+
+
+def another_corpus(run: Run, fitted: Fitted) -> str | None:
+    """Hardly any of its documents are left."""
+    left = documents_left(run, fitted)
+    return f"{left:.0%} of the documents that it was made on are left" if left < MIN_SHARE_LEFT else None
+
+
+def has_doubled(run: Run, fitted: Fitted) -> str | None:
+    """The corpus has GROWTH times the documents, or hardly any of its own are left."""
+    now, then = run.corpus.documents, fitted.documents
+    if now >= GROWTH * then:
+        return f"the corpus has grown from {then:,} to {now:,} documents since"
+    return another_corpus(run, fitted)
+
+
+def has_changed(run: Run, fitted: Fitted, share: float) -> str | None:
+    """More than a share of the documents has come or gone."""
+    changed = changed_share(fitted.sketch, sketch(run.corpus.ids))
+    return f"{changed:.0%} of the documents have changed since" if changed > share else None

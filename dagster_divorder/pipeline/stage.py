@@ -1,0 +1,463 @@
+"""What a stage is: a value that a file of `stages/` holds whole, and the three kinds that there are.
+
+- `PerDocument`: a function of a fragment of documents (or of records). A fragment that has a result under the stage's
+  key
+  is never computed again.
+- `WholeCorpus`: named files out of what lies before. Kept under the key of all that they were made from.
+- `PinnedFit`: what is learnt from the corpus, pinned, so that appended data uses it as it is. Made again by its own
+  rule of drift, on request, or never, and with the reason.
+
+`decide` says what is to be computed, for how many documents, and why; a run and a plan both go by it. Key, reuse,
+receipt, counts and timing belong to the kinds. Nothing here knows a stage by name but `raw_docs`, which all others
+read.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import xxhash
+
+from dagster_divorder.core.sketch import sketch
+from dagster_divorder.errors import DiskFullError
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.arrays import pack, pack_table
+from dagster_divorder.store.fits import Fit, drop_unpinned, pin, pinned, read_fit, unpin
+from dagster_divorder.store.local import LocalStore, megabytes
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment
+
+if TYPE_CHECKING:
+    from dagster_divorder.pipeline.run import Run
+
+ABOUT = "about"
+"""File of a whole-corpus result, written last: its other files, facts and figures."""
+
+SKETCH = "documents.safetensors"
+"""File of every fit: how many documents it was made on, and a sketch of them (`core.sketch`)."""
+
+FITTED = "fitted.json"
+
+Result: TypeAlias = "Mapping[str, np.ndarray] | pa.Table"
+"""What is computed of one fragment: arrays with a row for each of its rows, or a table."""
+
+
+def content_hash(*parts: Any) -> str:
+    """Hash of JSON-ready values, 32 hex digits."""
+    return xxhash.xxh3_128_hexdigest(
+        orjson.dumps(parts, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY, default=str)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a stage would compute now.
+
+    `key` is what the result will be filed under, `receipt` the result as it will be, as far as that can be told before
+    it is made: None where only computing tells. `unless` says what only a run finds out, and that would make it
+    compute more.
+    """
+
+    scope: Literal["nothing", "new", "all"]
+    documents: int
+    why: str
+    key: str = ""
+    receipt: Receipt | None = None
+    unless: str = ""
+
+
+class File(NamedTuple):
+    """Bytes of a named file of a result, and its extension."""
+
+    data: bytes
+    extension: str
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A whole-corpus result: its files by name, `facts` that later stages read, and `figures` that people see."""
+
+    files: Mapping[str, File]
+    facts: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+class Table(NamedTuple):
+    """Rows of plain values by column name, for people."""
+
+    rows: list[dict[str, Any]]
+
+
+class Picture(NamedTuple):
+    """A PNG file, and what it shows in words."""
+
+    file: Path
+    what: str
+
+
+class Text(NamedTuple):
+    """Markdown."""
+
+    markdown: str
+
+
+class Link(NamedTuple):
+    """A file or folder to open."""
+
+    path: Path
+
+
+Shown = Mapping[str, Table | Picture | Text | Link]
+"""What a person sees of a result beside its figures, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Whether a check is passed: what was found, what to do if it is not, the figures, and tables (lists of rows)."""
+
+    passed: bool
+    text: str
+    remedy: str = ""
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A claim on a stage's result, and the function that holds it against what is stored. What is made of a result that
+    fails a `blocking` one must not be used."""
+
+    name: str
+    description: str
+    check: Callable[[Run], Finding]
+    blocking: bool = False
+
+
+def _nothing_shown(run: Run, receipt: Receipt) -> Shown:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stage(ABC):
+    """One stage.
+
+    `version` is raised when the code gives other bytes for the same input. `reads` names the stages before it, and
+    `settings` what of the settings decides its own result, both under some settings. `inputs` says what of the stages
+    before it decides the result, by default all of it (of a fragment's result, and of a fit: whatever the corpus).
+    Without `asset` a stage has no Dagster asset of its own: it is made as a part of those that read it, or of the one
+    that lists it in `then`, which come right after that one. `quotes` names the files that may hold words of documents
+    ("*": all): `divorder prune` takes them away with deleted documents.
+    """
+
+    name: str
+    version: int
+    description: str
+    reads: Callable[[Settings], Sequence[str]]
+    settings: Callable[[Settings], Mapping[str, Any]] = lambda settings: {}
+    inputs: Callable[[Run], Mapping[str, Any]] | None = None
+    when: Callable[[Settings], bool] = lambda settings: True
+    """Whether these settings have the stage at all."""
+    group: str = "evidence"
+    kinds: frozenset[str] = frozenset()
+    asset: bool = True
+    then: tuple[str, ...] = ()
+    quotes: tuple[str, ...] = ()
+    doing: str = ""
+    """What it does, for progress, such as `tokenising`."""
+    show: Callable[[Run, Receipt], Shown] = _nothing_shown
+    checks: tuple[Check, ...] = ()
+
+    def fingerprint(self, settings: Settings) -> str:
+        """Code version and a hash of the settings that decide the result, such as `1-9f3a0c5e...`."""
+        decides = orjson.dumps(dict(self.settings(settings)), option=orjson.OPT_SORT_KEYS, default=str)
+        return f"{self.version}-{xxhash.xxh3_64_hexdigest(decides)}"
+
+    def key(self, run: Run) -> str:
+        """What the result is filed under: it names all that the result depends on.
+
+        Raises:
+            MissingStageError: a stage before it has no current result.
+        """
+        of = self.inputs(run) if self.inputs else self._all_inputs(run)
+        return content_hash(self.name, self.fingerprint(run.settings), of)
+
+    def _all_inputs(self, run: Run) -> Mapping[str, Any]:
+        return versions(run, *self.reads(run.settings))
+
+    def receipt(self, run: Run, key: str, version: str, **parts: Any) -> Receipt:
+        """A receipt of this stage, made from what is current now."""
+        return Receipt(
+            stage=self.name,
+            fingerprint=self.fingerprint(run.settings),
+            key=key,
+            version=version,
+            upstream=versions(run, *self.reads(run.settings)),
+            **parts,
+        )
+
+    @abstractmethod
+    def decide(self, run: Run) -> Decision:
+        """What is to be computed. Stores nothing."""
+
+    @abstractmethod
+    def make(self, run: Run, decision: Decision) -> Receipt:
+        """Compute what was decided on; the receipt of the result."""
+
+
+def versions(run: Run, *stages: str) -> dict[str, str]:
+    """The versions of the current results of stages."""
+    return {stage: run.receipt(stage).version for stage in stages}
+
+
+def _whatever_the_corpus(run: Run, stage: Stage) -> dict[str, str]:
+    """What names the results of the stages before one, but for the corpus that they are of: a fragment's result does
+    not depend on it, and a fit outlives it."""
+    receipts = {name: run.receipt(name) for name in stage.reads(run.settings) if name != "raw_docs"}
+    return {
+        name: receipt.key if isinstance(run.graph[name], PerDocument) else receipt.version
+        for name, receipt in receipts.items()
+    }
+
+
+def counts(documents: int, new: int) -> dict[str, int]:
+    """The figures that every stage shows."""
+    return {"documents": documents, "new_documents": new, "reused_documents": documents - new}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PerDocument(Stage):
+    """A function of a fragment. `compute` yields the results of some fragments in their order; `figures` are of all."""
+
+    compute: Callable[[Run, Sequence[Fragment]], Iterable[Result]]
+    of: Literal["documents", "records"] = "documents"
+    figures: Callable[[Run, StageFiles], Mapping[str, Any]] = lambda run, files: {}
+    facts: Callable[[Run], Mapping[str, Any]] = lambda run: {}
+
+    def _all_inputs(self, run: Run) -> Mapping[str, Any]:
+        return _whatever_the_corpus(run, self)
+
+    def files(self, run: Run, key: str) -> StageFiles:
+        return StageFiles(run.store, self.name, key)
+
+    def decide(self, run: Run) -> Decision:
+        key, corpus = self.key(run), run.corpus
+        present = self.files(run, key).present()
+        there = sum(rows for name, rows in corpus.stored[self.of].items() if name in present)
+        total = corpus.distinct[self.of]
+        receipt = self.receipt(run, key, content_hash(key, corpus.version), facts=dict(self.facts(run)))
+        if there == total:
+            return Decision(scope="nothing", documents=0, why="", receipt=receipt)
+        return Decision(
+            scope="new" if there else "all",
+            documents=total - there,
+            why=f"new {self.of}" if there else "",
+            receipt=receipt,
+        )
+
+    def make(self, run: Run, decision: Decision) -> Receipt:
+        receipt = decision.receipt
+        assert receipt is not None
+        files = self.files(run, receipt.key)
+        fragments = run.view.documents if self.of == "documents" else run.view.records
+        present = files.present()
+        self._fill(run, files, [fragment for fragment in fragments if fragment.name not in present])
+        last = load_receipt(run.store, self.name)
+        unchanged = last and (last.key, last.version) == (receipt.key, receipt.version)
+        figures = last.figures if last and unchanged else dict(self.figures(run, files))
+        total = run.corpus.distinct[self.of]
+        return receipt.with_(figures={**figures, **counts(total, decision.documents)})
+
+    def _fill(self, run: Run, files: StageFiles, missing: Sequence[Fragment]) -> None:
+        if not missing:
+            return
+        left = sum(fragment.rows for fragment in missing)
+        with run.progress(self.doing or self.name, left, self.of) as advance:
+            for fragment, result in zip(missing, self.compute(run, missing), strict=True):
+                try:
+                    if isinstance(result, pa.Table):
+                        size = result.nbytes
+                        run.store.seal(files.folder, fragment.name, pack_table(result), "arrow")
+                    else:
+                        size = sum(array.nbytes for array in result.values())
+                        files.put(fragment.name, result)
+                except DiskFullError as error:
+                    rest = megabytes(size * left // fragment.rows)
+                    raise DiskFullError(f"{error}; {self.name} takes about {rest} more in all") from error
+                left -= fragment.rows
+                advance(fragment.rows)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WholeCorpus(Stage):
+    """Named files out of what lies before. `content` names the files whose bytes make the version, by default the key
+    does. `lacks` says why a result that is stored is not whole all the same; `publish` puts a result, new or not, where
+    people look for it."""
+
+    compute: Callable[[Run], Made]
+    content: tuple[str, ...] = ()
+    lacks: Callable[[Run, str], str | None] = lambda run, key: None
+    publish: Callable[[Run, Receipt], None] = lambda run, receipt: None
+
+    def decide(self, run: Run) -> Decision:
+        key = self.key(run)
+        found = self._stored(run, key)
+        lacks = self.lacks(run, key) if found else None
+        if found and lacks is None:
+            return Decision(scope="nothing", documents=0, why="", receipt=found)
+        return Decision(scope="all", documents=run.corpus.documents, why=lacks or "", key=key)
+
+    def _stored(self, run: Run, key: str) -> Receipt | None:
+        """The result that is stored under a key, None where not all of it is there."""
+        found = run.store.sealed(f"stages/{self.name}/{key}")
+        if ABOUT not in found:
+            return None
+        about = orjson.loads(run.store.unseal(found[ABOUT]))
+        if not all(name in found for name in about["files"]):
+            return None
+        files = {name: found[name] for name in (*about["files"], ABOUT)}
+        hashes = [files[name].rsplit(".", 2)[1] for name in self.content]
+        version = content_hash(*hashes) if hashes else key
+        return self.receipt(run, key, version, files=files, facts=about["facts"], figures=about["figures"])
+
+    def make(self, run: Run, decision: Decision) -> Receipt:
+        receipt = decision.receipt
+        if receipt is None:
+            if self.doing:
+                run.progress.note(f"{self.doing}{f' ({decision.why})' if decision.why else ''}")
+            key, folder = decision.key, f"stages/{self.name}/{decision.key}"
+            made = self.compute(run)
+            for name, (data, extension) in made.files.items():
+                run.store.seal(folder, name, data, extension)
+            about = {"files": sorted(made.files), "facts": made.facts, "figures": made.figures}
+            run.store.seal(folder, ABOUT, orjson.dumps(about, option=orjson.OPT_SERIALIZE_NUMPY), "json")
+            receipt = self._stored(run, key)
+            assert receipt is not None
+        self.publish(run, receipt)
+        of_all = counts(run.corpus.documents, decision.documents)
+        # A result that was made now may say itself how many of its documents are new in it.
+        kept = decision.scope == "nothing"
+        return receipt.with_(figures={**receipt.figures, **of_all} if kept else {**of_all, **receipt.figures})
+
+
+class Refit(NamedTuple):
+    """Whether a fit may be made again: `auto` by its own rule of drift, `now` once, `never`; and the setting that says
+    so."""
+
+    when: str
+    setting: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A fit as it is stored: its files by name, the number of `documents` that it was made on, and a `sketch` of them,
+    uint64 (m,), rising."""
+
+    fit: Fit
+    files: Mapping[str, bytes]
+    documents: int
+    sketch: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PinnedFit(Stage):
+    """What is learnt from the corpus. `drift` says why a fit no longer describes it, None where it does; `tentative`
+    what of that only a run can tell. `facts` and `figures` are of a fit, new or not."""
+
+    compute: Callable[[Run], Mapping[str, bytes]]
+    refit: Callable[[Settings], Refit]
+    drift: Callable[[Run, Fitted], str | None]
+    tentative: str = ""
+    of_corpus: bool = True
+    """Drift is of the corpus alone, so what a run has held against this corpus is not held against it again."""
+    facts: Callable[[Run, Mapping[str, bytes]], Mapping[str, Any]] = lambda run, files: {}
+    figures: Callable[[Run, Receipt], Mapping[str, Any]] = lambda run, receipt: {}
+
+    def _all_inputs(self, run: Run) -> Mapping[str, Any]:
+        return _whatever_the_corpus(run, self)
+
+    def decide(self, run: Run) -> Decision:
+        key, refit = self.key(run), self.refit(run.settings)
+        fit = pinned(run.store, self.name, key, refit=refit.when == "now", setting=refit.setting)
+        if refit.when == "now":
+            return self._anew(run, key, f"asked for by {refit.setting}")
+        if fit is None:
+            return self._anew(run, key, "first run with these settings and inputs")
+        stored = load_fitted(run.store, fit, refit.setting)
+        unless = ""
+        if refit.when == "auto" and not (self.of_corpus and self._was_judged(run, fit)):
+            if why := self.drift(run, stored):
+                return self._anew(run, key, why)
+            unless = self.tentative if run.planning else ""
+        facts = self.facts(run, stored.files)
+        receipt = self._receipt(run, key, fit, facts)
+        return Decision(scope="nothing", documents=0, why="", receipt=receipt, unless=unless)
+
+    def _anew(self, run: Run, key: str, why: str) -> Decision:
+        return Decision(scope="all", documents=run.corpus.documents, why=why, key=key)
+
+    def _was_judged(self, run: Run, fit: Fit) -> bool:
+        """Whether the last run held this fit against this corpus already."""
+        last = load_receipt(run.store, self.name)
+        return last is not None and (last.version, last.facts["corpus"]) == (fit.hash, run.corpus.version)
+
+    def _receipt(self, run: Run, key: str, fit: Fit, facts: Mapping[str, Any]) -> Receipt:
+        about = {"corpus": run.corpus.version, "reason": fit.reason}
+        return self.receipt(run, key, fit.hash, files={"fit": fit.folder}, facts={**facts, **about})
+
+    def make(self, run: Run, decision: Decision) -> Receipt:
+        receipt = decision.receipt
+        if receipt is None:
+            run.progress.note(f"{self.doing or self.name} ({decision.why})")
+            key, setting = decision.key, self.refit(run.settings).setting
+            before = pinned(run.store, self.name, key, refit=True, setting=setting)
+            files = {**self.compute(run), **_about_documents(run)}
+            fit = pin(run.store, self.name, key, files, decision.why)
+            if before and before.hash != fit.hash:
+                _remove_replaced(run, self.name, before)
+            receipt = self._receipt(run, key, fit, self.facts(run, files))
+        documents = run.corpus.documents
+        fitted = decision.why if decision.scope == "all" else f"no: kept ({receipt.facts['reason']})"
+        figures = {"fitted": fitted, **self.figures(run, receipt)}
+        return receipt.with_(figures={**figures, **counts(documents, decision.documents)})
+
+
+def _about_documents(run: Run) -> dict[str, bytes]:
+    about = {"documents": run.corpus.documents}
+    return {FITTED: orjson.dumps(about), SKETCH: pack({"ids": sketch(run.corpus.ids)})}
+
+
+def load_fitted(store: LocalStore, fit: Fit, setting: str = "") -> Fitted:
+    """A fit out of the store.
+
+    Raises:
+        StoreError: a file of it is missing or altered.
+    """
+    from dagster_divorder.store.arrays import unpack
+
+    files = read_fit(store, fit, setting)
+    documents = int(orjson.loads(files[FITTED])["documents"])
+    return Fitted(fit, files, documents, unpack(files[SKETCH])["ids"])
+
+
+def _remove_replaced(run: Run, name: str, before: Fit) -> None:
+    """Remove what was made with a fit that another one has replaced: nothing leads to it any more, and small appends
+    may replace one every few days."""
+    # Under other settings the same fit may have been found.
+    if not drop_unpinned(run.store, before):
+        return
+    for stage in run.graph.values():
+        last = load_receipt(run.store, stage.name)
+        if last is None or last.upstream.get(name) != before.hash:
+            continue
+        if isinstance(stage, PerDocument):
+            for file in stage.files(run, last.key).present().values():
+                run.store.delete(file)
+        elif isinstance(stage, PinnedFit):
+            unpin(run.store, stage.name, last.key)

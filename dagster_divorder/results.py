@@ -1,0 +1,154 @@
+"""What the last run made, for notebooks: one table of documents, their vectors, the measures."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from dagster_divorder.errors import MissingStageError
+from dagster_divorder.stages.cluster_names import FILE as NAMES
+from dagster_divorder.stages.components import STAGE_OF
+from dagster_divorder.stages.fields import read_fields
+from dagster_divorder.store.arrays import unpack
+from dagster_divorder.store.fragments import DOCUMENTS, records_folder
+from dagster_divorder.store.ids import to_bytes
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.space import embeddings_file, map_vectors
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment, View
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Results of the last run on a store; each part is read when it is asked for."""
+
+    store: LocalStore
+
+    @property
+    def documents(self) -> pd.DataFrame:
+        """One row per accepted record in input order.
+
+        Columns: `record_id`, `doc_id` (hex), `source`, `tokens`, `cluster`, `cluster_name` (a category),
+        `cluster_distance` (cosine), `position` (in the curated order), then one per field in `order.traits`.
+        """
+        import pandas as pd
+
+        view = self._view()
+        order = unpack(self.store.unseal(self._receipt("greedy_order").files["order"]))["order"]
+        position = np.empty(len(order), dtype=np.int64)
+        position[order] = np.arange(len(order))
+        clusters = self._stage("clusters")
+        labels = clusters.column(view.documents, "labels")[view.document_row]
+        names = orjson.loads(self.store.read(f"{self._receipt('cluster_names').files['fit']}/{NAMES}"))[
+            "names"
+        ]
+        fields, source, columns = [], None, pa.table({})
+        if "fields" in self._receipt("traits").upstream:
+            receipt = self._receipt("fields")
+            fields, source = receipt.facts["fields"], receipt.facts["source"]
+            columns = read_fields(self.store, view, receipt, *fields)
+        frame = {
+            "record_id": self._ids(records_folder(self._receipt("raw_docs").key), view.records)[
+                view.record_row
+            ],
+            "doc_id": self._ids(DOCUMENTS, view.documents)[view.document_row],
+            "source": columns.column(source).to_pandas()
+            if source
+            else pd.Series([None] * len(view), dtype="str"),
+            "tokens": self._stage("token_counts").column(view.documents, "lengths")[view.document_row],
+            "cluster": labels,
+            "cluster_name": pd.Categorical.from_codes(labels, pd.Index(names)),
+            "cluster_distance": clusters.column(view.documents, "distances")[view.document_row],
+            "position": position,
+        }
+        extra = {field: columns.column(field).to_pandas() for field in fields if field not in frame}
+        return pd.DataFrame({**frame, **extra})
+
+    @property
+    def embeddings(self) -> np.ndarray:
+        """Vectors that were clustered, of the accepted records in input order, (N, D), float32 (float16 where
+        `deep.stored` says so), memory-mapped read-only.
+
+        The first access writes them to one file in the store; later ones map it.
+
+        Raises:
+            StoreBusyError: they are still to be written, and a run is writing to the store.
+        """
+        read = self._receipt("clusters").upstream
+        chosen = self._receipt("ari_comparison").facts["chosen"] if "ari_comparison" in read else None
+        kind = chosen or next(kind for kind, stage in STAGE_OF.items() if stage in read)
+        receipt = self._receipt(STAGE_OF[kind])
+        present = self.store.exists(embeddings_file(receipt))
+        with contextlib.nullcontext() if present else self.store.lease(wait=False):
+            return map_vectors(self.store, self._view(), receipt)
+
+    @property
+    def sequences(self) -> pd.DataFrame:
+        """One row a run of tokens, in the order of the first epoch, int64.
+
+        Columns: `position` (of the sequence in the epoch), `sequence` (in the plan), `document` (row of `documents`),
+        `start` and `length` (tokens of the document that the sequence holds).
+        """
+        import pandas as pd
+
+        plan = unpack(self.store.unseal(self._receipt("packed_sequences").files["plan"]))
+        order = unpack(self.store.unseal(self._receipt("sequence_order").files["order"]))["order"][0]
+        position = np.empty(len(order), dtype=np.int64)
+        position[order] = np.arange(len(order))
+        sequence = np.repeat(np.arange(len(order)), np.diff(plan["indptr"]))
+        columns = {name: plan[name] for name in ("document", "start", "length")}
+        frame = pd.DataFrame({"position": position[sequence], "sequence": sequence, **columns})
+        return frame.sort_values("position", kind="stable", ignore_index=True)
+
+    @property
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """Measures of document and sequence orders by name (see `core.metrics.Diversity`)."""
+        metrics: dict[str, dict[str, Any]] = orjson.loads(
+            self.store.unseal(self._receipt("diversity_metrics").files["metrics"])
+        )
+        return metrics
+
+    def _receipt(self, stage: str) -> Receipt:
+        receipt = load_receipt(self.store, stage)
+        if receipt is None:
+            raise MissingStageError(
+                f"{stage} has no result in {self.store.root}; run the pipeline on this store first"
+            )
+        return receipt
+
+    def _view(self) -> View:
+        return View.load(self.store, self._receipt("raw_docs").files["view"])
+
+    def _stage(self, stage: str) -> StageFiles:
+        return StageFiles(self.store, stage, self._receipt(stage).key)
+
+    def _ids(self, folder: str, fragments: tuple[Fragment, ...]) -> np.ndarray:
+        """Ids of all rows as hex strings."""
+        present = self.store.sealed(f"{folder}/index")
+        words = np.concatenate([unpack(self.store.unseal(present[f.name]))["id"] for f in fragments])
+        data = to_bytes(words).hex()
+        return np.array([data[at : at + 32] for at in range(0, len(data), 32)], dtype=object)
+
+
+def load_results(store_path: str | os.PathLike[str]) -> Results:
+    """Results of the last run on the store at `store_path` (setting `store.path`).
+
+    Raises:
+        MissingStageError: on access to a part whose stage has not run there.
+        StoreError: the store is damaged or from a newer version.
+    """
+    if not os.path.isdir(store_path):
+        raise MissingStageError(
+            f"there is no store at {os.fspath(store_path)!r}; give the path of store.path"
+        )
+    return Results(LocalStore(store_path).open(create=False))

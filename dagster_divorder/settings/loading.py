@@ -1,0 +1,199 @@
+"""Settings from file and environment."""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import EnvSettingsSource
+from pydantic_settings import SettingsError as PydanticSettingsError
+
+from dagster_divorder.errors import SettingsError
+from dagster_divorder.settings.model import ENV_PREFIX, Settings
+
+CONFIG_VARIABLE = "DIVORDER_CONFIG"
+DEFAULT_FILE = "divorder.toml"
+
+
+def load_settings(
+    config: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None
+) -> Settings:
+    """Settings from file and environment.
+
+    Args:
+        config: TOML file; default: what `DIVORDER_CONFIG` names, else `divorder.toml` if it is there, else none.
+        environ: environment to read; default `os.environ`.
+
+    Raises:
+        SettingsError: file missing or not TOML, unknown key, wrong type or impossible value. The message names the
+            key, the value, what was expected and the nearest valid key.
+    """
+    environ = os.environ if environ is None else environ
+    path = _config_path(config, environ)
+    data = _read_toml(path) if path else {}
+    _check_environment(environ)
+    try:
+        settings = Settings(**_merge(data, _read_environment(environ)))
+    except ValidationError as error:
+        raise SettingsError(_explain(error, path)) from None
+    settings = _anchor(settings, path.parent if path else Path.cwd())
+    refuse_overlap(settings)
+    return settings
+
+
+def refuse_overlap(settings: Settings) -> None:
+    """Make sure that nothing is written where something is read. (A store or an output *below* an input folder is no
+    fault: it is passed over when the folder is read.)
+
+    Raises:
+        SettingsError: store and output overlap, or an input lies in one of them.
+    """
+    written = {"store.path": settings.store.path, "output.path": settings.output.path}
+    real = {key: os.path.realpath(path) for key, path in written.items()}
+    if _is_in(real["store.path"], real["output.path"]) or _is_in(real["output.path"], real["store.path"]):
+        raise SettingsError(
+            f"store.path {written['store.path']} and output.path {written['output.path']} overlap; expected two "
+            "folders, neither in the other"
+        )
+    read = [("input.paths", path) for path in settings.input.paths]
+    read += [("embedding.path", str(settings.embedding.path))] if settings.embedding.path else []
+    for key, pattern in read:
+        for place, folder in real.items():
+            if _is_in(os.path.realpath(_fixed_beginning(pattern)), folder):
+                raise SettingsError(
+                    f"{key} {pattern!r} lies in {place} {written[place]}, where files are overwritten and removed; "
+                    f"set {place} to a folder in which no input lies"
+                )
+
+
+def _is_in(path: str, folder: str) -> bool:
+    """Whether a real path is a folder or something in it."""
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def _fixed_beginning(pattern: str) -> str:
+    """The path of a file or folder itself; of a glob the folders before the first one with a wildcard."""
+    if os.path.exists(pattern):
+        return pattern
+    while glob.has_magic(pattern):
+        pattern = os.path.dirname(pattern)
+    return pattern
+
+
+def _config_path(config: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path | None:
+    named = config or environ.get(CONFIG_VARIABLE)
+    path = Path(named) if named else Path(DEFAULT_FILE)
+    if path.is_file():
+        return path.resolve()
+    if named:
+        where = "the config argument" if config else CONFIG_VARIABLE
+        raise SettingsError(f"{where} names {str(path)!r}, which is not a file; give the path of a TOML file")
+    return None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from None
+
+
+def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    source = EnvSettingsSource(Settings)
+    source.env_vars = {name.lower(): value for name, value in environ.items()}
+    try:
+        return source()
+    except PydanticSettingsError as error:
+        raise SettingsError(
+            f"environment: {error}; a whole section is JSON, a single key is {ENV_PREFIX}<SECTION>__<KEY>"
+        ) from None
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        inner = merged.get(key)
+        merged[key] = _merge(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _check_environment(environ: Mapping[str, str]) -> None:
+    for name in environ:
+        upper = name.upper()
+        if not upper.startswith(ENV_PREFIX) or upper == CONFIG_VARIABLE:
+            continue
+        section = upper.removeprefix(ENV_PREFIX).split("__")[0].lower()
+        if section not in Settings.model_fields:
+            raise SettingsError(
+                f"environment variable {name} is no setting: unknown section {section!r}"
+                f"{_nearest(section, Settings.model_fields)}"
+            )
+
+
+def _anchor(settings: Settings, base: Path) -> Settings:
+    """Make paths absolute: seen from the folder of the file that holds them."""
+
+    # Of `os.path`, which takes any text for a path, where `Path` raises for users that are not there and long names.
+    def absolute(path: str | Path) -> str:
+        return os.path.normpath(base / os.path.expanduser(path))
+
+    def absolute_model(model: str) -> str:
+        local = model.startswith((".", "~")) or os.path.isdir(base / model)
+        return absolute(model) if local and model != "bootstrap" else model
+
+    deep, path = settings.deep, settings.embedding.path
+    return settings.model_copy(
+        update={
+            "input": settings.input.model_copy(
+                update={"paths": tuple(absolute(path) for path in settings.input.paths)}
+            ),
+            "store": settings.store.model_copy(update={"path": Path(absolute(settings.store.path))}),
+            "output": settings.output.model_copy(update={"path": Path(absolute(settings.output.path))}),
+            "model": settings.model.model_copy(update={"base": absolute_model(settings.model.base)}),
+            "deep": deep.model_copy(update={"model": deep.model and absolute_model(deep.model)}),
+            "embedding": settings.embedding.model_copy(update={"path": path and Path(absolute(path))}),
+        }
+    )
+
+
+def _explain(error: ValidationError, path: Path | None) -> str:
+    lines = []
+    for problem in error.errors():
+        place = problem["loc"]
+        if not place:  # of several sections together, which the message names
+            lines.append(problem["msg"].removeprefix("Value error, "))
+            continue
+        if place[-1] == "literal['auto']":
+            continue  # of a number or "auto": what is wrong with the number is said by its own problem
+        key = ".".join(str(part) for part in (place[:-1] if place[-1] == "int" else place))
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"unknown key {key!r}{_nearest(key, valid_keys())}")
+        else:
+            lines.append(f"{key} = {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}")
+    where = f"{path} or the environment" if path else "settings"
+    return f"{where}: " + "; ".join(lines)
+
+
+def valid_keys() -> list[str]:
+    """Every key, as `section.key` (and `seed`)."""
+    keys = []
+    for name, field in Settings.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            keys += [f"{name}.{key}" for key in section.model_fields]
+        else:
+            keys.append(name)
+    return keys
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.4)
+    return (
+        f"; the nearest valid key is {close[0]!r}" if close else f"; valid keys: {', '.join(sorted(known))}"
+    )

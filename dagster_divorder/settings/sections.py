@@ -1,0 +1,401 @@
+"""The sections of the settings: a frozen model each; a line under each field says its trade-off."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import NoDecode
+
+MAX_CLUSTERS = 1_000_000
+MAX_RECORD_BYTES = 64 << 20
+
+MAX_COUNT = 1 << 53
+"""The largest of numbers that nothing else bounds: beyond it neither JSON nor float64 is exact."""
+
+YEAR_SECONDS = 365 * 24 * 3600
+
+MIN_STEP = 1e-9
+"""Progress between two points of `order.targets`, of which slopes are made: a thousand tokens of a trillion."""
+
+
+def _split_paths(value: Any) -> Any:
+    """One path, or several separated by the platform's path separator, is what a shell variable can hold."""
+    if isinstance(value, str):
+        return [part for part in value.split(os.pathsep) if part]
+    return value
+
+
+def _no_empty_path(value: Any) -> Any:
+    """An empty path would stand for the working directory."""
+    for path in [value] if isinstance(value, (str, Path)) else value or ():
+        if not str(path).strip() or path == Path() or "\0" in str(path):
+            raise ValueError(
+                "an empty path, or one with a NUL in it, is no path; give the path of a file or folder"
+            )
+    return value
+
+
+FolderPath = Annotated[Path, BeforeValidator(_no_empty_path)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Input(_Section):
+    paths: Annotated[
+        tuple[str, ...], NoDecode, AfterValidator(_no_empty_path), BeforeValidator(_split_paths)
+    ] = ("data/sample/docs.jsonl",)
+    """Files, folders or globs; JSONL (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, one kind per corpus."""
+    text_field: str = Field("text", min_length=1)
+    """Field (column) that holds a document's text."""
+    source_field: str | None = Field(None, min_length=1)
+    """Field shown as `source` in results; also usable as a trait by its own name."""
+    max_reject_share: float = Field(0.01, ge=0, le=1)
+    """A run fails before it stores anything when a larger share of the records is refused."""
+    max_record_bytes: int = Field(MAX_RECORD_BYTES, ge=1, le=1 << 30)
+    """A larger record is refused, and a larger line never held whole; more memory, up to ten times as much, as it
+    rises."""
+
+    @field_validator("paths")
+    @classmethod
+    def _not_empty(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        if not paths:
+            raise ValueError("at least one file, folder or glob is needed")
+        return paths
+
+
+class Store(_Section):
+    path: FolderPath = Path("data/store")
+    """Folder of fragments, stage results and fits; can be deleted at the price of computing everything again."""
+    wait: bool = True
+    """A second run on the same store waits for the first one to end; false: it fails at once."""
+
+
+class Output(_Section):
+    path: FolderPath = Path("data/curated")
+    """Folder of the curated corpus: this store's own, in which no other files of the same names lie."""
+    format: Literal["auto", "jsonl", "parquet"] = "auto"
+    """auto writes the input's own kind, byte for byte."""
+    shard_bytes: int = Field(2 << 30, ge=1, le=MAX_COUNT)
+    """A larger output is cut into numbered files of about this many bytes; fewer, larger files as it rises."""
+    sidecars: bool = False
+    """Also write token_counts.npy and embeddings.npy, one row per accepted record in input order."""
+    plot: bool = True
+    """Also draw ordering_comparison.png."""
+
+
+class Model(_Section):
+    base: str = Field("bootstrap", min_length=1)
+    """Hugging Face id or directory of the model to be trained, or `bootstrap` (trained here, no download)."""
+    revision: str | None = Field(None, min_length=1)
+    """Of a Hugging Face id: the branch, tag or commit to use; a commit pins what the Hub serves. Unset: its main
+    branch, whatever that is on the day."""
+    vocab_size: int = Field(32_768, ge=512, le=1 << 20)
+    """Tokens of the bootstrap tokenizer; finer statistics and a larger table as it rises."""
+    dim: int = Field(128, ge=2, le=8192)
+    """Width of the bootstrap table."""
+    refit: Literal["auto", "now", "never"] = "never"
+    """now trains the bootstrap (and the pooling weights) again, auto once hardly any of the documents that it was made
+    on are left; everything after it is then computed again."""
+
+    @model_validator(mode="after")
+    def _revision_of_an_id(self) -> Self:
+        if self.revision and self.base == "bootstrap":
+            raise ValueError(
+                'revision names a state of a Hugging Face id, and base is "bootstrap"; remove it'
+            )
+        return self
+
+
+class Embedding(_Section):
+    kind: Literal["shallow", "deep", "external", "auto"] = "shallow"
+    """shallow: pooled rows of the base model's token table; deep: hidden states of `deep.model`; external: vectors of
+    your own, from `path`; auto: deep where ari_comparison finds other structure there that tells as much of the
+    texts, else shallow (the second of ari_comparison.spaces, else the first)."""
+    pooling: Literal["mean", "idf"] = "idf"
+    """Of the shallow ones. mean is the plain average; idf weighs rare tokens up and is centred when clustering (better
+    by measurement)."""
+    path: FolderPath | None = None
+    """For external: .npy (a row per accepted record in input order) or Parquet (record_id, doc_id or row, and a
+    vector)."""
+    nan_as_zero: bool = False
+    """Of external ones: a row that holds NaN counts as a vector of zeros, a document without direction; false: it is an
+    error."""
+    pca: int = Field(0, ge=0, le=MAX_COUNT)
+    """Principal components that vectors are reduced to before they are clustered, as many as there are of them; 0: all
+    dimensions are kept."""
+
+    @model_validator(mode="after")
+    def _external_has_a_path(self) -> Self:
+        if self.kind == "external" and self.path is None:
+            raise ValueError('kind = "external" needs path, the .npy or Parquet file that holds the vectors')
+        return self
+
+
+class Deep(_Section):
+    model: str | None = Field(None, min_length=1)
+    """Hugging Face id or directory of a causal or encoder model; unset: `model.base`."""
+    revision: str | None = Field(None, min_length=1)
+    """As model.revision, of deep.model."""
+    pooling: Literal["auto", "mean", "last", "cls"] = "auto"
+    """What of the last hidden states makes a vector; auto is what the checkpoint says (1_Pooling/config.json of
+    sentence-transformers), else mean."""
+    max_tokens: int = Field(0, ge=0, le=MAX_COUNT)
+    """Tokens of a document that the model sees at once, at most its context; 0: its context."""
+    long_documents: Literal["truncate", "chunk"] = "truncate"
+    """truncate: the first max_tokens tell; chunk: the token-weighted mean over consecutive windows, so that a whole
+    book counts, at its price."""
+    pca: int | None = Field(None, ge=0, le=MAX_COUNT)
+    """Principal components of the deep vectors alone; unset: as embedding.pca."""
+    stored: Literal["float32", "float16"] = "float32"
+    """float16 halves the disk at some 3 digits."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """auto takes a GPU where there is one."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of the forward pass; auto: the checkpoint's own on a GPU; on a CPU bfloat16 where that is fast (AMX), else
+    float32."""
+    tensor_parallel: int = Field(1, ge=1, le=64)
+    """Processes (GPUs) that share one model, for models larger than one GPU."""
+    refit: Literal["auto", "now", "never"] = "never"
+    """now trains the decoder again, auto once hardly any of the documents that it was made on are left."""
+    train_tokens: int = Field(2_000_000, ge=0, le=MAX_COUNT)
+    """Tokens that the bootstrap base model's decoder is trained on, about a minute on 2 cores; better vectors as it
+    rises."""
+
+    @model_validator(mode="after")
+    def _revision_of_an_id(self) -> Self:
+        if self.revision and self.model in (None, "bootstrap"):
+            raise ValueError(
+                f"revision names a state of a Hugging Face id, and model is {self.model or 'unset'}; remove it "
+                "(model.revision is that of model.base)"
+            )
+        return self
+
+
+class Clusters(_Section):
+    k: int | Literal["auto"] = Field(30)
+    """Number of clusters; finer topics, and fewer documents in each, as it rises. auto: what k_calibration
+    recommends."""
+    algorithm: Literal["faiss", "minibatch"] = "faiss"
+    """faiss: k-means on a sample, 256 documents a cluster; minibatch: scikit-learn's MiniBatchKMeans over all of them
+    (up to 1 GB of vectors), in batches of 4,096 from the best of 3 starts."""
+    metric: Literal["cosine", "euclidean"] = "cosine"
+    """cosine: vectors count by their direction from the mean (or from zero, where embedding.pooling = "mean");
+    euclidean: as they are, the papers' way."""
+    refit: Literal["auto", "now", "never"] = "auto"
+    """auto refits when the corpus has doubled or new documents lie too far out; never keeps the first fit."""
+
+    @field_validator("k")
+    @classmethod
+    def _some_clusters(cls, k: int | str) -> int | str:
+        if isinstance(k, int) and not 1 <= k <= MAX_CLUSTERS:
+            raise ValueError(f'expected a number from 1 to {MAX_CLUSTERS:,}, or "auto"')
+        return k
+
+
+class KCalibration(_Section):
+    values: tuple[int, ...] = (5, 10, 15, 20, 25, 30, 40, 50, 75, 100)
+    """Numbers of clusters to try, up to 10,000 each."""
+    sample: int = Field(0, ge=0, le=MAX_COUNT)
+    """Documents that the silhouette is computed on; 0: all of them."""
+    refresh: float = Field(0.2, ge=0, le=1)
+    """Calibrates again once more than this share of the documents has changed; 0: on every change."""
+    refit: Literal["auto", "now", "never"] = "auto"
+    """auto goes by `refresh`; now calibrates again, never keeps the first table."""
+
+    @field_validator("values")
+    @classmethod
+    def _rising(cls, values: tuple[int, ...]) -> tuple[int, ...]:
+        if (
+            not values
+            or any(b <= a for a, b in pairwise(values))
+            or not 2 <= values[0] <= values[-1] <= 10_000
+        ):
+            raise ValueError("expected rising numbers from 2 to 10,000")
+        return values
+
+
+class AriComparison(_Section):
+    spaces: tuple[Literal["shallow", "deep", "external"], Literal["shallow", "deep", "external"]] = (
+        "shallow",
+        "deep",
+    )
+    """Two kinds of vectors, as in embedding.kind: whether the second holds other structure than the first, and is worth
+    using."""
+    sample: int = Field(0, ge=0, le=MAX_COUNT)
+    """Documents that the silhouettes are computed on; 0: all of them."""
+    refresh: float = Field(0.2, ge=0, le=1)
+    """Compares again once more than this share of the documents has changed; 0: on every change."""
+    refit: Literal["auto", "now", "never"] = "auto"
+    """auto goes by `refresh`; now compares again, never keeps the first comparison."""
+
+    @field_validator("spaces")
+    @classmethod
+    def _two_kinds(cls, spaces: tuple[str, str]) -> tuple[str, str]:
+        if spaces[0] == spaces[1]:
+            raise ValueError('expected two kinds of vectors, such as ["shallow", "external"]')
+        return spaces
+
+
+class ClusterMap(_Section):
+    sample: int = Field(20_000, ge=1, le=MAX_COUNT)
+    """Documents on the map at most, drawn at random; a fuller map at more time as it rises."""
+    refit: Literal["auto", "now", "never"] = "never"
+    """now fits the map again, auto once hardly any of its documents are left; else documents that came later are
+    placed on the first one, and the others stay."""
+
+
+def _known_strategy(name: str) -> str:
+    from dagster_divorder.core.order import STRATEGIES
+
+    if name not in STRATEGIES:
+        raise ValueError(f"Input should be one of {', '.join(sorted(STRATEGIES))}")
+    return name
+
+
+def _no_blocks_of_blocks(name: str) -> str:
+    if name == "block_shuffle":
+        raise ValueError("block_shuffle shuffles the batches of another strategy; name that one")
+    return name
+
+
+Strategy = Annotated[str, AfterValidator(_known_strategy)]
+
+
+class Order(_Section):
+    strategy: Strategy = "balanced"
+    """Order of the documents: one of the strategies in the README's table."""
+    within_cluster: Literal["random", "original", "length-asc", "length-desc", "length-riffle"] = "random"
+    """Order of the documents inside a cluster, for the strategies that pick a cluster first."""
+    traits: dict[str, Annotated[float, Field(ge=1e-6, le=1e6)]] = Field(
+        default_factory=lambda: {"cluster": 1.0, "length": 1.0}
+    )
+    """What to balance and how strongly, from 1e-6 to 1e6: `cluster`, `length`, `difficulty` (how hard its tokens are to
+    predict), or any field of the input."""
+    length_bins: int = Field(100, ge=1, le=10_000)
+    """Quantile bins of document length (and of numeric columns)."""
+    refit: Literal["auto", "now", "never"] = "auto"
+    """auto cuts the bins again when the corpus has doubled or a bin's share leaves its band; never keeps the first
+    ones. (And counts anew for `difficulty`.)"""
+    frozen_tokens: int = Field(0, ge=0, le=MAX_COUNT)
+    """Tokens that a trainer has consumed of the last output: its beginning is kept as it is, and everything after it
+    is ordered so that the whole history nears the mix."""
+    separate_copies: bool = False
+    """Records of equal text stand as far apart as possible, among the documents and in the sequences of every epoch."""
+    targets: dict[str, dict[str, tuple[float, ...]]] = Field(default_factory=dict)
+    """A mix that moves: trait -> a table of `progress` (rising from 0 to 1) and the share of some of its values."""
+    shards: int = Field(64, ge=1, le=MAX_COUNT)
+    """Contiguous parts that `within_shard` and `grid_shuffle` shuffle."""
+    buffer: int = Field(10_000, ge=1, le=MAX_COUNT)
+    """Items that `buffer` holds."""
+    f2_lambda: float = Field(1.0, ge=0, le=1e6)
+    """Weight of the norms' term of `f2`; concentrated items wait less as it rises."""
+    block_strategy: Annotated[Strategy, AfterValidator(_no_blocks_of_blocks)] = "balanced"
+    """The strategy whose batches `block_shuffle` shuffles."""
+
+    @field_validator("traits")
+    @classmethod
+    def _some_trait(cls, traits: dict[str, float]) -> dict[str, float]:
+        if not traits:
+            raise ValueError("at least one trait is needed, such as { cluster = 1.0 }")
+        return traits
+
+    @model_validator(mode="after")
+    def _targets_of_traits(self) -> Self:
+        for trait, table in self.targets.items():
+            if trait not in self.traits:
+                raise ValueError(
+                    f"targets names {trait!r}, which is not one of traits: {sorted(self.traits)}"
+                )
+            if "progress" not in table or len(table) < 2:
+                raise ValueError(f"targets.{trait} needs `progress` and the shares of at least one value")
+            for name, column in table.items():
+                if len(column) != len(table["progress"]):
+                    raise ValueError(
+                        f"targets.{trait}.{name} has {len(column)} numbers; progress has {len(table['progress'])}"
+                    )
+                if not all(0.0 <= number <= 1.0 for number in column):
+                    raise ValueError(
+                        f"targets.{trait}.{name} is {list(column)}; expected numbers from 0 to 1"
+                    )
+            points = table["progress"]
+            rises = all(b - a >= MIN_STEP for a, b in pairwise(points))
+            if not points or points[0] != 0 or points[-1] != 1 or not rises:
+                raise ValueError(
+                    f"targets.{trait}.progress is {list(points)}; expected numbers that rise from 0 to 1, each by "
+                    f"{MIN_STEP:g} or more"
+                )
+        return self
+
+
+class Packing(_Section):
+    method: Literal["concat", "best_fit", "related"] = "concat"
+    """concat cuts documents at sequence ends; best_fit cuts only those longer than a sequence, and pads; related puts
+    similar documents into one sequence."""
+    piece_tokens: int = Field(0, ge=0, le=MAX_COUNT)
+    """Cut longer documents into pieces of this many tokens before they are ordered for packing; 0: never. Sequences
+    hold more topics as it falls, and less long context."""
+    end_of_text: bool = False
+    """Count one end-of-text token after every document."""
+
+
+class Sequence(_Section):
+    length: int = Field(8192, ge=1, le=1 << 31)
+    """Tokens of a training sequence."""
+    batch: int = Field(256, ge=1, le=1 << 20)
+    """Sequences of a batch."""
+    strategy: Strategy = "balanced"
+    """Order of the packed sequences; `original` leaves them as packed."""
+    vectors: int = Field(64, ge=0, le=1024)
+    """Dims of a sequence's mean vector, along random axes, that `balanced` and `f3` balance beside the traits: what is
+    alike in every trait still differs in them; 0: none."""
+    epochs: int = Field(1, ge=1, le=100)
+    """Orders of the sequences, one an epoch, each another."""
+
+
+class Comparison(_Section):
+    documents: tuple[Strategy, ...] = (
+        "original",
+        "random",
+        "round_robin",
+        "stratified",
+        "bin_packing",
+        "balanced",
+    )
+    """Document orders that strategy_comparison runs."""
+    sequences: tuple[Strategy, ...] = ("original", "random", "balanced")
+    """Sequence orders that it runs on each of them."""
+
+
+class Animation(_Section):
+    frames: int = Field(600, ge=2, le=10_000)
+    """Pictures of each film; smoother, and longer to draw, as it rises."""
+    fps: int = Field(30, ge=1, le=120)
+    """Pictures a second."""
+
+
+class Engine(_Section):
+    workers: int = Field(0, ge=0, le=1024)
+    """Processes that tokenise, 0 for one a core; faster as it rises up to the cores, at some 400 MB each. No result
+    depends on it."""
+
+
+class Automation(_Section):
+    interval_seconds: int = Field(10, ge=1, le=YEAR_SECONDS)
+    """How often Dagster's sensor looks at the input files; fewer looks, and later runs, as it rises."""
+    settle_seconds: float = Field(10.0, ge=0, le=YEAR_SECONDS)
+    """A changed file has to be still for this long before a run starts; fewer runs on half-written files as it
+    rises."""

@@ -1,0 +1,233 @@
+"""base_model: the tokenizer and token table that every later stage uses, with the pooling statistics of the corpus.
+
+The base model is a pinned fit: appended documents use it as it is. Another checkpoint, or the same with other bytes, is
+another fit. Where hardly any of the documents it was made on are left, every run says so; it is made again only as
+`model.refit` says, since everything after it is then computed again.
+
+Of a checkpoint the fit holds hashes of its content alone, wherever it lies; where it lies, and the times of its files,
+by which the next run knows it without reading it, are in the receipt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from dagster_divorder.models.bootstrap import SAMPLE_BYTES
+from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, documents_left
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import Check, Finding, PinnedFit, Refit, load_fitted
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.fits import Fit, fit_path
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.sample import sample_texts
+
+if TYPE_CHECKING:
+    from dagster_divorder.models.tokenize import Encoder
+
+BOOTSTRAP = "bootstrap"
+INFO = "base_model.json"
+STATISTICS = "statistics.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModel:
+    """A loaded base model.
+
+    `directory` holds an ordinary Hugging Face checkpoint; `info` names its content (fingerprints, encoder engine,
+    width); `document_frequency` int64 (V,) counts the sampled `documents` a token occurs in.
+    """
+
+    directory: Path
+    info: dict[str, Any]
+    document_frequency: np.ndarray
+    documents: int
+
+    def encoder(self) -> Encoder:
+        """The tokenizer, run by the engine that was proved equal to the reference when the model was pinned."""
+        from dagster_divorder.models.tokenize import load_encoder
+
+        return load_encoder(self.directory, engine=self.info["engine"])
+
+    def table(self) -> np.ndarray:
+        """Token table, float32 (V, D)."""
+        from dagster_divorder.models.checkpoint import embedding_table
+
+        return embedding_table(self.directory).weights
+
+
+def load_base_model(run: Run) -> BaseModel:
+    """The pinned base model.
+
+    Raises:
+        MissingStageError: base_model has not run with these settings.
+    """
+    receipt, files = run.receipt("base_model"), run.fit("base_model")
+    statistics = unpack(files[STATISTICS])
+    bootstrap = run.settings.model.base == BOOTSTRAP
+    return BaseModel(
+        directory=fit_path(run.store, Fit("base_model", receipt.version, ""))
+        if bootstrap
+        else Path(receipt.facts["directory"]),
+        info=orjson.loads(files[INFO]),
+        document_frequency=statistics["document_frequency"],
+        documents=int(statistics["documents"][0]),
+    )
+
+
+def _checkpoint(run: Run) -> dict[str, Any]:
+    """Of the checkpoint that `model.base` names: its `directory`, the `signature` of its files, and `content`, what
+    names its bytes; nothing for the bootstrap model, which lies in the fit itself."""
+    from dagster_divorder.models.checkpoint import locate, signature
+
+    model = run.settings.model
+    if model.base == BOOTSTRAP:
+        return {}
+    if "checkpoint" not in run.memo:
+        directory = locate(model.base, revision=model.revision)
+        # Before anything is read: what changes meanwhile is noticed next time.
+        files, last = signature(directory), load_receipt(run.store, "base_model")
+        known = last.facts if last and files else {}
+        same = known.get("directory") == str(directory) and known.get("signature") == files
+        content = known["content"] if same else _content_of(directory)
+        run.memo["checkpoint"] = {"directory": str(directory), "signature": files, "content": content}
+    found: dict[str, Any] = run.memo["checkpoint"]
+    return found
+
+
+def _content_of(directory: Path) -> dict[str, Any]:
+    """What names a checkpoint's content, and the rows of its table: often more than the tokenizer has ids."""
+    from dagster_divorder.models.checkpoint import embedding_table, table_fingerprint, tokenizer_fingerprint
+
+    table = embedding_table(directory)
+    return {
+        "table_key": table.key,
+        "table": table_fingerprint(table),
+        "tokenizer": tokenizer_fingerprint(directory),
+        "dim": int(table.weights.shape[1]),
+        "rows": len(table.weights),
+    }
+
+
+def _compute(run: Run) -> Mapping[str, bytes]:
+    from dagster_divorder.core.pool import document_frequency
+    from dagster_divorder.models.bootstrap import train
+    from dagster_divorder.models.checkpoint import embedding_table
+    from dagster_divorder.models.tokenize import load_encoder
+
+    model = run.settings.model
+    texts = sample_texts(run.store, run.view, SAMPLE_BYTES)
+    checkpoint = _checkpoint(run)
+    files: dict[str, bytes] = {}
+    training: dict[str, Any] = {}
+    with run.store.scratch(4 * model.vocab_size * model.dim, "the base model") as folder:
+        if checkpoint:
+            directory, content = Path(checkpoint["directory"]), checkpoint["content"]
+        else:
+            run.progress.note(f"training the bootstrap model on {len(texts):,} documents")
+            report = train(texts, folder, vocab_size=model.vocab_size, dim=model.dim, seed=run.settings.seed)
+            run.observed |= {name: value for name, value in report.items() if name.endswith("seconds")}
+            training = {name: value for name, value in report.items() if name not in run.observed}
+            files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+            directory, content = folder, _content_of(folder)
+        encoder = load_encoder(directory, sample=texts)
+        if encoder.vocab_size > content["rows"]:
+            embedding_table(directory, vocabulary=encoder.vocab_size)  # raises, and says what to do
+        ids, lengths = encoder.encode(texts)
+        frequency = document_frequency(ids, lengths, content["rows"])
+    info = {
+        **content,
+        "engine": encoder.engine,
+        "engine_reason": encoder.reason,
+        "vocabulary": encoder.vocab_size,
+        "sample_documents": len(texts),
+        "sample_tokens": int(lengths.sum()),
+        "training": training,
+    }
+    statistics = {"document_frequency": frequency, "documents": np.array([len(texts)], dtype=np.int64)}
+    return {**files, STATISTICS: pack(statistics), INFO: orjson.dumps(info)}
+
+
+def _facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
+    return {**orjson.loads(files[INFO]), **_checkpoint(run)}
+
+
+def _figures(run: Run, receipt: Receipt) -> dict[str, Any]:
+    info = {
+        name: value
+        for name, value in receipt.facts.items()
+        if name not in ("training", "signature", "content", "corpus", "reason", "rows")
+    }
+    left = documents_left(run, load_fitted(run.store, Fit("base_model", receipt.version, "")))
+    note = _another_corpus(left)
+    if note:
+        run.progress.note(note)
+    return {
+        "base": run.settings.model.base,
+        **info,
+        **receipt.facts["training"],
+        "documents_left": left,
+        "note": note,
+    }
+
+
+def _another_corpus(left: float) -> str | None:
+    """What to say where a share `left` of the documents that the model was made on is left, None if it is enough."""
+    if left >= MIN_SHARE_LEFT:
+        return None
+    return (
+        f"{left:.0%} of the documents that base_model was made on are left in the input; "
+        'set model.refit = "now" for one run to make it from the present ones (everything is then computed again)'
+    )
+
+
+def _is_of_this_corpus(run: Run) -> Finding:
+    """A corpus that was exchanged for another keeps the tokenizer (or the weights of tokens) that was learnt from the
+    first one, and is cut into more tokens than need be."""
+    fit = Fit("base_model", run.receipt("base_model").version, "")
+    left = documents_left(run, load_fitted(run.store, fit))
+    return Finding(
+        passed=_another_corpus(left) is None,
+        text=f"{left:.0%} of the documents that the base model was made on are left in the input.",
+        remedy='set model.refit = "now" for one run, or keep another corpus in a store of its own (store.path)',
+        figures={"documents_left": left},
+    )
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    model = settings.model
+    if model.base != BOOTSTRAP:
+        return {"base": model.base, "revision": model.revision}
+    return {"base": model.base, "vocab_size": model.vocab_size, "dim": model.dim, "seed": settings.seed}
+
+
+BASE_MODEL = PinnedFit(
+    name="base_model",
+    version=2,
+    group="embedding",
+    kinds=frozenset({"huggingface"}),
+    description="Tokenizer and token table of the model to be trained (or a bootstrap trained on a sample), pinned: "
+    "appended documents use it as it is.",
+    reads=lambda settings: ("raw_docs",),
+    settings=_settings,
+    inputs=lambda run: {"content": _checkpoint(run).get("content")},
+    doing="making the base model",
+    compute=_compute,
+    refit=lambda settings: Refit(settings.model.refit, "model.refit"),
+    drift=another_corpus,
+    facts=_facts,
+    figures=_figures,
+    checks=(
+        Check(
+            name="base_model_is_of_this_corpus",
+            description="Documents that the base model was made on are still in the input.",
+            check=_is_of_this_corpus,
+        ),
+    ),
+)

@@ -1,0 +1,161 @@
+"""cluster_map: a sample of the documents as a map, coloured by cluster, and the sizes of all clusters.
+
+The map is a pinned fit (`map_fit`), so that documents stay where they are as the corpus grows: those that came after it
+are placed on it, each on its own, so that it does not matter in how many runs they came; deleted ones leave it.
+Without a map there are the sizes alone, and the picture says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_divorder.core.cluster_map import place
+from dagster_divorder.engine.local import count_workers
+from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, documents_left
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCorpus, load_fitted
+from dagster_divorder.stages.cluster_names import load_names
+from dagster_divorder.stages.clusters import cluster_sizes
+from dagster_divorder.stages.components import load_space, space_reads
+from dagster_divorder.stages.map_fit import load_map_fit, sampled_rows
+from dagster_divorder.store.arrays import binary_array, pack, unpack
+from dagster_divorder.store.fits import Fit
+from dagster_divorder.store.ids import IdIndex, to_bytes
+from dagster_divorder.store.receipts import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMap:
+    """Documents on a map: ids uint64 (n, 2), places xy float32 (n, 2), clusters labels int32 (n,), and placed uint8
+    (n,), 1 where the document came after the map was fitted."""
+
+    ids: np.ndarray
+    xy: np.ndarray
+    labels: np.ndarray
+    placed: np.ndarray
+
+
+def load_map(run: Run) -> ClusterMap | None:
+    """The documents on the map; None where there is no map."""
+    receipt = run.receipt("cluster_map")
+    return (
+        ClusterMap(**unpack(run.store.unseal(receipt.files["places"]))) if "places" in receipt.files else None
+    )
+
+
+def _compute(run: Run) -> Made:
+    names, sizes = load_names(run), cluster_sizes(run).tolist()
+    shown, missing = _places(run), run.receipt("map_fit").facts["note"]
+    files = {"picture": File(_picture(shown, missing, names, sizes), "png")}
+    if shown:
+        files["places"] = File(pack(asdict(shown)), "safetensors")
+        files["map"] = File(_parquet(shown, names), "parquet")
+    note = missing
+    fit = Fit("map_fit", run.receipt("map_fit").version, "")
+    if shown and (left := documents_left(run, load_fitted(run.store, fit))) < MIN_SHARE_LEFT:
+        note = (
+            f"{left:.0%} of the documents that the map was fitted to are left; "
+            'set cluster_map.refit = "now" for one run to fit it to the present ones'
+        )
+        run.progress.note(note)
+    figures = {
+        "k": len(names),
+        "of_documents": sum(sizes),
+        "on_map": len(shown.ids) if shown else None,
+        "placed": int(shown.placed.sum()) if shown else None,
+        "fitted": run.receipt("map_fit").facts["reason"] if shown else None,
+        "note": note,
+    }
+    return Made(files, {"note": note, "of_documents": sum(sizes)}, figures)
+
+
+def _places(run: Run) -> ClusterMap | None:
+    found = load_map_fit(run)
+    if found is None:
+        return None
+    fitted, known = found
+    ids, rows = sampled_rows(run)
+    index = IdIndex()
+    index.add(known)
+    at = index.find(ids)
+    new = at < 0
+    xy = np.empty((len(rows), 2), np.float32)
+    xy[~new] = fitted.xy[at[~new]]
+    if new.any():
+        threads = count_workers(run.settings.engine.workers)
+        xy[new] = place(load_space(run).rows(run.view, rows[new]), fitted, threads=threads)
+    labels = run.column("clusters", "labels")[rows]
+    return ClusterMap(ids, xy, labels, new.astype(np.uint8))
+
+
+def _picture(
+    shown: ClusterMap | None, missing: str | None, names: Sequence[str], sizes: Sequence[int]
+) -> bytes:
+    from dagster_divorder.view.cluster_map import cluster_map
+
+    documents = sum(sizes)
+    title = f"{documents:,} documents in {len(names):,} clusters"
+    if shown is None:
+        return cluster_map(title, missing or "", names, sizes)
+    on_map, placed = len(shown.ids), int(shown.placed.sum())
+    which = "all of them" if on_map == documents else f"{on_map:,} of them"
+    note = f"Map (UMAP) of {which}: like ones lie near each other; distances between groups mean little"
+    if placed:
+        note += f". {placed:,} came after it was fitted"
+    return cluster_map(title, note, names, sizes, shown.xy, shown.labels)
+
+
+def _parquet(shown: ClusterMap, names: Sequence[str]) -> bytes:
+    """A row a document on the map: doc_id (hex), x, y, cluster, name, and whether it was placed after the fit."""
+    import pyarrow.parquet as pq
+
+    def numbers(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+    def strings(values: Sequence[bytes]) -> pa.Array:
+        return binary_array(values).cast(pa.large_string())
+
+    hexadecimal = to_bytes(shown.ids).hex().encode()
+    clusters = numbers(shown.labels, pa.int32())
+    columns = {
+        "doc_id": strings([hexadecimal[at : at + 32] for at in range(0, len(hexadecimal), 32)]),
+        "x": numbers(shown.xy[:, 0], pa.float32()),
+        "y": numbers(shown.xy[:, 1], pa.float32()),
+        "cluster": clusters,
+        "name": pa.DictionaryArray.from_arrays(clusters, strings([name.encode() for name in names])),
+        "placed": numbers(shown.placed, pa.uint8()).cast(pa.bool_()),
+    }
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def _show(run: Run, receipt: Receipt) -> Shown:
+    return {
+        "cluster_map": Picture(run.store.path(receipt.files["picture"]), "map of the documents by cluster")
+    }
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    return {name: run.receipt(name).version for name in ("clusters", "cluster_names", "map_fit")}
+
+
+CLUSTER_MAP = WholeCorpus(
+    name="cluster_map",
+    version=3,
+    kinds=frozenset({"numpy"}),
+    description="Documents as a map, like ones near each other, coloured by cluster, and the clusters' sizes. The map "
+    "stays "
+    "put as the corpus grows: new documents are placed on it. `note` says what to do where umap-learn is missing.",
+    reads=lambda settings: ("raw_docs", *space_reads(settings), "clusters", "cluster_names", "map_fit"),
+    inputs=_inputs,
+    quotes=("map", "picture"),
+    doing="drawing the cluster map",
+    compute=_compute,
+    show=_show,
+)

@@ -1,0 +1,395 @@
+"""curated_output: the corpus in its new order, in the input's own format, and everything that says how it came about.
+
+Written to `output.path`: curated.jsonl (or curated-00000.jsonl ..., or .parquet), order.npy, packed_sequences.parquet,
+sequence_order.npy, rejects.jsonl, ordering_comparison.png, on request token_counts.npy and embeddings.npy, and
+curated_meta.json, the manifest, last (docs/curated_meta.md). An output that is whole and up to date is left untouched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import platform
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import (
+    Check,
+    File,
+    Finding,
+    Link,
+    Made,
+    Shown,
+    Table,
+    WholeCorpus,
+    versions,
+)
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.cluster_names import load_names
+from dagster_divorder.stages.clusters import cluster_sizes
+from dagster_divorder.stages.components import chosen_vectors, load_space, space_figures, space_reads
+from dagster_divorder.stages.diversity_metrics import load_metrics
+from dagster_divorder.stages.greedy_order import load_order
+from dagster_divorder.stages.packed_sequences import load_packed, runs_of
+from dagster_divorder.stages.raw_docs import load_multiset
+from dagster_divorder.stages.sequence_order import load_sequence_order
+from dagster_divorder.stages.stationarity import load_stationarity
+from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.curated import (
+    MANIFEST,
+    RECORDS,
+    OutputFolder,
+    is_whole,
+    read_manifest,
+    tidy,
+    write_columns,
+    write_json_rows,
+    write_jsonl,
+    write_parquet,
+)
+from dagster_divorder.store.fragments import records_folder
+from dagster_divorder.store.gather import BUCKET_BYTES, gather
+from dagster_divorder.store.ids import IdIndex
+from dagster_divorder.store.multiset import Multiset
+from dagster_divorder.store.output_records import stored_as_json, written
+from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.sample import document_index, rows_by_id
+from dagster_divorder.store.space import map_vectors
+from dagster_divorder.store.view import View
+
+META_VERSION = 2
+SIMILARITY_SAMPLE = 5_000
+PACKED = (
+    "sequences",
+    "last_sequence_tokens",
+    "padding",
+    "cut_documents",
+    "documents_per_sequence",
+    "clusters_per_sequence",
+)
+SPACE = ("vectors", "pca", "explained_variance")
+PACKAGES = ("dagster-divorder", "numpy", "pyarrow", "faiss-cpu", "tokenizers", "gigatoken", "numba", "torch")
+
+
+def _compute(run: Run) -> Made:
+    """Write the output; what is kept of it in the store are the ids of its documents and the hashes of its files."""
+    key, view, folder = CURATED_OUTPUT.key(run), run.view, run.settings.output.path
+    ids = document_index(run.store, view)[0][view.used_documents()]
+    kept = File(pack({"ids": ids}), "safetensors")
+    # The manifest names it, also where a run is killed before its receipt does.
+    file = run.store.seal(f"stages/curated_output/{key}", "ids", *kept)
+    before = read_manifest(folder)
+    manifest = _write(run, view, key, ids, file, before)
+    if before and before.get("ids", file) != file:
+        run.store.delete(before["ids"])
+    run.observed["written"] = True
+    files = manifest["files"]
+    figures = {
+        **manifest["delta"],
+        "records": len(view),
+        "written": False,
+        "folder": str(folder),
+        "files": files,
+        "bytes": sum(entry["bytes"] for entry in files.values()),
+    }
+    hashes = orjson.dumps({name: entry["sha256"] for name, entry in files.items()})
+    return Made({"ids": kept, "hashes": File(hashes, "json")}, figures=figures)
+
+
+def _lacks(run: Run, key: str) -> str | None:
+    """Why `output.path` does not hold the output of a key: it holds one, that of the last run into it."""
+    folder = run.settings.output.path
+    manifest = read_manifest(folder)
+    if manifest is None:
+        return "output.path holds none"
+    if manifest.get("key") != key:
+        return "output.path holds that of other settings or files"
+    return None if is_whole(folder, manifest["files"]) else "files of it are gone"
+
+
+def _publish(run: Run, receipt: Receipt) -> None:
+    tidy(run.store, run.settings.output.path, receipt.figures["files"])
+
+
+def _write(
+    run: Run, view: View, key: str, ids: np.ndarray, file: str, before: dict[str, Any] | None
+) -> dict[str, Any]:
+    order = load_order(run)
+    sizes = _record_sizes(run, view)
+    records = int(sizes[view.record_row].sum())
+    # A large output also passes through the gather's bucket files.
+    expected = (2 if records > BUCKET_BYTES else 1) * records + order.nbytes
+    with (
+        OutputFolder(run.store, run.settings.output.path, expected) as output,
+        # Arithmetic that needs none of what is written meanwhile.
+        ThreadPoolExecutor(1, thread_name_prefix="divorder-similarity") as aside,
+    ):
+        similarity = aside.submit(_similarity, run, view)
+        _stage_records(run, view, order, sizes, output)
+        output.stage("order.npy", lambda file: _save_npy(file, order))
+        output.stage("packed_sequences.parquet", lambda file: write_columns(file, runs_of(load_packed(run))))
+        output.stage("sequence_order.npy", lambda file: _save_npy(file, load_sequence_order(run)))
+        rejects = run.read("raw_docs", "rejects")
+        output.stage("rejects.jsonl", lambda file: file.write(rejects))
+        if run.settings.output.sidecars:
+            _stage_sidecars(run, view, output)
+        if run.settings.output.plot:
+            picture = run.read("diversity_metrics", "picture")
+            output.stage("ordering_comparison.png", lambda file: file.write(picture))
+        about = _manifest(run, view, key) | {
+            "cosine_similarity": similarity.result(),
+            "ids": file,
+            "delta": _delta(run, ids, before),
+        }
+        return output.commit(about)
+
+
+def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, output: OutputFolder) -> None:
+    settings = run.settings.output
+    kind = view.kind if settings.format == "auto" else settings.format
+    if kind == "parquet" and view.kind == "jsonl":
+        raise InputError(
+            "output.format = 'parquet' needs Parquet input: JSONL lines have no schema; "
+            "use output.format = 'auto', or convert the input to Parquet first"
+        )
+    limits = _shard_limits(sizes[view.record_row[order]], settings.shard_bytes)
+    with (
+        run.progress("writing records", len(view), "records") as advance,
+        contextlib.closing(gather(run.store, view, order, sizes, settings.path, advance)) as parts,
+    ):
+        writers: Iterator[Callable[[IO[bytes]], None]]
+        if kind == "parquet":
+            schema = pa.ipc.read_schema(pa.py_buffer(run.read("raw_docs", "schema")))
+            writers = write_parquet(parts, limits, schema)
+        elif view.kind == "parquet":
+            writers = write_json_rows(parts, limits)
+        else:
+            writers = write_jsonl(parts, limits)
+        for number, writer in enumerate(writers):
+            name = f"curated.{kind}" if len(limits) == 1 else f"curated-{number:05d}.{kind}"
+            output.stage(name, writer)
+
+
+def _shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
+    """Output positions at which shards end: each holds about `shard_bytes`, at least one record."""
+    ends = np.cumsum(sizes)
+    shards = -(-int(ends[-1]) // shard_bytes)
+    limits = np.searchsorted(ends, np.arange(1, shards) * shard_bytes, side="right")
+    return [*np.unique(limits[(limits > 0) & (limits < len(sizes))]).tolist(), len(sizes)]
+
+
+def _record_sizes(run: Run, view: View) -> np.ndarray:
+    """Bytes of every record row of the view, int64."""
+    present = run.store.sealed(f"{records_folder(run.receipt('raw_docs').key)}/index")
+    return np.concatenate(
+        [unpack(run.store.unseal(present[fragment.name]))["size"] for fragment in view.records]
+    )
+
+
+def _stage_sidecars(run: Run, view: View, output: OutputFolder) -> None:
+    lengths = run.column("token_counts", "lengths")[view.document_row]
+    output.stage("token_counts.npy", lambda file: _save_npy(file, lengths))
+    vectors = map_vectors(run.store, view, chosen_vectors(run))
+    output.stage("embeddings.npy", lambda file: _save_npy(file, vectors))
+
+
+def _save_npy(file: IO[bytes], array: np.ndarray) -> None:
+    np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
+    settings = run.settings
+    stages = [
+        stage for stage in run.graph.needed(settings) if run.graph[stage].asset and stage != "curated_output"
+    ]
+    figures = {stage: run.receipt(stage).figures for stage in stages}
+    raw_docs, model, packed = (figures[stage] for stage in ("raw_docs", "base_model", "packed_sequences"))
+    space, drift = space_figures(run), load_stationarity(run)
+    return {
+        "meta_version": META_VERSION,
+        "key": key,
+        "input": {
+            "files": run.receipt("raw_docs").facts["files"],
+            "bytes": raw_docs["file_bytes"],
+            "kind": raw_docs["kind"],
+        },
+        "counts": {
+            "records": len(view),
+            "documents": raw_docs["documents"],
+            "rejected_records": raw_docs["rejected_records"],
+            "partial_lines": raw_docs["partial_lines"],
+        },
+        "tokens": figures["token_counts"]["tokens"],
+        "model": {
+            name: model[name] for name in ("base", "vocabulary", "dim", "engine", "table", "tokenizer")
+        },
+        "space": {name: space[name] for name in SPACE if name in space},
+        "k": run.receipt("centroids").facts["k"],
+        "strategy": settings.order.strategy,
+        "frozen_tokens": settings.order.frozen_tokens,
+        "traits": settings.order.traits,
+        "targets": settings.order.targets,
+        "sequence": settings.sequence.model_dump(),
+        "packing": {**settings.packing.model_dump(), **{name: packed[name] for name in PACKED}},
+        "seed": settings.seed,
+        "diversity": {name: _without_curves(of) for name, of in load_metrics(run).items()},
+        "stationarity": {
+            "sequences": drift.sequences,
+            "features": len(drift.features),
+            "judged": drift.judged,
+            "drifting": [feature.feature for feature in drift.drifting],
+        },
+        "cluster_names": load_names(run),
+        "cluster_sizes": cluster_sizes(run).tolist(),
+        "seconds": {stage: of["seconds"] for stage, of in figures.items()},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in PACKAGES},
+        },
+    }
+
+
+def _without_curves(figures: dict[str, Any]) -> dict[str, Any]:
+    prefix = {name: value for name, value in figures["prefix"].items() if name in ("mean", "max")}
+    return {name: value for name, value in figures.items() if name != "curves"} | {"prefix": prefix}
+
+
+def _similarity(run: Run, view: View) -> dict[str, Any]:
+    """Pairwise cosine similarities of up to SIMILARITY_SAMPLE documents, by rising id."""
+    from dagster_divorder.core.similarity import cosine_statistics
+
+    ids, _ = document_index(run.store, view)
+    rows = np.sort(rows_by_id(ids, view)[:SIMILARITY_SAMPLE])
+    return dict(cosine_statistics(load_space(run).rows(view, rows)))
+
+
+def _delta(run: Run, now: np.ndarray, before: dict[str, Any] | None) -> dict[str, int]:
+    """Distinct documents, by their ids, compared with the output that this one replaces.
+
+    Its ids are kept apart from its view, whose fragments merging and pruning take away.
+    """
+    old = np.empty((0, 2), dtype=np.uint64)
+    name = (before or {}).get("ids")
+    if name and run.store.exists(name):
+        old = unpack(run.store.unseal(name))["ids"]
+    index = IdIndex()
+    index.add(old)
+    reused = int((index.find(now) >= 0).sum())
+    return {
+        "new_documents": len(now) - reused,
+        "reused_documents": reused,
+        "dropped_documents": len(old) - reused,
+    }
+
+
+def _every_record_in_output(run: Run) -> Finding:
+    """The output's records against those that were read from the input, as multisets.
+
+    The input's side was summed up as it was read, by a hash that no id depends on, so that only the output is read:
+    once, in blocks. (JSON lines made of Parquet rows are other bytes; there the stored rows are rendered once more.)
+    """
+    receipt = run.receipt("curated_output")
+    folder = run.settings.output.path
+    remedy = (
+        f"delete {folder / MANIFEST} and materialise curated_output again, which then writes every file anew; until "
+        "then do not train on this output"
+    )
+    manifest = read_manifest(folder)
+    if manifest is None or manifest.get("key") != receipt.key:
+        what = "has no manifest" if manifest is None else "is not the one that the last run wrote"
+        return Finding(passed=False, text=f"The output in {folder} {what}.", remedy=remedy)
+    names = sorted(name for name in manifest["files"] if RECORDS.fullmatch(name))
+    rendered = run.view.kind == "parquet" and any(name.endswith(".jsonl") for name in names)
+    try:
+        found = written(folder / name for name in names)
+    except (OSError, InputError) as error:
+        return Finding(passed=False, text=f"The output cannot be read: {error}.", remedy=remedy)
+    planned = stored_as_json(run.store, run.view) if rendered else load_multiset(run)
+    passed = found == planned
+    return Finding(
+        passed=passed,
+        text=f"All {planned.records:,} accepted records are in the output, each as often as in the input "
+        f"({f'{planned.bytes:,} bytes, ' if planned.bytes else ''}hash of the multiset {planned.hashes:032x})."
+        if passed
+        else f"The output does not hold the accepted records: {_difference(found, planned)}.",
+        remedy=remedy,
+        figures={
+            "records": found.records,
+            "bytes": found.bytes,
+            "multiset_hash": f"{found.hashes:032x}",
+            "planned_records": planned.records,
+            "planned_bytes": planned.bytes,
+            "planned_multiset_hash": f"{planned.hashes:032x}",
+        },
+    )
+
+
+def _difference(found: Multiset, planned: Multiset) -> str:
+    if found.records != planned.records:
+        return f"{found.records:,} records, expected {planned.records:,}"
+    if found.bytes != planned.bytes:
+        return f"{found.bytes:,} bytes, expected {planned.bytes:,}"
+    return (
+        f"as many, but other ones (hash of the multiset {found.hashes:032x}, expected {planned.hashes:032x})"
+    )
+
+
+def _show(run: Run, receipt: Receipt) -> Shown:
+    files = [{"file": name, **entry} for name, entry in receipt.figures["files"].items()]
+    return {"output_folder": Link(run.settings.output.path), "output_files": Table(files[:200])}
+
+
+ORDERS = ("greedy_order", "packed_sequences", "sequence_order")
+
+
+def _reads(settings: Settings) -> tuple[str, ...]:
+    made = ("base_model", "token_counts", *space_reads(settings), "centroids", "clusters", "cluster_names")
+    return ("raw_docs", *made, *ORDERS, "diversity_metrics", "stationarity")
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    facts = run.receipt("raw_docs").facts
+    orders = {name: run.graph[name].fingerprint(run.settings) for name in ORDERS}
+    return {
+        **versions(run, "raw_docs", *ORDERS, "diversity_metrics", "cluster_names"),
+        # The manifest also names the input's files and the settings of the orders, which can change while the bytes do
+        # not.
+        "orders": orders,
+        "input": [facts[name] for name in ("files", "file_bytes", "partial_lines")],
+    }
+
+
+CURATED_OUTPUT = WholeCorpus(
+    name="curated_output",
+    version=4,
+    group="output",
+    kinds=frozenset({"json", "parquet"}),
+    description="The corpus in its curated order, records byte for byte as they were read, with curated_meta.json as "
+    "manifest.",
+    reads=_reads,
+    settings=lambda settings: {"output": settings.output.model_dump(mode="json")},
+    inputs=_inputs,
+    content=("hashes",),
+    lacks=_lacks,
+    publish=_publish,
+    doing="writing the output",
+    compute=_compute,
+    show=_show,
+    checks=(
+        Check(
+            name="every_record_in_output",
+            description="Every accepted record is in the curated output, byte for byte, as often as in the input: "
+            "their "
+            "number, their bytes, and the sum of their hashes.",
+            check=_every_record_in_output,
+            blocking=True,
+        ),
+    ),
+)

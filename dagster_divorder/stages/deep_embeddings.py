@@ -1,0 +1,334 @@
+"""deep_embeddings: per document the pooled last hidden states of a causal or encoder model, L2-normalised.
+
+Per document fragment: `vectors` float32 or float16 (rows, D), zero where a document has no tokens; `tokens` int64
+(rows,), its length in the model's own tokens, seen or not; `flagged` uint8 (rows,), see `models.embed`.
+
+The stage key holds the device and the dtype that settings come to on this machine, so that vectors of a CPU and of a
+GPU never mix, but neither the number of GPUs nor how many share a model. Where nothing is new nothing is loaded, and
+vectors stay what they are wherever they were made.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dagster_divorder.engine.local import count_workers, each, worker_number
+from dagster_divorder.engine.progress import Advance
+from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.models.batches import release
+from dagster_divorder.models.embed import CUT, NOT_FINITE, Embedder, Work, make_embedder
+from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, modules_after_pooling, read_spec
+from dagster_divorder.models.tensor_parallel import Group, processes_here
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import PerDocument, content_hash
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.deep_model import load_deep_model
+from dagster_divorder.stages.token_counts import Tokenize
+from dagster_divorder.store.ids import to_bytes
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import load_receipt
+from dagster_divorder.store.sample import document_index
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment
+
+if TYPE_CHECKING:
+    from dagster_divorder.models.tokenize import Engine
+
+STAGE = "deep_embeddings"
+IDS_SHOWN = 20
+"""Of flagged documents."""
+WORK = "work"
+"""Under this name a computed fragment says what it took; it is not stored."""
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """What names the vectors. Where those of the last run are all there, and were made from the same, they are what
+    they are wherever they were made: no model is looked at."""
+    if "made" not in run.memo:
+        model, tokens = load_deep_model(run), run.receipt("token_counts").key
+        source = content_hash(
+            model.fingerprint, declared_lengths(model.directory), tokens, _settings(run.settings)
+        )
+        last = load_receipt(run.store, STAGE)
+        known = last is not None and last.facts["source"] == source and _is_whole(run, last.key)
+        made = last.facts["made"] if last and known else _embed_of(run).made()
+        run.memo |= {"made": {"source": source, "made": made}}
+    found: dict[str, Any] = run.memo["made"]
+    return found
+
+
+def _is_whole(run: Run, key: str) -> bool:
+    stored, present = run.corpus.stored["documents"], StageFiles(run.store, STAGE, key).present()
+    there = all(name in present for name, rows in stored.items() if rows)
+    return there and sum(stored.values()) == run.corpus.documents
+
+
+def _embed_of(run: Run) -> _Embed:
+    """How this machine computes vectors under these settings."""
+    deep, model = run.settings.deep, load_deep_model(run)
+    spec = read_spec(
+        model.directory,
+        pooling=deep.pooling,
+        max_tokens=deep.max_tokens,
+        device=deep.device,
+        dtype=deep.dtype,
+    )
+    return _Embed(
+        store=run.store,
+        directory=str(model.directory),
+        spec=spec,
+        chunk=deep.long_documents == "chunk",
+        half=deep.stored == "float16",
+        tokens_key=run.receipt("token_counts").key,
+        tokenizer=model.tokenizer,
+        engine=model.engine,
+        vocabulary=model.vocabulary,
+        processes=deep.tensor_parallel,
+        threads=count_workers(run.settings.engine.workers),
+    )
+
+
+def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.ndarray]]:
+    embed = _embed_of(run)
+    if layers := modules_after_pooling(Path(embed.directory)):
+        run.progress.note(
+            f"{embed.directory} has layers after pooling ({', '.join(layers)}), which are not applied: vectors are its "
+            "pooled hidden states"
+        )
+    workers = _workers(embed)
+    here = workers == 1 and embed.processes == 1
+    total = Work()
+    with run.progress("embedding", embed.tokens_to_do(fragments), "tokens") as advance:
+        try:
+            compute = functools.partial(embed.compute, advance=advance) if here else embed
+            for arrays in each(compute, fragments, workers, threads=max(1, embed.threads // workers)):
+                work = _unpack(arrays[WORK])
+                total.add(work)
+                if not here:
+                    advance(work.tokens)
+                yield {name: array for name, array in arrays.items() if name != WORK}
+        finally:
+            _free(embed.spec.device)
+    if total.out_of_memory:
+        run.progress.note(f"memory ran out {total.out_of_memory} times; batches were made smaller")
+    beside = min(workers, len(fragments))
+    run.observed |= {
+        "tokens_per_second": round(total.tokens * beside / total.seconds, 1) if total.tokens else None,
+        "padding": round(1 - total.tokens / total.positions, 4) if total.positions else None,
+        "batches": total.batches,
+        "out_of_memory": total.out_of_memory,
+    }
+
+
+def _unpack(work: np.ndarray) -> Work:
+    tokens, positions, batches, out_of_memory = (int(count) for count in work[:4])
+    return Work(tokens, positions, batches, out_of_memory, float(work[4]))
+
+
+def _workers(embed: _Embed) -> int:
+    """Processes: one a GPU, or one a group of GPUs that share a model; one on a CPU, which runs all its cores."""
+    if embed.spec.device != "cuda":
+        return 1
+    import torch
+
+    gpus = torch.cuda.device_count()
+    if gpus < embed.processes:
+        raise SettingsError(
+            f"deep.tensor_parallel is {embed.processes} and this machine has {gpus} GPUs; expected {gpus} at most"
+        )
+    return gpus // embed.processes
+
+
+@dataclass(frozen=True, slots=True)
+class _Embed:
+    """Embeds a fragment; picklable, for workers and for the processes that share a model.
+
+    `engine` None: the stored tokens of token_counts are the model's own; else that of its own tokenizer. `limit` as in
+    `make_embedder`.
+    """
+
+    store: LocalStore
+    directory: str
+    spec: EmbeddingSpec
+    chunk: bool
+    half: bool
+    tokens_key: str
+    tokenizer: str
+    engine: Engine | None
+    vocabulary: int
+    processes: int
+    threads: int
+    limit: int | None = None
+
+    def made(self) -> dict[str, Any]:
+        """What names how vectors are made, beside the model and its input."""
+        tokens = [self.tokens_key] if self.engine is None else [self.tokenizer, self.engine]
+        return {"tokens": tokens, "spec": asdict(self.spec), "chunk": self.chunk, "half": self.half}
+
+    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
+        if self.processes == processes_here():
+            return self.compute(fragment)
+        group = _group(self.processes, self.spec.device)
+        before = group.restarts
+        arrays = group(lambda limit: replace(self, limit=limit), fragment)
+        work = _unpack(arrays[WORK])
+        work.out_of_memory += group.restarts - before
+        return {**arrays, WORK: np.array(astuple(work))}
+
+    def compute(self, fragment: Fragment, advance: Advance = lambda tokens: None) -> dict[str, np.ndarray]:
+        """In this process; `advance` hears of tokens."""
+        embedder = _embedder(
+            self.directory,
+            self.spec,
+            self.chunk,
+            self.vocabulary,
+            self.processes,
+            self.threads,
+            self.limit,
+        )
+        start = time.perf_counter()
+        ids, lengths = self._tokens(fragment)
+        found = embedder.embed(ids, lengths, advance)
+        found.work.seconds = time.perf_counter() - start
+        return {
+            "vectors": found.vectors.astype(np.float16) if self.half else found.vectors,
+            "tokens": lengths,
+            "flagged": found.flagged,
+            WORK: np.array(astuple(found.work)),
+        }
+
+    def tokens_to_do(self, fragments: Sequence[Fragment]) -> int | None:
+        """Tokens of the documents of some fragments; None where they are not counted yet."""
+        if self.engine is not None:
+            return None
+        lengths = StageFiles(self.store, "token_counts", self.tokens_key).column(fragments, "lengths")
+        return int((lengths if self.chunk else np.minimum(lengths, self.spec.room)).sum())
+
+    def _tokens(self, fragment: Fragment) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of a fragment's documents in the model's own tokens, end to end, and their lengths, int64 (rows,)."""
+        if self.engine is None:
+            ((_, arrays),) = StageFiles(self.store, "token_counts", self.tokens_key).each([fragment])
+            return arrays["ids"], arrays["lengths"]
+        arrays = Tokenize(self.store, self.directory, self.tokenizer, self.engine)(fragment)
+        return arrays["ids"], arrays["lengths"]
+
+
+@functools.lru_cache(maxsize=1)
+def _embedder(
+    directory: str,
+    spec: EmbeddingSpec,
+    chunk: bool,
+    vocabulary: int,
+    processes: int,
+    threads: int,
+    limit: int | None,
+) -> Embedder:
+    """The model, loaded once a process."""
+    from dagster_divorder.models.deep import load
+
+    if spec.device == "cuda" and processes == 1:
+        import torch
+
+        torch.cuda.set_device(worker_number())
+    model = load(directory, spec, vocabulary=vocabulary, processes=processes)
+    return make_embedder(model, chunk=chunk, threads=max(1, threads // processes), limit=limit)
+
+
+_groups: dict[tuple[int, str], Group] = {}
+
+
+def _group(processes: int, device: str) -> Group:
+    """The processes that share a model, started once by each worker, each group on GPUs of its own."""
+    if (processes, device) not in _groups:
+        gpus: list[str] = []
+        if device == "cuda":
+            import torch
+
+            seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+            gpus = seen.split(",") if seen else [str(gpu) for gpu in range(torch.cuda.device_count())]
+            first = processes * worker_number()
+            gpus = gpus[first : first + processes]
+        _groups[processes, device] = Group(processes, device, gpus)
+    return _groups[processes, device]
+
+
+def _free(device: str) -> None:
+    """End the processes that share a model, forget the model, and give its memory back."""
+    while _groups:
+        _groups.popitem()[1].close()
+    _embedder.cache_clear()
+    release(device)
+
+
+def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
+    """Of all documents: how vectors are made, their tokens, those that were not seen, and flags."""
+    view, settings, model = run.view, run.settings, load_deep_model(run)
+    ((_, first),) = files.each(view.documents[:1])
+    spec = _facts(run)["made"]["spec"]
+    lengths, flagged = files.columns(view.documents, "tokens", "flagged")
+    used = view.used_documents()
+    tokens = lengths[used]
+    room = spec["window"] - len(spec["prefix"]) - len(spec["suffix"])
+    unseen = (
+        np.maximum(tokens - room, 0) if settings.deep.long_documents == "truncate" else np.zeros(1, np.int64)
+    )
+    figures: dict[str, Any] = {
+        "model": settings.deep_model,
+        "dim": int(first["vectors"].shape[1]),
+        "pooling": spec["pooling"],
+        "max_tokens": spec["window"],
+        "own_tokens": spec["window"] - room,
+        "device": spec["device"],
+        "dtype": spec["dtype"],
+        "tokens": int(tokens.sum()),
+        "truncated_documents": int((unseen > 0).sum()),
+        "unseen_tokens": round(float(unseen.sum() / max(1, tokens.sum())), 4),
+        "documents_read_in_parts": int(((flagged & CUT) > 0)[used].sum()),
+        **model.trained,
+    }
+    flags = np.flatnonzero(((flagged & NOT_FINITE) > 0) & used)
+    if len(flags) == len(tokens):
+        raise InputError(
+            f"the model of deep_embeddings ({settings.deep_model}) gives no finite vector for any of "
+            f"{len(flags):,} documents; expected finite numbers: its weights are damaged, so fetch or save it again, "
+            "or set deep.model to another one"
+        )
+    if len(flags):
+        ids, _ = document_index(run.store, view)
+        shown = [to_bytes(ids[row : row + 1]).hex() for row in flags[:IDS_SHOWN].tolist()]
+        run.progress.note(
+            f"{len(flags):,} documents have no finite vector and were given the mean of their fragment: "
+            f"{', '.join(shown[:3])}{', ...' if len(flags) > 3 else ''}"
+        )
+        figures["flagged_ids"] = shown
+    return {**figures, "flagged_documents": len(flags)}
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    return settings.deep.model_dump(
+        mode="json", include={"pooling", "max_tokens", "long_documents", "stored", "device", "dtype"}
+    )
+
+
+DEEP_EMBEDDINGS = PerDocument(
+    name=STAGE,
+    version=2,
+    group="embedding",
+    kinds=frozenset({"huggingface"}),
+    description="One vector a document: the pooled last hidden states of a causal or encoder model, L2-normalised.",
+    reads=lambda settings: ("raw_docs", "token_counts", "base_model", "deep_model"),
+    settings=_settings,
+    inputs=lambda run: {"model": load_deep_model(run).fingerprint, "made": _facts(run)["made"]},
+    facts=_facts,
+    doing="storing vectors",
+    compute=_compute,
+    figures=_figures,
+)

@@ -1,0 +1,258 @@
+"""deep_model: the model of deep_embeddings, a checkpoint that somebody trained, or the decoder of the bootstrap base
+model.
+
+The decoder is trained when it is first asked for: appended documents use it as it is, and it is made again only with
+the base model that it rests on, another `deep.train_tokens` or another seed, or as `deep.refit` says. Of a checkpoint
+the fit holds what names its content, and how its tokenizer is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from dagster_divorder.engine.local import count_workers
+from dagster_divorder.errors import SettingsError
+from dagster_divorder.models.checkpoint import (
+    POOLING,
+    TOKENIZER,
+    locate,
+    signature,
+    tokenizer_fingerprint,
+    weight_files,
+)
+from dagster_divorder.models.tokenize import SAMPLE_BYTES, load_encoder
+from dagster_divorder.pipeline.drift import another_corpus
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import PinnedFit, Refit
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.base_model import BOOTSTRAP, BaseModel, load_base_model
+from dagster_divorder.store.fits import Fit, fit_path
+from dagster_divorder.store.receipts import load_receipt
+from dagster_divorder.store.sample import document_index, rows_by_id, sample_texts
+from dagster_divorder.store.view import offsets
+
+if TYPE_CHECKING:
+    from dagster_divorder.models.decoder import Pairs
+
+INFO = "deep_model.json"
+
+WHOLE_BYTES = 4 << 30
+"""Weights up to this size are hashed whole (1 to 4 s); larger ones by size, beginning, end and SAMPLES blocks."""
+SAMPLES = 256
+BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class DeepModel:
+    """`directory` holds an ordinary Hugging Face checkpoint; `fingerprint` names its content; `engine` runs its
+    tokenizer, of so large a `vocabulary`: None where its tokens are those of token_counts; `trained` says how that
+    went where it was trained here (`models.decoder.train`)."""
+
+    directory: Path
+    fingerprint: str
+    tokenizer: str
+    engine: Any
+    vocabulary: int
+    trained: dict[str, Any]
+
+
+def load_deep_model(run: Run) -> DeepModel:
+    """The current model.
+
+    Raises:
+        MissingStageError: deep_model has no result under these settings.
+    """
+    receipt = run.receipt("deep_model")
+    facts = receipt.facts
+    fit = Fit("deep_model", receipt.version, "")
+    return DeepModel(
+        directory=Path(facts["directory"]) if "directory" in facts else fit_path(run.store, fit),
+        fingerprint=facts.get("fingerprint", receipt.version),
+        tokenizer=facts["tokenizer"],
+        engine=facts["engine"],
+        vocabulary=facts["vocabulary"],
+        trained=facts["trained"],
+    )
+
+
+def _is_bootstrap(settings: Settings) -> bool:
+    """
+    Raises:
+        SettingsError: `deep.model` is `bootstrap` and `model.base` is not.
+    """
+    if settings.deep_model != BOOTSTRAP:
+        return False
+    if settings.model.base != BOOTSTRAP:
+        raise SettingsError(
+            f'deep.model is "{BOOTSTRAP}" and model.base is {settings.model.base!r}; the bootstrap decoder reads '
+            f'the bootstrap token table: set model.base = "{BOOTSTRAP}" too, or leave deep.model out to use model.base'
+        )
+    return True
+
+
+def _checkpoint(run: Run) -> dict[str, Any]:
+    """Of the checkpoint that `deep.model` names: its `directory`, the `signature` of its files, its `fingerprint`, and
+    how much of its weights was hashed; nothing for the bootstrap decoder.
+
+    Raises:
+        InputError: no checkpoint, or not all of it.
+    """
+    settings = run.settings
+    if _is_bootstrap(settings):
+        return {}
+    if "checkpoint" not in run.memo:
+        setting = "deep.model" if settings.deep.model else "model.base"
+        directory = locate(
+            settings.deep_model, weights="all", setting=setting, revision=settings.deep_revision
+        )
+        # Before anything is read: what changes meanwhile is noticed next time.
+        files, last = signature(directory), load_receipt(run.store, "deep_model")
+        known = last.facts if last and files else {}
+        if known.get("directory") == str(directory) and known.get("signature") == files:
+            fingerprint, hashed = known["fingerprint"], known["weights_hashed"]
+        else:
+            fingerprint, hashed = checkpoint_fingerprint(directory)
+        run.memo["checkpoint"] = {
+            "directory": str(directory),
+            "signature": files,
+            "fingerprint": fingerprint,
+            "weights_hashed": hashed,
+        }
+    found: dict[str, Any] = run.memo["checkpoint"]
+    return found
+
+
+def checkpoint_fingerprint(directory: Path) -> tuple[str, str]:
+    """xxh3-128, in hex, of what decides a model's hidden states and their pooling, and how much of the weights was
+    read: `whole`, or `samples` above WHOLE_BYTES (training changes every block of a file, whatever its size)."""
+    from xxhash import xxh3_128
+
+    weights = weight_files(directory)
+    whole = sum(path.stat().st_size for path in weights) <= WHOLE_BYTES
+    state = xxh3_128()
+    for name in ("config.json", TOKENIZER, POOLING):
+        path = directory / name
+        state.update(name.encode())
+        state.update(path.read_bytes() if path.is_file() else b"")
+    for path in weights:
+        size = path.stat().st_size
+        state.update(f"{path.name} {size} ".encode())
+        blocks = -(-size // BLOCK_BYTES)
+        chosen = (
+            range(blocks) if whole else np.unique(np.linspace(0, blocks - 1, SAMPLES).astype(int)).tolist()
+        )
+        with path.open("rb") as file:
+            for block in chosen:
+                file.seek(block * BLOCK_BYTES)
+                state.update(file.read(BLOCK_BYTES))
+    return state.hexdigest(), "whole" if whole else "samples"
+
+
+def _compute(run: Run) -> Mapping[str, bytes]:
+    base, checkpoint = load_base_model(run), _checkpoint(run)
+    if not checkpoint:
+        # The token table, beside which the decoder's own weights are small.
+        size = 4 * len(base.document_frequency) * base.info["dim"]
+        with run.store.scratch(size, "the decoder") as folder:
+            return _train(run, base, folder)
+    directory = Path(checkpoint["directory"])
+    tokenizer = tokenizer_fingerprint(directory)
+    engine, vocabulary = None, base.info["vocabulary"]
+    if tokenizer != base.info["tokenizer"]:
+        encoder = load_encoder(directory, sample=sample_texts(run.store, run.view, SAMPLE_BYTES))
+        engine, vocabulary = encoder.engine, encoder.vocab_size
+    info = {"tokenizer": tokenizer, "engine": engine, "vocabulary": vocabulary, "trained": {}}
+    return {INFO: orjson.dumps(info)}
+
+
+def _train(run: Run, base: BaseModel, folder: Path) -> dict[str, bytes]:
+    from dagster_divorder.core.pool import token_weights
+    from dagster_divorder.models.decoder import train
+
+    pairs, ids = _pairs(run)
+    weights = token_weights(base.document_frequency, base.documents, "idf")
+    run.progress.note(f"training the bootstrap decoder on {len(ids):,} tokens")
+    with run.progress("training", len(ids), "tokens") as advance:
+        trained = train(
+            base.directory,
+            folder,
+            weights,
+            pairs,
+            ids,
+            seed=run.settings.seed,
+            threads=count_workers(run.settings.engine.workers),
+            advance=advance,
+        )
+    info = {
+        "tokenizer": base.info["tokenizer"],
+        "engine": None,
+        "vocabulary": base.info["vocabulary"],
+        "trained": trained,
+    }
+    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    return {**files, INFO: orjson.dumps(info)}
+
+
+def _pairs(run: Run) -> tuple[Pairs, np.ndarray]:
+    """What to train on, out of the documents of the lowest ids, and its tokens as `Pairs.span_starts` lays them out."""
+    from dagster_divorder.models.decoder import plan
+
+    view, tokens = run.view, run.files("token_counts")
+    document_ids, _ = document_index(run.store, view)
+    rows = rows_by_id(document_ids, view)
+    lengths = tokens.column(view.documents, "lengths")
+    pairs = plan(lengths[rows], run.settings.deep.train_tokens, seed=run.settings.seed)
+    row, length, places = np.repeat(rows[pairs.document], 2), np.repeat(pairs.length, 2), pairs.span_starts
+    by_row, start = np.argsort(row, kind="stable"), offsets(view.documents)
+    cuts = np.searchsorted(row[by_row], start)
+    read = [at for at in range(len(view.documents)) if cuts[at] < cuts[at + 1]]
+    ids = np.zeros(0, np.uint16)
+    for at, (_, stored) in zip(read, tokens.each([view.documents[at] for at in read]), strict=True):
+        if not len(ids):
+            ids = np.empty(places[-1], stored["ids"].dtype)
+        spans = by_row[cuts[at] : cuts[at + 1]]
+        document_starts = np.cumsum(stored["lengths"]) - stored["lengths"]
+        begins = document_starts[row[spans] - start[at]] + pairs.begin.ravel()[spans]
+        ids[_ranges(places[spans], length[spans])] = stored["ids"][_ranges(begins, length[spans])]
+    return pairs, ids
+
+
+def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Whole numbers from each start on, as many as its length, end to end."""
+    before = np.cumsum(lengths) - lengths
+    return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    if settings.deep_model != BOOTSTRAP:
+        return {"model": settings.deep_model, "revision": settings.deep_revision}
+    return {"train_tokens": settings.deep.train_tokens, "seed": settings.seed}
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    checkpoint, base = _checkpoint(run), run.receipt("base_model")
+    if checkpoint:
+        return {"checkpoint": checkpoint["fingerprint"], "tokenizer": base.facts["tokenizer"]}
+    return {"base_model": base.version}
+
+
+DEEP_MODEL = PinnedFit(
+    name="deep_model",
+    version=1,
+    asset=False,
+    description="The model whose hidden states deep_embeddings pools.",
+    reads=lambda settings: ("raw_docs", "base_model", "token_counts"),
+    settings=_settings,
+    inputs=_inputs,
+    doing="making the deep model",
+    compute=_compute,
+    refit=lambda settings: Refit(settings.deep.refit, "deep.refit"),
+    drift=another_corpus,
+    facts=lambda run, files: {**orjson.loads(files[INFO]), **_checkpoint(run)},
+)

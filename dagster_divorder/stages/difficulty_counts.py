@@ -1,0 +1,56 @@
+"""difficulty_counts: how often each token follows another, counted over a sample of the documents.
+
+The counts are of token ids alone, so every base model has them. Appended documents change no other's difficulty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from dagster_divorder.core.difficulty import Counts
+from dagster_divorder.pipeline.drift import another_corpus
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import PinnedFit, Refit
+from dagster_divorder.store.arrays import pack
+from dagster_divorder.store.sample import MAX_DOCUMENTS, document_index, rows_by_id
+from dagster_divorder.store.view import offsets
+
+COUNTS = "counts.safetensors"
+
+SAMPLE_TOKENS = 1 << 24
+"""Counted at most: four for each bucket of pairs."""
+
+CLIP_TOKENS = 1 << 14
+"""A document is counted with at most this many tokens, so that no book crowds out the rest."""
+
+
+def _compute(run: Run) -> Mapping[str, bytes]:
+    """tokens int64 (V,) and pairs int32 (H,) as in `core.difficulty`; documents uint64 (n,), rising: the first half of
+    the ids of those counted."""
+    view, tokens = run.view, run.files("token_counts")
+    ids, _ = document_index(run.store, view)
+    lengths = np.minimum(tokens.column(view.documents, "lengths"), CLIP_TOKENS)
+    rows = rows_by_id(ids, view)[:MAX_DOCUMENTS]
+    rows = rows[: max(1, int(np.searchsorted(np.cumsum(lengths[rows]), SAMPLE_TOKENS, side="right")))]
+    counted = np.zeros_like(lengths)
+    counted[rows] = lengths[rows]
+    counts, start = Counts.none(run.receipt("base_model").facts["vocabulary"]), offsets(view.documents)
+    for at, (_, held) in enumerate(tokens.each(view.documents)):
+        counts.add(held["ids"], held["lengths"], counted[start[at] : start[at + 1]])
+    return {COUNTS: pack({"tokens": counts.tokens, "pairs": counts.pairs, "documents": ids[rows, 0]})}
+
+
+DIFFICULTY_COUNTS = PinnedFit(
+    name="difficulty_counts",
+    version=1,
+    asset=False,
+    description="How often each token follows another.",
+    reads=lambda settings: ("raw_docs", "base_model", "token_counts"),
+    inputs=lambda run: {"tokens": run.receipt("token_counts").key},
+    doing="counting what follows each token",
+    compute=_compute,
+    refit=lambda settings: Refit(settings.order.refit, "order.refit"),
+    drift=another_corpus,
+)

@@ -1,0 +1,372 @@
+"""diversity_metrics: orders measured side by side, and what they certify for every window of training.
+
+Documents: in their original order, shuffled (mean of three seeds), and curated. Sequences: shuffled documents packed by
+`concat` and shuffled again (mean of three), and the packed sequences as a trainer gets them, epoch after epoch. The
+corpus's mix that windows are held against is that of the order itself, so both kinds have their own; a trait with
+`order.targets` is held against what can be had of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import orjson
+
+from dagster_divorder.core.metrics import (
+    Diversity,
+    Seam,
+    Verdict,
+    WindowDeviation,
+    average,
+    beats_shuffling,
+    cluster_mix,
+    compare_errors,
+    distinct_clusters,
+    error_curves,
+    measure,
+    measure_packed,
+    worse_batches,
+)
+from dagster_divorder.core.metrics.packed import runs_in_order
+from dagster_divorder.core.metrics.tables import SHUFFLED, findings, summary_rows, table_rows
+from dagster_divorder.core.packing import PackedSequences, Pieces, pack
+from dagster_divorder.core.targets import followed, trait_targets, warnings_of
+from dagster_divorder.core.traits import Traits
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import (
+    Check,
+    File,
+    Finding,
+    Made,
+    Picture,
+    Shown,
+    Table,
+    Text,
+    WholeCorpus,
+)
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.cluster_names import load_names
+from dagster_divorder.stages.greedy_order import load_order
+from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.sequence_order import load_sequence_order
+from dagster_divorder.stages.stationarity import load_stationarity
+from dagster_divorder.stages.stationarity import remedy as stationarity_remedy
+from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.store.arrays import pack_rows, unpack_rows
+from dagster_divorder.store.receipts import Receipt
+
+SHUFFLES = 3
+ORDER_BYTES = 100
+"""What measuring an order takes for a document, at its peak."""
+TOGETHER_BYTES = 256 << 20
+"""Two orders are measured at a time where one takes no more than this."""
+
+
+def load_metrics(run: Run) -> dict[str, dict[str, Any]]:
+    """Measures by order name, as `core.metrics.Diversity.to_dict` gives them. Ours also have
+
+    shuffled_batches_worse: by trait, the share of the shuffles' batches whose total variation exceeds that of our worst
+        batch. trait_errors: by trait, see `core.metrics.compare_errors`. targets: by trait with targets, see
+        `core.targets.followed`. curves: the last two along the order.
+    """
+    metrics: dict[str, dict[str, Any]] = orjson.loads(run.read("diversity_metrics", "metrics"))
+    return metrics
+
+
+def load_table(run: Run) -> list[dict[str, Any]]:
+    """Every measure as a row: `trait`, `window`, `measure`, then its value in each order."""
+    return unpack_rows(run.read("diversity_metrics", "table"))
+
+
+def _compute(run: Run) -> Made:
+    traits = load_traits(run)
+    measured = _measure_orders(run, traits)
+    worse = {ours: worse_batches(measured[other], measured[ours]) for ours, other in SHUFFLED.items()}
+    metrics = {name: diversity.to_dict() for name, diversity in measured.items()}
+    for ours, shares in worse.items():
+        metrics[ours]["shuffled_batches_worse"] = shares
+        metrics[ours] |= _against_shuffles(measured[ours], measured[SHUFFLED[ours]])
+    _follow(run, traits, metrics)
+    files = {
+        "metrics": File(orjson.dumps(metrics), "json"),
+        "table": File(pack_rows(table_rows(measured, metrics)), "parquet"),
+    }
+    if run.settings.output.plot:
+        files["picture"] = File(_picture(run, traits, measured), "png")
+    for warning in warnings_of(metrics["sequences"]["targets"]):
+        run.progress.note(warning)
+    figures = {
+        "summary": summary_rows(metrics),
+        "findings": findings(metrics),
+    }
+    return Made(files, figures=figures)
+
+
+def _measure_orders(run: Run, traits: Traits) -> dict[str, Diversity]:
+    settings = run.settings.sequence
+    targets = trait_targets(run.settings.order.targets, traits)
+
+    def documents(order: np.ndarray) -> Diversity:
+        return measure(
+            order,
+            traits.tokens,
+            traits.codes,
+            traits.sizes(),
+            sequence_length=settings.length,
+            batch=settings.batch,
+            targets=targets,
+        )
+
+    def sequences(packed: PackedSequences, epochs: np.ndarray) -> Diversity:
+        return measure_packed(
+            packed, epochs, traits.codes, traits.sizes(), batch=settings.batch, targets=targets
+        )
+
+    def shuffled_documents(number: int) -> Diversity:
+        return documents(_shuffle(run, len(traits.tokens), number))
+
+    def shuffled_sequences(number: int) -> Diversity:
+        return sequences(*_shuffled_sequences(run, traits, number))
+
+    # Each task makes its order itself, so that no other is in memory meanwhile.
+    tasks: list[tuple[str, Callable[[], Diversity]]] = [
+        ("original", lambda: documents(np.arange(len(traits.tokens)))),
+        *(("random", partial(shuffled_documents, number)) for number in range(SHUFFLES)),
+        ("curated", lambda: documents(load_order(run))),
+        *(("sequences_random", partial(shuffled_sequences, number)) for number in range(SHUFFLES)),
+        ("sequences", lambda: sequences(load_packed(run), load_sequence_order(run))),
+    ]
+    at_once = 2 if ORDER_BYTES * len(traits.tokens) <= TOGETHER_BYTES else 1
+    measured: dict[str, list[Diversity]] = {}
+    with (
+        run.progress("measuring orders", len(tasks), "orders") as advance,
+        ThreadPoolExecutor(at_once, thread_name_prefix="divorder-measure") as threads,
+    ):
+        for (name, _), figures in zip(tasks, threads.map(lambda task: task[1](), tasks), strict=True):
+            measured.setdefault(name, []).append(figures)
+            advance(1)
+    return {name: average(of) for name, of in measured.items()}
+
+
+def _against_shuffles(ours: Diversity, shuffled: Diversity) -> dict[str, Any]:
+    """Errors of each trait apart against the shuffles', and both as lines."""
+    of = {trait: (errors, shuffled.errors[trait]) for trait, errors in ours.errors.items()}
+    return {
+        "trait_errors": {trait: compare_errors(*pair) for trait, pair in of.items()},
+        "curves": {"trait_errors": {trait: error_curves(*pair) for trait, pair in of.items()}},
+    }
+
+
+def _follow(run: Run, traits: Traits, metrics: dict[str, dict[str, Any]]) -> None:
+    """How ours follow their targets, into the metrics of each."""
+    tables, sequence = run.settings.order.targets, run.settings.sequence
+    epochs: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in SHUFFLED}
+    if tables:
+        order, packed = load_order(run), load_packed(run)
+        epochs["curated"] = [(order, traits.tokens[order])]
+        runs = [runs_in_order(packed.indptr, epoch)[0] for epoch in load_sequence_order(run)]
+        epochs["sequences"] = [(packed.document[of], packed.length[of]) for of in runs]
+    for name, streams in epochs.items():
+        figures, curves = followed(tables, traits, streams, sequence.length * sequence.batch)
+        metrics[name]["targets"] = figures
+        metrics[name]["curves"]["targets"] = curves
+
+
+def _shuffle(run: Run, items: int, number: int) -> np.ndarray:
+    return np.random.default_rng([run.settings.seed, number]).permutation(items)
+
+
+def _shuffled_sequences(run: Run, traits: Traits, number: int) -> tuple[PackedSequences, np.ndarray]:
+    """What training gets without any order: shuffled documents, packed, and every epoch the sequences shuffled; a last
+    one that is not full stays last."""
+    order = _shuffle(run, len(traits.tokens), number)
+    lengths = traits.tokens[order] + run.settings.packing.end_of_text
+    pieces = Pieces(order, np.broadcast_to(np.int64(0), order.shape), lengths)
+    packed = pack(pieces, method="concat", sequence_length=run.settings.sequence.length)
+    full = int((packed.padding == 0).sum())
+    random = np.random.default_rng([run.settings.seed, number, 1])
+    rows = [
+        np.append(random.permutation(full), np.arange(full, len(packed)))
+        for _ in range(run.settings.sequence.epochs)
+    ]
+    return packed, np.stack(rows)
+
+
+def _picture(run: Run, traits: Traits, measured: dict[str, Diversity]) -> bytes:
+    from dagster_divorder.view.ordering_comparison import (
+        BAR_PIXELS,
+        PicturedOrder,
+        ordering_comparison,
+        to_png,
+    )
+
+    clusters = traits.sizes()["cluster"]
+    documents = len(traits.tokens)
+
+    def pictured(name: str, order: np.ndarray) -> PicturedOrder:
+        labels = traits.codes["cluster"]
+        distinct = distinct_clusters(order, traits.tokens, labels, run.settings.sequence.length)
+        columns = max(1, min(len(distinct), BAR_PIXELS))
+        mix = cluster_mix(order, traits.tokens, labels, clusters, columns)
+        return PicturedOrder(name, measured[name], distinct, mix)
+
+    return to_png(
+        ordering_comparison(
+            before=pictured("original", np.arange(documents)),
+            shuffled=pictured("random", _shuffle(run, documents, 0)),
+            after=pictured("curated", load_order(run)),
+            sequences=("sequences", measured["sequences"]),
+            names=load_names(run),
+        )
+    )
+
+
+def verdicts(run: Run) -> dict[str, Verdict]:
+    """Whether the curated documents and the sequences beat shuffling, by the last run's measures, for the traits that
+    are balanced. One whose target moves is held against the mix that can be had of it.
+
+    Raises:
+        MissingStageError: diversity_metrics has no result under these settings.
+    """
+    settings, metrics = run.settings, load_metrics(run)
+    return {
+        ours: beats_shuffling(
+            _windows(metrics[ours]),
+            _windows(metrics[other]),
+            settings.order.traits,
+            metrics[ours]["tokens"],
+            seams=(_seams(metrics[ours]), _seams(metrics[other])),
+            moving=settings.order.targets,
+        )
+        for ours, other in SHUFFLED.items()
+    }
+
+
+def remedy(settings: Settings) -> str:
+    """What to change where the sequences do not beat shuffling."""
+    if settings.packing.method == "related":
+        return (
+            "packing.method = 'related' puts like documents into one sequence on purpose; 'concat' mixes them"
+        )
+    for name, strategy in (
+        ("sequence.strategy", settings.sequence.strategy),
+        ("order.strategy", settings.order.strategy),
+    ):
+        if strategy not in ("balanced", "f3"):
+            return f"{name} is {strategy!r}; 'balanced' is what keeps windows at the corpus's mix"
+    if settings.order.targets:
+        return (
+            f"order.targets moves {', '.join(settings.order.targets)}, and other traits move with it where they go "
+            "together, as topics go with sources: leave these out of order.traits, or give them targets of their own"
+        )
+    return (
+        "give the trait more weight in order.traits, balance fewer traits, or make fewer values of them (clusters.k, "
+        "order.length_bins); where long documents fill whole sequences, cut them with packing.piece_tokens"
+    )
+
+
+def _windows(figures: dict[str, Any]) -> dict[str, dict[str, WindowDeviation]]:
+    return {
+        window: {trait: WindowDeviation(**deviation) for trait, deviation in of.items()}
+        for window, of in figures["windows"].items()
+    }
+
+
+def _seams(figures: dict[str, Any]) -> dict[str, Seam]:
+    return {trait: Seam(**of) for trait, of in figures["seam"].items()}
+
+
+def _by_figure(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Orders side by side, a line a figure: people compare along a line."""
+    figures = [name for name in rows[0] if name != "order"]
+    return [{"figure": name, **{row["order"]: row[name] for row in rows}} for name in figures]
+
+
+def _show(run: Run, receipt: Receipt) -> Shown:
+    shown: dict[str, Table | Picture | Text] = {
+        "orders": Table(_by_figure(receipt.figures["summary"])),
+        "findings": Text("\n".join(f"- {line}" for line in receipt.figures["findings"])),
+    }
+    if "picture" in receipt.files:
+        file = run.store.path(receipt.files["picture"])
+        shown["ordering_comparison"] = Picture(file, "orders compared")
+    drift = Table(load_stationarity(run).rows())
+    return {**shown, "drift": drift, "measures": Table(load_table(run))}
+
+
+def _order_beats_shuffling(run: Run) -> Finding:
+    """The sequences in their order, as a trainer consumes them, against shuffled ones (mean of three seeds), and beside
+    them the curated documents. The output is whole and can be trained on, whatever this says."""
+    found = verdicts(run)
+    said = "\n".join(f"- {line}" for line in run.receipt("diversity_metrics").figures["findings"])
+    return Finding(
+        passed=found["sequences"].passed,
+        text=f"{found['sequences'].text()}\n\nThe curated documents alone. {found['curated'].text()}\n\n{said}",
+        remedy=remedy(run.settings),
+        figures={
+            name: [vars(comparison) for comparison in verdict.comparisons] for name, verdict in found.items()
+        },
+    )
+
+
+def _nothing_drifts(run: Run) -> Finding:
+    """Features of the sequences along their order, those it balanced and those it never saw, against shuffles of the
+    same sequences. The output is whole and can be trained on, whatever this says."""
+    found = load_stationarity(run)
+    return Finding(
+        passed=found.passed,
+        text=found.text(),
+        remedy=stationarity_remedy(run.settings),
+        figures={"features": found.rows()},
+    )
+
+
+def _reads(settings: Settings) -> tuple[str, ...]:
+    orders = ("greedy_order", "packed_sequences", "sequence_order")
+    return ("raw_docs", "cluster_names", "traits", *orders)
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    return {
+        "targets": settings.order.targets,
+        "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.epochs],
+        "end_of_text": settings.packing.end_of_text,
+        "plot": settings.output.plot,
+        "seed": settings.seed,
+    }
+
+
+DIVERSITY_METRICS = WholeCorpus(
+    name="diversity_metrics",
+    version=4,
+    group="ordering",
+    kinds=frozenset({"pandas"}),
+    description="The proof, for every window of training: documents in their original order, shuffled (three seeds) "
+    "and "
+    "curated, packed sequences shuffled and in their own order, measured side by side.",
+    reads=_reads,
+    settings=_settings,
+    content=("metrics",),
+    then=("stationarity",),
+    # The picture has the names of the clusters.
+    quotes=("picture",),
+    doing="measuring orders",
+    compute=_compute,
+    show=_show,
+    checks=(
+        Check(
+            name="order_beats_shuffling",
+            description="Windows of training keep the mix better than by shuffling.",
+            check=_order_beats_shuffling,
+        ),
+        Check(
+            name="nothing_drifts",
+            description="Nothing drifts along the sequences, in what the order never saw either.",
+            check=_nothing_drifts,
+        ),
+    ),
+)

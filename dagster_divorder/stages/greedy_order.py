@@ -1,0 +1,163 @@
+"""greedy_order: the order of the documents, by the strategy of `order.strategy`.
+
+`order.npy`-like array int64 (N,): output position -> position among the accepted records. Computed as a whole, since
+one appended document can move every other; the same input, settings and seed give the same bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from dagster_divorder.core.items import document_items
+from dagster_divorder.core.order import order
+from dagster_divorder.core.order.spread import spacing, spread_order
+from dagster_divorder.core.targets import document_targets
+from dagster_divorder.core.traits import Traits
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import Check, File, Finding, Made, WholeCorpus
+from dagster_divorder.settings import Order, Settings
+from dagster_divorder.stages.frozen import load_frozen, record_ids
+from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.store.arrays import pack
+
+
+def load_order(run: Run) -> np.ndarray:
+    """The current order, int64 (N,)."""
+    return run.arrays("greedy_order", "order")["order"]
+
+
+def _compute(run: Run) -> Made:
+    settings, traits, frozen, texts = run.settings, load_traits(run), load_frozen(run), run.view.document_row
+    run.progress.note(f"ordering {len(traits.tokens):,} documents ({settings.order.strategy})")
+    made = order_documents(
+        traits,
+        settings.order,
+        seed=settings.seed,
+        sequence_length=settings.sequence.length,
+        batch=settings.sequence.batch,
+        copies=texts if settings.order.separate_copies else None,
+        frozen=frozen.documents if frozen else None,
+    )
+    tokens = int(traits.tokens.sum())
+    figures = {
+        "strategy": settings.order.strategy,
+        "traits": {trait: traits.sizes()[trait] for trait in settings.order.traits},
+        "tokens": tokens,
+        "frozen_documents": len(frozen.documents) if frozen else 0,
+        "copies": asdict(spacing(made, texts, traits.tokens)),
+    }
+    files = {
+        "order": File(pack({"order": made}), "safetensors"),
+        "records": File(pack({"id": record_ids(run)}), "safetensors"),
+    }
+    return Made(files, {"tokens": tokens}, figures)
+
+
+def order_documents(
+    traits: Traits,
+    settings: Order,
+    *,
+    seed: int,
+    sequence_length: int | None = None,
+    batch: int = 256,
+    copies: np.ndarray | None = None,
+    frozen: np.ndarray | None = None,
+) -> np.ndarray:
+    """Order of documents by their traits, int64 (N,): each trait is balanced in tokens and in documents.
+
+    copies: int64 (N,), equal for records that are to stand far apart. frozen: int64 (F,), the order's beginning.
+    The clusters come first where they are balanced: strategies that know one label a document take the first trait.
+    """
+    first = sorted(settings.traits, key=lambda trait: trait != "cluster")
+    items = document_items(traits.tokens, {trait: traits.codes[trait] for trait in first}, settings.traits)
+    arguments: dict[str, Any] = {
+        "strategy": settings.strategy,
+        "weights": items.weights,
+        "seed": seed,
+        "within_cluster": settings.within_cluster,
+        "sequence_length": sequence_length,
+        "batch": batch,
+        "shards": settings.shards,
+        "buffer": settings.buffer,
+        "f2_lambda": settings.f2_lambda,
+        "block_strategy": settings.block_strategy,
+        "frozen": frozen,
+        "targets": document_targets(settings.targets, traits, first, items),
+    }
+    if copies is not None:
+        return spread_order(items.counts, items.groups, copies, **arguments)
+    return order(items.counts, items.groups, **arguments)
+
+
+def check_permutation(orders: np.ndarray, items: int, what: str, remedy: str) -> Finding:
+    """Whether orders, int64 (E, M), each name the numbers below `items` once."""
+    times = np.zeros((len(orders), items), np.int64)
+    inside = (orders >= 0) & (orders < items)
+    for row, (of, known) in enumerate(zip(orders, inside, strict=True)):
+        times[row] = np.bincount(of[known], minlength=items)
+    missing, doubled = int((times == 0).sum()), int((times > 1).sum())
+    unknown = int((~inside).sum())
+    found = f"{missing:,} left out, {doubled:,} named more than once, {unknown:,} that do not exist"
+    passed = not (missing or doubled or unknown)
+    return Finding(
+        passed=passed,
+        text=f"{items:,} {what}, each exactly once." if passed else f"Of {items:,} {what}: {found}.",
+        remedy=f"{remedy}; do not train on an output of this one",
+        figures={
+            "items": items,
+            "orders": len(orders),
+            "missing": missing,
+            "doubled": doubled,
+            "unknown": unknown,
+        },
+    )
+
+
+def remade(run: Run, stage: str, file: str) -> str:
+    """How to have a whole-corpus result made anew."""
+    folder = run.store.path(run.receipt(stage).files[file]).parent
+    return f"delete the folder {folder} and materialise {stage} again, which makes it anew"
+
+
+def _is_a_permutation(run: Run) -> Finding:
+    orders = load_order(run)[np.newaxis]
+    return check_permutation(orders, len(run.view), "accepted records", remade(run, "greedy_order", "order"))
+
+
+def document_order(settings: Settings, strategy: str) -> dict[str, Any]:
+    """What of the settings decides how documents, or pieces of them, are ordered by a strategy."""
+    return {**settings._order_by(strategy), "seed": settings.seed}
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    strategy = settings.order.strategy
+    decides = document_order(settings, strategy)
+    if "bin_packing" in settings._strategies(strategy):
+        decides["sequence_length"] = settings.sequence.length
+    if strategy == "block_shuffle" or settings.order.separate_copies:
+        decides["batch"] = settings.sequence.batch
+    return decides
+
+
+GREEDY_ORDER = WholeCorpus(
+    name="greedy_order",
+    version=4,
+    group="ordering",
+    kinds=frozenset({"numpy"}),
+    description="The order of the documents in which every window of training carries the corpus's own mix of traits.",
+    reads=lambda settings: ("raw_docs", "traits", *(["frozen"] if settings.order.frozen_tokens else [])),
+    settings=_settings,
+    content=("order",),
+    compute=_compute,
+    checks=(
+        Check(
+            name="order_is_a_permutation",
+            description="The order names every accepted record exactly once.",
+            check=_is_a_permutation,
+            blocking=True,
+        ),
+    ),
+)

@@ -1,0 +1,272 @@
+"""packed_sequences: which tokens make which training sequence. A plan; only exports gather tokens.
+
+The documents, in the order of `greedy_order`, packed into sequences of `sequence.length` tokens by `packing.method`.
+`plan`: runs of tokens, document int64 (Q,) as a position among the accepted records, start and length int64 (Q,), and
+indptr int64 (S+1,): sequence s holds the runs indptr[s]:indptr[s+1], one after another. `rows`: the tokens of each
+trait value in each sequence, CSR (indptr, indices, data) and groups, a group a trait, the traits by name.
+`related` never puts records of equal text into one sequence, and with `order.separate_copies` no method does; the plan
+then names the parts that keep them apart, for `sequence_order`.
+With `packing.end_of_text` a document has one token more, its last, which is the end-of-text token.
+Sequences that a trainer has consumed (`order.frozen_tokens`) come first, as they were; the others hold what is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dagster_divorder.core.items import Items
+from dagster_divorder.core.packing import (
+    PackedSequences,
+    Pieces,
+    cut,
+    join,
+    packing_report,
+    remaining,
+    sequence_counts,
+)
+from dagster_divorder.core.packing import pack as pack_pieces
+from dagster_divorder.core.packing.coverage import coverage
+from dagster_divorder.core.traits import Traits
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import Check, File, Finding, Made, WholeCorpus
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.components import chosen_vectors, space_reads
+from dagster_divorder.stages.frozen import Frozen, load_frozen
+from dagster_divorder.stages.greedy_order import document_order, load_order, order_documents, remade
+from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.store.arrays import pack
+from dagster_divorder.store.space import map_vectors
+
+if TYPE_CHECKING:
+    from dagster_divorder.core.packing.related import Vectors
+
+
+def load_packed(run: Run) -> PackedSequences:
+    """The current plan."""
+    return _unpack_plan(run.arrays("packed_sequences", "plan"))
+
+
+def _compute(run: Run) -> Made:
+    traits, frozen = load_traits(run), load_frozen(run)
+    packed = _pack(run, traits, frozen)
+    report = packing_report(packed, traits.codes["cluster"]).to_dict()
+    facts = {
+        "sequences": len(packed),
+        "sequence_length": run.settings.sequence.length,
+        "tokens_key": run.receipt("token_counts").key,
+        "frozen_sequences": len(frozen.sequences) if frozen else 0,
+    }
+    figures = {
+        "method": run.settings.packing.method,
+        "sequence_length": run.settings.sequence.length,
+        "frozen_sequences": facts["frozen_sequences"],
+        "last_sequence_tokens": int(packed.tokens[-1]) if len(packed) else 0,
+        **report,
+    }
+    files = {
+        "plan": File(pack(_plan_arrays(packed)), "safetensors"),
+        "rows": File(pack(_row_arrays(packed, traits)), "safetensors"),
+    }
+    return Made(files, facts, figures)
+
+
+def _pack(run: Run, traits: Traits, frozen: Frozen | None) -> PackedSequences:
+    settings = run.settings
+    order = load_order(run)
+    lengths = traits.tokens + settings.packing.end_of_text
+    pieces = Pieces(order, np.zeros_like(order), lengths[order])
+    if frozen:
+        pieces = remaining(pieces, frozen.sequences)
+    if settings.packing.piece_tokens:
+        pieces = _order_pieces(run, traits, cut(pieces, settings.packing.piece_tokens))
+    related = settings.packing.method == "related"
+    # `concat` keeps the order of the documents, in which copies stand apart unless some of them are consumed.
+    apart = settings.order.separate_copies and (settings.packing.method == "best_fit" or frozen is not None)
+    packed = pack_pieces(
+        pieces,
+        method=settings.packing.method,
+        sequence_length=settings.sequence.length,
+        seed=settings.seed,
+        labels=traits.codes["cluster"][pieces.document],
+        vectors=_vectors(run, pieces) if related else None,
+        copies=_copies(run, pieces.document, pieces.start) if related or apart else None,
+        consumed=_copies(run, frozen.sequences.document, frozen.sequences.start) if frozen else (),
+    )
+    return join(frozen.sequences, packed) if frozen else packed
+
+
+def _copies(run: Run, document: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """A number for each run of tokens, equal where two records have the same: their text, or that piece of it."""
+    text = run.view.document_row[document]
+    if not run.settings.packing.piece_tokens:
+        return text
+    return text << 31 | start // run.settings.packing.piece_tokens
+
+
+def _order_pieces(run: Run, traits: Traits, pieces: Pieces) -> Pieces:
+    """The pieces in the order that `order.strategy` gives them: a document's own traits, a piece's own length."""
+    of_pieces = replace(
+        traits,
+        tokens=pieces.length,
+        codes={trait: codes[pieces.document] for trait, codes in traits.codes.items()},
+    )
+    separate = run.settings.order.separate_copies
+    return pieces.take(
+        order_documents(
+            of_pieces,
+            run.settings.order,
+            seed=run.settings.seed,
+            sequence_length=run.settings.sequence.length,
+            batch=run.settings.sequence.batch,
+            copies=_copies(run, pieces.document, pieces.start) if separate else None,
+        )
+    )
+
+
+def _vectors(run: Run, pieces: Pieces) -> Vectors:
+    vectors = map_vectors(run.store, run.view, chosen_vectors(run))
+    return lambda some: vectors[pieces.document[some]].astype(np.float32, copy=False)
+
+
+def _plan_arrays(packed: PackedSequences) -> dict[str, np.ndarray]:
+    return {
+        "document": packed.document,
+        "start": packed.start,
+        "length": packed.length,
+        "indptr": packed.indptr,
+        "sequence_length": np.array([packed.sequence_length]),
+        "without_tokens": np.array([packed.without_tokens]),
+        "parts": packed.parts,
+    }
+
+
+def _unpack_plan(arrays: dict[str, np.ndarray]) -> PackedSequences:
+    return PackedSequences(
+        document=arrays["document"],
+        start=arrays["start"],
+        length=arrays["length"],
+        indptr=arrays["indptr"],
+        sequence_length=int(arrays["sequence_length"][0]),
+        without_tokens=int(arrays["without_tokens"][0]),
+        parts=arrays["parts"],
+    )
+
+
+def _row_arrays(packed: PackedSequences, traits: Traits) -> dict[str, np.ndarray]:
+    counts, groups = sequence_counts(
+        packed, {name: traits.codes[name] for name in sorted(traits.codes)}, traits.sizes()
+    )
+    return {
+        "indptr": counts.indptr.astype(np.int64),
+        "indices": counts.indices,
+        "data": counts.data,
+        "groups": groups,
+        "sequences": np.array(counts.shape),
+    }
+
+
+def runs_of(packed: PackedSequences) -> dict[str, np.ndarray]:
+    """The plan as a table, int64 (Q,): sequence, document (position among the accepted records), start, length."""
+    sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
+    return {
+        "sequence": sequence,
+        "document": packed.document,
+        "start": packed.start,
+        "length": packed.length,
+    }
+
+
+def load_sequence_items(run: Run, traits: Traits) -> Items:
+    """The sequences as items to order: the traits of `order.traits` in tokens, by name, with their weights."""
+    from scipy.sparse import csr_matrix
+
+    arrays: dict[str, Any] = run.arrays("packed_sequences", "rows")
+    counts = csr_matrix(
+        (arrays["data"], arrays["indices"], arrays["indptr"]), shape=tuple(arrays["sequences"])
+    )
+    names = sorted(traits.codes)
+    wanted = sequence_traits(run.settings.order.traits)
+    columns = np.concatenate([np.flatnonzero(arrays["groups"] == names.index(name)) for name in wanted])
+    sizes = [traits.sizes()[name] for name in wanted]
+    return Items(
+        counts=counts
+        if len(columns) == counts.shape[1] and (np.diff(columns) == 1).all()
+        else counts[:, columns],
+        groups=np.repeat(np.arange(len(wanted), dtype=np.int32), sizes),
+        weights=np.array([run.settings.order.traits[name] for name in wanted], np.float64),
+    )
+
+
+def sequence_traits(weights: dict[str, float]) -> list[str]:
+    """Trait names in the order of the sequences' groups: the cluster first, as for documents."""
+    return sorted(weights, key=lambda trait: (trait != "cluster", trait))
+
+
+def _no_token_lost(run: Run) -> Finding:
+    tokens = run.column("token_counts", "lengths")[run.view.document_row]
+    lengths = tokens.astype("int64") + run.settings.packing.end_of_text
+    found = coverage(load_packed(run), lengths)
+    figures = {name: getattr(found, name) for name in ("tokens", "missing", "doubled", "outside")}
+    if found.exact:
+        text = f"{found.tokens:,} tokens of {len(lengths):,} documents, each in exactly one sequence."
+        return Finding(passed=True, text=text, figures=figures)
+    where = (
+        f"; the first document at fault is record {found.first:,} of the input"
+        if found.first is not None
+        else ""
+    )
+    return Finding(
+        passed=False,
+        text=f"Of {found.tokens:,} tokens {found.missing:,} are in no sequence, {found.doubled:,} are laid again, and "
+        f"{found.outside:,} are laid that no document has{where}.",
+        remedy=f"{remade(run, 'packed_sequences', 'plan')}; do not train on an output of this plan",
+        figures=figures,
+    )
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    decides = {
+        "packing": settings.packing.model_dump(mode="json"),
+        "length": settings.sequence.length,
+        "separate_copies": settings.order.separate_copies,
+        "seed": settings.seed,
+    }
+    if settings.packing.piece_tokens:
+        # Pieces are ordered here.
+        decides["order"] = [document_order(settings, settings.order.strategy), settings.sequence.batch]
+    return decides
+
+
+def _reads(settings: Settings) -> tuple[str, ...]:
+    related = settings.packing.method == "related"
+    return (
+        *("raw_docs", "token_counts", "traits", "greedy_order"),
+        *(["frozen"] if settings.order.frozen_tokens else []),
+        *(space_reads(settings) if related else []),
+    )
+
+
+PACKED_SEQUENCES = WholeCorpus(
+    name="packed_sequences",
+    version=3,
+    group="ordering",
+    kinds=frozenset({"numpy"}),
+    description="Which tokens make which training sequence: the ordered documents packed to the sequence length, as a "
+    "plan.",
+    reads=_reads,
+    settings=_settings,
+    content=("plan", "rows"),
+    doing="packing sequences",
+    compute=_compute,
+    checks=(
+        Check(
+            name="no_token_lost",
+            description="Every token of every document is in exactly one training sequence.",
+            check=_no_token_lost,
+            blocking=True,
+        ),
+    ),
+)

@@ -1,0 +1,301 @@
+"""raw_docs: the input's records and documents, in fragments, and the view of them. What every other stage reads.
+
+Of a plain file that has grown only what was added is read (store/readings.py); all else is read and hashed. Parsed and
+stored are only records never seen under this text field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from dagster_divorder.engine.progress import Advance
+from dagster_divorder.pipeline.merge import merge_small
+from dagster_divorder.pipeline.run import Corpus as RunCorpus
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import (
+    Check,
+    Decision,
+    Finding,
+    Shown,
+    Stage,
+    Table,
+    content_hash,
+    counts,
+)
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.corpus import Begin, Corpus, End
+from dagster_divorder.store.find import Found, find_input
+from dagster_divorder.store.ingest import Before, Ingest, Survey
+from dagster_divorder.store.inputs import Block, LineBlock, RowBlock
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.multiset import Multiset
+from dagster_divorder.store.readings import load_readings, save_readings
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.rows import check_columns
+from dagster_divorder.store.view import View
+
+REJECTS_SHOWN, FILES_SHOWN, FOLDERS_SHOWN = 10, 50, 3
+_SHOWN_CHARACTERS = 120
+_CONTENT = ("raw", "raw_base64", "begins")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _RawDocs(Stage):
+    """The one stage that is of no kind: its result is what the others are decided on, so a run reads the input at once,
+    and only a plan surveys it."""
+
+    def decide(self, run: Run) -> Decision:
+        if not run.planning:
+            return Decision(scope="new", documents=0, why="")
+        survey, facts, key = survey_input(run)
+        distinct = {"documents": survey.documents, "records": survey.distinct_records}
+        run.foresee(RunCorpus(survey.version, survey.records, distinct, survey.stored, survey.ids))
+        last = load_receipt(run.store, self.name)
+        files = last.files if last and last.version == survey.version else {}
+        receipt = self.receipt(run, key, survey.version, files=files, facts=facts)
+        new = survey.new_documents
+        scope = "nothing" if not new else "all" if new == survey.documents else "new"
+        why = (
+            "new records"
+            if scope == "new"
+            else ""
+            if new or not survey.new_records
+            else "records of known texts"
+        )
+        return Decision(scope=scope, documents=new, why=why, receipt=receipt)  # type: ignore[arg-type]
+
+    def make(self, run: Run, decision: Decision) -> Receipt:
+        settings = run.settings.input
+        merge_small(run.store, run.graph)
+        found = find_input(run.settings)
+        key = records_key(run.settings, found.kind)
+        before = _before(run.store, key, run.settings)
+        with (
+            Ingest(run.store, found.kind, key, settings.text_field, before) as ingest,
+            run.progress("reading records", None, "records") as advance,
+        ):
+            corpus = Corpus(found.kind, found.files, settings.max_record_bytes, ingest.known)
+            schema = read_into(ingest, corpus, advance, run.settings)
+            result = ingest.finish(settings.max_reject_share)
+        survey = result.survey
+        files = {
+            "view": result.view.save(run.store, survey.version),
+            "rejects": result.rejects,
+            "readings": save_readings(run.store, "readings", result.readings),
+        }
+        if schema is not None:
+            data = schema.serialize().to_pybytes()
+            files["schema"] = run.store.seal("schemas", "schema", data, "arrow")
+        facts = _facts(run, found, corpus, survey)
+        figures = {
+            **counts(survey.documents, survey.new_documents),
+            "records": survey.records,
+            "new_records": survey.new_records,
+            "rejected_records": survey.rejected,
+            "partial_lines": survey.partial_lines,
+            "file_bytes": corpus.bytes,
+            "text_bytes": result.text_bytes,
+            "kind": found.kind,
+            "recognised_by": corpus.way,
+            "recognised_bytes": corpus.kept_bytes,
+        }
+        if said := unread(facts):
+            run.progress.note(said)
+        return self.receipt(run, key, survey.version, files=files, facts=facts, figures=figures)
+
+
+def records_key(settings: Settings, kind: str) -> str:
+    """Key of record fragments: not the paths, so that a renamed or added file changes no record."""
+    return content_hash("raw_docs", RAW_DOCS.version, kind, settings.input.text_field)
+
+
+def survey_input(run: Run) -> tuple[Survey, dict[str, Any], str]:
+    """What a run would find, the facts of its receipt, and its key; stores nothing.
+
+    Raises:
+        InputError: the input cannot be read, or too much of it would be refused.
+    """
+    settings = run.settings
+    found = find_input(settings)
+    key = records_key(settings, found.kind)
+    before = _before(run.store, key, settings)
+    with Ingest(run.store, found.kind, key, settings.input.text_field, before, dry=True) as ingest:
+        corpus = Corpus(found.kind, found.files, settings.input.max_record_bytes, ingest.known)
+        read_into(ingest, corpus, lambda records: None, settings)
+        survey = ingest.survey(settings.input.max_reject_share)
+    return survey, _facts(run, found, corpus, survey), key
+
+
+def _facts(run: Run, found: Found, corpus: Corpus, survey: Survey) -> dict[str, Any]:
+    return {
+        "files": [str(path) for path in found.files],
+        "file_bytes": corpus.bytes,
+        "partial_lines": survey.partial_lines,
+        "kind": found.kind,
+        "records": survey.records,
+        "new_records": survey.new_records,
+        "documents": survey.documents,
+        "rejected_records": survey.rejected,
+        "record_bytes": survey.multiset.bytes,
+        "record_hashes": f"{survey.multiset.hashes:032x}",
+        "max_record_bytes": run.settings.input.max_record_bytes,
+        "skipped_folders": found.skipped,
+        "other_files": found.others,
+    }
+
+
+def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, settings: Settings) -> pa.Schema | None:
+    """Take in the input; the columns of its first file if it is Parquet.
+
+    Raises:
+        InputError: a column is of a type that cannot be read or, as the settings ask, written.
+    """
+    schema = None
+    for item in corpus:
+        if isinstance(item, Begin):
+            if schema is None and item.schema is not None:
+                schema = item.schema
+                check_columns(schema, as_json=settings.output.format == "jsonl")
+            ingest.begin(item)
+            if item.kept:
+                advance(item.kept.last - item.kept.first)
+        elif isinstance(item, End):
+            ingest.end(item)
+        else:
+            ingest.add(item)
+            advance(_records(item))
+    return schema
+
+
+def _records(block: Block) -> int:
+    if isinstance(block, LineBlock):
+        return len(block.lines)
+    return block.rows.num_rows if isinstance(block, RowBlock) else 1
+
+
+def _before(store: LocalStore, key: str, settings: Settings) -> Before | None:
+    """What the last run came to, if it was one under this key, and with this limit, that left its readings."""
+    receipt = load_receipt(store, "raw_docs")
+    if receipt is None or receipt.key != key or "readings" not in receipt.files:
+        return None
+    if receipt.facts["max_record_bytes"] != settings.input.max_record_bytes:
+        return None
+    readings = load_readings(store, receipt.files["readings"])
+    return Before(View.load(store, receipt.files["view"]), receipt.files["rejects"], readings)
+
+
+def load_multiset(run: Run) -> Multiset:
+    """The accepted records, as they were read."""
+    facts = run.receipt("raw_docs").facts
+    return Multiset(facts["records"], int(facts["record_hashes"], 16), facts["record_bytes"])
+
+
+def first_rejects(store: LocalStore, receipt: Receipt) -> list[dict[str, Any]]:
+    """The first REJECTS_SHOWN rejects of a receipt: `file`, `line` (or row), `reason`, and how it `begins`."""
+    with open(store.path(receipt.files["rejects"]), "rb") as file:
+        rejects = [orjson.loads(line) for line in islice(file, REJECTS_SHOWN)]
+    return [
+        {
+            "file": reject["path"],
+            "line": reject.get("line", reject.get("row")),
+            "reason": reject["reason"],
+            "begins": next(reject[key] for key in _CONTENT if key in reject)[:_SHOWN_CHARACTERS],
+        }
+        for reject in rejects
+    ]
+
+
+def input_files(store: LocalStore, receipt: Receipt) -> list[dict[str, Any]]:
+    """The first FILES_SHOWN files of a receipt: `file`, `bytes` that whole records take, accepted `records`, `rejected`
+    ones. Numbers are None where nothing could be kept of a file, such as an empty one."""
+    readings = {reading.path: reading for reading in load_readings(store, receipt.files["readings"])}
+    rows = []
+    for path in receipt.facts["files"][:FILES_SHOWN]:
+        read = readings.get(path)
+        rows.append(
+            {
+                "file": path,
+                "bytes": read.size if read else None,
+                "records": read.last - read.first if read else None,
+                "rejected": read.refused if read else None,
+            }
+        )
+    return rows
+
+
+def unread(facts: Mapping[str, Any]) -> str:
+    """What lies among the input files and is not read, in sentences; "" if nothing does."""
+    others, skipped = facts["other_files"], facts["skipped_folders"]
+    said = []
+    if others:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in others.items())
+        said.append(f"Not read, as they are neither JSONL nor Parquet by their names: {kinds}.")
+    if skipped:
+        more = f" and {len(skipped) - FOLDERS_SHOWN:,} more" if len(skipped) > FOLDERS_SHOWN else ""
+        said.append(f"Not read, as DivOrder wrote them: {', '.join(skipped[:FOLDERS_SHOWN])}{more}.")
+    return " ".join(said)
+
+
+def _show(run: Run, receipt: Receipt) -> Shown:
+    facts = receipt.facts
+    return {
+        "input_files": Table(input_files(run.store, receipt)),
+        "other_files": Table(
+            [{"name": name, "files": count} for name, count in facts["other_files"].items()]
+        ),
+        "skipped_folders": Table([{"folder": folder} for folder in facts["skipped_folders"]]),
+        "first_rejects": Table(first_rejects(run.store, receipt)),
+    }
+
+
+def _rejects_below_limit(run: Run) -> Finding:
+    """A run above the limit fails before it stores anything; this also holds what is stored against a limit that was
+    lowered."""
+    raw_docs = run.receipt("raw_docs")
+    facts = raw_docs.facts
+    rejected, limit = facts["rejected_records"], run.settings.input.max_reject_share
+    read = rejected + facts["records"]
+    share = rejected / read
+    return Finding(
+        passed=share <= limit,
+        text=f"{rejected:,} of {read:,} records were refused ({share:.2%}); input.max_reject_share allows {limit:.2%}. "
+        f"{unread(facts)}".rstrip(),
+        remedy="correct the records that the table names (or input.text_field) and materialise raw_docs again, or "
+        f"raise input.max_reject_share above {share:.4g}",
+        figures={
+            "rejected_records": rejected,
+            "share": share,
+            "first_rejects": first_rejects(run.store, raw_docs),
+        },
+    )
+
+
+RAW_DOCS = _RawDocs(
+    name="raw_docs",
+    version=3,
+    group="corpus",
+    kinds=frozenset({"parquet", "json"}),
+    description="Records of the input files, each stored once by its hash, and the documents (texts) they hold. "
+    "Refused "
+    "records go to the rejects with path, line and reason.",
+    reads=lambda settings: (),
+    settings=lambda settings: {
+        "paths": settings.input.paths,
+        "text_field": settings.input.text_field,
+        "max_record_bytes": settings.input.max_record_bytes,
+    },
+    show=_show,
+    checks=(
+        Check(
+            name="rejects_below_limit",
+            description="No more records are refused than input.max_reject_share allows.",
+            check=_rejects_below_limit,
+        ),
+    ),
+)

@@ -1,0 +1,175 @@
+"""sequence_order: the order of the packed sequences, by the strategy of `sequence.strategy`, one for each epoch.
+
+`order` int64 (E, S): place in an epoch -> sequence of `packed_sequences`. A last sequence that `concat` and `related`
+could not fill stays last, as trainers drop or pad it there. Sequences that a trainer has consumed stay first.
+With `order.separate_copies` those that share a text stand far apart, in and across epochs; `figures` says how far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from dagster_divorder.core.items import Items
+from dagster_divorder.core.order.epochs import epoch_orders
+from dagster_divorder.core.order.strategies import TAKING_COORDINATES
+from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.packing.coordinates import add_directions, random_axes, with_coordinates
+from dagster_divorder.core.packing.copies import sequence_spacing, sequence_times
+from dagster_divorder.core.pca import Pca, project
+from dagster_divorder.core.targets import sequence_targets
+from dagster_divorder.core.traits import Traits
+from dagster_divorder.engine.local import count_workers
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import Check, File, Finding, Made, WholeCorpus, versions
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.components import chosen_space_version, load_space, space_reads
+from dagster_divorder.stages.greedy_order import check_permutation, remade
+from dagster_divorder.stages.packed_sequences import load_packed, load_sequence_items, sequence_traits
+from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.store.arrays import pack
+
+
+def load_sequence_order(run: Run) -> np.ndarray:
+    """The current orders, int64 (E, S), an epoch a row."""
+    return run.arrays("sequence_order", "order")["order"]
+
+
+def vectors_are_balanced(settings: Settings) -> bool:
+    """Whether the order of sequences looks at their vectors."""
+    strategy = settings.sequence.strategy
+    if strategy == "block_shuffle":
+        strategy = settings.order.block_strategy
+    return settings.sequence.vectors > 0 and strategy in TAKING_COORDINATES
+
+
+def vector_sums(run: Run, packed: PackedSequences) -> np.ndarray:
+    """int64 (S, C): the vectors of the sequences along random axes; fragment by fragment."""
+    view, space = run.view, load_space(run)
+    sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
+    sums, axes = np.zeros((len(packed), 0), np.int64), None
+    parts = list(view.by_fragment(packed.document))
+    fragments = [fragment for fragment, _, _ in parts]
+    for (_, runs, rows), (_, vectors) in zip(parts, space.each(fragments), strict=True):
+        if axes is None:
+            dims = vectors.shape[1]
+            random = random_axes(dims, run.settings.sequence.vectors, run.settings.seed)
+            axes = Pca(mean=np.zeros(dims), axes=random, explained=0.0)
+            sums = np.zeros((len(packed), random.shape[1]), np.int64)
+        directions = project(vectors, axes, threads=count_workers(0))
+        add_directions(sums, sequence[runs], packed.length[runs], rows, directions)
+    return sums
+
+
+def _compute(run: Run) -> Made:
+    settings, traits, packed, texts = run.settings, load_traits(run), load_packed(run), run.view.document_row
+    run.progress.note(f"ordering {len(packed):,} sequences ({settings.sequence.strategy})")
+    frozen = run.receipt("packed_sequences").facts["frozen_sequences"]
+    items = load_sequence_items(run, traits)
+    if vectors_are_balanced(settings):
+        items = with_coordinates(items, packed, vector_sums(run, packed))
+    made = order_sequences(settings, traits, items, packed, texts, frozen)
+    step = min(settings.packing.piece_tokens or settings.sequence.length, settings.sequence.length)
+    figures = {
+        "strategy": settings.sequence.strategy,
+        "sequences": len(packed),
+        "epochs": settings.sequence.epochs,
+        "copies": asdict(sequence_spacing(packed, made, texts, step=step)),
+    }
+    return Made({"order": File(pack({"order": made}), "safetensors")}, figures=figures)
+
+
+def order_sequences(
+    settings: Settings,
+    traits: Traits,
+    items: Items,
+    packed: PackedSequences,
+    texts: np.ndarray,
+    frozen: int,
+) -> np.ndarray:
+    """Orders of the packed sequences, int64 (E, S); the first `frozen` of the plan come first in the first epoch.
+
+    texts: int64 (N,), equal for records of equal text.
+    """
+    partial = settings.packing.method != "best_fit" and len(packed) > frozen and packed.padding[-1] > 0
+    whole = len(packed) - bool(partial)
+    arguments: dict[str, Any] = {
+        "strategy": settings.sequence.strategy,
+        "weights": items.weights,
+        "seed": settings.seed,
+        "within_cluster": settings.order.within_cluster,
+        "sequence_length": settings.sequence.length,
+        "batch": settings.sequence.batch,
+        "shards": settings.order.shards,
+        "buffer": settings.order.buffer,
+        "f2_lambda": settings.order.f2_lambda,
+        "block_strategy": settings.order.block_strategy,
+        "frozen": np.arange(frozen),
+        "targets": sequence_targets(
+            settings.order.targets, traits, sequence_traits(settings.order.traits), items
+        ),
+    }
+    some = items.first(whole)
+    arguments["coordinates"] = some.coordinates
+    copies = None
+    if settings.order.separate_copies:
+        as_packed = settings.sequence.strategy == "original"
+        times = sequence_times(packed, texts, frozen=frozen, as_packed=as_packed)
+        copies = replace(times, times=times.times[:whole], copies=times.copies[:whole])
+    orders = epoch_orders(some.counts, some.groups, settings.sequence.epochs, copies=copies, **arguments)
+    return np.pad(orders, ((0, 0), (0, int(partial))), constant_values=whole)
+
+
+def _is_a_permutation(run: Run) -> Finding:
+    sequences = run.receipt("packed_sequences").facts["sequences"]
+    remedy = remade(run, "sequence_order", "order")
+    return check_permutation(load_sequence_order(run), sequences, "sequences", remedy)
+
+
+def _reads(settings: Settings) -> tuple[str, ...]:
+    vectors = space_reads(settings) if vectors_are_balanced(settings) else ()
+    return ("raw_docs", *vectors, "traits", "packed_sequences")
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    balanced = vectors_are_balanced(settings)
+    return {
+        "strategy": settings.sequence.strategy,
+        "batch": settings.sequence.batch,
+        "vectors": settings.sequence.vectors if balanced else 0,
+        "epochs": settings.sequence.epochs,
+        "order": settings._order_by(settings.sequence.strategy),
+        "pieces": settings.packing.piece_tokens,
+        "seed": settings.seed,
+    }
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    vectors = chosen_space_version(run) if vectors_are_balanced(run.settings) else None
+    return {**versions(run, "packed_sequences", "traits"), "vectors": vectors}
+
+
+SEQUENCE_ORDER = WholeCorpus(
+    name="sequence_order",
+    version=3,
+    group="ordering",
+    kinds=frozenset({"numpy"}),
+    description="The order of the packed sequences in which every batch, and every run of batches, carries the "
+    "corpus's own "
+    "mix; one order an epoch.",
+    reads=_reads,
+    settings=_settings,
+    # The same numbers over another plan are another order of tokens, so the key makes the version.
+    inputs=_inputs,
+    compute=_compute,
+    checks=(
+        Check(
+            name="sequence_order_is_a_permutation",
+            description="Every epoch's order names every packed sequence exactly once.",
+            check=_is_a_permutation,
+            blocking=True,
+        ),
+    ),
+)

@@ -1,0 +1,237 @@
+"""stationarity: whether anything drifts along the sequences as a trainer reads them in the first epoch.
+
+Letters: S sequences that are looked at, Q runs of tokens in them, D dims.
+
+Looked at are whole batches evenly spaced along the order, at most TOKENS and SEQUENCES of them (but twenty batches);
+a last sequence that is not full stays out, and so do those that a trainer has consumed. Features come from the plan,
+the traits, the token ids and the vectors of every stage that has a result; files are read fragment by fragment.
+Cost: bounded but for one walk over the files that hold the documents; docs/decisions/stationarity.md has times.
+Memory: 2 bytes a token, the entries of the words, and S x D of one kind of vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from dagster_divorder.core.cluster import ClusterFit, assign, fit
+from dagster_divorder.core.metrics.sequence_features import DOCUMENTS, Runs, sequence_features
+from dagster_divorder.core.metrics.stationarity import (
+    Feature,
+    Stationarity,
+    sampled_places,
+    stationarity,
+)
+from dagster_divorder.core.traits import Traits, column_codes
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import File, Made, WholeCorpus, versions
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.components import (
+    STAGE_OF,
+    chosen_kind,
+    chosen_space_version,
+    is_centred,
+    space_reads,
+)
+from dagster_divorder.stages.fields import load_fields
+from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.sequence_order import load_sequence_order, vectors_are_balanced
+from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.store.space import Space
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+TOKENS = 1 << 26
+SEQUENCES = 1 << 14
+WORD_BITS = 12
+"""Words are 2**12 buckets of token ids."""
+FIT_ROWS, FIT_NUMBERS = 1 << 12, 1 << 21
+"""Clusters of another seed are fitted to so many vectors at most, and numbers."""
+OTHER_CLUSTERS = 64
+
+
+def evidence(run: Run) -> list[str]:
+    """The kinds of vectors that have a result for these settings."""
+    stages = run.graph.upstream(run.settings)
+    return [kind for kind, stage in STAGE_OF.items() if stage in stages and run.is_current(stage)]
+
+
+def load_stationarity(run: Run) -> Stationarity:
+    """What the last run found.
+
+    Raises:
+        MissingStageError: there is no result under these settings.
+    """
+    return Stationarity.from_dict(orjson.loads(run.read("stationarity", "found")))
+
+
+def _unjudged(run: Run) -> str:
+    """Why drift is no fault of these orders, "" where it would be one."""
+    if run.settings.order.targets:
+        return "order.targets asks for a mix that moves"
+    if run.receipt("packed_sequences").facts["frozen_sequences"]:
+        return "the order makes up for what a trainer has consumed (order.frozen_tokens)"
+    return ""
+
+
+def remedy(settings: Settings) -> str:
+    """What to change where something drifts."""
+    if settings.sequence.strategy != "balanced":
+        return (
+            f"sequence.strategy is {settings.sequence.strategy!r}; 'balanced' keeps still what no trait names"
+        )
+    return (
+        "balance what drifts, if it is a field of the input, by naming it in order.traits; sequence.strategy = "
+        "'random' keeps everything as still as shuffling does"
+    )
+
+
+def load_sample(run: Run, traits: Traits) -> Runs:
+    """The sequences that are looked at."""
+    packed, order = load_packed(run), load_sequence_order(run)[0]
+    full = np.ones(len(packed), bool)
+    full[: run.receipt("packed_sequences").facts["frozen_sequences"]] = False
+    if run.settings.packing.method != "best_fit" and len(packed):
+        full[-1] &= packed.padding[-1] == 0
+    order = order[full[order]]
+    sequence = run.settings.sequence
+    at_most = min(SEQUENCES, TOKENS // sequence.length)
+    some = order[sampled_places(len(order), sequence.batch, at_most)]
+    return Runs.of(packed, some, traits.tokens)
+
+
+def features(run: Run, traits: Traits, sample: Runs) -> Iterator[Feature]:
+    """What should not depend on where a sequence stands; one at a time, so that no other is in memory meanwhile."""
+    balanced = set(run.settings.order.traits)
+    if vectors_are_balanced(run.settings):
+        balanced |= {DOCUMENTS, f"{chosen_kind(run)} vectors"}
+    yield from sequence_features(sample, traits.codes, traits.tokens, balanced)
+    source = run.settings.input.source_field
+    if source and source not in traits.codes:
+        coded = column_codes(load_fields(run, source).column(source), bins=1, name=f"field {source!r}").codes
+        # Sources may be as many as documents.
+        _, codes = np.unique(coded[sample.document], return_inverse=True)
+        yield Feature(source, "mix", sample.mix(codes))
+    yield Feature("words", "mix", _words(run, sample))
+    for kind in evidence(run):
+        receipt, files = run.receipt(STAGE_OF[kind]), run.files(STAGE_OF[kind])
+        centre = is_centred(run.settings, kind)
+        space = Space(receipt.stage, files, receipt.key, receipt.version, centre)
+        clusters = _other_clusters(run, sample, space) if kind == chosen_kind(run) else None
+        means, codes = _vectors(run, sample, space, clusters)
+        yield Feature(f"{kind} vectors", "vector", means, seen=f"{kind} vectors" in balanced)
+        outlying = np.linalg.norm(means - means.mean(axis=0), axis=1)
+        yield Feature(f"distance of {kind} vectors", "number", outlying)
+        if clusters:
+            yield Feature("clusters of another seed", "mix", sample.mix(codes))
+
+
+def _words(run: Run, sample: Runs) -> csr_matrix:
+    """How often each sequence has each bucket of token ids, CSR int32 (S, 2**WORD_BITS)."""
+    from scipy.sparse import csr_matrix
+
+    from dagster_divorder.core.kernels.stationarity import copy_buckets, count_buckets
+
+    ends = np.concatenate([[0], np.cumsum(sample.length)])
+    buckets = np.empty(ends[-1], np.uint16)
+    files = run.files("token_counts")
+    parts = list(run.view.by_fragment(sample.document))
+    for (_, runs, rows), (_, arrays) in zip(
+        parts, files.each([fragment for fragment, _, _ in parts]), strict=True
+    ):
+        lengths = arrays["lengths"]
+        first = (np.cumsum(lengths) - lengths)[rows] + sample.start[runs]
+        copy_buckets(arrays["ids"], first, sample.length[runs], ends[runs], WORD_BITS, buckets)
+    indptr, indices, data = count_buckets(buckets, ends[sample.indptr], 1 << WORD_BITS)
+    return csr_matrix((data, indices, indptr), shape=(len(sample), 1 << WORD_BITS))
+
+
+def _other_clusters(run: Run, sample: Runs, space: Space) -> ClusterFit:
+    """Clusters of another seed, and of another number."""
+    rows = run.view.document_row[sample.documents[0]]
+    k = min(2 * run.receipt("centroids").facts["k"], OTHER_CLUSTERS)
+    width = space.dims(run.view)
+    count = min(len(rows), max(4 * k, min(FIT_ROWS, FIT_NUMBERS // width)))
+    chosen = np.random.default_rng(run.settings.seed).choice(len(rows), count, replace=False)
+    vectors = space.rows(run.view, rows[chosen])
+    return fit(vectors, k, seed=run.settings.seed + 1, centre=space.centre, overwrite=True)
+
+
+def _vectors(
+    run: Run, sample: Runs, space: Space, clusters: ClusterFit | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(the mean vector of each sequence's tokens, float32 (S, D); the cluster of each run's document, if there are any,
+    int32 (Q,))."""
+    from scipy.sparse import csr_matrix
+
+    sums = np.zeros((len(sample), 0), np.float32)
+    codes = np.zeros(len(sample.document), np.int32)
+    parts = list(run.view.by_fragment(sample.document))
+    fragments = [fragment for fragment, _, _ in parts]
+    for (_, runs, rows), (_, arrays) in zip(parts, space.files.each(fragments), strict=True):
+        unique, of = np.unique(rows, return_inverse=True)
+        vectors = space.transform(arrays["vectors"][unique])
+        if not sums.size:
+            sums = np.zeros((len(sample), vectors.shape[1]), np.float32)
+        sequences, at = np.unique(sample.sequence[runs], return_inverse=True)
+        tokens = sample.length[runs].astype(np.float32)
+        sums[sequences] += csr_matrix((tokens, (at, of)), shape=(len(sequences), len(unique))) @ vectors
+        if clusters:
+            codes[runs] = assign(vectors, clusters)[0][of]
+    return sums / sample.tokens[:, np.newaxis], codes
+
+
+def _compute(run: Run) -> Made:
+    traits = load_traits(run)
+    sample = load_sample(run, traits)
+    found = stationarity(
+        features(run, traits, sample),
+        np.arange(len(sample)),
+        batch=run.settings.sequence.batch,
+        seed=run.settings.seed,
+    )
+    found = replace(found, unjudged=_unjudged(run))
+    return Made({"found": File(orjson.dumps(found.to_dict()), "json")}, figures={"claim": found.claim()})
+
+
+def _reads(settings: Settings) -> tuple[str, ...]:
+    fields = ["fields"] if settings.input.source_field else []
+    return (
+        *("raw_docs", "token_counts", *space_reads(settings), *fields),
+        *("centroids", "traits", "packed_sequences", "sequence_order"),
+    )
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    return {
+        "traits": sorted(settings.order.traits),
+        "source_field": settings.input.source_field,
+        "targets": bool(settings.order.targets),
+        "batch": settings.sequence.batch,
+        "seed": settings.seed,
+    }
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    vectors = {kind: run.receipt(STAGE_OF[kind]).version for kind in evidence(run)}
+    of = versions(run, "token_counts", "centroids", "traits", "packed_sequences", "sequence_order")
+    return {**of, "vectors": vectors, "clustered": chosen_space_version(run)}
+
+
+STATIONARITY = WholeCorpus(
+    name="stationarity",
+    version=1,
+    asset=False,
+    description="Whether anything drifts along the sequences.",
+    reads=_reads,
+    settings=_settings,
+    inputs=_inputs,
+    content=("found",),
+    doing="looking for drift",
+    compute=_compute,
+)

@@ -1,0 +1,145 @@
+"""strategy_comparison: strategies of both levels on this corpus, every pair measured, in one table.
+
+Evidence, which nothing else reads. Each pair is `comparison.documents` x `comparison.sequences`, packed by `concat`,
+held against the corpus's own mix whatever targets and frozen tokens are set. Strategies run in this process, one after
+another, compiled before; seconds are wall time, and peak memory is how far this process's memory rose above what it
+held, the items to order among it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from dagster_divorder.core.metrics.stationarity import Stationarity
+from dagster_divorder.core.strategy_comparison import Cost, Outcome, compare_strategies, timed
+from dagster_divorder.engine.memory import with_peak_memory
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import File, Made, Table, WholeCorpus, versions
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.components import chosen_space_version, space_reads
+from dagster_divorder.stages.sequence_order import vector_sums
+from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.store.arrays import pack_rows, unpack_rows
+
+Result = TypeVar("Result")
+
+
+def load_comparison(run: Run) -> list[dict[str, Any]]:
+    """The table, a row a pair of strategies; see `row`."""
+    return unpack_rows(run.read("strategy_comparison", "table"))
+
+
+def _compute(run: Run) -> Made:
+    settings, traits = run.settings, load_traits(run)
+    pairs = len(settings.comparison.documents) * len(settings.comparison.sequences)
+    rows = []
+    with run.progress("comparing strategies", pairs, "pairs") as advance:
+        for outcome in compare_strategies(
+            traits.tokens,
+            traits.codes,
+            traits.sizes(),
+            documents=settings.comparison.documents,
+            sequences=settings.comparison.sequences,
+            sequence_length=settings.sequence.length,
+            batch=settings.sequence.batch,
+            weights=settings.order.traits,
+            seed=settings.seed,
+            options={
+                "within_cluster": settings.order.within_cluster,
+                "shards": settings.order.shards,
+                "buffer": settings.order.buffer,
+                "f2_lambda": settings.order.f2_lambda,
+                "block_strategy": settings.order.block_strategy,
+            },
+            vectors=partial(vector_sums, run) if settings.sequence.vectors else None,
+            drift=True,
+            meter=_metered,
+        ):
+            rows.append(row(outcome))
+            advance(1)
+    return Made({"table": File(pack_rows(rows), "parquet")}, figures={"pairs": pairs})
+
+
+def _metered(function: Callable[[], Result]) -> tuple[Result, Cost]:
+    (result, cost), peak = with_peak_memory(lambda: timed(function))
+    return result, Cost(cost.seconds, peak)
+
+
+def row(outcome: Outcome) -> dict[str, Any]:
+    """One line of the table, in the form of Diversity-Ordered Training's: distinct clusters a sequence, deviations,
+    cost. Flush: counted as Diversity-Ordered Training does, where a document that does not fit starts a sequence. None
+    where a corpus smaller than a batch can tell nothing."""
+    diversity = outcome.diversity
+    batch, anywhere = diversity.batch_shares["cluster"], diversity.windows["batch"]["cluster"]
+    told = batch.windows > 0 and not batch.partial
+    peaks = [cost.peak_bytes for cost in (outcome.document_cost, outcome.sequence_cost)]
+    return {
+        "documents": outcome.documents,
+        "sequences": outcome.sequences,
+        "distinct clusters a sequence": diversity.split.mean,
+        "fewest": int(diversity.split.min),
+        "std": diversity.split.std,
+        "distinct clusters, flush": diversity.flush.mean,
+        "fewest, flush": int(diversity.flush.min),
+        "std, flush": diversity.flush.std,
+        "batch TV, clusters": batch.mean_tv if told else None,
+        "worst batch TV, clusters": batch.max_tv if told else None,
+        "worst share, batch anywhere": anywhere.worst if told else None,
+        "mean prefix deviation, tokens": diversity.prefix.mean,
+        **drift_columns(outcome.drift),
+        "seconds, documents": outcome.document_cost.seconds,
+        "seconds, sequences": outcome.sequence_cost.seconds,
+        "peak memory, MB": None if None in peaks else max(peak for peak in peaks if peak is not None) / 1e6,
+    }
+
+
+def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
+    """How many features drift; the largest rank correlation of position with any feature, and over the features of
+    which there is such a measure the largest of a tenth's and the mean of a batch's distance from the whole, as
+    multiples of shuffling's. None of too few sequences."""
+    features = drift.features if drift else ()
+    measures = [of.measures for of in features]
+
+    def times(name: str) -> list[float]:
+        found = [of[name] for of in measures if name in of]
+        return [of.value / of.shuffled for of in found if of.shuffled]
+
+    ranks = [of["rank"].value for of in measures if "rank" in of]
+    tenths, batches = times("tenths"), times("batch")
+    return {
+        "features that drift": sum(of.drifts for of in features) if features else None,
+        "rank correlation, largest": max(ranks, default=None),
+        "farthest tenth, times shuffled": max(tenths, default=None),
+        "mean batch, times shuffled": sum(batches) / len(batches) if batches else None,
+    }
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    return {
+        "comparison": settings.comparison.model_dump(mode="json"),
+        "order": settings._order_by(*settings.comparison.documents, *settings.comparison.sequences),
+        "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.vectors],
+        "seed": settings.seed,
+    }
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    vectors = chosen_space_version(run) if run.settings.sequence.vectors else None
+    return {**versions(run, "raw_docs", "traits"), "vectors": vectors}
+
+
+STRATEGY_COMPARISON = WholeCorpus(
+    name="strategy_comparison",
+    version=3,
+    kinds=frozenset({"numpy"}),
+    description="Strategies for documents and for sequences, every pair of them on this corpus: diversity, deviations, "
+    "seconds and memory in one table.",
+    reads=lambda settings: ("raw_docs", *space_reads(settings), "traits"),
+    settings=_settings,
+    # All but the costs follows from the key, which therefore makes the version.
+    inputs=_inputs,
+    compute=_compute,
+    show=lambda run, receipt: {"comparison": Table(load_comparison(run))},
+)

@@ -1,0 +1,121 @@
+"""token_counts: every document tokenised once; ids kept, so that pooling, packing and exports never tokenise again.
+
+Per document fragment: `ids` (uint16 or uint32, all documents end to end) and `lengths` int64 (rows,). No special tokens
+are added.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dagster_divorder.engine.local import count_workers, each
+from dagster_divorder.errors import InputError
+from dagster_divorder.models.tokenize import load_encoder
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import Check, Finding, PerDocument
+from dagster_divorder.stages.base_model import load_base_model
+from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment
+
+if TYPE_CHECKING:
+    from dagster_divorder.models.tokenize import Encoder, Engine
+
+WORKER_BYTES = 128 << 20
+"""One worker for this much stored (compressed) text. A worker starts in a second and gets up to speed in another, since
+gigatoken learns the corpus's words, and tokenises some 40 MB of stored text a second then."""
+SLICE_ROWS = 1024
+"""Rows that are Python objects at a time."""
+
+MAX_SHARE_WITHOUT = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenize:
+    """Tokenises a fragment: `ids` and `lengths` as above; picklable, for worker processes. `tokenizer` is the
+    fingerprint of the one in `directory`."""
+
+    store: LocalStore
+    directory: str
+    tokenizer: str
+    engine: Engine
+
+    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
+        encoder = _encoder(self.directory, self.tokenizer, self.engine)
+        content = read_content(self.store, fragment.file)
+        parts = [
+            encoder.encode(content.slice(first, SLICE_ROWS).to_pylist())
+            for first in range(0, len(content), SLICE_ROWS)
+        ]
+        ids, lengths = zip(*parts, strict=True)
+        return {"ids": np.concatenate(ids), "lengths": np.concatenate(lengths)}
+
+
+@functools.lru_cache(maxsize=1)
+def _encoder(directory: str, tokenizer: str, engine: Engine) -> Encoder:
+    """The encoder of a directory while it holds this tokenizer (its fingerprint)."""
+    return load_encoder(directory, engine)
+
+
+def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.ndarray]]:
+    model = load_base_model(run)
+    tokenize = Tokenize(run.store, str(model.directory), model.info["tokenizer"], model.info["engine"])
+    size = sum(run.store.path(fragment.file).stat().st_size for fragment in fragments)
+    workers = min(count_workers(run.settings.engine.workers), size // WORKER_BYTES)
+    return each(tokenize, fragments, max(1, workers))
+
+
+def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
+    lengths = files.column(run.view.documents, "lengths")[run.view.document_row]
+    if not lengths.any():
+        raise InputError(
+            f"the tokenizer in {load_base_model(run).directory} makes no token of any of the {len(lengths):,} "
+            f"documents; "
+            'expected one that knows their languages: set model.base to another model, or to "bootstrap"'
+        )
+    return {
+        "tokens": int(lengths.sum()),
+        "longest_document": int(lengths.max()),
+        "engine": run.receipt("base_model").facts["engine"],
+    }
+
+
+def _documents_have_tokens(run: Run) -> Finding:
+    empty = run.column("token_counts", "lengths")[run.view.document_row] == 0
+    share = float(empty.mean())
+    first = f" (the first: record {int(empty.argmax()):,} of the input)" if empty.any() else ""
+    return Finding(
+        passed=share <= MAX_SHARE_WITHOUT,
+        text=f"{int(empty.sum()):,} of {len(empty):,} documents have no token{first}, {share:.2%}; at most "
+        f"{MAX_SHARE_WITHOUT:.0%} should.",
+        remedy="look at those documents; a tokenizer without bytes or an unknown token drops what it was not made for: "
+        "set model.base to a model of these languages, or take the documents out of the input",
+        figures={"without_tokens": int(empty.sum()), "share": share},
+    )
+
+
+TOKEN_COUNTS = PerDocument(
+    name="token_counts",
+    version=1,
+    group="embedding",
+    kinds=frozenset({"huggingface"}),
+    description="Every document tokenised once; ids and counts are kept, and only documents never seen are tokenised.",
+    reads=lambda settings: ("raw_docs", "base_model"),
+    inputs=lambda run: {name: run.receipt("base_model").facts[name] for name in ("tokenizer", "engine")},
+    doing="tokenising",
+    compute=_compute,
+    figures=_figures,
+    checks=(
+        Check(
+            name="documents_have_tokens",
+            description="The tokenizer makes at least one token of nearly every document.",
+            check=_documents_have_tokens,
+        ),
+    ),
+)

@@ -1,0 +1,80 @@
+"""traits: what an order balances, as one code a record: cluster, length, difficulty, and any field of the input."""
+
+from __future__ import annotations
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from dagster_divorder.core.traits import Traits, bin_codes, column_codes
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.bin_edges import bins_of, load_edges
+from dagster_divorder.stages.fields import extracted, load_fields
+from dagster_divorder.store.arrays import pack
+
+TOKENS = "tokens"
+
+
+def load_traits(run: Run) -> Traits:
+    """Traits of `order.traits`, and always `cluster`, whose diversity every table shows."""
+    arrays = run.arrays("traits", "codes")
+    names = {trait: tuple(of) for trait, of in orjson.loads(run.read("traits", "names"))}
+    return Traits(arrays[TOKENS], {trait: arrays[f"code {trait}"] for trait in names}, names)
+
+
+def wanted(settings: Settings) -> list[str]:
+    return list(dict.fromkeys(["cluster", *settings.order.traits]))
+
+
+def _compute(run: Run) -> Made:
+    settings, view, edges = run.settings, run.view, load_edges(run)
+    tokens = run.column("token_counts", "lengths")[view.document_row]
+    table = load_fields(run, *extracted(settings))
+    arrays: dict[str, np.ndarray] = {TOKENS: tokens}
+    names: list[tuple[str, tuple[str, ...]]] = []
+    for trait in wanted(settings):
+        if trait == "cluster":
+            codes = run.column("clusters", "labels")[view.document_row]
+            of = tuple(map(str, range(run.receipt("centroids").facts["k"])))
+        elif trait == "length":
+            codes = bin_codes(tokens, edges[trait])
+            of = tuple(f"bin {number}" for number in range(len(edges[trait]) + 1))
+        else:
+            difficulty = trait == "difficulty"
+            column = (
+                pa.array(run.column("difficulty", "bits")[view.document_row])
+                if difficulty
+                else table.column(trait)
+            )
+            coded = column_codes(
+                column,
+                bins=bins_of(settings, trait),
+                edges=edges.get(trait),
+                name=f"order.traits: field {trait!r}",
+            )
+            codes, of = coded.codes, coded.names
+        arrays[f"code {trait}"] = codes
+        names.append((trait, of))
+    return Made({"codes": File(pack(arrays), "safetensors"), "names": File(orjson.dumps(names), "json")})
+
+
+TRAITS = WholeCorpus(
+    name="traits",
+    version=1,
+    asset=False,
+    description="What orders balance, as one code a record.",
+    reads=lambda settings: (
+        "raw_docs",
+        "token_counts",
+        "centroids",
+        "clusters",
+        "bin_edges",
+        *(["fields"] if extracted(settings) else []),
+        *(["difficulty"] if "difficulty" in settings.order.traits else []),
+    ),
+    settings=lambda settings: {"traits": wanted(settings), "bins": settings.order.length_bins},
+    content=("codes", "names"),
+    compute=_compute,
+)

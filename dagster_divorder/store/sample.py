@@ -1,0 +1,83 @@
+"""Samples for fits: documents by rising id, which is a random order that neither input order nor fragments change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_divorder.store.arrays import row_array, unpack
+from dagster_divorder.store.fragments import DOCUMENTS, read_content
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.view import View, offsets
+
+CLIP_BYTES = 1 << 16
+"""A document enters a text sample with at most this many UTF-8 bytes, so that no book crowds out the rest."""
+
+MAX_DOCUMENTS = 1 << 18
+"""A text sample has at most this many documents: short as they may be, each takes memory while it is learnt from."""
+
+
+def document_index(store: LocalStore, view: View) -> tuple[np.ndarray, np.ndarray]:
+    """Ids, uint64 (rows, 2), and text sizes in bytes, int64 (rows,), of all document rows of a view."""
+    present = store.sealed(f"{DOCUMENTS}/index")
+    parts = [unpack(store.unseal(present[fragment.name])) for fragment in view.documents]
+    return np.concatenate([part["id"] for part in parts]), np.concatenate([part["size"] for part in parts])
+
+
+def rows_by_id(ids: np.ndarray, view: View) -> np.ndarray:
+    """Rows of the used documents by rising id, int64."""
+    rows = np.flatnonzero(view.used_documents())
+    return rows[np.lexsort((ids[rows, 1], ids[rows, 0]))]
+
+
+def sample_texts(store: LocalStore, view: View, max_bytes: int) -> list[str]:
+    """Texts of a sample of at most `max_bytes` and MAX_DOCUMENTS (and at least one), each clipped, by rising id."""
+    ids, sizes = document_index(store, view)
+    rows = rows_by_id(ids, view)[:MAX_DOCUMENTS]
+    total = np.cumsum(np.minimum(sizes[rows], CLIP_BYTES))
+    rows = rows[: max(1, int(np.searchsorted(total, max_bytes, side="right")))]
+    texts = {
+        row: text if len(text) <= CLIP_BYTES // 4 else text.encode()[:CLIP_BYTES].decode(errors="ignore")
+        for row, text in _texts(store, view, rows)
+    }
+    return [texts[row] for row in rows.tolist()]
+
+
+def beginnings(store: LocalStore, view: View, rows: np.ndarray, characters: int) -> pa.Array:
+    """The first characters of the texts of some document rows, large_string (n,), in the order of `rows`."""
+    import pyarrow.compute as pc
+
+    start = offsets(view.documents)
+    by_row = np.argsort(rows, kind="stable")
+    ordered = rows[by_row]
+    parts = []
+    for at, fragment in enumerate(view.documents):
+        low, high = np.searchsorted(ordered, start[at : at + 2])
+        if low < high:
+            content = read_content(store, fragment.file).take(row_array(ordered[low:high] - start[at]))
+            parts += pc.utf8_slice_codeunits(content, 0, characters).chunks
+    place = np.empty_like(by_row)
+    place[by_row] = np.arange(len(by_row))
+    return pa.concat_arrays(parts).take(row_array(place)) if parts else pa.nulls(0, pa.large_string())
+
+
+def _texts(store: LocalStore, view: View, rows: np.ndarray) -> Iterator[tuple[int, str]]:
+    start = offsets(view.documents)
+    rows = np.sort(rows)
+    for at, fragment in enumerate(view.documents):
+        inside = rows[np.searchsorted(rows, start[at]) : np.searchsorted(rows, start[at + 1])]
+        if len(inside):
+            content = read_content(store, fragment.file)
+            for row in inside.tolist():
+                yield row, content[row - int(start[at])].as_py()
+
+
+EXAMPLE_CHARACTERS = 200
+
+
+def first_lines(store: LocalStore, view: View, rows: np.ndarray) -> list[str]:
+    """How the texts of some document rows begin, in one line of EXAMPLE_CHARACTERS each."""
+    read = beginnings(store, view, rows, 4 * EXAMPLE_CHARACTERS)
+    return [" ".join(text.split())[:EXAMPLE_CHARACTERS] for text in read.to_pylist()]

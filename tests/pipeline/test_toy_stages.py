@@ -1,0 +1,256 @@
+"""A stage is a value: one of each kind, defined here and nowhere else, runs, plans, is pruned, survives a kill, is
+repaired, and is materialised by Dagster. Nothing of the package knows them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import numpy as np
+import orjson
+import pytest
+
+from dagster_divorder.definitions import definitions
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.checks import run_checks
+from dagster_divorder.pipeline.drift import has_doubled
+from dagster_divorder.pipeline.graph import Graph
+from dagster_divorder.pipeline.plan import make_plan
+from dagster_divorder.pipeline.prune import prune
+from dagster_divorder.pipeline.run import Run, run_all, run_stage
+from dagster_divorder.pipeline.stage import (
+    Check,
+    File,
+    Finding,
+    Made,
+    PerDocument,
+    PinnedFit,
+    Refit,
+    Table,
+    WholeCorpus,
+)
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.raw_docs import RAW_DOCS
+from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment
+from tests.conftest import topic_records, write_jsonl
+
+DIES_AFTER = "TOY_DIES_AFTER"
+
+
+def count_letters(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.ndarray]]:
+    for number, fragment in enumerate(fragments):
+        if number == int(os.environ.get(DIES_AFTER, -1)):
+            os.kill(os.getpid(), signal.SIGKILL)
+        texts = read_content(run.store, fragment.file).to_pylist()
+        yield {"letters": np.array([len(text) for text in texts], np.int64)}
+
+
+def mean_of_used(run: Run, files: StageFiles) -> dict[str, Any]:
+    letters = files.column(run.view.documents, "letters")[run.view.used_documents()]
+    return {"letters": int(letters.sum())}
+
+
+LETTERS = PerDocument(
+    name="letters",
+    version=1,
+    description="Letters of each document.",
+    reads=lambda settings: ("raw_docs",),
+    doing="counting letters",
+    compute=count_letters,
+    figures=mean_of_used,
+)
+
+
+def fit_mean(run: Run) -> Mapping[str, bytes]:
+    letters = run.column("letters", "letters")[run.view.used_documents()]
+    return {"mean.json": orjson.dumps(float(letters.mean()))}
+
+
+MEAN = PinnedFit(
+    name="mean_letters",
+    version=1,
+    asset=False,
+    description="Letters of a document on average, when it was fitted.",
+    reads=lambda settings: ("raw_docs", "letters"),
+    compute=fit_mean,
+    refit=lambda settings: Refit(settings.clusters.refit, "clusters.refit"),
+    drift=has_doubled,
+    facts=lambda run, files: {"mean": orjson.loads(files["mean.json"])},
+)
+
+
+def tally(run: Run) -> Made:
+    letters = run.column("letters", "letters")[run.view.document_row]
+    above = int((letters > run.receipt("mean_letters").facts["mean"]).sum())
+    return Made({"tally": File(orjson.dumps([above, len(letters)]), "json")}, figures={"above": above})
+
+
+def all_are_counted(run: Run) -> Finding:
+    _, records = orjson.loads(run.read("tally", "tally"))
+    return Finding(passed=records == len(run.view), text=f"{records} records")
+
+
+TALLY = WholeCorpus(
+    name="tally",
+    version=1,
+    description="Records longer than the mean.",
+    reads=lambda settings: ("raw_docs", "letters", "mean_letters"),
+    settings=lambda settings: {"seed": settings.seed},
+    content=("tally",),
+    quotes=("*",),
+    compute=tally,
+    show=lambda run, receipt: {"tally": Table([{"above": receipt.figures["above"]}])},
+    checks=(Check(name="all_are_counted", description="All are counted.", check=all_are_counted),),
+)
+
+GRAPH = Graph((RAW_DOCS, LETTERS, MEAN, TALLY))
+
+
+def settings_in(folder: Path, **sections: Any) -> Settings:
+    return Settings.model_validate(
+        {
+            "input": {"paths": (str(folder / "in"),)},
+            "store": {"path": folder / "store"},
+            "output": {"path": folder / "out"},
+            **sections,
+        }
+    )
+
+
+def append(folder: Path, number: int, documents: int = 12) -> None:
+    (folder / "in").mkdir(exist_ok=True)
+    records = [{**record, "text": f"{number} {record['text']}"} for record in topic_records(documents // 4)]
+    write_jsonl(folder / "in" / f"{number}.jsonl", records)
+
+
+def run_tally(settings: Settings) -> dict[str, Any]:
+    made = run_all(settings, Silent(), GRAPH.needed(settings, "tally"), GRAPH)
+    return {name: receipt.figures for name, receipt in made.items()}
+
+
+def planned(settings: Settings) -> dict[str, int]:
+    return {stage.stage: stage.documents for stage in make_plan(settings, "tally", graph=GRAPH).stages}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    append(tmp_path, 0)
+    return tmp_path
+
+
+def test_they_run_and_plan_alike(folder: Path) -> None:
+    settings = settings_in(folder)
+    assert planned(settings) == {"raw_docs": 12, "letters": 12, "mean_letters": 12, "tally": 12}
+    first = run_tally(settings)
+    assert {name: of["new_documents"] for name, of in first.items()} == dict.fromkeys(first, 12)
+    assert planned(settings) == dict.fromkeys(first, 0)
+    append(folder, 1, documents=4)
+    plan = planned(settings)
+    assert plan == {"raw_docs": 4, "letters": 4, "mean_letters": 0, "tally": 16}
+    again = run_tally(settings)
+    assert {name: of["new_documents"] for name, of in again.items()} == plan
+    append(folder, 2, documents=16)
+    plan = planned(settings)
+    assert plan == {"raw_docs": 16, "letters": 16, "mean_letters": 32, "tally": 32}
+    assert run_tally(settings)["mean_letters"]["fitted"].startswith("the corpus has grown from 12 to 32")
+
+
+def test_a_fit_is_made_again_now_or_never_as_asked(folder: Path) -> None:
+    run_tally(settings_in(folder))
+    append(folder, 1, documents=24)
+    never = settings_in(folder, clusters={"refit": "never"})
+    assert planned(never)["mean_letters"] == 0
+    assert run_tally(never)["mean_letters"]["new_documents"] == 0
+    now = settings_in(folder, clusters={"refit": "now"})
+    assert planned(now)["mean_letters"] == 36
+    assert run_tally(now)["mean_letters"]["fitted"] == "asked for by clusters.refit"
+
+
+def test_settings_that_decide_a_result_make_it_again_and_switching_back_is_free(folder: Path) -> None:
+    run_tally(settings_in(folder))
+    seed = settings_in(folder, seed=1)
+    assert planned(seed)["tally"] == 12
+    run_tally(seed)
+    assert planned(settings_in(folder))["tally"] == 0
+    # None of them reads it.
+    other = settings_in(folder, sequence={"batch": 7})
+    assert set(planned(other).values()) == {0}
+
+
+def test_a_killed_run_goes_on_at_the_fragment_where_it_died(folder: Path) -> None:
+    settings = settings_in(folder)
+    for number in (1, 2):
+        run_stage("raw_docs", settings, Silent(), GRAPH)
+        append(folder, number)
+    script = f"from tests.pipeline.test_toy_stages import *; run_tally(settings_in(Path({str(folder)!r})))"
+    environment = {**os.environ, DIES_AFTER: "2"}
+    died = subprocess.run([sys.executable, "-c", script], env=environment, check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert planned(settings)["letters"] == 12
+    assert run_tally(settings)["letters"]["new_documents"] == 12
+
+
+def test_damage_is_repaired_by_the_stage_that_made_the_file(folder: Path) -> None:
+    settings = settings_in(folder)
+    whole = run_tally(settings)
+    store = LocalStore(settings.store.path)
+    for stage in ("letters", "tally"):
+        for name in store.files():
+            if name.startswith(f"stages/{stage}/"):
+                store.path(name).write_bytes(b"damaged")
+    append(folder, 1, documents=4)
+    notes: list[str] = []
+    progress = Silent()
+    progress.note = notes.append  # type: ignore[method-assign]
+    run_all(settings, progress, GRAPH.needed(settings, "tally"), GRAPH)
+    assert any("letters makes it again" in note for note in notes)
+    run = Run(settings, store, Silent(), GRAPH)
+    assert run.receipt("letters").figures["letters"] > whole["letters"]["letters"]
+
+
+def test_prune_takes_away_what_no_setting_needs_and_what_quotes_deleted_documents(folder: Path) -> None:
+    append(folder, 1)
+    settings = settings_in(folder)
+    run_tally(settings_in(folder, seed=1))
+    run_tally(settings)
+    store = LocalStore(settings.store.path)
+    assert len(store.folders("stages/tally")) == 2
+    prune(settings, store, GRAPH)
+    assert len(store.folders("stages/tally")) == 1
+    assert set(planned(settings).values()) == {0}
+    (folder / "in" / "1.jsonl").unlink()
+    run_tally(settings)
+    assert prune(settings, store, GRAPH).documents == 12
+    assert not store.folders("stages/tally")
+    assert planned(settings) == {"raw_docs": 0, "letters": 0, "mean_letters": 0, "tally": 12}
+
+
+def test_dagster_materialises_and_checks_them(folder: Path) -> None:
+    settings = settings_in(folder)
+    made = definitions(GRAPH, settings)
+    assets = list(made.assets or [])
+    assert {asset.key.path[-1] for asset in assets} == {"raw_docs", "letters", "tally"}  # type: ignore[union-attr]
+    checks = list(made.asset_checks or [])
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = dg.materialize(
+            [*assets, *checks],  # type: ignore[list-item]
+            resources={"settings": settings},
+            instance=instance,
+        )
+        event = instance.get_latest_materialization_event(dg.AssetKey("tally"))
+    assert result.success
+    assert event is not None and event.asset_materialization is not None
+    shown = event.asset_materialization.metadata["tally"].value
+    assert [record.data for record in shown.records] == [{"above": run_tally(settings)["tally"]["above"]}]
+    evaluations = {one.check_name: one.passed for one in result.get_asset_check_evaluations()}
+    assert evaluations == {"rejects_below_limit": True, "all_are_counted": True}
+    assert {name: found.passed for name, found in run_checks(settings, GRAPH).items()} == evaluations
