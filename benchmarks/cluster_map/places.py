@@ -1,6 +1,6 @@
 """Where new documents come to lie on a map, ours beside UMAP.transform, and what each way costs.
 
-    .venv/bin/python benchmarks/cluster_map/places.py ../shared/data/newsgroups.jsonl.gz
+    PYTHONPATH=. .venv/bin/python benchmarks/cluster_map/places.py ../shared/data/newsgroups.jsonl.gz
 
 A map is fitted to some of the documents, and others are placed on it: by `place`, by UMAP.transform one at a time (what
 `place` computes, with other random numbers), all together, in two halves, and at the mean of their neighbours, where
@@ -22,8 +22,8 @@ import numpy as np
 from dagster_divorder import Settings, load_results, run_all
 from dagster_divorder.core import pca
 from dagster_divorder.core.cluster_map import COMPONENTS, NEIGHBOURS, A, B, MapFit, fit, place
-from dagster_divorder.core.kernels import reference_place
 from dagster_divorder.pipeline.graph import needed
+from tests.twins import place as slow_place
 
 
 def timed(function: Callable[[], np.ndarray]) -> tuple[np.ndarray, float]:
@@ -99,8 +99,8 @@ def _import() -> np.ndarray:
 
 
 def _start(query: np.ndarray, on: MapFit) -> np.ndarray:
-    near, distances = reference_place.nearest(query, on.points, NEIGHBOURS)
-    weights = reference_place.memberships(distances)
+    near, distances = slow_place.nearest(query, on.points, NEIGHBOURS)
+    weights = slow_place.memberships(distances)
     return weights @ on.xy[near] / weights.sum()
 
 

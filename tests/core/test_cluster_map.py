@@ -11,9 +11,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from dagster_divorder.core import cluster_map
 from dagster_divorder.core.cluster_map import A, B, MapFit, fit, layout, place
 from dagster_divorder.core.kernels import place as kernels
-from dagster_divorder.core.kernels import reference_place
 from dagster_divorder.core.pca import project
 from dagster_divorder.errors import InputError
+from tests.twins import place as slow_place
 
 BLOBS = 6
 
@@ -40,7 +40,7 @@ def test_the_nearest_equal_their_twin(n, dims, seed, data):
     point = np.random.default_rng(seed + 1).integers(-3, 4, size=dims).astype(np.float32)
     near, distances = np.empty(k, np.int64), np.empty(k)
     kernels.nearest(point, np.ascontiguousarray(points.T), np.empty(n, np.float32), near, distances)
-    expected = reference_place.nearest(point, points, k)
+    expected = slow_place.nearest(point, points, k)
     assert_array_equal(near, expected[0])
     assert_allclose(distances, expected[1], rtol=1e-6)
 
@@ -51,7 +51,7 @@ def test_memberships_equal_their_twin(distances, scale):
     distances = scale * np.sort(np.round(distances, 3))
     weights = np.empty(len(distances))
     kernels.memberships(distances, weights)
-    assert_allclose(weights, reference_place.memberships(distances), atol=1e-3)
+    assert_allclose(weights, slow_place.memberships(distances), atol=1e-3)
 
 
 @settings(max_examples=15, deadline=None)
@@ -63,7 +63,7 @@ def test_where_a_point_settles_equals_its_twin(k, seed):
     weights = rng.random(k) ** 4 + 1e-6
     found = xy[near[0]].copy()
     kernels.settle(weights, near, xy, draws, A, B, found)
-    expected = reference_place.settle(xy[near[0]], weights, xy[near], xy[draws], A, B)
+    expected = slow_place.settle(xy[near[0]], weights, xy[near], xy[draws], A, B)
     assert_allclose(found, expected, atol=1e-4)
 
 
@@ -86,8 +86,8 @@ def test_documents_are_placed_where_umap_places_one_at_a_time(fitted):
 
 def starts(points, on):
     def start(point):
-        near, distances = reference_place.nearest(point, on.points, 15)
-        weights = reference_place.memberships(distances)
+        near, distances = slow_place.nearest(point, on.points, 15)
+        weights = slow_place.memberships(distances)
         return weights @ on.xy[near] / weights.sum()
 
     return np.array([start(point) for point in points])

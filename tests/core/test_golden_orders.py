@@ -64,7 +64,9 @@ def mixed_rows() -> tuple[csr_matrix, np.ndarray]:
     random = np.random.default_rng(15)
     clusters = random.multinomial(1024, random.dirichlet(np.full(CLUSTERS, 0.1)), DOCUMENTS)
     groups = np.repeat([0, 1], [CLUSTERS, 6])
-    return csr_matrix(np.column_stack([clusters, random.multinomial(9, np.full(6, 1 / 6), DOCUMENTS)])), groups
+    return csr_matrix(
+        np.column_stack([clusters, random.multinomial(9, np.full(6, 1 / 6), DOCUMENTS)])
+    ), groups
 
 
 def moving_targets(groups: np.ndarray) -> Targets:
@@ -82,7 +84,9 @@ def ordered(call: Callable[..., Any] = order, *given: Any, **arguments: Any) -> 
 
 
 def sequences(strategy: str, **arguments: Any) -> np.ndarray:
-    return order(*mixed_rows(), strategy=strategy, weights=[1.0, 50.0], seed=1, sequence_length=1_024, **arguments)
+    return order(
+        *mixed_rows(), strategy=strategy, weights=[1.0, 50.0], seed=1, sequence_length=1_024, **arguments
+    )
 
 
 def packed(method: str, **arguments: Any) -> np.ndarray:
@@ -107,7 +111,9 @@ def cases() -> dict[str, Callable[[], np.ndarray]]:
             out[f"{named}, sequences"] = lambda a=name, o=options: sequences(a, **o)
         out[f"{name}, frozen"] = lambda a=name: ordered(strategy=a, frozen=frozen)
         out[f"{name}, copies"] = lambda a=name: ordered(spread_order, texts, strategy=a)
-        out[f"{name}, copies, frozen"] = lambda a=name: ordered(spread_order, texts, strategy=a, frozen=frozen)
+        out[f"{name}, copies, frozen"] = lambda a=name: ordered(
+            spread_order, texts, strategy=a, frozen=frozen
+        )
         out[f"{name}, epochs"] = lambda a=name: ordered(epoch_orders, 3, strategy=a)
         out[f"{name}, epochs, copies"] = lambda a=name: ordered(epoch_orders, 2, strategy=a, copies=texts)
         coordinates = {"strategy": name, "coordinates": corpus()["coordinates"]}

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.kernels import reference_buffer
 from dagster_divorder.core.kernels.order_buffer import through_buffer
 from dagster_divorder.core.metrics import share_deviation
 from dagster_divorder.core.order import order
+from tests.twins import buffer as slow_buffer
 
 laws = settings(max_examples=60, deadline=None)
 
@@ -55,7 +55,7 @@ def test_the_buffer_equals_its_twin_and_moves_no_item_far_forward(items, buffer,
     draws = np.random.default_rng(seed).random(items)
     size = min(buffer, items)
     found = through_buffer(draws, size)
-    assert found.tolist() == reference_buffer.through_buffer(draws.tolist(), size)
+    assert found.tolist() == slow_buffer.through_buffer(draws.tolist(), size)
     made = order(*sorted_corpus(items, 1), strategy="buffer", buffer=buffer, seed=seed)
     assert np.array_equal(made, found)
     assert (made - np.arange(items) < buffer).all()

@@ -8,9 +8,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from threadpoolctl import threadpool_limits
 
 from dagster_divorder.core import silhouette as module
-from dagster_divorder.core.kernels.reference_silhouette import silhouettes
 from dagster_divorder.core.silhouette import silhouette
 from dagster_divorder.errors import InputError
+from tests.twins.silhouette import silhouettes
 
 
 def in_batches(vectors, labels, size):

@@ -9,9 +9,9 @@ from scipy.sparse import csr_array, csr_matrix
 
 from dagster_divorder.core import metrics
 from dagster_divorder.core.items import document_items
-from dagster_divorder.core.kernels import reference_metrics as slow
 from dagster_divorder.core.metrics.window_deviation import windows_in_stream
 from dagster_divorder.errors import InputError
+from tests.twins import metrics as slow
 
 laws = settings(max_examples=150, deadline=None)
 

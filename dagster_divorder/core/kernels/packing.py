@@ -4,7 +4,7 @@ Letters: P pieces, Q runs, S sequences, L tokens a sequence, N documents, J trai
 
 A run is some tokens of one piece (of one document) inside one sequence. Sequence s holds the runs
 indptr[s]:indptr[s+1]. Whole numbers only, one thread: the same bytes on every run. Arguments are only read, except
-where said, and nothing is checked here. The twins are in `reference_packing.py`.
+where said, and nothing is checked here. The twins are in `tests/twins/packing.py`.
 """
 
 import numpy as np

@@ -11,7 +11,7 @@ i drawn from all points: a step towards j in a share of the epochs that rises wi
 points i for each.
 
 Guarantee: a row of the result depends on that row of the input, the map and the draws alone. The GIL is released.
-Source: UMAP.transform of umap-learn, given one point; McInnes, Healy and Melville 2018. Twin: reference_place.py.
+Source: UMAP.transform of umap-learn, given one point; McInnes, Healy and Melville 2018. Twin: tests/twins/place.py.
 """
 
 import numpy as np

@@ -5,7 +5,7 @@ cluster k and n_k their number.
 
 Guarantee: rows are taken one after another, each sum in the order of the dims, in float64: the bytes do not depend on
 how the rows are divided among calls. The GIL is released.
-Twin: reference_silhouette.py.
+Twin: tests/twins/silhouette.py.
 """
 
 import numpy as np

@@ -15,7 +15,7 @@ between breakpoints; all its values change, and each breakpoint looks at them al
 
 Documents, whose tokens share one value of each trait, have their own, shorter sweep: n_j is a whole number everywhere.
 
-Guarantee: whole items are summed in int64 and never as floats; equal to the twin in `reference_metrics.py`.
+Guarantee: whole items are summed in int64 and never as floats; equal to the twin in `tests/twins/metrics.py`.
 Cost: O(nnz log J) for groups in tokens, O(M J) for others; O(J) memory beside the inputs. One thread.
 """
 

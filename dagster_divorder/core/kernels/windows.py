@@ -5,7 +5,7 @@ and the trait value `codes[d]` (int32 (N,), in [0, J)). A window is a run of `wi
 straddles a boundary gives each side the tokens it has there, and a document without tokens is in no window.
 Sums are int64.
 
-Guarantee: equal to the token-by-token twins in `reference_metrics.py`. One thread, so the bytes never depend
+Guarantee: equal to the token-by-token twins in `tests/twins/metrics.py`. One thread, so the bytes never depend
 on how many there are. Nothing is checked here; the callers check ranges.
 Cost: O(N + windows) time unless said otherwise, O(J) scratch beside the output.
 """
