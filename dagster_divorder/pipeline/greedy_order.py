@@ -6,6 +6,7 @@ one appended document can move every other; the same input, settings and seed gi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -42,6 +43,7 @@ def run(run: Run) -> Receipt:
         made = order_documents(
             traits,
             settings.order,
+            settings.strategy_options(settings.order.strategy),
             seed=settings.seed,
             sequence_length=settings.sequence.length,
             batch=settings.sequence.batch,
@@ -88,6 +90,7 @@ def run(run: Run) -> Receipt:
 def order_documents(
     traits: Traits,
     settings: Order,
+    options: Mapping[str, Any],
     *,
     seed: int,
     sequence_length: int | None = None,
@@ -97,6 +100,7 @@ def order_documents(
 ) -> np.ndarray:
     """Order of documents by their traits, int64 (N,): each trait is balanced in tokens and in documents.
 
+    options: those of the strategy.
     copies: int64 (N,), equal for records that are to stand far apart. frozen: int64 (F,), the order's beginning.
     The clusters come first where they are balanced: strategies that know one label a document take the first trait.
     """
@@ -106,15 +110,11 @@ def order_documents(
         "strategy": settings.strategy,
         "weights": items.weights,
         "seed": seed,
-        "within_cluster": settings.within_cluster,
         "sequence_length": sequence_length,
         "batch": batch,
-        "shards": settings.shards,
-        "buffer": settings.buffer,
-        "f2_lambda": settings.f2_lambda,
-        "block_strategy": settings.block_strategy,
         "frozen": frozen,
         "targets": document_targets(settings.targets, traits, first, items),
+        **options,
     }
     if copies is not None:
         return spread_order(items.counts, items.groups, copies, **arguments)

@@ -137,6 +137,7 @@ def _order_pieces(run: Run, traits: Traits, pieces: Pieces) -> Pieces:
         order_documents(
             of_pieces,
             run.settings.order,
+            run.settings.strategy_options(run.settings.order.strategy),
             seed=run.settings.seed,
             sequence_length=run.settings.sequence.length,
             batch=run.settings.sequence.batch,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from dagster_divorder.core.items import Items
-from dagster_divorder.core.order.strategies import TAKING_COORDINATES
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.packing.coordinates import add_directions, random_axes, with_coordinates
 from dagster_divorder.core.pca import Pca, project
@@ -18,10 +17,7 @@ from dagster_divorder.settings import Settings
 
 def are_balanced(settings: Settings) -> bool:
     """Whether the order of sequences looks at their vectors."""
-    strategy = settings.sequence.strategy
-    if strategy == "block_shuffle":
-        strategy = settings.order.block_strategy
-    return settings.sequence.vectors > 0 and strategy in TAKING_COORDINATES
+    return settings.sequence.vectors > 0 and settings.strategy(settings.sequence.strategy).takes_coordinates
 
 
 def balance_vectors(run: Run, items: Items, packed: PackedSequences) -> Items:

@@ -93,13 +93,9 @@ def order_sequences(
         "strategy": settings.sequence.strategy,
         "weights": items.weights,
         "seed": settings.seed,
-        "within_cluster": settings.order.within_cluster,
         "sequence_length": settings.sequence.length,
         "batch": settings.sequence.batch,
-        "shards": settings.order.shards,
-        "buffer": settings.order.buffer,
-        "f2_lambda": settings.order.f2_lambda,
-        "block_strategy": settings.order.block_strategy,
+        **settings.strategy_options(settings.sequence.strategy),
         "frozen": np.arange(frozen),
         "targets": sequence_targets(
             settings.order.targets, traits, sequence_traits(settings.order.traits), items

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 import xxhash
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from dagster_divorder.errors import InputError
 from dagster_divorder.settings.sections import (
     Animation,
     AriComparison,
@@ -27,7 +28,11 @@ from dagster_divorder.settings.sections import (
     Packing,
     Sequence,
     Store,
+    declaring,
 )
+
+if TYPE_CHECKING:
+    from dagster_divorder.core.order import Strategy
 
 ENV_PREFIX = "DIVORDER_"
 
@@ -93,6 +98,33 @@ class Settings(BaseSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _options_of_strategies_in_use(self) -> Self:
+        if not self.order.options:
+            return self
+        used = [
+            self.order.strategy,
+            self.sequence.strategy,
+            *self.comparison.documents,
+            *self.comparison.sequences,
+        ]
+        from dagster_divorder.core.order.strategy import nearest
+
+        try:
+            declared = {option for name in used for option in self.strategy(name).options}
+        except InputError as error:
+            raise ValueError(f"order.options: {error}") from None
+        for option in sorted(self.order.options.keys() - declared):
+            having = declaring(option)
+            raise ValueError(
+                f"order.options.{option} is an option of {', '.join(having)}, which neither order.strategy, "
+                "sequence.strategy nor comparison names; remove it"
+                if having
+                else f"order.options.{option} is an option of no strategy; those in use have "
+                f"{', '.join(sorted(declared)) or 'none'}{nearest(option, declared)}"
+            )
+        return self
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -108,6 +140,7 @@ class Settings(BaseSettings):
     def share(self, stage: str) -> dict[str, Any]:
         """What of the settings decides a stage's own result (its upstream's share not included)."""
         bootstrap = self.model.base == "bootstrap"
+        order_reads = self.strategy(self.order.strategy).reads
         shares: dict[str, dict[str, Any]] = {
             "raw_docs": {
                 "paths": self.input.paths,
@@ -167,11 +200,9 @@ class Settings(BaseSettings):
             },
             "greedy_order": {
                 "order": self._order_by(self.order.strategy),
-                "sequence_length": self.sequence.length
-                if "bin_packing" in self._strategies(self.order.strategy)
-                else None,
+                "sequence_length": self.sequence.length if "sequence_length" in order_reads else None,
                 "batch": self.sequence.batch
-                if self.order.strategy == "block_shuffle" or self.order.separate_copies
+                if "batch" in order_reads or self.order.separate_copies
                 else None,
                 "source_field": self.input.source_field,
                 "seed": self.seed,
@@ -237,16 +268,24 @@ class Settings(BaseSettings):
         }
         return shares[stage]
 
-    def _strategies(self, *named: str) -> set[str]:
-        """Strategies that run where those named do."""
-        return {*named, *([self.order.block_strategy] if "block_shuffle" in named else [])}
-
     def _order_by(self, *strategies: str) -> dict[str, Any]:
-        """The section `order`, without what one strategy alone reads that is none of these."""
-        run = self._strategies(*strategies)
-        read_by = {"f2_lambda": "f2", "block_strategy": "block_shuffle"}
-        unread = {field for field, strategy in read_by.items() if strategy not in run}
-        return self.order.model_dump(mode="json", exclude=unread)
+        """The section `order`, with the options of these strategies alone."""
+        return {
+            **self.order.model_dump(mode="json", exclude={"options"}),
+            "options": {name: self.strategy_options(name) for name in strategies},
+        }
+
+    def strategy(self, name: str) -> Strategy:
+        """A strategy with those of `order.options` that it declares."""
+        from dagster_divorder.core.order import STRATEGIES
+
+        given = self.order.options
+        own = STRATEGIES[name].option_names(given)
+        return STRATEGIES[name].with_options(**{key: given[key] for key in own if key in given})
+
+    def strategy_options(self, name: str) -> dict[str, Any]:
+        """The options of a strategy as it runs here, defaults among them."""
+        return dict(self.strategy(name).options)
 
     @property
     def deep_model(self) -> str:

@@ -54,7 +54,9 @@ def corpus() -> dict[str, Any]:
         "cluster": cluster,
         "items": document_items(tokens, {"cluster": cluster, "length": bins}, {"cluster": 1.0, "length": 0.5}),
         "coordinates": random.normal(size=(DOCUMENTS, DIMS)) * tokens[:, np.newaxis],
-        "texts": np.where(random.random(DOCUMENTS) < 0.3, random.integers(0, 200, DOCUMENTS), 1_000 + np.arange(DOCUMENTS)),
+        "texts": np.where(
+            random.random(DOCUMENTS) < 0.3, random.integers(0, 200, DOCUMENTS), 1_000 + np.arange(DOCUMENTS)
+        ),
         "vectors": random.normal(size=(DOCUMENTS, 16)).astype(np.float32),
     }  # fmt: skip
 

@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.kernels import order_balance, order_greedy, order_items
 from dagster_divorder.core.order import Targets, balanced, order
-from dagster_divorder.core.order.arguments import make_problem
+from dagster_divorder.core.order.arguments import make_task
 from dagster_divorder.core.order.problem import NORM_BINS, NORM_WEIGHT, Problem
 from dagster_divorder.core.order.targets import fitted_shares, target_path
 from dagster_divorder.core.traits import bin_codes, quantile_edges
@@ -67,12 +67,13 @@ no_sum = np.zeros(0)
 
 
 def problem_of(rows: np.ndarray, groups: np.ndarray, weights: np.ndarray, targets: Targets) -> Problem:
-    return make_problem(
+    return make_task(
         csr_matrix(rows),
         groups,
+        strategy="f3",
         weights=weights,
         targets=targets,
-    )
+    ).problem
 
 
 def straight(rows: np.ndarray, groups: np.ndarray) -> order_greedy.Path:
@@ -208,7 +209,9 @@ def test_exact_greedy_equals_the_objective_spelled_out(strategy, data, problem):
         "f2": lambda: slow_order.f2(rows, groups, frozen, wanted, left, lambda_),
         "f3": lambda: slow_order.f3(rows, groups, weights, placed, wanted, left),
     }[strategy]()
-    options = {"weights": weights, "frozen": frozen, "targets": table, "f2_lambda": lambda_}
+    options = {"weights": weights, "frozen": frozen, "targets": table}
+    if strategy == "f2":
+        options["f2_lambda"] = lambda_
     fast = order(csr_matrix(rows), groups, strategy=strategy, **options)
     assert fast.tolist() == frozen + slow
 

@@ -1,10 +1,12 @@
 """What an order is for: prefixes that carry the whole's mix. And that magnitudes do not matter."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.order import STRATEGIES, Targets, balanced, order, task
+from dagster_divorder.core.order import STRATEGIES, Targets, balanced, order
 from tests.twins import order as slow_order
 
 
@@ -75,7 +77,7 @@ def packed_sequences(n_items: int) -> tuple[csr_matrix, np.ndarray]:
 @pytest.mark.parametrize("pool", [balanced.POOL, 1024], ids=["one pool holds all", "two pools and a gap"])
 def test_without_norms_balanced_strays_no_further_than_the_exact_greedy(pool, monkeypatch):
     monkeypatch.setattr(balanced, "POOL", pool)
-    monkeypatch.setattr(task, "EVEN_NORMS", frozenset())
+    monkeypatch.setitem(STRATEGIES, "balanced", replace(balanced.STRATEGY, balances_norms=False))
     counts, groups = packed_sequences(8_000)
     rows = slow_order.centred(counts.toarray(), groups)
     exact, fast = (

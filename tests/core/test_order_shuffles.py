@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.kernels.order_buffer import through_buffer
+from dagster_divorder.core.kernels.order_baselines import through_buffer
 from dagster_divorder.core.metrics import share_deviation
 from dagster_divorder.core.order import order
 from tests.twins import buffer as slow_buffer
@@ -83,12 +83,13 @@ def test_the_grid_shuffle_brings_items_everywhere(shards):
 
 
 def test_a_sorted_corpus_stays_sorted_within_shards_and_buffers():
-    """What the third seed warns of: of 8 sources in blocks, a window of 256 items shows one or two."""
+    """What TokenShard warns of: of 8 sources in blocks, a window of 256 items shows one or two."""
     corpus = sorted_corpus(32_768)
     codes = corpus[0].indices
+    options = {"within_shard": {"shards": 64}, "grid_shuffle": {"shards": 64}, "buffer": {"buffer": 1024}}
     worst = {
         name: share_deviation(
-            order(*corpus, strategy=name, shards=64, buffer=1024), np.ones(32_768, int), codes, 8, 256
+            order(*corpus, strategy=name, **options.get(name, {})), np.ones(32_768, int), codes, 8, 256
         ).mean_tv
         for name in ("random", "within_shard", "buffer", "grid_shuffle", "balanced")
     }

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, vstack
 
 from dagster_divorder.core.order import Targets, order
-from dagster_divorder.core.order.arguments import make_problem
+from dagster_divorder.core.order.arguments import make_task
 from dagster_divorder.core.order.problem import Problem
 from dagster_divorder.core.order.targets import (
     fitted_shares,
@@ -39,11 +39,12 @@ def sequences(items: int, seed: int = 0, length: int = 2048) -> csr_matrix:
 
 
 def problem_of(counts: csr_matrix, targets: Targets | None = None, groups: NDArray = GROUPS) -> Problem:
-    return make_problem(
+    return make_task(
         counts,
         groups,
+        strategy="f3",
         targets=targets,
-    )
+    ).problem
 
 
 def curriculum(counts: csr_matrix, progress: list[float], factors: list[float]) -> Targets:

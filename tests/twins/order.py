@@ -26,7 +26,7 @@ def round_robin(queues: list[list[int]]) -> list[int]:
 
 
 def largest_deficit_first(queues: list[list[int]], sizes: Sequence[int]) -> list[int]:
-    """The first seed's formula, sizes by item; an emptied queue takes no further part."""
+    """The formula of Diversity-Ordered Training, sizes by item; an emptied queue takes no further part."""
     waiting = [list(queue) for queue in queues]
     out: list[int] = []
     while any(waiting):
@@ -193,8 +193,8 @@ def best_of_pool(
 def f1(
     rows: Floats, groups: Sequence[int], placed: Floats, wanted: Callable[[Floats], Wanted], left: list[int]
 ) -> list[int]:
-    """The second seed's first objective over the items `left`, of equal ones the first, after `placed`; group 0 alone.
-    `wanted` makes the path from the whole's totals."""
+    """The first objective of Don't Shuffle, Optimize over the items `left`, of equal ones the first, after `placed`;
+    group 0 alone. `wanted` makes the path from the whole's totals."""
     kept = np.asarray(groups) == 0
     return f3(rows[:, kept], [0] * int(kept.sum()), np.ones(1), placed[kept], wanted, left)
 

@@ -48,7 +48,7 @@ def distinct_split(tokens: Ints, codes: Codes, n_values: int, window: int) -> In
 
 @njit(cache=True, nogil=True)
 def distinct_flush(tokens: Ints, codes: Codes, n_values: int, window: int) -> Ints:
-    """int64 (S,): distinct values per sequence as the first seed counts them.
+    """int64 (S,): distinct values per sequence as Diversity-Ordered Training counts them.
 
     Open sequence: `filled` tokens and the set of values met, as `met[value] == serial`, `distinct` of them.
     A document that fits joins. One that does not closes the open sequence if that holds tokens, and starts

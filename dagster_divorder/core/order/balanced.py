@@ -30,8 +30,8 @@ Guarantee: of candidates that are equal within rounding the first of the stream 
 items come in random order; the same seed gives the same bytes, however many cores there are. The deviation of equally
 long items does not grow with M once M is several pools.
 Cost: O(M (pool + entries that meet in it)) time, linear in M; O(nnz + M + J + pool) memory. Rows stay sparse.
-Source: objective, the second seed's f1 and f3. Passes: Harvey and Samadi 2014; Alweiss, Liu and Sawhney 2021; GraB (Lu,
-Guo and De Sa 2022). Design effect: Kish 1965. What was measured, and what failed:
+Source: objective, f1 and f3 of Don't Shuffle, Optimize. Passes: Harvey and Samadi 2014; Alweiss, Liu and Sawhney 2021; GraB
+(Lu, Guo and De Sa 2022). Design effect: Kish 1965. What was measured, and what failed:
 docs/decisions/ordering-documents.md and ordering-sequences.md.
 Known weakness: an item far longer than the rest strays from the mix by itself, whatever the order.
 """
@@ -47,6 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.order.problem import Order, Problem
+from dagster_divorder.core.order.strategy import Strategy
 from dagster_divorder.core.order.targets import SEGMENTS, mix, path_back, reached_at, straight_path
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ cluster in tokens alone, the last tenth of the mixture corpus has documents twic
 stray twice as far. It is nothing to items of equal length."""
 
 
-def place(problem: Problem) -> Order:
+def permute(problem: Problem) -> Order:
     if problem.placed.items or problem.targets is not None:
         return _along(problem)
     return _from_both_ends(problem)
@@ -228,3 +229,6 @@ def _pool_and_own(problem: Problem) -> tuple[int, float]:
         return pool, 1.0 - (1.0 - OWN) / effect
     pool = min(round(POOL / (effect * met)), OF_A_KIND * kinds)
     return max(LEAST_POOL, pool), 1.0 - (1.0 - OWN) / effect
+
+
+STRATEGY = Strategy("balanced", permute, takes_coordinates=True, balances_norms=True)

@@ -85,13 +85,8 @@ class Problem:
     whole: Totals
     targets: Targets | None
     seed: int
-    within_cluster: str
     sequence_length: int | None
     batch: int
-    shards: int
-    buffer: int
-    f2_lambda: float
-    block_strategy: str
 
     @property
     def items(self) -> int:
