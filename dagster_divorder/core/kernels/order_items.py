@@ -146,28 +146,3 @@ def row_norms(
             square += np.float64(dense[s, d]) * np.float64(dense[s, d])
         out[s] = np.sqrt(max(square, 0.0))
     return out
-
-
-@njit(cache=True, nogil=True)
-def with_one_more(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
-    data: NDArray[Any],
-    value: NDArray[np.int32],
-    amount: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[Any]]:
-    """The rows with one more entry at the end of each: `amount` of trait value value[s], int32 (M,). O(nnz)."""
-    items = indptr.shape[0] - 1
-    new_indptr = indptr + np.arange(items + 1)
-    new_indices = np.empty(indices.shape[0] + items, np.int32)
-    new_data = np.empty(data.shape[0] + items, data.dtype)
-    at = 0
-    for s in range(items):
-        for k in range(indptr[s], indptr[s + 1]):
-            new_indices[at] = indices[k]
-            new_data[at] = data[k]
-            at += 1
-        new_indices[at] = value[s]
-        new_data[at] = amount
-        at += 1
-    return new_indptr, new_indices, new_data

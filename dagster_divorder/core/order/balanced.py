@@ -30,8 +30,8 @@ Guarantee: of candidates that are equal within rounding the first of the stream 
 items come in random order; the same seed gives the same bytes, however many cores there are. The deviation of equally
 long items does not grow with M once M is several pools.
 Cost: O(M (pool + entries that meet in it)) time, linear in M; O(nnz + M + J + pool) memory. Rows stay sparse.
-Source: objective, f1 and f3 of Don't Shuffle, Optimize. Passes: Harvey and Samadi 2014; Alweiss, Liu and Sawhney 2021; GraB
-(Lu, Guo and De Sa 2022). Design effect: Kish 1965. What was measured, and what failed:
+Source: objective, f1 and f3 of Don't Shuffle, Optimize. Passes: Harvey and Samadi 2014; Alweiss, Liu and Sawhney 2021;
+GraB (Lu, Guo and De Sa 2022). Design effect: Kish 1965. What was measured, and what failed:
 docs/decisions/ordering-documents.md and ordering-sequences.md.
 Known weakness: an item far longer than the rest strays from the mix by itself, whatever the order.
 """

@@ -198,7 +198,7 @@ class Problem:
         like any trait, they come evenly. Source: the term that f2 adds, which keeps the mean norm in pace and leaves
         its spread.
         """
-        from dagster_divorder.core.kernels.order_items import row_norms, with_one_more
+        from dagster_divorder.core.kernels.order_items import row_norms
         from dagster_divorder.core.order.targets import mix
 
         if not self.items:
@@ -216,9 +216,6 @@ class Problem:
         # A power of two, so that items of 2**22 times the tokens are ordered alike.
         unit = 1 << max(0, math.frexp(mean)[1] - 1)
         weight = NORM_WEIGHT * self.weights.max() * (mean / unit or 1.0) ** 2
-        indptr, indices, data = with_one_more(
-            self.indptr, self.indices, self.data, bins + np.int32(first), unit
-        )
         of_bins = np.bincount(bins, minlength=len(edges) + 1).astype(np.float64)
         targets = self.targets
         if targets is not None:
@@ -226,9 +223,9 @@ class Problem:
             targets = replace(targets, shares=np.column_stack([targets.shares, rows]))
         return replace(
             self,
-            indptr=indptr,
-            indices=indices,
-            data=data,
+            indptr=self.indptr + np.arange(self.items + 1),
+            indices=np.insert(self.indices, self.indptr[1:], bins + np.int32(first)),
+            data=np.insert(self.data, self.indptr[1:], unit),
             groups=np.append(self.groups, np.full(len(of_bins), len(self.weights), np.int32)),
             weights=np.append(self.weights, weight),
             placed=replace(self.placed, values=np.append(self.placed.values, np.zeros(len(of_bins)))),
