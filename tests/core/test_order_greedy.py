@@ -104,20 +104,29 @@ def test_signed_pass_equals_its_dense_twin(problem, dims):
 @given(
     problem=rows_of_reals(),
     pool=st.integers(1, 40),
-    own=st.sampled_from([0.5, 1.0]),
+    self_weight=st.sampled_from([0.5, 1.0]),
     opening=st.integers(0, 1),
     dims=st.integers(0, 6),
 )
 @twin_test
-def test_pool_equals_its_dense_twin(problem, pool, own, opening, dims):
+def test_pool_equals_its_dense_twin(problem, pool, self_weight, opening, dims):
     rows, groups, weights = problem
-    dense, ahead = coordinates(len(rows), dims), np.random.default_rng(1).normal(size=dims)
+    dense, dense_placed = coordinates(len(rows), dims), np.random.default_rng(1).normal(size=dims)
     stream = np.random.default_rng(0).permutation(len(rows))
     arguments = rows_of(rows, groups, weights, dense)
     nothing, whole = np.zeros(rows.shape[1]), rows.sum(axis=0)
     classes = order_greedy.classes_of(arguments, nothing, whole)
     fast = order_greedy.best_of_pool(
-        stream, arguments, straight(rows, groups), classes, nothing, ahead, pool, own, opening, len(rows)
+        stream,
+        arguments,
+        straight(rows, groups),
+        classes,
+        nothing,
+        dense_placed,
+        pool,
+        self_weight,
+        opening,
+        len(rows),
     )
     slow = slow_order.best_of_pool(
         stream.tolist(),
@@ -126,10 +135,10 @@ def test_pool_equals_its_dense_twin(problem, pool, own, opening, dims):
         weights,
         slow_order.straight(whole, groups),
         pool=pool,
-        own=own,
-        given=opening,
+        self_weight=self_weight,
+        fixed=opening,
         dense=dense.astype(np.float64),
-        ahead=ahead,
+        dense_placed=dense_placed,
     )
     assert fast.tolist() == slow
 
@@ -216,9 +225,11 @@ def test_exact_greedy_equals_the_objective_spelled_out(strategy, data, problem):
     assert fast.tolist() == frozen + slow
 
 
-@given(data=st.data(), problem=rows_of_reals(), pool=st.integers(1, 40), own=st.sampled_from([0.5, 1.0]))
+@given(
+    data=st.data(), problem=rows_of_reals(), pool=st.integers(1, 40), self_weight=st.sampled_from([0.5, 1.0])
+)
 @twin_test
-def test_pool_along_a_moving_path_equals_its_dense_twin(data, problem, pool, own):
+def test_pool_along_a_moving_path_equals_its_dense_twin(data, problem, pool, self_weight):
     rows, groups, weights = problem
     whole = rows.sum(axis=0)
     assume((whole > 0).all())
@@ -229,10 +240,12 @@ def test_pool_along_a_moving_path_equals_its_dense_twin(data, problem, pool, own
     path = target_path(problem_of(rows, groups, weights, table))
     classes = order_greedy.classes_of(arguments, nothing, whole)
     fast = order_greedy.best_of_pool(
-        stream, arguments, path, classes, nothing, no_sum, pool, own, 0, len(rows)
+        stream, arguments, path, classes, nothing, no_sum, pool, self_weight, 0, len(rows)
     )
     wanted = slow_order.moving(table.progress, fitted_shares(table, groups, whole), whole, groups)
-    slow = slow_order.best_of_pool(stream.tolist(), rows, groups, weights, wanted, pool=pool, own=own)
+    slow = slow_order.best_of_pool(
+        stream.tolist(), rows, groups, weights, wanted, pool=pool, self_weight=self_weight
+    )
     assert fast.tolist() == slow
 
 
@@ -261,16 +274,16 @@ def test_balanced_is_norms_passes_and_pools_from_both_ends(problem, seed, dims):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(balanced, "PASSES", 3)
         patch.setattr(balanced, "POOL", 5)
-        patch.setattr(balanced, "LEAST_POOL", 5)
-        patch.setattr(balanced, "LEAST_DENSE_POOL", 5)
+        patch.setattr(balanced, "MIN_POOL", 5)
+        patch.setattr(balanced, "MIN_DENSE_POOL", 5)
         patch.setattr(balanced, "LAST_POOL", 1)
-        patch.setattr(balanced, "NEXT", 2)
+        patch.setattr(balanced, "SHRINK", 2)
         fast = order(csr_matrix(rows), groups, weights=weights, seed=seed, coordinates=signed)
 
     sizes = rows[:, groups == 0].sum(axis=1)
-    pace = (sizes - sizes.mean()) * np.sqrt(balanced.PACE * weights[0])
+    pace = (sizes - sizes.mean()) * np.sqrt(balanced.LENGTH_WEIGHT * weights[0])
     effect = len(sizes) * (sizes**2).sum() / sizes.sum() ** 2 if sizes.sum() else 1.0
-    own = 1 - (1 - balanced.OWN) / effect
+    self_weight = 1 - (1 - balanced.SELF_WEIGHT) / effect
     signed = signed - np.outer(sizes, signed.sum(axis=0, dtype=np.float64) / (sizes.sum() or 1.0))
     signed = signed.astype(np.float32).astype(np.float64)
     rows, groups, weights = with_norms(rows, groups, weights, signed, sizes.mean())
@@ -293,16 +306,16 @@ def test_balanced_is_norms_passes_and_pools_from_both_ends(problem, seed, dims):
             for _ in range(2):
                 half = slow_order.sign_pass(half, dense)
             n_laid = max(len(half) - pool, min(opening, len(half)))
-            so_far = {"placed": rows[end].sum(axis=0), "ahead": signed[end].sum(axis=0)}
-            end += run(half, pool=pool, own=own, given=opening, **so_far)[:n_laid]
+            so_far = {"placed": rows[end].sum(axis=0), "dense_placed": signed[end].sum(axis=0)}
+            end += run(half, pool=pool, self_weight=self_weight, fixed=opening, **so_far)[:n_laid]
             stream += [item for item in half if item not in end]
     front, back = ends
     between = run(
         stream,
         pool=len(stream),
-        own=0.5 + own / 2,
+        self_weight=0.5 + self_weight / 2,
         placed=rows[front].sum(axis=0),
-        ahead=signed[front].sum(axis=0),
+        dense_placed=signed[front].sum(axis=0),
     )
     assert fast.tolist() == front + between + back[::-1]
 
@@ -330,7 +343,7 @@ def test_the_number_of_threads_does_not_matter(monkeypatch):
     random = np.random.default_rng(0)
     counts = csr_matrix(random.integers(0, 9, (3000, 8)))
     monkeypatch.setattr(balanced, "POOL", 50)
-    monkeypatch.setattr(balanced, "LEAST_POOL", 50)
+    monkeypatch.setattr(balanced, "MIN_POOL", 50)
     expected = order(counts, [0] * 5 + [1] * 3)
     monkeypatch.setattr(balanced, "ThreadPoolExecutor", lambda _: ThreadPoolExecutor(1))
     assert order(counts, [0] * 5 + [1] * 3).tobytes() == expected.tobytes()

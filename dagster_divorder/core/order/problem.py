@@ -174,21 +174,21 @@ class Problem:
 
         return Rows(self.indptr, self.indices, self.data, self.groups, self.weights, self.dense)
 
-    def with_coordinate(self, values: NDArray[np.float64], ahead: float) -> Problem:
-        """With one more dense coordinate, float64 (M,), of which `ahead` is the sum over what is placed."""
+    def with_coordinate(self, values: NDArray[np.float64], placed: float) -> Problem:
+        """With one more dense coordinate, float64 (M,), of which `placed` is the sum over what is placed."""
         return replace(
             self,
             dense=np.column_stack([self.dense, values.astype(np.float32)]),
-            placed=replace(self.placed, dense=np.append(self.placed.dense, ahead)),
+            placed=replace(self.placed, dense=np.append(self.placed.dense, placed)),
         )
 
-    def centred_anew(self, ahead: NDArray[np.float64]) -> Problem:
-        """With dense coordinates that go from the sum `ahead`, float64 (D,), to nothing along these items, at an even
+    def centred_anew(self, placed: NDArray[np.float64]) -> Problem:
+        """With dense coordinates that go from the sum `placed`, float64 (D,), to nothing along these items, at an even
         rate by token of group 0."""
         sizes = self.sizes.astype(np.float64)
-        rate = (self.dense.sum(axis=0, dtype=np.float64) + ahead) / (sizes.sum() or 1.0)
+        rate = (self.dense.sum(axis=0, dtype=np.float64) + placed) / (sizes.sum() or 1.0)
         return replace(
-            self, dense=less_rate(self.dense, sizes, rate), placed=replace(self.placed, dense=ahead)
+            self, dense=less_rate(self.dense, sizes, rate), placed=replace(self.placed, dense=placed)
         )
 
     def with_norms(self) -> Problem:
