@@ -6,6 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from dagster_divorder.core.kernels.order_greedy import ROUNDING
+
 
 @njit(cache=True, nogil=True)
 def largest_and_sum(
@@ -140,9 +142,12 @@ def row_norms(
             g = groups[indices[k]]
             value = np.float64(data[k])
             square += weights[g] * value * (value - 2.0 * length[g] * shares[indices[k]])
+        size = 0.0
         for g in range(weights.shape[0]):
             square += weights[g] * length[g] * length[g] * square_of[g]
+            size += weights[g] * length[g] * length[g]
         for d in range(dense.shape[1]):
             square += np.float64(dense[s, d]) * np.float64(dense[s, d])
-        out[s] = np.sqrt(max(square, 0.0))
+        # What is left of a row that is the mix itself is rounding, and no norm.
+        out[s] = np.sqrt(square) if square > ROUNDING * size else 0.0
     return out

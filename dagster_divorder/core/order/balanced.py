@@ -80,9 +80,9 @@ DIMS_PER_ENTRY = 8.0
 
 LAST_POOL, SHRINK = 32, 2
 """What the pools of both ends hold when their streams run out is laid likewise, with pools SHRINK times smaller, down
-to LAST_POOL. Laid by the exact greedy in one go, the last of it is what nobody wanted. Parts of long documents over tenths
-of newsgroups in sequences of 1024 tokens, chi2 by degree of freedom: 1.45 in one go, 1.07 so, 1.05 with pools 4 times
-smaller; 8,000 synthetic sequences, less than one pool, stray 1.06, 1.12 and 1.16 times as far as f3's."""
+to LAST_POOL. Laid by the exact greedy in one go, the last of it is what nobody wanted. Parts of long documents over
+tenths of newsgroups in sequences of 1024 tokens, chi2 by degree of freedom: 1.45 in one go, 1.07 so, 1.05 with pools 4
+times smaller; 8,000 synthetic sequences, less than one pool, stray 1.06, 1.12 and 1.16 times as far as f3's."""
 
 MIN_DENSE_POOL = 512
 """MIN_POOL where items have dense coordinates."""
