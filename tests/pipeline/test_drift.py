@@ -11,7 +11,6 @@ import orjson
 import pytest
 
 from dagster_divorder import run_all, run_stage
-from dagster_divorder.core.kernels.reference_stationarity import bucket
 from dagster_divorder.core.metrics import Feature
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import stationarity
@@ -27,6 +26,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from tests.conftest import topic_records, write_jsonl
+from tests.twins.stationarity import bucket
 
 
 def settings_of(folder: Path, **sections: Any) -> Settings:
