@@ -24,7 +24,6 @@ from dagster_divorder import Settings, load_results, run_all
 from dagster_divorder.core import pca
 from dagster_divorder.core.cluster_map import COMPONENTS, NEIGHBOURS, A, B, MapFit, fit, place
 from dagster_divorder.pipeline.graph import needed
-from tests.twins import place as slow_place
 
 
 def timed(function: Callable[[], np.ndarray]) -> tuple[np.ndarray, float]:

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import orjson
 import torch
+from dagster_divorder.pipeline.raw_docs import load_view
 from transformers import AutoModel, AutoTokenizer
 
 from dagster_divorder.engine.progress import Silent
@@ -38,7 +39,6 @@ from dagster_divorder.models.deep import Model, load
 from dagster_divorder.models.embed import Embedder, make_embedder
 from dagster_divorder.models.spec import EmbeddingSpec, quiet
 from dagster_divorder.pipeline import deep_embeddings, run_all
-from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore

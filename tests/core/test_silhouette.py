@@ -10,7 +10,6 @@ from threadpoolctl import threadpool_limits
 from dagster_divorder.core import silhouette as module
 from dagster_divorder.core.silhouette import silhouette
 from dagster_divorder.errors import InputError
-from tests.twins.silhouette import silhouettes
 
 
 def in_batches(vectors, labels, size):

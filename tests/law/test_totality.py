@@ -25,7 +25,6 @@ from dagster_divorder import run_all
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError, SettingsError
-from dagster_divorder.stages import GRAPH
 from dagster_divorder.settings import Settings, load_settings
 from tests.conftest import topic_records, write_jsonl
 
@@ -239,7 +238,7 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
         else:
             accepted += 1
             # What a run begins with: every stage's share of them is hashed.
-            assert all(chosen.recipe(stage) for stage in CODE_VERSIONS)
+            assert all(stage.fingerprint(chosen) for stage in GRAPH.values())
     # The bootstrap model of these settings has no revisions.
     assert accepted or name.endswith(".revision")
 
@@ -297,6 +296,6 @@ def test_the_evidence_of_extreme_settings(extreme: dict[str, Any], config: Path)
     )
     for stage in evidence:
         assert (
-            run(config, environment(*extreme.items()), lambda chosen, stage=stage: needed(chosen, stage))
+            run(config, environment(*extreme.items()), lambda chosen, stage=stage: GRAPH.needed(chosen, stage))
             == ""
         )
