@@ -207,7 +207,7 @@ workers = 1
 
 
 def run(
-    config: Path, environ: dict[str, str], stages_of: Callable[[Settings], tuple[str, ...]] = needed
+    config: Path, environ: dict[str, str], stages_of: Callable[[Settings], tuple[str, ...]] = GRAPH.needed
 ) -> str:
     """Run to the end, or to a sentence, which is returned."""
 
