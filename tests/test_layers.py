@@ -61,7 +61,7 @@ ALLOWED = {
     "core": {"core"},
     "view": {"view", "core"},
     "store": {"store", "core", "engine"},
-    "models": {"models", "core"},
+    "models": {"models", "core", "engine"},
     "engine": {"engine"},
     "pipeline": {"pipeline", "engine", "models", "store", "view", "core"},
     "stages": {"stages", "pipeline", "engine", "models", "store", "view", "core"},

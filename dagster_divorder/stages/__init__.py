@@ -16,6 +16,7 @@ from dagster_divorder.stages.deep_model import DEEP_MODEL
 from dagster_divorder.stages.difficulty import DIFFICULTY
 from dagster_divorder.stages.difficulty_counts import DIFFICULTY_COUNTS
 from dagster_divorder.stages.diversity_metrics import DIVERSITY_METRICS
+from dagster_divorder.stages.external_embeddings import EXTERNAL_EMBEDDINGS
 from dagster_divorder.stages.fields import FIELDS
 from dagster_divorder.stages.frozen import FROZEN
 from dagster_divorder.stages.greedy_order import GREEDY_ORDER
@@ -40,6 +41,7 @@ GRAPH = Graph(
         SHALLOW_EMBEDDINGS,
         DEEP_MODEL,
         DEEP_EMBEDDINGS,
+        EXTERNAL_EMBEDDINGS,
         *COMPONENTS,
         ARI_COMPARISON,
         K_CALIBRATION,

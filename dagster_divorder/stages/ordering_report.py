@@ -460,7 +460,8 @@ ORDERING_REPORT = WholeCorpus(
     name="ordering_report",
     version=4,
     kinds=frozenset({"matplotlib"}),
-    description="One HTML file next to the output to send to someone: what was asked, whether it is better than shuffling, "
+    description="One HTML file next to the output to send to someone: what was asked, whether it is better than "
+    "shuffling, "
     "before and after, the worst windows and their documents, and the evidence that there is. It opens in any browser, "
     "without a network.",
     reads=lambda settings: (

@@ -66,7 +66,15 @@ TARGETS = [
     {},
 ]
 BY_HAND: dict[str, list[Any]] = {
-    "order.block_strategy": ["f3", "random", "bin_packing", "block_shuffle", "nope", ""],
+    "order.options": [
+        {},
+        {"within_cluster": "length-asc"},
+        {"within_cluster": "nope"},
+        {"shards": 3},
+        {"nope": 1},
+        *({"block_strategy": name} for name in ("f3", "block_shuffle", "nope", "")),
+        [],
+    ],
     "ari_comparison.spaces": [
         ["deep", "shallow"],
         ["shallow", "external"],
@@ -259,8 +267,7 @@ MOST: dict[str, Any] = {
     "comparison.documents": sorted(STRATEGIES),
     "sequence.length": 2**31,
     "sequence.batch": 2**20,
-    "order.shards": 2**53,
-    "order.buffer": 2**53,
+    "order.options": {"shards": 2**53, "buffer": 2**53},
     "animation.fps": 120,
 }
 LEAST: dict[str, Any] = {
@@ -274,8 +281,7 @@ LEAST: dict[str, Any] = {
     "sequence.length": 1,
     "sequence.batch": 1,
     "order.length_bins": 1,
-    "order.shards": 1,
-    "order.buffer": 1,
+    "order.options": {},
     "animation.fps": 1,
 }
 

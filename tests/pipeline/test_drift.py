@@ -9,24 +9,24 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-
-from dagster_divorder import run_all, run_stage
-from dagster_divorder.core.kernels.reference_stationarity import bucket
-from dagster_divorder.core.metrics import Feature
-from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline import stationarity
 from dagster_divorder.pipeline.packed_sequences import load_packed
 from dagster_divorder.pipeline.raw_docs import load_view
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.sequence_order import load_sequence_order
 from dagster_divorder.pipeline.stationarity import load_stationarity
 from dagster_divorder.pipeline.token_counts import token_files
 from dagster_divorder.pipeline.traits import load_traits
 from dagster_divorder.pipeline.verify import verify
+
+from dagster_divorder import run_all, run_stage
+from dagster_divorder.core.metrics import Feature
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline import stationarity
+from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from tests.conftest import topic_records, write_jsonl
+from tests.twins.stationarity import bucket
 
 
 def settings_of(folder: Path, **sections: Any) -> Settings:

@@ -12,6 +12,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dagster_divorder.pipeline.space import map_vectors
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,6 @@ from dagster_divorder.pipeline import external_embeddings, merge
 from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import plan_prune, prune
-from dagster_divorder.pipeline.space import map_vectors
 from dagster_divorder.settings import Settings
 from dagster_divorder.store import ingest
 from dagster_divorder.store.local import LocalStore
@@ -309,13 +309,13 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus.write(TEXTS)
-    known_as = external_embeddings._known_as
+    fill = external_embeddings.fill
 
     def change(*args: Any) -> Any:
         np.save(corpus.path, vectors_of(TEXTS, model=1))
-        return known_as(*args)
+        return fill(*args)
 
-    monkeypatch.setattr(external_embeddings, "_known_as", change)
+    monkeypatch.setattr(external_embeddings, "fill", change)
     with pytest.raises(InputError, match="changed while it was read; run again"):
         corpus.run(*READ)
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import orjson
 import pytest
+from dagster_divorder.pipeline.diversity_metrics import load_metrics, remedy, verdicts
+from dagster_divorder.pipeline.ordering_report import PAGE
+from dagster_divorder.pipeline.targets import warnings_of
+from dagster_divorder.pipeline.traits import load_traits
+from dagster_divorder.pipeline.verify import verify
 
 from dagster_divorder import run_all
 from dagster_divorder.cli import summary
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.diversity_metrics import load_metrics, remedy, verdicts
 from dagster_divorder.pipeline.graph import needed
-from dagster_divorder.pipeline.ordering_report import PAGE
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.targets import warnings_of
-from dagster_divorder.pipeline.traits import load_traits
-from dagster_divorder.pipeline.verify import verify
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
