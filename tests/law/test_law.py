@@ -58,7 +58,6 @@ TEXT_FIELDS = ("text", "body")
 CHOICES: dict[str, tuple[Any, ...]] = {
     "clusters.k": (3, 2, 5),
     "clusters.refit": ("auto", "never"),
-    "order.refit": ("auto", "never"),
     "embedding.pooling": ("idf", "mean"),
     "embedding.pca": (0, 2),
     "input.text_field": TEXT_FIELDS,
@@ -291,7 +290,9 @@ class Law(RuleBasedStateMachine):
         figures = made["raw_docs"].figures
         assert figures["records"] == len(accepted)
         assert figures["documents"] == len(self.used_documents)
-        assert figures["rejected_records"] + figures["partial_lines"] == len(read) - len(accepted) + unfinished
+        assert (
+            figures["rejected_records"] + figures["partial_lines"] == len(read) - len(accepted) + unfinished
+        )
         known = self.records.setdefault(text_field, set())
         assert figures["new_records"] == len(set(accepted) - known)
         assert figures["new_documents"] == len(self.used_documents - self.documents)

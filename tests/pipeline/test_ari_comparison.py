@@ -9,12 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import adjusted_rand_score, silhouette_score
-
-from dagster_divorder import run_stage
-from dagster_divorder.core import cluster_map
-from dagster_divorder.core.agreement import Agreement
-from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.ari_comparison import (
     AS_MUCH,
     DIFFERENT,
@@ -27,10 +21,16 @@ from dagster_divorder.pipeline.ari_comparison import (
     overlap,
     verdict,
 )
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.raw_docs import load_view
-from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.pipeline.space import STAGE_OF, chosen_kind
+from sklearn.metrics import adjusted_rand_score, silhouette_score
+
+from dagster_divorder import run_stage
+from dagster_divorder.core import cluster_map
+from dagster_divorder.core.agreement import Agreement
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.run import Run, content_hash
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore

@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dagster_divorder.pipeline.k_calibration import _load, load_table
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.space import chosen_space
 from numpy.testing import assert_array_equal
 from sklearn.metrics import silhouette_samples
 
@@ -16,11 +19,8 @@ from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import k_calibration as module
 from dagster_divorder.pipeline.graph import needed
-from dagster_divorder.pipeline.k_calibration import _load, load_table
 from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.space import chosen_space
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt

@@ -11,15 +11,15 @@ import numpy as np
 import orjson
 import pyarrow.parquet as pq
 import pytest
+from dagster_divorder.pipeline.cluster_map import ClusterMap, load_map
+from dagster_divorder.pipeline.cluster_names import load_names
+from dagster_divorder.pipeline.sample import document_index, rows_by_id
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import cluster_map
-from dagster_divorder.pipeline.cluster_map import ClusterMap, load_map
-from dagster_divorder.pipeline.cluster_names import load_names
 from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.sample import document_index, rows_by_id
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from dagster_divorder.pipeline.cluster_names import _evenly, load_names
+from dagster_divorder.pipeline.cluster_table import EXAMPLES, NEAREST, TEXT, load_cluster_table
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import cluster_table as module
-from dagster_divorder.pipeline.cluster_names import _evenly, load_names
-from dagster_divorder.pipeline.cluster_table import EXAMPLES, NEAREST, TEXT, load_cluster_table
 from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
+from dagster_divorder.pipeline.base_model import load_base_model
+from dagster_divorder.pipeline.deep_model import checkpoint_fingerprint, load_deep_model
 
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models import decoder
 from dagster_divorder.pipeline import deep_model, run_all
-from dagster_divorder.pipeline.base_model import load_base_model
-from dagster_divorder.pipeline.deep_model import checkpoint_fingerprint, load_deep_model
 from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.traits import DIFFICULTY_BINS, load_traits
 
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import difficulty as stage
 from dagster_divorder.pipeline import merge
 from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.prune import plan_prune, prune
-from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, run_all
-from dagster_divorder.pipeline.traits import DIFFICULTY_BINS, load_traits
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.local import LocalStore

@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dagster_divorder.pipeline.diversity_metrics import load_metrics, load_table, remedy, verdicts
+from dagster_divorder.pipeline.diversity_tables import ORDERS
+from dagster_divorder.pipeline.packed_sequences import load_packed
+from dagster_divorder.pipeline.sequence_order import load_sequence_order
+from dagster_divorder.pipeline.strategy_comparison import load_comparison
+from dagster_divorder.pipeline.traits import load_traits
 
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.cli import main
 from dagster_divorder.core.metrics import WINDOWS
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
-from dagster_divorder.pipeline.diversity_metrics import load_metrics, load_table, remedy, verdicts
-from dagster_divorder.pipeline.diversity_tables import ORDERS
 from dagster_divorder.pipeline.graph import needed
-from dagster_divorder.pipeline.packed_sequences import load_packed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.sequence_order import load_sequence_order
-from dagster_divorder.pipeline.strategy_comparison import load_comparison
-from dagster_divorder.pipeline.traits import load_traits
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import load_receipt

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dagster_divorder.pipeline.verify import verify
 
 from dagster_divorder import run_all
 from dagster_divorder.errors import StoreError
 from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.pipeline.verify import verify
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.fits import REFIT
 from dagster_divorder.store.local import LocalStore

@@ -8,11 +8,11 @@ from typing import Any
 
 import orjson
 import pytest
+from dagster_divorder.pipeline.verify import verify
 
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import run_all, run_stage
 from dagster_divorder.pipeline.plan import make_plan
-from dagster_divorder.pipeline.verify import verify
 from dagster_divorder.pipeline.watch import Cursor, look
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore

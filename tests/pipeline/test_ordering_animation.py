@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from dagster_divorder.pipeline.ordering_animation import BAR, MAP
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.graph import needed
-from dagster_divorder.pipeline.ordering_animation import BAR, MAP
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.receipts import Receipt
 from tests.conftest import topic_records, write_jsonl

@@ -14,11 +14,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dagster_divorder.pipeline.diversity_tables import ORDERS
 
 from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, MissingStageError, StoreError
-from dagster_divorder.pipeline.diversity_tables import ORDERS
 from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.curated import is_whole

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from dagster_divorder.pipeline.packed_sequences import load_packed
+from dagster_divorder.pipeline.sequence_order import load_sequence_order
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline.packed_sequences import load_packed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.sequence_order import load_sequence_order
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl

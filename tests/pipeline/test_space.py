@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from dagster_divorder.pipeline.clusters import cluster_files, load_pinned
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.space import chosen_space
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import StoreError
 from dagster_divorder.pipeline import clusters
-from dagster_divorder.pipeline.clusters import cluster_files, load_pinned
 from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.plan import make_plan
-from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.space import chosen_space
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl

@@ -14,11 +14,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dagster_divorder.pipeline.verify import PROMISES, verify, verify_all
 
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline import run_all
 from dagster_divorder.pipeline.graph import needed
-from dagster_divorder.pipeline.verify import PROMISES, verify, verify_all
 from dagster_divorder.settings import Model, Settings
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.curated import _check, read_manifest
