@@ -52,7 +52,7 @@ def _compute(run: Run) -> Made:
             number = is_number(column.type)
             if number and trait not in edges:
                 raise InputError(
-                    f"order.traits: field {trait!r} is a number, and the bins that are kept were cut while it was none; "
+                    f"order.traits: field {trait!r} is a number, and was none when the bins that are kept were cut; "
                     'set order.refit = "now" for one run'
                 )
             coded = column_codes(

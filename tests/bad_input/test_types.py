@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dagster_divorder.pipeline.verify import verify
+from dagster_divorder.pipeline.checks import run_check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +56,7 @@ def run(folder: Path, format: str, trait: str | None, files: dict[str, bytes]) -
         run_all(chosen, Silent())
     except DivOrderError as error:
         return str(error)
-    finding = verify(chosen, "every_record_in_output")
+    finding = run_check(chosen, "every_record_in_output")
     assert finding.passed, finding.text
     return None
 

@@ -218,8 +218,10 @@ class Law(RuleBasedStateMachine):
     def prune(self) -> None:
         """The model forgets what the last run did not use."""
         before = self.view_content()
-        prune(self.settings(), self.store)
+        pruned = prune(self.settings(), self.store)
         assert self.view_content() == before
+        # What had words of deleted documents is gone, and the next run makes it anew.
+        self.dirty |= pruned.documents > 0
         self.pins = self.read_pins()
         self.documents &= self.used_documents
         self.records = dict(self.used_records)
