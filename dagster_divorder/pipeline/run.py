@@ -102,6 +102,8 @@ class Run:
             raise MissingStageError(f"{stage} has no result in {self.store.root}; {remedy}")
         if receipt.fingerprint != self.graph[stage].fingerprint(self.settings):
             raise MissingStageError(f"{stage} was last made with other settings; {remedy}")
+        if set(receipt.upstream) != set(self.graph[stage].reads(self.settings)):
+            raise MissingStageError(f"{stage} was last made from other stages; {remedy}")
         for name, version in receipt.upstream.items():
             if self.receipt(name).version != version:
                 raise MissingStageError(f"{stage} was made for an earlier state of {name}; {remedy}")
