@@ -96,7 +96,9 @@ class Run:
         remedy = f"materialise it first: dagster asset materialize --select '*{asset}' -m dagster_divorder.definitions"
         if receipt is None:
             raise MissingStageError(f"{stage} has no result in {self.store.root}; {remedy}")
-        if receipt.fingerprint != self.graph[stage].fingerprint(self.settings):
+        here = self.graph[stage]
+        made = (receipt.fingerprint, set(receipt.upstream))
+        if made != (here.fingerprint(self.settings), set(here.reads(self.settings))):
             raise MissingStageError(f"{stage} was last made with other settings; {remedy}")
         for name, version in receipt.upstream.items():
             if self.receipt(name).version != version:

@@ -11,16 +11,16 @@ import pytest
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline import cluster_table as module
-from dagster_divorder.pipeline.cluster_names import _evenly, load_names
-from dagster_divorder.pipeline.cluster_table import EXAMPLES, NEAREST, TEXT, load_cluster_table
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import cluster_table as module
+from dagster_divorder.stages.cluster_names import _evenly, load_names
+from dagster_divorder.stages.cluster_table import EXAMPLES, NEAREST, TEXT, load_cluster_table
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import TOPICS, write_jsonl
 
-CLUSTERED = needed(Settings(), "clusters")
+CLUSTERED = GRAPH.needed(Settings(), "clusters")
 
 
 def records(per_topic: int, seed: int = 0) -> list[dict[str, Any]]:

@@ -13,12 +13,12 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models import decoder
 from dagster_divorder.pipeline import deep_model, run_all
-from dagster_divorder.pipeline.base_model import load_base_model
-from dagster_divorder.pipeline.deep_model import checkpoint_fingerprint, load_deep_model
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.base_model import load_base_model
+from dagster_divorder.stages.deep_model import checkpoint_fingerprint, load_deep_model
 from dagster_divorder.store import ingest, inputs
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
@@ -36,7 +36,7 @@ def corpus(tmp_path: Path) -> Path:
 
 def prepared(settings: Settings, stage: str = "token_counts") -> Run:
     """A run of which a stage, and all before it, have run."""
-    run_all(settings, Silent(), needed(settings, stage))
+    run_all(settings, Silent(), GRAPH.needed(settings, stage))
     return Run(settings, LocalStore(settings.store.path).open(), Silent())
 
 
@@ -91,7 +91,7 @@ def test_it_is_trained_on_the_documents_of_the_lowest_ids(
     run = prepared(make_settings(deep=SMALL))
     pairs, ids = deep_model._pairs(run)
 
-    view, tokens = deep_model.load_view(run), deep_model.token_files(run)
+    view, tokens = deep_model.run.view, deep_model.token_files(run)
     assert len(view.documents) > 3
     document_ids, _ = deep_model.document_index(run.store, view)
     parts = [arrays for _, arrays in tokens.each(view.documents)]
@@ -124,8 +124,8 @@ def test_any_corpus_has_deep_embeddings(
     write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
     settings = make_settings(model={"dim": dim})
     run = prepared(settings, "deep_embeddings")
-    receipt, view = run.receipt("deep_embeddings"), deep_model.load_view(run)
-    assert (receipt.report["dim"], receipt.report["flagged_documents"]) == (dim, 0)
+    receipt, view = run.receipt("deep_embeddings"), deep_model.run.view
+    assert (receipt.figures["dim"], receipt.figures["flagged_documents"]) == (dim, 0)
     vectors = StageFiles(run.store, receipt.stage, receipt.key).column(view.documents, "vectors")
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
 

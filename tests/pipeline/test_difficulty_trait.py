@@ -12,12 +12,11 @@ import pytest
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import difficulty as stage
 from dagster_divorder.pipeline import merge
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.prune import plan_prune, prune
-from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, run_all
-from dagster_divorder.pipeline.traits import DIFFICULTY_BINS, load_traits
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.traits import DIFFICULTY_BINS, load_traits
 from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import load_receipt
@@ -36,7 +35,7 @@ def settings(make_settings: Make) -> Settings:
 def by_document(settings: Settings) -> dict[bytes, float]:
     """Difficulty by id of the document, as the last run has left it."""
     of = Run(settings, LocalStore(settings.store.path).open(), Silent())
-    view = load_view(of)
+    view = of.view
     ids, _ = stage.document_index(of.store, view)
     used = view.used_documents()
     bits = stage.measure_difficulty(of, view).bits
@@ -59,7 +58,7 @@ def test_difficulty_is_a_trait_in_bins_of_its_own_number(tmp_path: Path, setting
     assert codes[:60].max() < codes[60:].min()
     receipt = load_receipt(of.store, "greedy_order")
     assert receipt is not None
-    assert receipt.report["traits"]["difficulty"] == len(names)
+    assert receipt.figures["traits"]["difficulty"] == len(names)
 
 
 def test_no_append_edit_merge_or_prune_changes_what_a_document_has(
@@ -126,9 +125,9 @@ def test_only_a_sample_is_counted_and_of_a_long_document_the_beginning(
     monkeypatch.setattr(stage, "SAMPLE_TOKENS", 400)
     monkeypatch.setattr(stage, "CLIP_TOKENS", 8)
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    run_all(settings, Silent(), needed(settings, "token_counts"))
+    run_all(settings, Silent(), GRAPH.needed(settings, "token_counts"))
     of = Run(settings, LocalStore(settings.store.path).open(), Silent())
-    counted = stage._count(of, load_view(of))
+    counted = stage._count(of, of.view)
     assert 300 < counted["tokens"].sum() <= 400
     assert len(counted["documents"]) >= 400 // 8 - 1
     assert (np.diff(counted["documents"].astype(object)) > 0).all()

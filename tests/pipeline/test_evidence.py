@@ -11,17 +11,17 @@ import pytest
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.cli import main
 from dagster_divorder.core.metrics import WINDOWS
+from dagster_divorder.core.metrics.tables import ORDERS
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
-from dagster_divorder.pipeline.diversity_metrics import load_metrics, load_table, remedy, verdicts
-from dagster_divorder.pipeline.diversity_tables import ORDERS
-from dagster_divorder.pipeline.graph import needed
-from dagster_divorder.pipeline.packed_sequences import load_packed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.sequence_order import load_sequence_order
-from dagster_divorder.pipeline.strategy_comparison import load_comparison
-from dagster_divorder.pipeline.traits import load_traits
 from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.diversity_metrics import load_metrics, load_table, remedy, verdicts
+from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.sequence_order import load_sequence_order
+from dagster_divorder.stages.strategy_comparison import load_comparison
+from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import load_receipt
 from tests.conftest import topic_records, write_jsonl
@@ -165,7 +165,7 @@ def test_strategies_are_compared_in_pairs(corpus: Path) -> None:
     settings = settings_of(
         corpus, comparison={"documents": ("original", "balanced"), "sequences": ("original", "random")}
     )
-    receipts = run_all(settings, Silent(), [*needed(settings), "strategy_comparison"])
+    receipts = run_all(settings, Silent(), [*GRAPH.needed(settings), "strategy_comparison"])
     store = LocalStore(settings.store.path)
     rows = load_comparison(store, receipts["strategy_comparison"].files["table"])
     pairs = [(row["documents"], row["sequences"]) for row in rows]
@@ -186,7 +186,7 @@ def test_strategies_are_compared_in_pairs(corpus: Path) -> None:
         assert row["seconds, documents"] >= 0 and row["seconds, sequences"] >= 0
         assert row["peak memory, MB"] is None or row["peak memory, MB"] >= 0
     again = run_stage("strategy_comparison", settings, Silent())
-    assert again.report["new_documents"] == 0
+    assert again.figures["new_documents"] == 0
     assert load_comparison(store, again.files["table"]) == rows
 
 

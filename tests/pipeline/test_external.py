@@ -12,6 +12,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dagster_divorder.pipeline.space import map_vectors
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,6 @@ from dagster_divorder.pipeline import external_embeddings, merge
 from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import plan_prune, prune
-from dagster_divorder.pipeline.space import map_vectors
 from dagster_divorder.settings import Settings
 from dagster_divorder.store import ingest
 from dagster_divorder.store.local import LocalStore

@@ -76,7 +76,7 @@ def test_every_kind_of_vectors(
     def planned_and_run() -> tuple[dict[str, str], dict[str, int]]:
         scopes = {stage.stage: stage.scope for stage in make_plan(settings).stages}
         new = {
-            stage: receipt.report["new_documents"] for stage, receipt in run_all(settings, Silent()).items()
+            stage: receipt.figures["new_documents"] for stage, receipt in run_all(settings, Silent()).items()
         }
         assert list(scopes) == list(new)
         for stage, scope in scopes.items():

@@ -10,15 +10,15 @@ import pytest
 from dagster_divorder.cli import plan as plan_page
 from dagster_divorder.cli import prune as prune_page
 from dagster_divorder.errors import RejectLimitError
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.plan import Plan, make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.pipeline.test_pipeline import PER_DOCUMENT, run
 
-STAGES = needed(Settings())
+STAGES = GRAPH.needed(Settings())
 
 Make = Callable[..., Settings]
 WHOLE = tuple(
@@ -133,7 +133,7 @@ def test_what_is_gone_is_not_kept(corpus: Path, make_settings: Make) -> None:
     first, other = make_settings(), make_settings(order={"length_bins": 3})
     run(first)
     run(other)
-    prune(LocalStore(other.store.path))
+    prune(other, LocalStore(other.store.path))
     made = checked_against_the_run(first)
     assert planned(made)["greedy_order"] == ("all", 80)
     assert planned(made)["clusters"] == ("nothing", 0)

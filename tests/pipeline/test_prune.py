@@ -11,9 +11,9 @@ import pytest
 from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import merge
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.prune import disk_use, plan_prune, prune
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
@@ -87,7 +87,7 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
         deep={"train_tokens": 2_000, "dtype": "float32"}, clusters={"refit": "never"}, output={"plot": True}
     )
     store = LocalStore(settings.store.path)
-    stages = (*needed(settings), "deep_embeddings", "ari_comparison", "ordering_report")
+    stages = (*GRAPH.needed(settings), "deep_embeddings", "ari_comparison", "ordering_report")
     records = topic_records(20)
     secrets = [{"text": f"xylophone {number} zeppelin xylophone quagmire " * 9} for number in range(20)]
     write_jsonl(tmp_path / "docs.jsonl", [*records, *secrets])
@@ -127,7 +127,7 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
     assert load_results(store.root).documents["cluster_name"].notna().all()
     # And it is over: nothing is made again after that.
     assert prune(store).documents == 0
-    assert {receipt.report["new_documents"] for receipt in run_all(settings, Silent(), stages).values()} == {
+    assert {receipt.figures["new_documents"] for receipt in run_all(settings, Silent(), stages).values()} == {
         0
     }
 
@@ -163,7 +163,7 @@ def test_deleted_documents_that_come_back_are_computed_again_after_a_prune(
     first = output_bytes(settings)
     write_jsonl(tmp_path / "docs.jsonl", records[:-7])
     run(settings)
-    prune(LocalStore(settings.store.path))
+    prune(settings, LocalStore(settings.store.path))
     write_jsonl(tmp_path / "docs.jsonl", records)
     reports = run(settings)
     assert [reports[stage]["new_documents"] for stage in PER_DOCUMENT] == [7, 7, 7]

@@ -14,19 +14,17 @@ import pytest
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import StoreError
-from dagster_divorder.pipeline import clusters
-from dagster_divorder.pipeline.clusters import cluster_files, load_pinned
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.plan import make_plan
-from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.space import chosen_space
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH, clusters
+from dagster_divorder.stages.clusters import cluster_files, load_pinned
+from dagster_divorder.stages.components import load_space
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
-CLUSTERED = needed(Settings(), "clusters")
+CLUSTERED = GRAPH.needed(Settings(), "clusters")
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +40,7 @@ def corpus(tmp_path: Path) -> Path:
 def cluster(settings: Settings) -> dict[str, Any]:
     """The report of clusters, its key and its files."""
     made = run_all(settings, Silent(), CLUSTERED)["clusters"]
-    return {**made.report, "key": made.key, "files": made.files}
+    return {**made.figures, "key": made.key, "files": made.files}
 
 
 def opened(settings: Settings) -> Run:
@@ -54,10 +52,10 @@ def test_vectors_are_seen_along_their_components(corpus: Path, make_settings: Ma
     report = cluster(settings)
     assert (report["vectors"], report["pca"]) == ("shallow_embeddings", 3)
     assert 0.2 < report["explained_variance"] < 1
-    assert report["pca_fitted"] == "to 80 documents (first run with these settings and vectors)"
+    assert report["pca_fitted"] == "to 80 documents (first run with these settings and inputs)"
     assert sum(report["cluster_sizes"]) == 80
     run = opened(settings)
-    space, view = chosen_space(run), load_view(run)
+    space, view = load_space(run), run.view
     clusters = load_pinned(run, space.key)
     assert clusters is not None
     assert clusters.clusters.centroids.shape == (4, 3)
@@ -169,13 +167,13 @@ def test_another_recommended_number_of_clusters_is_a_reason_to_fit(
 ) -> None:
     auto = make_settings(clusters={"k": "auto"}, k_calibration={"values": [2, 4]})
     never = make_settings(clusters={"k": "auto", "refit": "never"}, k_calibration={"values": [2, 4]})
-    first = run_all(auto, Silent(), needed(auto, "clusters"))
-    recommended = first["k_calibration"].report["recommended"]
-    assert first["clusters"].report["k"] == recommended
-    assert first["clusters"].uses["k_calibration"] == first["k_calibration"].version
+    first = run_all(auto, Silent(), GRAPH.needed(auto, "clusters"))
+    recommended = first["k_calibration"].figures["recommended"]
+    assert first["clusters"].figures["k"] == recommended
+    assert first["clusters"].upstream["k_calibration"] == first["k_calibration"].version
     monkeypatch.setattr(clusters, "cluster_count", lambda run: recommended - 1)
-    assert run_all(never, Silent(), ["clusters"])["clusters"].report["k"] == recommended
-    again = run_all(auto, Silent(), ["clusters"])["clusters"].report
+    assert run_all(never, Silent(), ["clusters"])["clusters"].figures["k"] == recommended
+    again = run_all(auto, Silent(), ["clusters"])["clusters"].figures
     assert (again["k"], again["new_documents"]) == (recommended - 1, 80)
     assert again["fitted"] == f"k_calibration recommends {recommended - 1} clusters now, not {recommended}"
 
@@ -188,9 +186,9 @@ def test_clusters_may_be_euclidean(corpus: Path, make_settings: Make, algorithm:
     cluster(settings)
     write_jsonl(corpus, [*topic_records(20), *topic_records(2, start=90)])
     grown = cluster(settings)
-    assert grown["fitted"].startswith("no: pinned") and grown["new_documents"] == 8
+    assert grown["fitted"].startswith("no: kept") and grown["new_documents"] == 8
     run = opened(settings)
-    space, view = chosen_space(run), load_view(run)
+    space, view = load_space(run), run.view
     pinned = load_pinned(run, space.key)
     assert pinned is not None
     vectors = np.concatenate([vectors for _, vectors in space.each(view.documents)])

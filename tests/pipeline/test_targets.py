@@ -13,15 +13,15 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.cli import summary
+from dagster_divorder.core.targets import warnings_of
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.diversity_metrics import load_metrics, remedy, verdicts
-from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.checks import run_check
 from dagster_divorder.pipeline.ordering_report import PAGE
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.targets import warnings_of
-from dagster_divorder.pipeline.traits import load_traits
-from dagster_divorder.pipeline.verify import verify
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.diversity_metrics import load_metrics, remedy, verdicts
+from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.view.html_page import Page, check
@@ -65,7 +65,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(settings: Settings) -> tuple[dict[str, Any], list[str]]:
     """(metrics, what the run said) of a run with a report."""
     noted = Noted()
-    receipts = run_all(settings, noted, [*needed(settings), "ordering_report"])
+    receipts = run_all(settings, noted, [*GRAPH.needed(settings), "ordering_report"])
     file = receipts["diversity_metrics"].files["metrics"]
     return load_metrics(LocalStore(settings.store.path), file), noted.said
 
@@ -117,7 +117,7 @@ def test_the_verdict_is_about_the_targets(corpus: Path) -> None:
     batch = next(c for c in moving if c.window == "batch")
     assert batch.passed and batch.worst < batch.shuffled_worst
     assert batch.shuffled_mean > 0.1
-    finding = verify(settings, "order_beats_shuffling")
+    finding = run_check(settings, "order_beats_shuffling")
     assert "source is held against the mix that can be had of its targets, which moves" in finding.text
     assert "order.targets.source asks for" in finding.text
     if not finding.passed:
