@@ -177,16 +177,17 @@ def test_the_same_corpus_and_settings_give_the_same_bytes(
 def test_refits_say_why(corpus: Path, make_settings: Make) -> None:
     settings = make_settings()
     reports = run(settings)
-    assert reports["clusters"]["fitted"] == "first run with these settings and inputs"
-    assert run(settings)["clusters"]["fitted"].startswith("no: kept")
+    assert reports["centroids"]["fitted"] == "first run with these settings and inputs"
+    assert run(settings)["centroids"]["fitted"].startswith("no: kept")
     write_jsonl(corpus, topic_records(125))
-    doubled = run(settings)["clusters"]
-    assert "grown from 240 to 500 documents" in doubled["fitted"]
-    assert doubled["new_documents"] == 500
+    doubled = run(settings)
+    assert "grown from 240 to 500 documents" in doubled["centroids"]["fitted"]
+    assert doubled["clusters"]["fitted"] == doubled["centroids"]["fitted"]
+    assert doubled["clusters"]["new_documents"] == 500
     write_jsonl(corpus, topic_records(300))
-    assert run(make_settings(clusters={"refit": "never"}))["clusters"]["fitted"].startswith("no: kept")
+    assert run(make_settings(clusters={"refit": "never"}))["centroids"]["fitted"].startswith("no: kept")
     asked = run(make_settings(clusters={"refit": "now"}, model={"refit": "now"}))
-    assert asked["clusters"]["fitted"].startswith(("asked for", "first run"))
+    assert asked["centroids"]["fitted"].startswith("asked for")
     assert asked["base_model"]["fitted"] == "asked for by model.refit"
 
 
@@ -307,7 +308,7 @@ def test_stages_alone_need_the_ones_before_them_up_to_date(corpus: Path, make_se
     with pytest.raises(MissingStageError, match=r"raw_docs has no result.*--select '\*raw_docs'"):
         run_stage("base_model", settings, Silent())
     run(settings)
-    with pytest.raises(MissingStageError, match="clusters was last made with other settings"):
+    with pytest.raises(MissingStageError, match=r"centroids was last made with other settings.*--select '\*clusters'"):
         run_stage("greedy_order", make_settings(clusters={"k": 3}), Silent())
     write_jsonl(corpus, topic_records(30))
     run_stage("raw_docs", settings, Silent())
@@ -348,7 +349,7 @@ def test_a_checkpoint_directory_as_base_model(tmp_path: Path, corpus: Path, make
     assert run(other)["base_model"]["fitted"].startswith("no: kept")
     tokenizer = checkpoint / "tokenizer.json"
     tokenizer.write_bytes(tokenizer.read_bytes() + b"\n")
-    assert run(other)["base_model"]["fitted"] == "the checkpoint has changed"
+    assert run(other)["base_model"]["fitted"] == "first run with these settings and inputs"
 
 
 def test_a_corpus_smaller_than_a_batch_says_nothing_about_batches(corpus: Path, make_settings: Make) -> None:
@@ -368,8 +369,8 @@ def test_clusters_say_on_how_few_documents_they_were_fitted(
     corpus: Path, make_settings: Make, k: int, said: str
 ) -> None:
     settings = make_settings(clusters={"k": k})
-    *_, receipt = [run_stage(stage, settings, Silent()) for stage in GRAPH.needed(settings, "clusters")]
-    assert said in receipt.figures["note"]
+    receipts = run_all(settings, Silent(), GRAPH.needed(settings, "clusters"))
+    assert said in receipts["clusters"].figures["note"]
 
 
 def test_a_sample_of_texts_is_the_first_by_id_up_to_its_bytes_and_its_documents(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dagster_divorder.pipeline import run_all, run_stage
-from dagster_divorder.pipeline.watch import Cursor
+from dagster_divorder.pipeline.watch import Cursor, Outcome, check_input
 from dagster_divorder.settings import Settings
 from tests.conftest import topic_records, write_jsonl
 
