@@ -12,14 +12,15 @@ import pytest
 
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models import checkpoint
-from dagster_divorder.pipeline import deep_model, run_all
+from dagster_divorder.pipeline import run_all
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import deep_model
 from dagster_divorder.store.receipts import Receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 
 Make = Callable[..., Settings]
-STAGES = ("raw_docs", "base_model", "token_counts", "deep_embeddings")
+STAGES = ("raw_docs", "base_model", "token_counts", "deep_model", "deep_embeddings")
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_other_bytes_of_the_same_size_and_time_are_noticed(settings: Settings, f
     os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert weights.stat().st_size == times.st_size
     second = run(settings)
-    assert second["base_model"].figures["fitted"] == "the checkpoint has changed"
+    assert second["base_model"].figures["fitted"] == "first run with these settings and inputs"
     assert second["deep_embeddings"].version != first["deep_embeddings"].version
 
 
