@@ -26,7 +26,7 @@ install: .venv/.installed ## create .venv and install the pinned packages (nothi
 	@echo "Installing into .venv: a minute or two, some 2 GB ..."
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@$(PIP) torch
-	@$(PIP) -e '.[dev]'
+	@$(PIP) -e '.[dev,films]'
 	@echo "Compiling what the cluster map needs, once for this processor ..."
 	@$(BIN)/python -c 'from dagster_divorder.core.cluster_map import warm; warm()'
 	@touch $@

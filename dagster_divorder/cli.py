@@ -117,10 +117,10 @@ def report(settings: Settings, *, everything: bool) -> str:
     stage = "ordering_report"
     evidence = EVIDENCE if everything else ()
     made = run_all(settings, stages=GRAPH.needed(settings, stage, *evidence))[stage].figures
-    lines = ["", made["verdict"], "", f"{made['path']} ({made['bytes'] / 1e6:,.2f} MB)"]
-    if made["left_out"]:
-        left_out = ", ".join(made["left_out"])
-        lines.append(f"left out, as it has not been made: {left_out}; `divorder report --all` makes it")
+    lines = ["", made["check"], "", f"{made['path']} ({made['bytes'] / 1e6:,.2f} MB)"]
+    if made["missing"]:
+        missing = ", ".join(made["missing"])
+        lines.append(f"missing, as it has not been made: {missing}; `divorder report --all` makes it")
     return "\n".join(lines)
 
 

@@ -1,16 +1,16 @@
 """k-means on a sample of vectors, and the nearest centroid of every vector.
 
 Letters: N vectors, n vectors in the sample, D dims, K clusters.
-Metric cosine: a vector's place is (x - centre) / |x - centre|; its distance to a centroid is one minus their cosine, 0
-to 2. Metric euclidean, that of the papers: a vector's place is the vector, and its distance |x - m|.
+Metric cosine: a vector x is seen as (x - centre) / |x - centre|; its distance to a centroid is one minus their cosine,
+0 to 2. Metric euclidean, that of the papers: a vector is seen as it is, and its distance is |x - m|.
 
 Guarantee: the same bytes from `fit` for the same sample, k, algorithm, metric and seed; from `assign`, a label and a
 distance that depend on that vector and the fit alone, whatever the batch, its order or the number of threads.
 Cost: fit O(iterations x restarts x n K D), n at most `most_points`, and a copy of the sample (none with
 `overwrite`); assign O(N K D) at the speed of a matrix product, with BLOCK_SCORES float32 of scratch a thread.
 Sources: Dhillon and Modha 2001 (spherical k-means); Johnson, Douze and Jegou 2017 (faiss); Bachem, Lucic,
-Hassani and Krause 2016 (AFK-MC2, its first centroids); Sculley 2010 (mini-batch, with the numbers of the first seed);
-Arora, Liang and Ma 2017 (taking away what all documents share).
+Hassani and Krause 2016 (AFK-MC2, its first centroids); Sculley 2010 (mini-batch, with the numbers of
+Diversity-Ordered Training); Arora, Liang and Ma 2017 (taking away what all documents share).
 Known weakness: k-means finds round clusters of like size, and a local optimum. Measured choices:
 docs/decisions/base-model.md.
 """
@@ -40,7 +40,7 @@ RESTARTS_UP_TO = 100
 
 BATCH_POINTS = 4096
 BATCH_RESTARTS = 3
-"""Of `minibatch`, as the first seed has them."""
+"""Of `minibatch`, as Diversity-Ordered Training has them."""
 
 THREADS = 4
 THREADS_FROM = 1 << 30
@@ -184,7 +184,7 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
     distances = np.empty(len(vectors), np.float32)
     step = max(1, BLOCK_SCORES // clusters)
 
-    def place(first: int) -> None:
+    def assign_block(first: int) -> None:
         rows = slice(first, first + step)
         scores = vectors[rows] @ fit.centroids.T
         bad = nearest(
@@ -204,11 +204,11 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
     firsts = range(0, len(vectors), step)
     if len(firsts) < 2:
         for first in firsts:
-            place(first)
+            assign_block(first)
         return labels, distances
     # A thread a block: the threads of one product would wait for each other at the end of each.
     with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(cpu_count()) as workers:
-        list(workers.map(place, firsts))
+        list(workers.map(assign_block, firsts))
     return labels, distances
 
 

@@ -9,7 +9,8 @@ share of it is no tolerance, and below 0 it would be a demand to be better.
 
 Cost: two passes over the vectors for all V values together, each O(N D sum of K) at the speed of a matrix product; 2 V
 bytes a vector for the labels.
-Source: Rousseeuw 1987 (choosing k by the silhouette); the first seed's `--calibrate-k` (within 5 % of the peak).
+Sources: Rousseeuw 1987 (choosing k by the silhouette); Diversity-Ordered Training (`--calibrate-k`, within 5 % of the
+peak).
 Known weakness: k-means from another seed gives another silhouette, by as much as CLOSE of it (docs/decisions). What is
 measured is the clustering that the same sample and seed give again, not k as such. Clusters of a handful of vectors
 have high silhouettes again, near copies that stand apart: leave such values out.
@@ -25,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.cluster import ClusterFit, assign
-from dagster_divorder.core.silhouette import ClusterSums, Scores, Silhouette
+from dagster_divorder.core.silhouette import ClusterSums, Silhouette
 
 CLOSE = 0.05
 NEAR_ZERO = 0.02
@@ -66,14 +67,13 @@ def measure(
             row[places] = found
             of.add(sampled, _rows(found, chosen))
             advance(len(some))
-    scores = [Scores(of) for of in sums]
     for places, some in batches():
         chosen = places < sample
         sampled = _rows(some, chosen)
-        for row, of_fit in zip(labels, scores, strict=True):
-            of_fit.add(sampled, row[places[chosen]])
+        for row, of in zip(labels, sums, strict=True):
+            of.score(sampled, row[places[chosen]])
             advance(len(some))
-    return [Clustered(row, of_fit.result()) for row, of_fit in zip(labels, scores, strict=True)]
+    return [Clustered(row, of.result()) for row, of in zip(labels, sums, strict=True)]
 
 
 def possible(values: Sequence[int], vectors: int) -> tuple[int, ...]:

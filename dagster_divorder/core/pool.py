@@ -4,8 +4,8 @@ Letters: N documents, D dims, V vocabulary, T tokens.
 Guarantee: a document's vector depends on its own tokens alone; the same bytes for any number of threads and any
 division into calls. Cost: O(T + distinct tokens per document x D), no copy of the table; 12 V bytes of scratch
 a thread.
-Sources: the first seed's mean of token embeddings; Arora, Liang and Ma 2017 (weighting, then removing what all
-share); idf after Sparck Jones 1972. Known weakness: a bag of tokens knows no word order. Measured choice of the
+Sources: Diversity-Ordered Training (mean of token embeddings); Arora, Liang and Ma 2017 (weighting, then removing what
+all share); idf after Sparck Jones 1972. Known weakness: a bag of tokens knows no word order. Measured choice of the
 default: docs/decisions/base-model.md.
 """
 

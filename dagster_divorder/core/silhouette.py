@@ -8,11 +8,11 @@ stand for N vectors. The silhouette holds the distance to the own cluster, u lef
 other one: 1 says that a vector is alone with its like, 0 that it lies between two clusters, -1 that it is in the wrong
 one.
 
-Guarantee: the silhouette of scikit-learn's `silhouette_samples(metric="cosine")`, in float64. The bytes depend on the
-vectors, their labels and their order alone, not on batches or threads. A vector alone in its cluster has 0, and so has
-one without a direction (a zero vector, or one at the centre): it is as far, 1, from all, itself included.
-Cost: two passes over the vectors, O(N K D) at the speed of a float32 matrix product; O(K D) memory and BLOCK_SCORES
-float32 of scratch.
+Guarantee: the silhouette of scikit-learn's `silhouette_samples(metric="cosine")`, in float64, rounded to DECIMALS, so
+that batches and threads, which change the last bits of a matrix product, do not show. A vector alone in its cluster has
+0, and so has one without a direction (a zero vector, or one at the centre): it is as far, 1, from all, itself included.
+Cost: two passes over the vectors, O(N K D) at the speed of a matrix product; O(K D) memory and BLOCK_SCORES float64 of
+scratch.
 Source: Rousseeuw 1987, "Silhouettes".
 Known weakness: distances below 1e-12 count as 0; high-dimensional text has silhouettes near 0 even where clusters mean
 something, so compare them with each other, not with 1.
@@ -30,6 +30,12 @@ from dagster_divorder.core.cluster import BLOCK_SCORES
 from dagster_divorder.errors import InputError
 
 Batch = tuple[NDArray[np.float32], NDArray[np.integer]]
+
+DECIMALS = 9
+ROUNDING = 1e-12
+"""Mean distances below this are rounding noise around 0."""
+NO_DIRECTION = 1e-6
+"""A vector nearer to the centre than this share of the centre's length has rounding noise for a direction."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,46 +61,32 @@ def silhouette(
     sums: ClusterSums | None = None
     for vectors, labels in passes():
         if sums is None:
-            sums = ClusterSums(
-                clusters, np.zeros(vectors.shape[-1], np.float32) if centre is None else centre
-            )
+            sums = ClusterSums(clusters, np.zeros(vectors.shape[-1]) if centre is None else centre)
         sums.add(vectors, labels)
     if sums is None:
         raise InputError("there is no vector; expected at least one")
-    scores = Scores(sums)
     for vectors, labels in passes():
-        scores.add(vectors, labels)
-    return scores.result()
+        sums.score(vectors, labels)
+    return sums.result()
 
 
 class ClusterSums:
-    """The first pass: `sums` float64 (K, D) of directions and `sizes` int64 (K,) of clusters, seen from a centre.
+    """The silhouette of one clustering, batch by batch: `add` every batch, then `score` every batch, then `result`.
 
-    With `Scores`, for several clusterings of the same vectors in two passes together; `silhouette` does it for one.
+    So several clusterings of the same vectors take two passes together; `silhouette` does it for one.
     """
 
-    def __init__(self, clusters: int, centre: NDArray[np.float32]) -> None:
-        self.centre = np.ascontiguousarray(centre, np.float32)
-        self.sums = np.zeros((clusters, len(centre)))
-        self.sizes = np.zeros(clusters, np.int64)
+    def __init__(self, clusters: int, centre: NDArray[np.floating]) -> None:
+        self._centre = centre.astype(np.float64)
+        self._sums = np.zeros((clusters, len(centre)))
+        self._sizes = np.zeros(clusters, np.int64)
+        self._totals = np.zeros(clusters)
 
     def add(self, vectors: NDArray[np.float32], labels: NDArray[np.integer]) -> None:
-        """Count in a batch, as for `silhouette`."""
-        from dagster_divorder.core.kernels.silhouette import add_directions
+        """The first pass over a batch, as for `silhouette`."""
+        from scipy.sparse import csr_array
 
-        vectors, labels = self.checked(vectors, labels)
-        seen = int(self.sizes.sum())
-        bad = add_directions(vectors, labels, self.centre, self.sums, self.sizes)
-        if bad >= 0:
-            raise InputError(
-                f"vector {seen + bad} holds NaN or infinity; expected finite numbers: embed it again"
-            )
-
-    def checked(
-        self, vectors: NDArray[np.float32], labels: NDArray[np.integer]
-    ) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-        """A batch, laid out as the kernels read it. InputError where it does not fit."""
-        clusters, dims = self.sums.shape
+        clusters, dims = self._sums.shape
         if vectors.ndim != 2 or vectors.shape[1] != dims or labels.shape != (len(vectors),):
             raise InputError(
                 f"vectors have the shape {vectors.shape} and labels {labels.shape}; expected (n, {dims}) and (n,)"
@@ -103,44 +95,55 @@ class ClusterSums:
             raise InputError(
                 f"labels run from {labels.min()} to {labels.max()}; expected them in [0, {clusters})"
             )
-        return np.ascontiguousarray(vectors, np.float32), np.ascontiguousarray(labels, np.int32)
-
-
-class Scores:
-    """The second pass, over the same vectors."""
-
-    def __init__(self, of: ClusterSums) -> None:
-        means = of.sums / np.maximum(of.sizes, 1)[:, np.newaxis]
-        self._of = of
-        self._means = means.astype(np.float32)
-        self._offsets = means @ of.centre.astype(np.float64)
-        self._totals = np.zeros(len(of.sizes))
-
-    def add(self, vectors: NDArray[np.float32], labels: NDArray[np.integer]) -> None:
-        """Score a batch."""
-        from dagster_divorder.core.kernels.silhouette import add_silhouettes
-
-        of = self._of
-        vectors, labels = of.checked(vectors, labels)
-        step = max(1, BLOCK_SCORES // len(self._means))
-        for first in range(0, len(vectors), step):
-            rows = slice(first, first + step)
-            add_silhouettes(
-                vectors[rows],
-                labels[rows],
-                vectors[rows] @ self._means.T,
-                of.centre,
-                self._offsets,
-                of.sums,
-                of.sizes,
-                self._totals,
+        finite = np.isfinite(vectors).all(axis=1)
+        if not finite.all():
+            raise InputError(
+                f"vector {int(self._sizes.sum() + finite.argmin())} holds NaN or infinity; "
+                "expected finite numbers: embed it again"
             )
+        for rows in self._blocks(len(vectors)):
+            n = rows.stop - rows.start
+            members = csr_array((np.ones(n), labels[rows], np.arange(n + 1)), (n, clusters))
+            self._sums += members.T @ self._directions(vectors[rows])
+        self._sizes += np.bincount(labels, minlength=clusters)
+
+    def score(self, vectors: NDArray[np.float32], labels: NDArray[np.integer]) -> None:
+        """The second pass over the same batch."""
+        sizes = self._sizes
+        if np.count_nonzero(sizes) < 2:
+            return
+        means = self._sums / np.maximum(sizes, 1)[:, np.newaxis]
+        for rows in self._blocks(len(vectors)):
+            units, own = self._directions(vectors[rows]), labels[rows]
+            cosines = units @ means.T
+            itself = np.einsum("nd,nd->n", units, units)
+            own_cosine = (cosines[np.arange(len(own)), own] * sizes[own] - itself) / np.maximum(
+                sizes[own] - 1, 1
+            )
+            cosines[:, sizes == 0] = -np.inf
+            cosines[np.arange(len(own)), own] = -np.inf
+            a, b = 1.0 - own_cosine, 1.0 - cosines.max(axis=1)
+            a[a < ROUNDING], b[b < ROUNDING] = 0.0, 0.0
+            larger = np.maximum(a, b)
+            scored = (sizes[own] > 1) & (larger > 0)
+            scores = np.divide(b - a, larger, out=np.zeros_like(a), where=scored)
+            self._totals += np.bincount(own, scores, len(sizes))
 
     def result(self) -> Silhouette:
         """Of all that was scored."""
-        sizes = self._of.sizes
         return Silhouette(
-            mean=float(self._totals.sum() / max(1, sizes.sum())),
-            by_cluster=self._totals / np.maximum(sizes, 1),
-            sizes=sizes,
+            mean=round(float(self._totals.sum() / max(1, self._sizes.sum())), DECIMALS),
+            by_cluster=(self._totals / np.maximum(self._sizes, 1)).round(DECIMALS),
+            sizes=self._sizes,
         )
+
+    def _blocks(self, rows: int) -> Iterator[slice]:
+        step = max(1, BLOCK_SCORES // max(self._sums.shape))
+        return (slice(first, min(first + step, rows)) for first in range(0, rows, step))
+
+    def _directions(self, vectors: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Unit vectors float64 (n, D) from the centre, zero where a vector lies at it."""
+        points = vectors - self._centre
+        lengths = np.linalg.norm(points, axis=1, keepdims=True)
+        directed = lengths > NO_DIRECTION * np.linalg.norm(self._centre)
+        return np.divide(points, lengths, out=np.zeros_like(points), where=directed)

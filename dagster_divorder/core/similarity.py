@@ -4,7 +4,7 @@ Letters: n sampled documents, D dims.
 Guarantee: exact over all n (n - 1) / 2 pairs, in float32 products and float64 sums; the product runs on one
 thread, so the bytes do not depend on how many there are.
 Cost: O(n^2 D) time, 2 n^2 bytes of memory (50 MB and some 1 s for 5,000 x 256).
-Source: the first seed's similarity report.
+Source: Diversity-Ordered Training's similarity report.
 """
 
 import math
@@ -25,7 +25,7 @@ BLOCK_PAIRS = 1 << 18
 
 def cosine_statistics(vectors: ArrayLike) -> dict[str, float | int | None]:
     """rows, pairs; mean, std, min, p5, p50, p95, max of cos(v_i, v_j) over the pairs i < j of vectors (n, D); and
-    high_sim_pairs_gt_0.9, the number of pairs above 0.9, which the first seed counts as near copies.
+    high_sim_pairs_gt_0.9, the number of pairs above 0.9, which Diversity-Ordered Training counts as near copies.
 
     A zero vector has cosine 0 with every other. With fewer than two rows there is no pair, and the statistics
     are None. InputError for more than MAX_ROWS rows, and for NaN or infinity.

@@ -6,7 +6,7 @@ source, language, a flag). A missing value is a value of its own in both.
 Letters: N records, J trait values. Codes are int32 (N,) in [0, J).
 Guarantee: codes depend on the column's values alone, not on the order or the chunking of the records.
 Cost: numbers O(N log N) for the edges (one sort), O(N log J) for the codes; categories O(N).
-Source: the second seed's length histogram (quantile bins over documents, not over tokens).
+Source: the length histogram of Don't Shuffle, Optimize (quantile bins over documents, not over tokens).
 Known weakness: appended data moves categories' ranks, so their codes; bins stay while `edges` are pinned.
 """
 

@@ -2,10 +2,11 @@
 
 Letters: n documents, W words, K clusters.
 
-Half of the documents are counted: p(w), and p(w | c) in each cluster, smoothed towards p(w) by as many words as tell
-most. The other half is foretold: log2 p(w | c) / p(w), the bits that knowing the cluster c saves on a word w, as a mean
-over the distinct words of every document; then the halves change places. What a clustering has learnt of single
-documents, of noise, or of anything that has little to do with what they say (their length, their layout) saves little.
+Half of the documents are counted: p(w), and p(w | c) in each cluster, smoothed towards p(w) by as many words as save
+most. The other half is held out: log2 p(w | c) / p(w) are the bits that knowing the cluster c saves on a word w, taken
+as a mean over the distinct words of every document; then the halves change places. What a clustering has learnt of
+single documents, of noise, or of anything that has little to do with what they say (their length, their layout) saves
+little.
 
 Guarantee: 0 or more; the same documents in the same order give the same bits.
 Cost: O(words of all documents), some ten passes.
@@ -34,20 +35,20 @@ def word_bits(counts: csr_array, labels: NDArray[np.integer], clusters: int) -> 
     saved, words = np.zeros(len(SMOOTHING)), 0
     halves = np.arange(len(labels)) % 2
     for half in range(2):
-        more, told = _foretold(counts, labels, clusters, halves == half)
-        saved, words = saved + more, words + told
+        more, held_out = _saved(counts, labels, clusters, halves == half)
+        saved, words = saved + more, words + held_out
     return max(0.0, float(saved.max())) / max(1, words)
 
 
-def _foretold(
-    counts: csr_array, labels: NDArray[np.integer], clusters: int, left_out: NDArray[np.bool_]
+def _saved(
+    counts: csr_array, labels: NDArray[np.integer], clusters: int, held_out: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], int]:
-    """Bits saved on the words of the documents left out, float64 by smoothing, and the number of these words."""
+    """Bits saved on the words of the documents held out, float64 by smoothing, and the number of these words."""
     from scipy.sparse import csr_array
 
     documents, vocabulary = counts.shape
     used = csr_array((np.ones(counts.nnz, np.int64), counts.indices, counts.indptr), shape=counts.shape)
-    counted = np.flatnonzero(~left_out)
+    counted = np.flatnonzero(~held_out)
     of_cluster = csr_array(
         (np.ones(len(counted), np.int64), (labels[counted], counted)), shape=(clusters, documents)
     )
@@ -55,11 +56,11 @@ def _foretold(
     by_cluster.sort_indices()
     whole = np.bincount(by_cluster.indices, by_cluster.data, vocabulary)
     sizes: NDArray[np.int64] = by_cluster.sum(axis=1)
-    told = used[np.flatnonzero(left_out)]
-    cluster = labels[left_out].repeat(np.diff(told.indptr)).astype(np.int64)
+    tested = used[np.flatnonzero(held_out)]
+    cluster = labels[held_out].repeat(np.diff(tested.indptr)).astype(np.int64)
     # A word that was never counted has no share to begin with.
-    known = whole[told.indices] > 0
-    cluster, word = cluster[known], told.indices[known]
+    known = whole[tested.indices] > 0
+    cluster, word = cluster[known], tested.indices[known]
     if not len(word):
         return np.zeros(len(SMOOTHING)), 0
     key = np.arange(clusters).repeat(np.diff(by_cluster.indptr)) * vocabulary + by_cluster.indices

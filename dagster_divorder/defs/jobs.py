@@ -16,14 +16,16 @@ CURATE = "curate"
 STORE = "divorder/store"
 """Tag of a run: the store that it writes to, as `store_names` has it."""
 
+EVIDENCE = ("k_calibration", "ari_comparison", "cluster_map", "strategy_comparison")
+
 JOBS: dict[str, tuple[tuple[str, ...], str]] = {
     CURATE: ((OUTPUT,), "The curated output and all that it needs; only what is new is computed."),
     "explore": (
-        ("k_calibration", "ari_comparison", "cluster_map", "strategy_comparison"),
+        EVIDENCE,
         "Evidence to choose settings by: how many clusters, which vectors, which strategy, and a map of the topics.",
     ),
     "report": (
-        ("ordering_report", "ordering_animation"),
+        (*EVIDENCE, "ordering_report", "ordering_animation"),
         "The report to send to someone, and the films, of the curated output.",
     ),
 }

@@ -52,14 +52,15 @@ class Graph(Mapping[str, Stage]):
         return tuple(name for name in self._closure(settings, [stage], without=asset) if name not in asset)
 
     def asset_upstream(self, settings: Settings) -> dict[str, tuple[str, ...]]:
-        """The assets that an asset reads, itself or by its parts; of those that another one reads too only the last."""
+        """The assets that an asset reads or comes after, itself or by its parts; of those that another one reads too
+        only the last."""
         upstream = self.upstream(settings)
         direct = {
             name: dict.fromkeys(
                 read
                 for part in self._parts(settings, name)
-                for read in upstream[part]
-                if self[read].asset and read != name
+                for read in (*upstream[part], *self[part].after)
+                if read in upstream and self[read].asset and read != name
             )
             for name in upstream
             if self[name].asset

@@ -129,6 +129,11 @@ class Run:
         self._corpus = None
 
     @property
+    def has_view(self) -> bool:
+        """Whether the records of the input are all stored: while planning those of a new input are not."""
+        return "view" in self.receipt("raw_docs").files
+
+    @property
     def view(self) -> View:
         """The accepted records, in the fragments that hold them."""
         file = self.receipt("raw_docs").files.get("view")

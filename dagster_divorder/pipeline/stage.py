@@ -168,6 +168,8 @@ class Stage(ABC):
     kinds: frozenset[str] = frozenset()
     asset: bool = True
     then: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    """Stages that it shows where they have been made, and so comes after in Dagster."""
     quotes: tuple[str, ...] = ()
     doing: str = ""
     """What it does, for progress, such as `tokenising`."""

@@ -30,7 +30,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.store.find import find_input
 from dagster_divorder.store.inputs import is_plain, kind_of
 from dagster_divorder.store.local import LocalStore, megabytes
-from dagster_divorder.store.readings import Known, Prefix, Reading, load_readings
+from dagster_divorder.store.readings import FileState, KnownFiles, PrefixHashes, load_readings
 from dagster_divorder.store.receipts import load_receipt
 
 CONTENT_BYTES = 2 << 30
@@ -136,7 +136,7 @@ def _state_of(files: Sequence[_File]) -> str:
     return xxhash.xxh3_128_hexdigest(orjson.dumps([(str(file.path), file.identity) for file in files]))
 
 
-def _readings(settings: Settings) -> list[Reading] | None:
+def _readings(settings: Settings) -> list[FileState] | None:
     """What the last run on the store read of each file, None if there was none."""
     try:
         store = LocalStore(settings.store.path).open(create=False)
@@ -156,7 +156,7 @@ def _is_up_to_date(settings: Settings) -> bool:
     return True
 
 
-def _changed_sizes(files: Sequence[_File], readings: Sequence[Reading]) -> list[str]:
+def _changed_sizes(files: Sequence[_File], readings: Sequence[FileState]) -> list[str]:
     """What sizes and names tell of a change, for people."""
     before = {reading.path: reading.size for reading in readings}
     changes = []
@@ -170,7 +170,7 @@ def _changed_sizes(files: Sequence[_File], readings: Sequence[Reading]) -> list[
     return changes + [f"{Path(path).name} is gone" for path in before]
 
 
-def _changed_contents(files: Sequence[_File], readings: Sequence[Reading]) -> list[str]:
+def _changed_contents(files: Sequence[_File], readings: Sequence[FileState]) -> list[str]:
     """What is not as it was read, of files that have the sizes that were read."""
     files = _with_content(files)
     if [str(file.path) for file in files] != [reading.path for reading in readings]:
@@ -178,18 +178,18 @@ def _changed_contents(files: Sequence[_File], readings: Sequence[Reading]) -> li
     size = sum(file.size for file in files)
     if size > CONTENT_BYTES:
         return [f"times of {_count(files)}, which are too large to look into"]
-    known = Known(readings, size)
+    known = KnownFiles(readings, size)
     return [f"{file.path.name} has other content" for file in files if not _is_unchanged(file.path, known)]
 
 
-def _is_unchanged(path: Path, known: Known) -> bool:
+def _is_unchanged(path: Path, known: KnownFiles) -> bool:
     try:
         with open(path, "rb", buffering=0) as file:
             if kind_of(path) == "jsonl" and is_plain(path):
                 found = known.unchanged(file, str(path))
                 reading = found[0] if found else None
             else:
-                reading = known.same(file, str(path), Prefix.of_all(file))
+                reading = known.same(file, str(path), PrefixHashes.of_all(file))
     except OSError:
         return False
     return reading is not None and reading.path == str(path)

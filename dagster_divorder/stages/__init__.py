@@ -16,12 +16,14 @@ from dagster_divorder.stages.deep_model import DEEP_MODEL
 from dagster_divorder.stages.difficulty import DIFFICULTY
 from dagster_divorder.stages.difficulty_counts import DIFFICULTY_COUNTS
 from dagster_divorder.stages.diversity_metrics import DIVERSITY_METRICS
+from dagster_divorder.stages.external_embeddings import EXTERNAL_EMBEDDINGS
 from dagster_divorder.stages.fields import FIELDS
 from dagster_divorder.stages.frozen import FROZEN
 from dagster_divorder.stages.greedy_order import GREEDY_ORDER
 from dagster_divorder.stages.k_calibration import K_CALIBRATION
 from dagster_divorder.stages.map_fit import MAP_FIT
 from dagster_divorder.stages.ordering_animation import ORDERING_ANIMATION
+from dagster_divorder.stages.ordering_report import ORDERING_REPORT
 from dagster_divorder.stages.packed_sequences import PACKED_SEQUENCES
 from dagster_divorder.stages.raw_docs import RAW_DOCS
 from dagster_divorder.stages.sequence_order import SEQUENCE_ORDER
@@ -39,6 +41,7 @@ GRAPH = Graph(
         SHALLOW_EMBEDDINGS,
         DEEP_MODEL,
         DEEP_EMBEDDINGS,
+        EXTERNAL_EMBEDDINGS,
         *COMPONENTS,
         ARI_COMPARISON,
         K_CALIBRATION,
@@ -62,5 +65,6 @@ GRAPH = Graph(
         CURATED_OUTPUT,
         STRATEGY_COMPARISON,
         ORDERING_ANIMATION,
+        ORDERING_REPORT,
     )
 )

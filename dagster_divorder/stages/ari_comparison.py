@@ -285,10 +285,10 @@ def _disagreements(
 
 
 def _heatmap(table: np.ndarray, pairs: Pairs, both: _Both, why: str) -> bytes:
-    from dagster_divorder.view.contingency import contingency_picture
+    from dagster_divorder.view.pictures import contingency
 
     rows, columns = pairs
-    return contingency_picture(
+    return contingency(
         table[np.ix_(rows, columns)],
         [both.names[0][at] for at in rows],
         [both.names[1][at] for at in columns],
@@ -306,7 +306,7 @@ def _maps(
     if missing := why_no_map():
         run.progress.note(missing)
         return None, missing
-    from dagster_divorder.view.cluster_map import draw_maps
+    from dagster_divorder.view.pictures import cluster_maps
 
     mapped = rows[:MAPPED]
     first, second = both.spaces
@@ -326,7 +326,7 @@ def _maps(
         xy = layout(of.space.rows(view, mapped), run.settings.seed)
         panels.append((kind.capitalize(), xy, labels[: len(mapped)], own))
     note = f"{len(mapped):,} documents; clusters that are matched have the same colour"
-    return draw_maps(panels, "The same documents in both spaces", note), None
+    return cluster_maps(panels, "The same documents in both spaces", note), None
 
 
 def _settings(settings: Settings) -> dict[str, Any]:

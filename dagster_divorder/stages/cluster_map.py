@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.core.cluster_map import place
-from dagster_divorder.engine.local import count_workers
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, documents_left
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCorpus, load_fitted
@@ -87,8 +86,7 @@ def _places(run: Run) -> ClusterMap | None:
     xy = np.empty((len(rows), 2), np.float32)
     xy[~new] = fitted.xy[at[~new]]
     if new.any():
-        threads = count_workers(run.settings.engine.workers)
-        xy[new] = place(load_space(run).rows(run.view, rows[new]), fitted, threads=threads)
+        xy[new] = place(load_space(run).rows(run.view, rows[new]), fitted)
     labels = run.column("clusters", "labels")[rows]
     return ClusterMap(ids, xy, labels, new.astype(np.uint8))
 
@@ -96,7 +94,7 @@ def _places(run: Run) -> ClusterMap | None:
 def _picture(
     shown: ClusterMap | None, missing: str | None, names: Sequence[str], sizes: Sequence[int]
 ) -> bytes:
-    from dagster_divorder.view.cluster_map import cluster_map
+    from dagster_divorder.view.pictures import cluster_map
 
     documents = sum(sizes)
     title = f"{documents:,} documents in {len(names):,} clusters"

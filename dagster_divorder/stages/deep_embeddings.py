@@ -272,22 +272,23 @@ def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
     """Of all documents: how vectors are made, their tokens, those that were not seen, and flags."""
     view, settings, model = run.view, run.settings, load_deep_model(run)
     ((_, first),) = files.each(view.documents[:1])
-    reading = _facts(run)["made"]["reading"]
+    reading = Reading(**_facts(run)["made"]["reading"])
     lengths, flagged = files.columns(view.documents, "tokens", "flagged")
     used = view.used_documents()
     tokens = lengths[used]
-    room = reading["room"]
     unseen = (
-        np.maximum(tokens - room, 0) if settings.deep.long_documents == "truncate" else np.zeros(1, np.int64)
+        np.maximum(tokens - reading.room, 0)
+        if settings.deep.long_documents == "truncate"
+        else np.zeros(1, np.int64)
     )
     figures: dict[str, Any] = {
         "model": settings.deep_model,
         "dim": int(first["vectors"].shape[1]),
-        "pooling": reading["pooling"],
-        "max_tokens": reading["window"],
-        "own_tokens": reading["window"] - room,
-        "device": reading["device"],
-        "dtype": reading["dtype"],
+        "pooling": reading.pooling,
+        "max_tokens": reading.window,
+        "own_tokens": reading.window - reading.room,
+        "device": reading.device,
+        "dtype": reading.dtype,
         "tokens": int(tokens.sum()),
         "truncated_documents": int((unseen > 0).sum()),
         "unseen_tokens": round(float(unseen.sum() / max(1, tokens.sum())), 4),

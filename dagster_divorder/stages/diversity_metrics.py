@@ -197,32 +197,24 @@ def _shuffled_sequences(run: Run, traits: Traits, number: int) -> tuple[PackedSe
 
 
 def _picture(run: Run, traits: Traits, measured: dict[str, Diversity]) -> bytes:
-    from dagster_divorder.view.ordering_comparison import (
-        BAR_PIXELS,
-        PicturedOrder,
-        ordering_comparison,
-        to_png,
-    )
+    from dagster_divorder.view.pictures import BAR_PIXELS, PicturedOrder, ordering_comparison
 
-    clusters = traits.sizes()["cluster"]
+    labels, clusters = traits.codes["cluster"], traits.sizes()["cluster"]
     documents = len(traits.tokens)
 
-    def pictured(name: str, order: np.ndarray) -> PicturedOrder:
-        labels = traits.codes["cluster"]
+    def pictured(name: str, order: np.ndarray, *, bar: bool = True) -> PicturedOrder:
         distinct = distinct_clusters(order, traits.tokens, labels, run.settings.sequence.length)
         columns = max(1, min(len(distinct), BAR_PIXELS))
-        mix = cluster_mix(order, traits.tokens, labels, clusters, columns)
-        return PicturedOrder(name, measured[name], distinct, mix)
+        mix = cluster_mix(order, traits.tokens, labels, clusters, columns) if bar else None
+        return PicturedOrder(measured[name], distinct, mix)
 
-    return to_png(
-        ordering_comparison(
-            before=pictured("original", np.arange(documents)),
-            shuffled=pictured("random", _shuffle(run, documents, 0)),
-            after=pictured("curated", load_order(run)),
-            sequences=("sequences", measured["sequences"]),
-            names=load_names(run),
-        )
-    )
+    orders = {
+        "original": pictured("original", np.arange(documents)),
+        "random": pictured("random", _shuffle(run, documents, 0), bar=False),
+        "curated": pictured("curated", load_order(run)),
+        "sequences": PicturedOrder(measured["sequences"]),
+    }
+    return ordering_comparison(orders, load_names(run))
 
 
 def verdicts(run: Run) -> dict[str, Verdict]:

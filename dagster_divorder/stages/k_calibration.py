@@ -26,7 +26,6 @@ from dagster_divorder.core.k_calibration import (
     NEAR_ZERO,
     Batch,
     Clustered,
-    as_good_as,
     measure,
     possible,
     recommended,
@@ -70,7 +69,9 @@ def _compute(run: Run) -> Mapping[str, bytes]:
         "notes": notes,
     }
     with _timed(seconds, "picture"):
-        picture = _picture(rows)
+        from dagster_divorder.view.pictures import k_calibration
+
+        picture = k_calibration(rows)
     run.observed["seconds_of"] = seconds
     return {TABLE: pack_rows(rows), INFO: orjson.dumps(info), PICTURE: picture}
 
@@ -237,13 +238,6 @@ def _order_figures(ours: Outcome, shuffled: Outcome, clusters: int) -> dict[str,
         figures[f"{name}, shuffled"] = their[name]
         figures[f"{name}, times shuffled"] = our[name] / their[name] if our[name] and their[name] else None
     return figures
-
-
-def _picture(rows: list[dict[str, Any]]) -> bytes:
-    from dagster_divorder.view.k_calibration import k_calibration
-    from dagster_divorder.view.ordering_comparison import to_png
-
-    return to_png(k_calibration(rows, as_good_as(max(row["silhouette"] for row in rows))))
 
 
 def load_table(store: LocalStore, folder: str) -> list[dict[str, Any]]:

@@ -3,12 +3,13 @@
 `ordering_animation.mp4`: the dataset as a bar, documents moving from the original order into the curated one, and the
 diversity of its sequences. `ordering_animation_umap.mp4`: the cluster map, points lighting up as their documents are
 picked, in the original order and in the curated one; only where there is a map. What is drawn are samples, so films
-cost the same for millions of documents. They are made again only when what they show has changed.
+cost the same for millions of documents. They are made again only when what they show has changed. Without the extra
+`films`, which brings ffmpeg, there are none, and the report says how to install it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from dagster_divorder.store.ids import IdIndex
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import document_index
+from dagster_divorder.view.films import COLUMNS, ROWS, film, map_frames, ordering_frames, why_no_films
 
 BAR = "ordering_animation.mp4"
 MAP = "ordering_animation_umap.mp4"
@@ -38,13 +40,16 @@ BINS = 300
 
 def _compute(run: Run) -> Made:
     shown, frames, fps = load_map(run), run.settings.animation.frames, run.settings.animation.fps
-    pictures = {BAR: lambda: _bar_frames(run)}
+    pictures: dict[str, Callable[[], Iterable[np.ndarray]]] = {BAR: lambda: _bar_frames(run)}
+    note = f"{MAP} is left out: {run.receipt('cluster_map').facts['note']}"
     if shown:
-        pictures[MAP] = lambda: _map_frames(run, shown)
+        pictures[MAP], note = lambda: _map_frames(run, shown), ""
+    if why := why_no_films():
+        run.progress.note(why)
+        pictures, note = {}, why
     with run.progress("drawing films", frames * len(pictures), "frames") as advance:
         films = {name: _film(run.store, draw(), fps, advance) for name, draw in pictures.items()}
-    note = "" if shown else f"{MAP} is left out: {run.receipt('cluster_map').facts['note']}"
-    files = {Path(name).stem: File(film, "mp4") for name, film in films.items()}
+    files = {Path(name).stem: File(made, "mp4") for name, made in films.items()}
     return Made(files, {"films": list(films)}, {"frames": frames, "fps": fps, "note": note})
 
 
@@ -54,8 +59,6 @@ def _publish(run: Run, receipt: Receipt) -> None:
 
 
 def _film(store: LocalStore, frames: Iterable[np.ndarray], fps: int, advance: Advance) -> bytes:
-    from dagster_divorder.view.film import film
-
     # The encoder writes to a place of its own: it goes back to the head of the file when it is done.
     with store.scratch() as folder:
         path = folder / "film.mp4"
@@ -67,20 +70,19 @@ def _film(store: LocalStore, frames: Iterable[np.ndarray], fps: int, advance: Ad
 
 
 def _bar_frames(run: Run) -> Iterable[np.ndarray]:
-    from dagster_divorder.view import ordering_animation as view
-
     traits, order = load_traits(run), load_order(run)
     labels, length = traits.codes["cluster"], run.settings.sequence.length
     curves = [
         binned(distinct_clusters(of, traits.tokens, labels, length), BINS).mean
         for of in (np.arange(len(order)), order)
     ]
-    cells = sample_cells(order, traits.tokens, view.COLUMNS * view.ROWS)
-    return view.frames(cells, labels, *curves, count=run.settings.animation.frames, sequence_length=length)
+    cells = sample_cells(order, traits.tokens, COLUMNS * ROWS)
+    return ordering_frames(
+        cells, labels, *curves, count=run.settings.animation.frames, sequence_length=length
+    )
 
 
 def _map_frames(run: Run, shown: ClusterMap) -> Iterable[np.ndarray]:
-    from dagster_divorder.view import umap_animation as view
 
     records, order = run.view, load_order(run)
     position = np.empty(len(order), np.int64)
@@ -95,7 +97,7 @@ def _map_frames(run: Run, shown: ClusterMap) -> Iterable[np.ndarray]:
     np.minimum.at(first, point[on_map], on_map)
     np.minimum.at(picked, point[on_map], position[on_map])
     by_input = np.argsort(first, kind="stable")
-    return view.frames(
+    return map_frames(
         shown.xy[by_input],
         shown.labels[by_input],
         np.argsort(picked[by_input], kind="stable"),
@@ -120,7 +122,11 @@ ORDERING_ANIMATION = WholeCorpus(
     "as documents are picked.",
     reads=lambda settings: ("raw_docs", "traits", "greedy_order", "cluster_map", "curated_output"),
     settings=_settings,
-    inputs=lambda run: versions(run, "raw_docs", "traits", "greedy_order", "cluster_map"),
+    # Films that were left out for want of ffmpeg are made once it is there.
+    inputs=lambda run: {
+        **versions(run, "raw_docs", "traits", "greedy_order", "cluster_map"),
+        "films": why_no_films() is None,
+    },
     quotes=("*",),
     publish=_publish,
     doing="drawing films",

@@ -57,7 +57,7 @@ def compact(
         stage_folders: folders of per-fragment results whose rows go along.
         drop_unused: leave unused rows behind, and rewrite every fragment that has some.
     """
-    shelf = Fragments(store, folder)
+    stored = Fragments(store, folder)
     start = offsets(tuple(fragments))
     keep = used if drop_unused else np.ones_like(used)
     kept: list[Fragment] = []
@@ -82,7 +82,7 @@ def compact(
         else:
             dropped += [member.name for member in members]
             if size:
-                kept.append(_merge(store, shelf, members, picks, computed[group[0]]))
+                kept.append(_merge(store, stored, members, picks, computed[group[0]]))
         for number, pick in zip(group, picks, strict=True):
             row[start[number] + pick] = np.arange(at, at + len(pick))
             at += len(pick)
@@ -122,12 +122,12 @@ def _groups(
 
 def _merge(
     store: LocalStore,
-    shelf: Fragments,
+    stored: Fragments,
     members: Sequence[Fragment],
     picks: Sequence[np.ndarray],
     stage_folders: Iterable[str],
 ) -> Fragment:
-    indexes = store.sealed(f"{shelf.folder}/index")
+    indexes = store.sealed(f"{stored.folder}/index")
     parts = [unpack(store.unseal(indexes[member.name])) for member in members]
     index = {
         column: np.concatenate([part[column][pick] for part, pick in zip(parts, picks, strict=True)])
@@ -142,8 +142,8 @@ def _merge(
     name = fragment_name(index["id"])
     for folder in sorted(stage_folders):
         _merge_results(store, folder, name, members, picks)
-    shelf.put(content, index)
-    return Fragment(name, shelf.files()[name], len(content))
+    stored.put(content, index)
+    return Fragment(name, stored.files()[name], len(content))
 
 
 def _merge_results(

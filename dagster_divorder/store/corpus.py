@@ -23,7 +23,7 @@ from dagster_divorder.store.inputs import (
     read_schema,
     readable,
 )
-from dagster_divorder.store.readings import Known, Prefix, Reading, Way, head_of
+from dagster_divorder.store.readings import FileState, KnownFiles, PrefixHashes, Recognition, head_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ class Begin:
     """A file begins, with what an earlier run came to for its prefix, and its columns if it is Parquet."""
 
     path: str
-    kept: Reading | None = None
+    kept: FileState | None = None
     schema: pa.Schema | None = None
 
 
@@ -42,7 +42,7 @@ class Begin:
 class End:
     """A file ends; `read` is its prefix, without what came of it. None where nothing is to be kept of it."""
 
-    read: Reading | None
+    read: FileState | None
 
 
 class Corpus:
@@ -53,17 +53,17 @@ class Corpus:
     """
 
     def __init__(
-        self, kind: Kind, files: Sequence[Path], limit: int, readings: Sequence[Reading] = ()
+        self, kind: Kind, files: Sequence[Path], limit: int, readings: Sequence[FileState] = ()
     ) -> None:
         self.kind = kind
         self.files = files
         self.limit = limit
         self.bytes = sum(_stat(path).st_size for path in files)
         self.kept_bytes = 0
-        self._known = Known(readings, self.bytes)
+        self._known = KnownFiles(readings, self.bytes)
 
     @property
-    def way(self) -> Way:
+    def way(self) -> Recognition:
         return self._known.way if self.kept_bytes else "rescan"
 
     def __iter__(self) -> Iterator[Begin | Block | End]:
@@ -89,7 +89,7 @@ class Corpus:
             yield End(read if before == _identity(path) else None)
 
     def _plain(self, path: Path) -> Iterator[Begin | LineBlock | LongRecord | End]:
-        prefix = Prefix()
+        prefix = PrefixHashes()
         kept = None
         with readable(path, prefix):
             file = open(path, "rb", buffering=0)  # noqa: SIM115
@@ -103,20 +103,20 @@ class Corpus:
             yield from read_lines(path, file, prefix, self.limit)
         yield End(_reading(path, head, prefix))
 
-    def _whole(self, path: Path) -> tuple[Reading | None, Reading | None, tuple[int, ...]]:
+    def _whole(self, path: Path) -> tuple[FileState | None, FileState | None, tuple[int, ...]]:
         """What is known of all of a file, its own reading, and what would differ in a file put into its place."""
         before = _identity(path)
         if self._known.way != "whole":
             return None, None, before
-        with readable(path, Prefix()), open(path, "rb", buffering=0) as file:
-            head, prefix = head_of(file), Prefix.of_all(file)
+        with readable(path, PrefixHashes()), open(path, "rb", buffering=0) as file:
+            head, prefix = head_of(file), PrefixHashes.of_all(file)
             kept = self._known.same(file, str(path), prefix)
         self.kept_bytes += kept.size if kept else 0
         return kept, _reading(path, head, prefix), before
 
 
-def _reading(path: Path, head: bytes, prefix: Prefix) -> Reading | None:
-    return Reading(str(path), prefix.size, prefix.lines, head, prefix.chunks) if prefix.size else None
+def _reading(path: Path, head: bytes, prefix: PrefixHashes) -> FileState | None:
+    return FileState(str(path), prefix.size, prefix.lines, head, prefix.chunks) if prefix.size else None
 
 
 def _identity(path: Path) -> tuple[int, ...]:
@@ -125,5 +125,5 @@ def _identity(path: Path) -> tuple[int, ...]:
 
 
 def _stat(path: Path) -> os.stat_result:
-    with readable(path, Prefix()):
+    with readable(path, PrefixHashes()):
         return os.stat(path)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import re
 import secrets
@@ -295,14 +296,13 @@ def _remove_temporary(path: Path) -> None:
             leftover.unlink(missing_ok=True)
 
 
-class _HashedFile:
-    """A file open for writing that hashes and counts what passes."""
+class _HashedFile(io.RawIOBase):
+    """A file open for writing that hashes and counts what passes. Closing it leaves the file open."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.digest = hashlib.sha256()
         self.size = 0
-        self.closed = False
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
@@ -313,20 +313,8 @@ class _HashedFile:
     def tell(self) -> int:
         return self.size
 
-    def flush(self) -> None:
-        self._file.flush()
-
     def writable(self) -> bool:
         return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def read_manifest(path: Path) -> dict[str, Any] | None:
@@ -377,17 +365,18 @@ def is_whole(path: Path, files: dict[str, dict[str, Any]]) -> bool:
     return True
 
 
-def write_jsonl(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Callable[[IO[bytes]], None]]:
+Writer = Callable[[IO[bytes]], None]
+
+
+def write_jsonl(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Writer]:
     """One writer a shard, to be called in turn; shard i ends before output position limits[i]."""
-    cut = _Cutter(parts)
-    for limit in limits:
 
-        def write(file: IO[bytes], limit: int = limit) -> None:
-            for lines in cut.until(limit):
-                file.write(_joined(lines))
-                file.write(b"\n")
+    def write(file: IO[bytes], shard: Iterator[pa.Array]) -> None:
+        for lines in shard:
+            file.write(_joined(lines))
+            file.write(b"\n")
 
-        yield write
+    return _shards(parts, limits, write)
 
 
 def _joined(lines: pa.Array) -> pa.Buffer:
@@ -398,36 +387,45 @@ def _joined(lines: pa.Array) -> pa.Buffer:
     return pc.binary_join(one_list, pa.scalar(b"\n", pa.large_binary()))[0].as_buffer()
 
 
-def write_json_rows(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Callable[[IO[bytes]], None]]:
+def write_json_rows(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Writer]:
     """The same for Parquet rows written as JSON lines."""
-    cut = _Cutter(parts)
-    for limit in limits:
 
-        def write(file: IO[bytes], limit: int = limit) -> None:
-            for rows in cut.until(limit):
-                file.write(b"".join([line + b"\n" for line in json_lines(rows)]))
+    def write(file: IO[bytes], shard: Iterator[pa.Array]) -> None:
+        for rows in shard:
+            file.write(b"".join([line + b"\n" for line in json_lines(rows)]))
 
-        yield write
+    return _shards(parts, limits, write)
 
 
-def write_parquet(
-    parts: Iterator[pa.Array], limits: list[int], schema: pa.Schema
-) -> Iterator[Callable[[IO[bytes]], None]]:
+def write_parquet(parts: Iterator[pa.Array], limits: list[int], schema: pa.Schema) -> Iterator[Writer]:
     """The same for Parquet rows written as Parquet, with the input's schema and metadata."""
     import pyarrow.parquet as pq
 
-    cut = _Cutter(parts)
+    def write(file: IO[bytes], shard: Iterator[pa.Array]) -> None:
+        with pq.ParquetWriter(pa.PythonFile(file, "w"), schema) as writer:
+            for rows in shard:
+                table = pa.Table.from_struct_array(rows).cast(schema.remove_metadata())
+                writer.write_table(table.replace_schema_metadata(schema.metadata))
+
+    return _shards(parts, limits, write)
+
+
+def _shards(
+    parts: Iterator[pa.Array], limits: list[int], write: Callable[[IO[bytes], Iterator[pa.Array]], None]
+) -> Iterator[Writer]:
+    """Consecutive arrays, cut at the limits, each stretch to be written by a writer of its own."""
+    rest, position = pa.nulls(0), 0
+
+    def until(limit: int) -> Iterator[pa.Array]:
+        nonlocal rest, position
+        while position < limit:
+            part = rest if len(rest) else next(parts)
+            taken, rest = part[: limit - position], part[limit - position :]
+            position += len(taken)
+            yield taken
+
     for limit in limits:
-
-        def write(file: IO[bytes], limit: int = limit) -> None:
-            with pq.ParquetWriter(pa.PythonFile(file, "w"), schema) as writer:
-                for rows in cut.until(limit):
-                    table = pa.Table.from_struct_array(rows)
-                    writer.write_table(
-                        table.cast(schema.remove_metadata()).replace_schema_metadata(schema.metadata)
-                    )
-
-        yield write
+        yield lambda file, limit=limit: write(file, until(limit))  # type: ignore[misc]
 
 
 def write_columns(file: IO[bytes], columns: Mapping[str, np.ndarray]) -> None:
@@ -436,20 +434,3 @@ def write_columns(file: IO[bytes], columns: Mapping[str, np.ndarray]) -> None:
 
     table = pa.table({name: row_array(column) for name, column in columns.items()})
     pq.write_table(table, pa.PythonFile(file, "w"), row_group_size=ROW_GROUP)
-
-
-class _Cutter:
-    """Consecutive arrays, cut at given positions."""
-
-    def __init__(self, parts: Iterator[pa.Array]) -> None:
-        self._parts = parts
-        self._rest: pa.Array | None = None
-        self._position = 0
-
-    def until(self, limit: int) -> Iterator[pa.Array]:
-        while self._position < limit:
-            part = self._rest if self._rest is not None else next(self._parts)
-            taken = part.slice(0, limit - self._position)
-            self._rest = part.slice(len(taken)) if len(taken) < len(part) else None
-            self._position += len(taken)
-            yield taken

@@ -36,7 +36,7 @@ from dagster_divorder.store.ids import ID_BYTES, Content, IdIndex, distinct, has
 from dagster_divorder.store.inputs import Block, LineBlock, LongRecord, RowBlock
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.multiset import Multiset, of_lines, of_rows
-from dagster_divorder.store.readings import Reading
+from dagster_divorder.store.readings import FileState
 from dagster_divorder.store.records import (
     NOT_JSON,
     parse_lines,
@@ -60,7 +60,7 @@ class Before:
 
     view: View
     rejects: str
-    readings: Sequence[Reading]
+    readings: Sequence[FileState]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Ingested:
     view: View
     rejects: str
     """File of the refused records."""
-    readings: tuple[Reading, ...]
+    readings: tuple[FileState, ...]
     """Of each file whose prefix the next run can know again."""
     text_bytes: int
 
@@ -131,8 +131,8 @@ class Ingest:
         # One thread compresses and writes, in the order of the flushes, while the next blocks are parsed.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="divorder-ingest")
         self._writing: deque[Future[str]] = deque()
-        self._documents = _Shelf(Fragments(store, DOCUMENTS), dry=dry)
-        self._records = _Shelf(Fragments(store, records_folder(key)), dry=dry)
+        self._documents = _FragmentWriter(Fragments(store, DOCUMENTS), dry=dry)
+        self._records = _FragmentWriter(Fragments(store, records_folder(key)), dry=dry)
         # Of the document rows: sizes in bytes. Of the record rows: the document row of each. In parts, in row order.
         self._document_sizes: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
         self._document_of: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
@@ -145,11 +145,11 @@ class Ingest:
         self._rejected = self._partial = 0
         self._accepted = Multiset()
         self._begun = self._whole = _Place(Multiset(), 0, 0)
-        self._readings: list[Reading] = []
+        self._readings: list[FileState] = []
         # Not the earlier view itself, which takes 16 bytes a record.
         self._kept_rows = self._records.rows_of(before.view) if before else None
         self._kept_rejects = b""
-        self.known: Sequence[Reading] = ()
+        self.known: Sequence[FileState] = ()
         """The readings of the earlier run; none if a fragment of its view is gone."""
         if before and self._kept_rows is not None:
             self.known = before.readings
@@ -204,7 +204,7 @@ class Ingest:
     def _place(self) -> _Place:
         return _Place(self._accepted, self._rejected, self._rejects.tell())
 
-    def _keep(self, path: str, kept: Reading) -> None:
+    def _keep(self, path: str, kept: FileState) -> None:
         assert self._kept_rows is not None
         for first in range(kept.first, kept.last, _KEPT_ROWS):
             rows = self._kept_rows[first : min(first + _KEPT_ROWS, kept.last)]
@@ -308,8 +308,8 @@ class Ingest:
             self._first_rejects.append(f"{path}:{number}: {reason}")
 
     def _flush(self) -> None:
-        for shelf in (self._documents, self._records):
-            self._writing.extend(shelf.flush(self._writer))
+        for written in (self._documents, self._records):
+            self._writing.extend(written.flush(self._writer))
         self._await_writes(_WAITING_WRITES)
 
     def _await_writes(self, waiting: int) -> None:
@@ -404,11 +404,11 @@ class Ingest:
     def abandon(self) -> None:
         """Remove the fragments this reading stored."""
         self._await_writes(0)
-        for shelf in (self._records, self._documents):
-            shelf.abandon()
+        for written in (self._records, self._documents):
+            written.abandon()
 
 
-class _Shelf:
+class _FragmentWriter:
     """Fragments of one folder: those there, those put by this reading, and the open one.
 
     The index of ids is the only holder of the ids of closed fragments.

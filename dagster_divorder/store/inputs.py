@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Literal
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import MAX_RECORD_BYTES
 from dagster_divorder.store.compression import CODECS, open_compressed, suffix_for
-from dagster_divorder.store.readings import Prefix
+from dagster_divorder.store.readings import PrefixHashes
 from dagster_divorder.store.rows import row_as_json
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _bare_name(path: Path) -> str:
 def read_lines(
     path: Path,
     file: IO[bytes] | None = None,
-    prefix: Prefix | None = None,
+    prefix: PrefixHashes | None = None,
     limit: int = MAX_RECORD_BYTES,
 ) -> Iterator[LineBlock | LongRecord]:
     """Lines of a JSONL file in blocks of about `BLOCK_BYTES` and at most `BLOCK_LINES`; each of more than `limit` bytes
@@ -129,7 +129,7 @@ def read_lines(
         InputError: the file cannot be read, is compressed otherwise than its name says, or its compressed data is
             damaged or cut short.
     """
-    prefix = prefix or Prefix()
+    prefix = prefix or PrefixHashes()
     plain = is_plain(path)
     # The line that has not ended yet, joined when it has.
     pieces: list[bytes] = []
@@ -173,10 +173,10 @@ def read_lines(
 class _LongLine:
     """A line that has grown beyond the limit: its size, how it begins, and the prefix of the file up to where it is."""
 
-    def __init__(self, prefix: Prefix, pieces: list[bytes]) -> None:
+    def __init__(self, prefix: PrefixHashes, pieces: list[bytes]) -> None:
         self.size = 0
         self.begins = b""
-        self.prefix = Prefix()
+        self.prefix = PrefixHashes()
         self.prefix.become(prefix)
         for piece in pieces:
             self.add(piece)
@@ -216,7 +216,7 @@ def _line_block(path: Path, lines: list[bytes], before: int, *, unterminated: bo
 
 
 @contextlib.contextmanager
-def readable(path: Path, prefix: Prefix) -> Iterator[None]:
+def readable(path: Path, prefix: PrefixHashes) -> Iterator[None]:
     """Turns what the system says of a file that cannot be read, after the lines of `prefix`, into an InputError."""
     try:
         yield

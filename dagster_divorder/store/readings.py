@@ -28,7 +28,7 @@ from dagster_divorder.store.ids import ID_BYTES
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.multiset import Multiset
 
-Way = Literal["whole", "tail and samples", "rescan"]
+Recognition = Literal["whole", "tail and samples", "rescan"]
 """How what was read before was recognised; "rescan" where none of it was."""
 
 FOLDER = "readings"
@@ -40,7 +40,7 @@ _COLUMNS = ("size", "lines", "first", "last", "first_reject", "last_reject", "re
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FileState:
     """The prefix of one file: `size` bytes, `lines` lines, and what came of them.
 
     `chunks` holds the 16-byte hash of each chunk, `head` that of the first line. Accepted were the input positions
@@ -60,7 +60,7 @@ class Reading:
     multiset: Multiset = field(default_factory=Multiset)
 
 
-class Prefix:
+class PrefixHashes:
     """The hashes of a file's first `size` bytes, chunk by chunk, and the number of `lines` in them; it grows."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Prefix:
         self.update(b"\n")
         self.lines += lines
 
-    def become(self, other: Prefix) -> None:
+    def become(self, other: PrefixHashes) -> None:
         """Take the state of another prefix."""
         self.size, self.lines = other.size, other.lines
         self._closed, self._open = bytearray(other._closed), other._open.copy()
@@ -97,7 +97,7 @@ class Prefix:
         return bytes(self._closed) + (self._open.digest(ID_BYTES) if self.size % CHUNK_BYTES else b"")
 
     @classmethod
-    def unchanged(cls, file: IO[bytes], reading: Reading, numbers: Iterable[int]) -> Prefix | None:
+    def unchanged(cls, file: IO[bytes], reading: FileState, numbers: Iterable[int]) -> PrefixHashes | None:
         """The prefix of an open file if it is still the one that was read, going by the chunks of these numbers.
 
         The last chunk is always looked at, first of all.
@@ -124,7 +124,7 @@ class Prefix:
         return prefix
 
     @classmethod
-    def of_all(cls, file: IO[bytes]) -> Prefix:
+    def of_all(cls, file: IO[bytes]) -> PrefixHashes:
         """The prefix that is all of an open file."""
         prefix = cls()
         while data := os.pread(file.fileno(), CHUNK_BYTES, prefix.size):
@@ -143,26 +143,26 @@ def _fill(file: IO[bytes], into: memoryview, at: int) -> bool:
     return True
 
 
-class Known:
+class KnownFiles:
     """The readings of the last run, to be found by a file's name or, if that is another one, by its first line."""
 
-    def __init__(self, readings: Sequence[Reading], corpus_bytes: int) -> None:
-        self.way: Way = "whole" if corpus_bytes <= WHOLE_BYTES else "tail and samples"
+    def __init__(self, readings: Sequence[FileState], corpus_bytes: int) -> None:
+        self.way: Recognition = "whole" if corpus_bytes <= WHOLE_BYTES else "tail and samples"
         chunks = sum(len(reading.chunks) // ID_BYTES for reading in readings)
         self._step = 1 if self.way == "whole" else max(1, -(-chunks // SAMPLES))
         self._by_path = {reading.path: reading for reading in readings}
-        self._by_head: dict[bytes, list[Reading]] = {}
+        self._by_head: dict[bytes, list[FileState]] = {}
         for reading in sorted(readings, key=lambda reading: -reading.size):
             self._by_head.setdefault(reading.head, []).append(reading)
 
-    def unchanged(self, file: IO[bytes], path: str) -> tuple[Reading, Prefix] | None:
+    def unchanged(self, file: IO[bytes], path: str) -> tuple[FileState, PrefixHashes] | None:
         """The longest reading that this open file begins with, and its prefix, to go on from."""
         for reading in self._candidates(file, path):
-            if prefix := Prefix.unchanged(file, reading, self._numbers(reading)):
+            if prefix := PrefixHashes.unchanged(file, reading, self._numbers(reading)):
                 return reading, prefix
         return None
 
-    def same(self, file: IO[bytes], path: str, prefix: Prefix) -> Reading | None:
+    def same(self, file: IO[bytes], path: str, prefix: PrefixHashes) -> FileState | None:
         """The reading that is all of this open file, whose hashes are given."""
         chunks = prefix.chunks
         for reading in self._candidates(file, path):
@@ -170,14 +170,14 @@ class Known:
                 return reading
         return None
 
-    def _candidates(self, file: IO[bytes], path: str) -> Iterator[Reading]:
+    def _candidates(self, file: IO[bytes], path: str) -> Iterator[FileState]:
         named = self._by_path.get(path)
         if named:
             yield named
         if self._by_head:
             yield from (r for r in self._by_head.get(head_of(file), ()) if r is not named)
 
-    def _numbers(self, reading: Reading) -> list[int]:
+    def _numbers(self, reading: FileState) -> list[int]:
         chunks = len(reading.chunks) // ID_BYTES
         return sorted({*range(0, chunks, self._step), *range(max(0, chunks - 2), chunks)})
 
@@ -187,7 +187,7 @@ def head_of(file: IO[bytes]) -> bytes:
     return blake3(os.pread(file.fileno(), _HEAD_BYTES, 0).partition(b"\n")[0]).digest(ID_BYTES)
 
 
-def save_readings(store: LocalStore, name: str, readings: Sequence[Reading]) -> str:
+def save_readings(store: LocalStore, name: str, readings: Sequence[FileState]) -> str:
     """Put readings in the store; return their file."""
     meta = {"chunk_bytes": CHUNK_BYTES, "paths": [reading.path for reading in readings]}
     arrays = {
@@ -208,7 +208,7 @@ def _bytes(parts: Iterable[bytes]) -> np.ndarray:
     return np.frombuffer(b"".join(parts), np.uint8)
 
 
-def load_readings(store: LocalStore, file: str) -> list[Reading]:
+def load_readings(store: LocalStore, file: str) -> list[FileState]:
     """Readings from the store; none if their chunks have another size than these.
 
     Raises:
@@ -223,7 +223,7 @@ def load_readings(store: LocalStore, file: str) -> list[Reading]:
     ends = [0, *np.cumsum(ID_BYTES * -(-arrays["size"] // CHUNK_BYTES)).tolist()]
     values: dict[str, Any] = {column: arrays[column].tolist() for column in _COLUMNS}
     return [
-        Reading(
+        FileState(
             path=path,
             head=heads[ID_BYTES * at : ID_BYTES * (at + 1)],
             chunks=chunks[low:high],

@@ -375,7 +375,7 @@ def test_sequences_in_another_order_are_windows_of_their_rows():
     _, labels, _, packed = packed_corpus()
     order = np.random.default_rng(1).permutation(len(packed))
     found = metrics.measure_packed(packed, order, {"cluster": labels}, {"cluster": 5}, batch=1)
-    counts, groups = sequence_counts(packed, {"cluster": labels}, {"cluster": 5})
+    counts, _ = sequence_counts(packed, {"cluster": labels}, {"cluster": 5})
     rows = counts.toarray()[order]
     assert found.split == metrics.Distinct(
         (rows > 0).sum(axis=1).mean(),
@@ -386,10 +386,8 @@ def test_sequences_in_another_order_are_windows_of_their_rows():
     )
     gaps = np.abs(rows / 50 - rows.sum(axis=0) / rows.sum())
     assert_allclose(found.sequence_shares["cluster"].mean_worst, gaps.max(axis=1).mean())
-    # Rows spread evenly over their sequence hide what their runs show.
-    (even,) = metrics.window_deviation(order, counts, groups, 50)
-    assert_allclose(even.worst, gaps.max())
-    assert even.worst <= found.windows["sequence"]["cluster"].worst + 1e-12
+    # Windows anywhere see what aligned ones do, and more.
+    assert gaps.max() <= found.windows["sequence"]["cluster"].worst + 1e-12
 
 
 def test_padded_sequences_are_counted_as_they_are():

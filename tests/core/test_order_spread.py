@@ -66,7 +66,7 @@ def test_copies_stand_evenly_but_for_their_cells(strategy, copies, seed):
 
 
 def test_no_document_is_twice_in_a_subset():
-    """The second seed's law: of 4 copies each, every quarter of the order has each document once."""
+    """The law of Don't Shuffle, Optimize: of 4 copies each, every quarter of the order has each document once."""
     counts, groups, document = corpus_of([4] * 3000)
     made = spread_order(counts, groups, document)
     for quarter in document[made].reshape(4, -1):

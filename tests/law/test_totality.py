@@ -25,8 +25,8 @@ from dagster_divorder import run_all
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError, SettingsError
-from dagster_divorder.pipeline.graph import needed
-from dagster_divorder.settings import CODE_VERSIONS, Settings, load_settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.settings import Settings, load_settings
 from tests.conftest import topic_records, write_jsonl
 
 EXAMPLES = int(os.environ.get("DIVORDER_TOTALITY_EXAMPLES", "25"))

@@ -309,13 +309,13 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus.write(TEXTS)
-    known_as = external_embeddings._known_as
+    fill = external_embeddings.fill
 
     def change(*args: Any) -> Any:
         np.save(corpus.path, vectors_of(TEXTS, model=1))
-        return known_as(*args)
+        return fill(*args)
 
-    monkeypatch.setattr(external_embeddings, "_known_as", change)
+    monkeypatch.setattr(external_embeddings, "fill", change)
     with pytest.raises(InputError, match="changed while it was read; run again"):
         corpus.run(*READ)
 

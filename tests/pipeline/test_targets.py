@@ -126,7 +126,8 @@ def test_the_verdict_is_about_the_targets(corpus: Path) -> None:
     page = Page((settings.output.path / PAGE).read_bytes())
     text = " ".join(page.text.split())
     assert "targets" in [of["id"] for of in page.all("section")]
-    assert f"{SEA}: asked 79.80 % to 40.20 %, can be had" in text
+    says = " ".join(of.get("aria-label", "") for of in page.all("div"))
+    assert f"{SEA}: asked 79.80 % to 40.20 %, can be had" in says
     assert (
         f"the mix of source (weight 5) moves with progress: {SEA} 80 %, 40 % at 0 %, 100 % of the tokens"
         in text

@@ -20,7 +20,14 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
 from dagster_divorder.store import readings
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.readings import Known, Prefix, Reading, head_of, load_readings, save_readings
+from dagster_divorder.store.readings import (
+    FileState,
+    KnownFiles,
+    PrefixHashes,
+    head_of,
+    load_readings,
+    save_readings,
+)
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.view import View
 
@@ -265,14 +272,14 @@ def test_samples_miss_an_edit_between_them_that_keeps_the_length_and_nothing_els
     data = bytearray(range(41))
     path.write_bytes(data)
     with open(path, "rb", buffering=0) as file:
-        prefix = Prefix.of_all(file)
-        reading = Reading("x", prefix.size, 0, head_of(file), prefix.chunks)
+        prefix = PrefixHashes.of_all(file)
+        reading = FileState("x", prefix.size, 0, head_of(file), prefix.chunks)
     missed = []
     for at in range(len(data)):
         path.write_bytes(data[:at] + b"\xff" + data[at + 1 :])
         with open(path, "rb", buffering=0) as file:
-            assert Known([reading], 0).unchanged(file, "x") is None
-            known = Known([reading], readings.WHOLE_BYTES + 1)
+            assert KnownFiles([reading], 0).unchanged(file, "x") is None
+            known = KnownFiles([reading], readings.WHOLE_BYTES + 1)
             if known.unchanged(file, "x"):
                 missed.append(at // 4)
     # Of eleven chunks the samples are 0, 4 and 8, the tail 9 and 10.
@@ -280,7 +287,7 @@ def test_samples_miss_an_edit_between_them_that_keeps_the_length_and_nothing_els
     for moved in (data[:9] + b"?" + data[9:], data[:9] + data[10:] + b"?" * 9, data[:-1]):
         path.write_bytes(moved)
         with open(path, "rb", buffering=0) as file:
-            assert Known([reading], readings.WHOLE_BYTES + 1).unchanged(file, "x") is None
+            assert KnownFiles([reading], readings.WHOLE_BYTES + 1).unchanged(file, "x") is None
 
 
 @settings(deadline=None, max_examples=60)
@@ -292,18 +299,18 @@ def test_a_prefix_is_the_same_however_it_was_read(
     store = LocalStore(folder / "store").open()
     before, readings.CHUNK_BYTES = readings.CHUNK_BYTES, chunk
     try:
-        grown = Prefix()
+        grown = PrefixHashes()
         for number, part in enumerate(parts):
             grown.update(part)
             (folder / "x").write_bytes(b"".join(parts[: number + 1]))
             with open(folder / "x", "rb", buffering=0) as file:
-                whole = Prefix.of_all(file)
+                whole = PrefixHashes.of_all(file)
                 assert (grown.size, grown.chunks) == (whole.size, whole.chunks)
                 if grown.size:
-                    reading = Reading("x", grown.size, number, head_of(file), grown.chunks, refused=number)
+                    reading = FileState("x", grown.size, number, head_of(file), grown.chunks, refused=number)
                     (loaded,) = load_readings(store, save_readings(store, str(number), [reading]))
                     assert loaded == reading
-                    resumed = Prefix.unchanged(file, loaded, range(len(loaded.chunks) // 16))
+                    resumed = PrefixHashes.unchanged(file, loaded, range(len(loaded.chunks) // 16))
                     assert resumed is not None
                     assert (resumed.size, resumed.lines, resumed.chunks) == (grown.size, number, grown.chunks)
                     grown = resumed

@@ -7,10 +7,12 @@ import sys
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from dagster_divorder.view import cluster_map as view
-from dagster_divorder.view.cluster_map import cluster_map, draw_maps
+from dagster_divorder.view import charts, words
+from dagster_divorder.view.drawing import style
+from dagster_divorder.view.pictures import cluster_map, cluster_maps
 
 
 def documents(n, k, seed=0):
@@ -57,11 +59,11 @@ def test_points_have_the_colour_of_their_clusters_bar():
     sizes = np.bincount(labels, minlength=3)
     image = pixels(cluster_map("", "", names, sizes, xy, labels))
     bars = pixels(cluster_map("", "", names, sizes))
-    for colour in view._colours(3):
+    for colour in charts.map_colours(3):
         assert of_colour(bars, colour) > 500
     # Over white, a point is so much paler.
     where = image[:, :1000]
-    for colour in view._colours(3):
+    for colour in charts.map_colours(3):
         assert of_colour(where, 0.65 * colour + 0.35) > 50
 
 
@@ -69,7 +71,8 @@ def test_a_bar_is_as_long_as_its_cluster_is_large():
     sizes = [4000, 2000, 1000]
     bars = pixels(cluster_map("", "", ["a", "b", "c"], sizes))
     lengths = [
-        (np.abs(bars[..., :3] - colour).max(axis=2) < 0.03).sum(axis=1).max() for colour in view._colours(3)
+        (np.abs(bars[..., :3] - colour).max(axis=2) < 0.03).sum(axis=1).max()
+        for colour in charts.map_colours(3)
     ]
     np.testing.assert_allclose(np.array(lengths) / max(lengths), np.array(sizes) / 4000, atol=0.01)
 
@@ -97,9 +100,9 @@ def test_any_name_is_drawn():
 
 
 def test_long_names_are_cut_between_their_terms():
-    assert view._short("encryption, crypto, clipper") == "encryption, crypto, clipper"
-    assert view._short("encryption, cryptography, clipper chip") == "encryption, cryptography…"
-    assert view._short("x" * 500) == "x" * (view.NAME - 1) + "…"
+    assert words.brief("encryption, crypto, clipper") == "encryption, crypto, clipper"
+    assert words.brief("encryption, cryptography, clipper chip") == "encryption, cryptography…"
+    assert words.brief("x" * 500) == "x" * (words.NAME - 1) + "…"
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 30.0], ids=["all in one place", "close", "far apart"])
@@ -109,35 +112,38 @@ def test_names_do_not_lie_over_each_other(spread):
     _, labels, names = documents(2000, 20)
     rng = np.random.default_rng(1)
     xy = rng.normal(scale=spread, size=(20, 2))[labels] + rng.normal(scale=0.1, size=(2000, 2))
-    with view._drawing("", "") as figure:
+    with style():
+        figure = Figure(figsize=(16, 10), dpi=100)
         axes = figure.add_axes((0.03, 0.03, 0.62, 0.845))
-        view._draw_map(axes, xy, labels, names)
+        charts.documents_map(axes, xy, labels, names, charts.map_colours(20))
         renderer = FigureCanvasAgg(figure).get_renderer()
         boxes = [text.get_window_extent(renderer) for text in axes.texts]
         shown = [text.get_text() for text in axes.texts]
     assert names[0] in shown, "the largest cluster comes first"
     assert all(axes.bbox.x0 - 1 <= box.x0 and box.x1 <= axes.bbox.x1 + 1 for box in boxes)
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
-    assert 1 <= len(shown) <= view.NAMED and (spread < 30.0 or len(shown) >= 10)
+    assert 1 <= len(shown) <= charts.NAMED and (spread < 30.0 or len(shown) >= 10)
 
 
 def test_two_maps_stand_side_by_side():
     xy, labels, names = documents(400, 4)
-    both = pixels(draw_maps([("shallow", xy, labels, names), ("deep", xy[:1], labels[:1], names)], "two", ""))
+    both = pixels(
+        cluster_maps([("shallow", xy, labels, names), ("deep", xy[:1], labels[:1], names)], "two", "")
+    )
     assert both.shape[:2] == (1000, 1600)
-    colour = 0.65 * view._colours(4)[0] + 0.35
+    colour = 0.65 * charts.map_colours(4)[0] + 0.35
     left, right = of_colour(both[:, :800], colour), of_colour(both[:, 800:], colour)
     assert left > 10 * right > 0
 
 
 def test_colours_of_the_largest_lie_far_apart():
     for k in (8, 30, 200):
-        colours = view._colours(k)
+        colours = charts.map_colours(k)
         assert colours.shape == (k, 3) and len(np.unique(colours, axis=0)) == k
         gaps = np.linalg.norm(colours[:8, None] - colours[None, :8], axis=2)[np.triu_indices(8, 1)]
         assert gaps.min() > 0.12, k
 
 
 def test_importing_it_loads_no_matplotlib():
-    code = "import sys, dagster_divorder.view.cluster_map; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, dagster_divorder.view.pictures; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

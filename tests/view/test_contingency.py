@@ -2,6 +2,7 @@
 
 import io
 import struct
+from collections.abc import Callable
 
 import matplotlib as mpl
 import numpy as np
@@ -9,17 +10,17 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from dagster_divorder.view import contingency as view
-from dagster_divorder.view.contingency import SHOWN, contingency_picture
+from dagster_divorder.view import pictures
+from dagster_divorder.view.pictures import PAIRS, contingency
 
 
 def picture(clusters: int, note: str = "ARI 0.2") -> bytes:
     table = np.random.default_rng(0).integers(0, 50, (clusters, clusters))
     names = [f"sea {number}, net, gull" for number in range(clusters)]
-    return contingency_picture(table, names, names[::-1], note)
+    return contingency(table, names, names[::-1], note)
 
 
-@pytest.mark.parametrize("clusters", [1, 30, 3 * SHOWN])
+@pytest.mark.parametrize("clusters", [1, 30, 3 * PAIRS])
 @pytest.mark.filterwarnings("error")
 def test_it_draws(clusters: int) -> None:
     png = picture(clusters)
@@ -37,17 +38,22 @@ def test_the_same_numbers_give_the_same_bytes_whatever_the_users_style() -> None
 
 def test_shares_names_and_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Figure] = []
-    monkeypatch.setattr(view, "to_png", lambda figure: drawn.append(figure) or b"")
-    picture(SHOWN + 2, "$5 is no formula, and ARI 0.2")
+    draw_picture = pictures.picture
+
+    def seen(width: int, height: int, draw: Callable[[Figure], None]) -> bytes:
+        return draw_picture(width, height, lambda figure: (draw(figure), drawn.append(figure))[0])
+
+    monkeypatch.setattr(pictures, "picture", seen)
+    picture(PAIRS + 2, "$5 is no formula, and ARI 0.2")
     (figure,) = drawn
     axes = figure.axes[0]
-    table = np.random.default_rng(0).integers(0, 50, (SHOWN + 2, SHOWN + 2))
-    shares = (table / table.sum(axis=1, keepdims=True))[:SHOWN, :SHOWN]
+    table = np.random.default_rng(0).integers(0, 50, (PAIRS + 2, PAIRS + 2))
+    shares = (table / table.sum(axis=1, keepdims=True))[:PAIRS, :PAIRS]
     assert np.array_equal(axes.images[0].get_array(), shares)
     assert [label.get_text() for label in axes.get_yticklabels()][:2] == [
         "sea 0, net, gull",
         "sea 1, net, gull",
     ]
-    assert axes.get_xticklabels()[0].get_text() == f"sea {SHOWN + 1}, net, gull"
+    assert axes.get_xticklabels()[0].get_text() == f"sea {PAIRS + 1}, net, gull"
     texts = {text.get_text() for text in figure.texts}
     assert {"$5 is no formula, and ARI 0.2", "and 2 pairs more"} <= texts

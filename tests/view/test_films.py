@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from dagster_divorder.core.migration import sample_cells
-from dagster_divorder.view import ordering_animation, umap_animation
-from dagster_divorder.view.film import HEIGHT, WIDTH, film
+from dagster_divorder.errors import InputError
+from dagster_divorder.view import films
+from dagster_divorder.view.films import HEIGHT, WIDTH, film, map_frames, ordering_frames
 
 FRAMES = 5
 
@@ -22,14 +23,14 @@ def frames_of_ordering(documents: int) -> list[np.ndarray]:
     tokens, labels = rng.integers(1, 50, documents), np.sort(rng.integers(0, 6, documents))
     cells = sample_cells(rng.permutation(documents), tokens, 2_000) if documents else sample_cells([], [], 1)
     curves = np.full(20, 2.0), np.full(20, 5.0)
-    made = ordering_animation.frames(cells, labels, *curves, count=FRAMES, sequence_length=100)
+    made = ordering_frames(cells, labels, *curves, count=FRAMES, sequence_length=100)
     return [frame.copy() for frame in made]
 
 
 def frames_of_map(points: int) -> list[np.ndarray]:
     rng = np.random.default_rng(2)
     labels = np.sort(rng.integers(0, 5, points))
-    made = umap_animation.frames(rng.normal(size=(points, 2)), labels, rng.permutation(points), count=FRAMES)
+    made = map_frames(rng.normal(size=(points, 2)), labels, rng.permutation(points), count=FRAMES)
     return [frame.copy() for frame in made]
 
 
@@ -74,3 +75,11 @@ def test_the_same_frames_give_the_same_bytes(tmp_path: Path) -> None:
 def test_a_film_that_cannot_be_written_is_an_error_with_what_the_encoder_said(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="ffmpeg could not write the film"):
         write(tmp_path / "missing" / "film.mp4", frames_of_map(10))
+
+
+def test_without_ffmpeg_the_error_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(films.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'dagster-divorder\[films\]'"):
+        write(tmp_path / "film.mp4", [])

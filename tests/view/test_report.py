@@ -7,37 +7,40 @@ import io
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
+from markupsafe import Markup
 from PIL import Image
 from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.metrics import Feature, Verdict, beats_shuffling
 from dagster_divorder.core.metrics import stationarity as held_against_shuffles
+from dagster_divorder.core.metrics.along import Binned
+from dagster_divorder.core.metrics.stationarity import Stationarity
 from dagster_divorder.core.metrics.window_deviation import WindowDeviation
-from dagster_divorder.view.report import (
-    agreement,
-    bars,
-    calibration,
-    chart,
-    distinct,
-    lengths,
-    picture,
-    stationarity,
-    strips,
-    words,
-    worst_windows,
+from dagster_divorder.pipeline.k_calibration import DISTINCT, WORST
+from dagster_divorder.settings import Settings
+from dagster_divorder.view import drawing, words
+from dagster_divorder.view.report import sections
+from dagster_divorder.view.report.check import sentences
+from dagster_divorder.view.report.html import Column, Panel, Section, chart, page, part, table
+from dagster_divorder.view.report.numbers import (
+    Agreement,
+    Check,
+    MapPoints,
+    Numbers,
+    ShownDocument,
+    TraitAlong,
+    WorstBatch,
+    WorstSequence,
 )
-from dagster_divorder.view.report.cloud import cloud
-from dagster_divorder.view.report.html import Markup, fill
-from dagster_divorder.view.report.page import page
-from dagster_divorder.view.report.section import Section
-from dagster_divorder.view.report.style import STYLE
-from dagster_divorder.view.report.table import Column, table
-from dagster_divorder.view.report.verdict import Judgement, sentences
 from tests.view.html_page import check
+
+STYLE = (Path(sections.__file__).parent / "templates" / "style.css").read_text()
 
 HOSTILE = (
     "<script>alert(1)</script>\"' onload=x </style></svg><img src=x onerror=alert(1)> $x_{$ {{ 7 * 7 }} ]]>"
@@ -53,62 +56,95 @@ AGREEMENT = {
 }
 
 
-def a_page(*sections: Section, title: str = "How it was ordered") -> bytes:
+def numbers(**shown: object) -> Numbers:
+    """Those that a section needs; it shall not look at others."""
+    nothing: dict[str, object] = dict.fromkeys(Numbers.__dataclass_fields__)
+    nothing |= {"settings": Settings(), "manifest": {"k": 30, "packing": {"sequences": 2}}, "tokens": 1000}
+    return Numbers(**nothing | shown)  # type: ignore[arg-type]
+
+
+def a_page(*made: Section, title: str = "How it was ordered") -> bytes:
     return page(
-        title,
-        "facts",
-        Markup(""),
-        [Section("asked", "What was asked", "lead", Markup("")), *sections],
-        ["end"],
+        title=title,
+        facts="facts",
+        head="",
+        sections=[Section("asked", "What was asked", "lead", []), *made],
+        footer=["end"],
     )
 
 
-def a_chart(name: str = "lengths") -> Section:
-    random = np.random.default_rng(0)
-    quantiles = np.sort(random.integers(1, 5000, (40, 5)), axis=1).astype(float)
-    made = lengths.section({"original": quantiles, "sequences": quantiles})
-    assert made.anchor == name
-    return made
+def body(section: Section) -> str:
+    return "\n".join(section.parts)
+
+
+def lengths() -> Section:
+    quantiles = np.sort(np.random.default_rng(0).integers(1, 5000, (40, 5)), axis=1).astype(float)
+    return sections.along(numbers(lengths={"original": quantiles, "sequences": quantiles}, categories=[]))
+
+
+def found_drift(drift: Stationarity) -> Section:
+    return sections.drift(numbers(drift=drift))
 
 
 @pytest.mark.filterwarnings("error")
 def test_no_text_of_a_corpus_becomes_markup() -> None:
     shares = np.full((5, 2), 0.5, np.float32)
-    of = strips.Strips(HOSTILE, [HOSTILE, "日本 $y"], np.array([0.5, 0.5]), shares, shares)
-    shown = worst_windows.Shown(HOSTILE, HOSTILE)
-    windows = worst_windows.section(
-        [worst_windows.Window(HOSTILE, HOSTILE, [shown])], [worst_windows.OneSided(0, 0.5, 1, 1, shown)], 1, 2
+    trait = TraitAlong(HOSTILE, [HOSTILE, "日本 $y"], np.array([0.5, 0.5]), shares, shares)
+    shown = ShownDocument(held=1, tokens=2, cluster=HOSTILE, source=HOSTILE, text=HOSTILE)
+    batch = WorstBatch(
+        trait=HOSTILE,
+        start=0.1,
+        epoch=2,
+        documents=1,
+        value=HOSTILE,
+        share=0.5,
+        expected=0.1,
+        largest=[shown],
     )
-    drawn = chart.chart(
-        "hostile",
-        lambda figure, wide: chart.panel(figure, 9, 9, 9, 9).set_title(HOSTILE),
-        title=HOSTILE,
-        description=HOSTILE,
-        height=90,
-        caption=HOSTILE,
+    sequence = WorstSequence(place=0, variation=0.5, clusters=1, documents=1, largest=shown)
+    pair = {
+        "shallow": HOSTILE,
+        "deep": HOSTILE,
+        "documents": 3,
+        "of the shallow one": 0.2,
+        "of the deep one": 0.1,
+    }
+    of = numbers(
+        batches=[batch],
+        sequences=[sequence],
+        alone=1,
+        mixes={HOSTILE: shares},
+        clusters=trait,
+        cluster_documents=[3, 4],
+        other_clusters=0,
+        categories=[trait],
+        lengths={"original": np.ones((3, 5))},
+        map=MapPoints(np.eye(2), np.array([0, 1]), 2),
+        agreement=Agreement(
+            report={
+                "verdict": HOSTILE,
+                "measured_documents": 9,
+                "k": 2,
+                "matched_documents": 0.5,
+                **AGREEMENT,
+            },
+            pairs=[pair],
+            disagreements=[pair | {"examples": [HOSTILE, ""]}],
+            heatmap=b"a picture",
+            maps=None,
+        ),
     )
-    named = cloud(np.eye(2), np.array([0, 1]), [HOSTILE, "b"], np.eye(3)[:2], 2)
-    compared = agreement.section(
-        {"verdict": HOSTILE, "measured_documents": 9, "k": 2, "matched_documents": 0.5, **AGREEMENT},
-        [
-            {
-                "shallow": HOSTILE,
-                "deep": HOSTILE,
-                "documents": 3,
-                "of the shallow one": 0.2,
-                "of the deep one": 0.1,
-            }
-        ],
-        [{"shallow": HOSTILE, "deep": HOSTILE, "documents": 3, "examples": [HOSTILE, ""]}],
-        b"a picture",
-        None,
-    )
+    drawn = chart("hostile", [Panel(HOSTILE, lambda axes: None)], HOSTILE, HOSTILE)
     made = a_page(
-        strips.section([of]),
-        windows,
-        compared,
+        *(
+            make(of)
+            for make in (sections.bars, sections.worst, sections.along, sections.clusters, sections.agreement)
+        ),
         Section(
-            "c", HOSTILE, HOSTILE, drawn + named + table(HOSTILE, [Column(HOSTILE, text=True)], [(HOSTILE,)])
+            "c",
+            HOSTILE,
+            HOSTILE,
+            [drawn, table(HOSTILE, [0], [Column(HOSTILE, lambda _: HOSTILE, text=True)])],
         ),
         title=HOSTILE,
     )
@@ -154,24 +190,26 @@ def test_times_say_which_is_smaller() -> None:
 
 
 def test_a_chart_is_the_same_whatever_the_users_style_and_leaves_it() -> None:
-    first = a_chart().body
+    first = body(lengths())
     before = dict(mpl.rcParams)
     with mpl.rc_context(
         {"font.size": 30, "svg.fonttype": "path", "lines.linewidth": 9, "savefig.bbox": "tight"}
     ):
         styled = dict(mpl.rcParams)
-        assert a_chart().body == first
+        assert body(lengths()) == first
         assert dict(mpl.rcParams) == styled
     assert dict(mpl.rcParams) == before
 
 
 def test_charts_are_in_the_pages_colours_and_typeface() -> None:
-    body = a_chart().body
-    assert "font-family" not in body
-    assert not re.search(r"#[0-9a-f]{6}", body)
-    used = set(re.findall(r"var\(--([a-z]+)\)", body))
-    assert {"ink", "muted", "rule", "original", "sequences"} - used <= {"ink"} and used <= set(chart.COLOURS)
-    check(a_page(a_chart()))
+    made = body(lengths())
+    assert "font-family" not in made
+    assert not re.search(r"#[0-9a-f]{6}", made)
+    used = set(re.findall(r"var\(--([a-z]+)\)", made))
+    assert {"ink", "muted", "rule", "original", "sequences"} - used <= {"ink"} and used <= set(
+        drawing.COLOURS
+    )
+    check(a_page(lengths()))
 
 
 def luminance(colour: str) -> float:
@@ -204,11 +242,10 @@ def test_text_and_lines_stand_out_in_light_in_dark_and_on_paper() -> None:
 
 def test_numbers_of_a_chart_can_be_searched() -> None:
     values = np.arange(1, 5)
-    made = distinct.section(
-        {"original": distinct.Binned(values / 5, values * 1.0, values * 1.0, values * 1.0)}, 7, 128
-    )
-    assert ">original documents: 2.5<" in made.body
-    assert "from 1 to 4" in made.body
+    binned = Binned(values / 5, values * 1.0, values * 1.0, values * 1.0)
+    made = body(sections.distinct(numbers(distinct={"original": binned})))
+    assert ">original documents: 2.5<" in made
+    assert "from 1 to 4" in made
 
 
 def test_the_recommended_number_of_clusters_stands_out() -> None:
@@ -218,19 +255,15 @@ def test_the_recommended_number_of_clusters_stands_out() -> None:
             "silhouette": k / 100,
             "recommended": k == 20,
             **{"smallest": 1, "median": 2.0, "largest": 3},
-            **{
-                f"{name}{who}": 0.5
-                for name in (calibration.DISTINCT, calibration.WORST)
-                for who in ("", ", shuffled")
-            },
+            **{f"{name}{who}": 0.5 for name in (DISTINCT, WORST) for who in ("", ", shuffled")},
         }
         for k in (5, 10, 20, 50)
     ]
-    rows[0][calibration.WORST] = None  # smaller than a batch
-    made = calibration.section(rows, [HOSTILE], 30)
+    rows[0][WORST] = None  # smaller than a batch
+    made = sections.calibration(rows, [HOSTILE], numbers())
     found = check(a_page(made))
     assert made.lead == "Calibration recommends 20 clusters; this output has 30."
-    marked = made.body.partition('<tr class="marked">')[2].partition("</tr>")[0]
+    marked = body(made).partition('<tr class="marked">')[2].partition("</tr>")[0]
     assert '<th scope="row">20</th>' in marked and "0.200" in marked
     assert "script" not in {tag for tag, _ in found.elements}
 
@@ -242,42 +275,47 @@ def opened(uri: str) -> Image.Image:
 def test_a_bar_shows_each_share_to_a_pixel() -> None:
     mix = np.random.default_rng(0).dirichlet(np.ones(6), 20).astype(np.float32)
     colours = np.eye(6)[:, :3] * 0.8 + np.arange(6)[:, None] / 30
-    drawn = np.asarray(opened(picture.bar(mix, colours, 200)).convert("RGB")) / 255
+    drawn = (
+        np.asarray(
+            opened(
+                drawing.data_uri(drawing.png(drawing.indexed(drawing.stacked(mix, 200), colours)))
+            ).convert("RGB")
+        )
+        / 255
+    )
     assert drawn.shape == (200, 20, 3)
     np.testing.assert_allclose(drawn.mean(axis=0), mix @ colours, atol=6 / 200 + 1 / 255)
 
 
 def test_a_strip_is_as_dark_as_the_share() -> None:
-    drawn = np.asarray(opened(picture.strip(np.array([0.0, 0.001, 0.125, 1.0]), (10, 20, 30))))
+    drawn = np.asarray(opened(sections.strip_uri(np.array([0.0, 0.001, 0.125, 1.0]), (10, 20, 30))))
     assert drawn.shape == (1, 4, 4)
     assert drawn[0, :, 3].tolist() == [0, round(255 * 0.1), round(255 * 0.5), 255]
 
 
 def test_the_bars_say_what_they_show_in_words() -> None:
     mix = np.eye(4, dtype=np.float32)
-    made = bars.section([bars.Bar("Original order", mix), bars.Bar("After", np.full((4, 4), 0.25))], 1000, 0)
-    assert "the largest cluster has 100 % of the tokens on average" in made.body
-    assert "75 % of a column’s tokens would have to change" in made.body
-    assert "the largest cluster has 25 % of the tokens on average" in made.body
+    mixes = {"Original order": mix, "After": np.full((4, 4), 0.25)}
+    made = body(sections.bars(numbers(mixes=mixes, other_clusters=0)))
+    assert "the largest cluster has 100 % of the tokens on average" in made
+    assert "75 % of a column’s tokens would have to change" in made
+    assert "the largest cluster has 25 % of the tokens on average" in made
 
 
 def test_clusters_keep_their_colours() -> None:
     """The colour of a value in the table is the one it has in the bar."""
     mix = np.eye(5, dtype=np.float32)[[3, 1, 4, 0, 2]]
-    drawn = np.asarray(
-        opened(
-            re.findall(r'class="mix" src="([^"]+)"', bars.section([bars.Bar("a", mix)], 5, 0).body)[0]
-        ).convert("RGB")
-    )
-    colours = np.rint(255 * bars.colours_of(mix)).astype(int)
-    assert drawn[0].tolist() == colours[[3, 1, 4, 0, 2]].tolist()
+    of = numbers(mixes={"a": mix}, other_clusters=0)
+    uri = re.findall(r'class="mix" src="([^"]+)"', body(sections.bars(of)))[0]
+    colours = np.rint(255 * of.colours).astype(int)
+    assert np.asarray(opened(uri).convert("RGB"))[0].tolist() == colours[[3, 1, 4, 0, 2]].tolist()
 
 
 def deviation(window: int, worst: float, mean: float, partial: bool = False) -> WindowDeviation:
     return WindowDeviation(window, 1000, worst, mean, worst, mean, 7, partial, 0.0, 0.0)
 
 
-def judgement(ours: float, shuffled: float, tokens: int = 10**6) -> Judgement:
+def a_check(ours: float, shuffled: float, tokens: int = 10**6) -> Check:
     def windows(worst: float) -> dict[str, dict[str, WindowDeviation]]:
         sizes = {"sequence": 64, "batch": 256}
         return {name: {"cluster": deviation(size, worst, worst / 2)} for name, size in sizes.items()}
@@ -295,47 +333,47 @@ def judgement(ours: float, shuffled: float, tokens: int = 10**6) -> Judgement:
         }
         for name, worst in (("original", 0.9), ("sequences_random", shuffled), ("sequences", ours))
     }
-    return Judgement(
+    return Check(
         sequences=found, documents=Verdict((), (), ()), metrics=metrics, remedy="balance fewer traits"
     )
 
 
-def test_the_verdict_is_two_sentences() -> None:
-    claim, because = sentences(judgement(0.0412, 0.142))
+def test_the_check_is_two_sentences() -> None:
+    claim, because = sentences(a_check(0.0412, 0.142))
     assert "better than shuffling" in claim
     assert "batch of 4 sequences" in because
     assert "4.12 percentage points, against 14.20 after shuffling and 90.00 in the original order" in because
 
 
-def test_a_corpus_of_a_few_batches_is_judged_by_its_sequences() -> None:
-    claim, because = sentences(judgement(0.1, 0.2, tokens=1000))
+def test_a_corpus_of_a_few_batches_is_checked_by_its_sequences() -> None:
+    claim, because = sentences(a_check(0.1, 0.2, tokens=1000))
     assert "better than shuffling" in claim
     assert "In a sequence of 64 tokens" in because
     assert "5.00 percentage points off on average, against 10.00 after shuffling" in because
 
 
-def test_a_bad_verdict_says_what_to_do() -> None:
-    claim, because = sentences(judgement(0.2, 0.1))
+def test_a_failed_check_says_what_to_do() -> None:
+    claim, because = sentences(a_check(0.2, 0.1))
     assert claim == "This order does not beat shuffling in cluster in any sequence and cluster in any batch."
     assert because == "What to do: balance fewer traits."
 
 
-def test_too_small_a_corpus_has_no_verdict() -> None:
-    of = judgement(0.2, 0.1, tokens=100)
+def test_too_small_a_corpus_cannot_be_checked() -> None:
+    of = a_check(0.2, 0.1, tokens=100)
     claim, because = sentences(of)
     assert not of.compared and not of.passed
     assert "cannot be told" in claim and "5 distinct clusters" in because
 
 
 def test_values_are_escaped_and_a_missing_one_is_an_error() -> None:
-    assert fill("<b>{{ value }}</b>", value="<i>") == "<b>&lt;i&gt;</b>"
-    assert fill("{{ value }}", value=Markup("<i>")) == "<i>"
-    with pytest.raises(Exception, match="'value' is undefined"):
-        fill("{{ value }}")
+    assert "<li>&lt;i&gt;.</li>" in part("notes", ["<i>"])
+    assert "<li><i>.</li>" in part("notes", [Markup("<i>")])
+    with pytest.raises(UndefinedError, match="'items' was not provided"):
+        part("notes")
 
 
 def test_importing_it_loads_no_matplotlib() -> None:
-    code = "import sys, dagster_divorder.view.report.distinct; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, dagster_divorder.view.report.sections; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -348,14 +386,14 @@ def test_what_drifts_comes_first_with_its_tenths() -> None:
         Feature("alike", "neighbours", csr_matrix(np.eye(250, dtype=int).repeat(2, axis=0))),
     ]
     found = held_against_shuffles(features, np.arange(500), batch=50)
-    made = stationarity.section(found)
-    assert made == stationarity.section(found)
+    made = found_drift(found)
+    assert made == found_drift(found)
     shown = check(a_page(made))
     assert made.lead == found.claim() and found.claim().startswith("Of 3 features of 500 sequences, 2 drift")
-    verdicts = re.findall(r">(drifts|still)</td>", made.body)
+    verdicts = re.findall(r">(drifts|still)</td>", body(made))
     assert verdicts == ["drifts", "drifts", "still"]
-    assert "0.5 (0.00" in made.body and "1 (0.0" in made.body
+    assert "0.5 (0.00" in body(made) and "1 (0.0" in body(made)
     assert "script" not in {tag for tag, _ in shown.elements}
-    nothing = stationarity.section(held_against_shuffles(features, np.arange(5), batch=2))
+    nothing = found_drift(held_against_shuffles(features, np.arange(5), batch=2))
     assert "cannot be told of 5 sequences" in nothing.lead
     check(a_page(nothing))

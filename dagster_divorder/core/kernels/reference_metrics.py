@@ -1,11 +1,10 @@
 """Slow, obvious twins: of `windows.py`, writing out every single token; of `sliding_windows.py`, in exact fractions.
 
-For tests only; O(tokens) memory, O(M J) fractions.
+For tests only; O(tokens) memory.
 """
 
-from bisect import bisect_right
 from fractions import Fraction
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,34 +100,20 @@ def coverage(tokens: Ints, codes: Codes) -> float:
 
 
 def sliding_windows(
-    order: list[int], counts: list[list[int]], groups: list[int], window: int
-) -> tuple[list[int], list[tuple[list[Fraction], list[Fraction]]]]:
-    """The breakpoints, and by group (worst, TV) at each, from the share of every value there.
-
-    The amount of value j in [0, t) is read off the straight lines between item boundaries.
-    """
-    length = [sum(c for c, g in zip(row, groups, strict=True) if g == 0) for row in counts]
-    items = [s for s in order if length[s]]
-    bounds, amounts = [0], [[0] * len(groups)]
-    for s in items:
-        bounds.append(bounds[-1] + length[s])
-        amounts.append([n + c for n, c in zip(amounts[-1], counts[s], strict=True)])
-
-    def before(t: int) -> list[Fraction]:
-        s = min(bisect_right(bounds, t), len(items)) - 1
-        part = Fraction(t - bounds[s], bounds[s + 1] - bounds[s])
-        return [n + part * (m - n) for n, m in zip(amounts[s], amounts[s + 1], strict=True)]
-
-    def gaps(a: int, values: list[int]) -> list[Fraction]:
-        inside = [n - m for n, m in zip(before(a + window), before(a), strict=True)]
-        found, whole = sum(inside[j] for j in values), sum(amounts[-1][j] for j in values)
-        return [
-            abs(inside[j] / found - Fraction(amounts[-1][j], whole)) if found else Fraction(0) for j in values
+    tokens: list[int], codes: list[int], n_values: int, window: int
+) -> tuple[list[int], list[Fraction], list[Fraction]]:
+    """The breakpoints, and (worst, TV) at each, from every token of the window there."""
+    stream = [code for n, code in zip(tokens, codes, strict=True) for _ in range(n)]
+    bounds = [0, *accumulate(tokens)]
+    last = len(stream) - window
+    starts = sorted({a for t in bounds for a in (t, t - window) if 0 <= a <= last})
+    worst, variation = [], []
+    for a in starts:
+        inside = stream[a : a + window]
+        gaps = [
+            abs(Fraction(inside.count(j), window) - Fraction(stream.count(j), len(stream)))
+            for j in range(n_values)
         ]
-
-    starts = sorted({a for t in bounds for a in (t, t - window) if 0 <= a <= bounds[-1] - window})
-    by_group = []
-    for group in range(max(groups) + 1):
-        found = [gaps(a, [j for j, g in enumerate(groups) if g == group]) for a in starts]
-        by_group.append(([max(gap) for gap in found], [sum(gap, Fraction(0)) / 2 for gap in found]))
-    return starts, by_group
+        worst.append(max(gaps))
+        variation.append(sum(gaps, Fraction(0)) / 2)
+    return starts, worst, variation

@@ -10,10 +10,10 @@ Guarantee: exact token counts in int64, to 9.2e18 tokens; shares and deviations 
 gives the same bytes, whatever the number of threads.
 Cost: O(N + W) for each measure, O(N log J) for windows at every position, O(N + S x J) for the prefix deviation;
 O(N + W) memory.
-`share_deviation` looks at aligned windows (they start at multiples of their length), `window_deviation` at windows at
+`share_deviation` looks at aligned windows (they start at multiples of their length), `windows_in_stream` at windows at
 every position. Packed sequences are measured as documents are, a run of tokens in a document's place.
 What is said of the corpus's mix is, for a trait with targets that move, what can be had of them (`moving`).
-Source: the objective is the second seed's ("Don't Shuffle, Optimize"), distinct clusters the first's.
+Sources: the objective is that of Don't Shuffle, Optimize; distinct clusters are those of Diversity-Ordered Training.
 """
 
 from dagster_divorder.core.metrics.distinct import Distinct, distinct_clusters
@@ -26,7 +26,7 @@ from dagster_divorder.core.metrics.stationarity import Drift, Feature, Stationar
 from dagster_divorder.core.metrics.tracking import Tracking, track
 from dagster_divorder.core.metrics.trait_errors import TraitErrors, compare_errors, error_curves
 from dagster_divorder.core.metrics.verdict import Verdict, beats_shuffling
-from dagster_divorder.core.metrics.window_deviation import WindowDeviation, shuffled_tokens, window_deviation
+from dagster_divorder.core.metrics.window_deviation import WindowDeviation, shuffled_tokens, windows_in_stream
 
 __all__ = [
     "WINDOWS",
@@ -56,6 +56,6 @@ __all__ = [
     "shuffled_tokens",
     "stationarity",
     "track",
-    "window_deviation",
+    "windows_in_stream",
     "worse_batches",
 ]

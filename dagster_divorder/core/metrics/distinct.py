@@ -1,8 +1,8 @@
 """Distinct clusters per training sequence, as two kinds of packer make the sequences.
 
 split: sequence i holds the tokens [iL, (i+1)L); documents are cut where it ends, as pretraining packers do.
-flush: as the first seed counts. A document that does not fit closes the open sequence (if that holds tokens)
-and starts its own; one longer than L fills sequences alone, and what is left of it stays open. Short
+flush: as Diversity-Ordered Training counts. A document that does not fit closes the open sequence (if that holds
+tokens) and starts its own; one longer than L fills sequences alone, and what is left of it stays open. Short
 sequences are not refilled, so there are more of them than under split.
 In both the last, partial sequence counts as one.
 """

@@ -9,11 +9,12 @@ CLIP = 240
 READ = 4 * CLIP + 1
 """Characters that `clip` looks at: more than are shown, since white space is folded, and one to see that there are
 more."""
+LONGEST_WORD = 24
+"""Characters of a word that is rather dropped than cut."""
+NAME = 30
+"""Letters of a name that a picture has room for."""
 
-WORD = 24
-"""Characters of a word that is rather left out than cut."""
-
-_ASIDE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -35,11 +36,6 @@ def points(share: float | None) -> str:
     return fixed(None if share is None else 100 * share)
 
 
-def percent_fixed(share: float) -> str:
-    """A share in a column of them: two decimals."""
-    return f"{points(share)}\u00a0%"
-
-
 def percent(share: float | None) -> str:
     """A share, such as `4.2 %`, which no line end cuts."""
     return "–" if share is None or share != share else f"{number(100 * share)}\u00a0%"
@@ -51,11 +47,6 @@ def short(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g}{unit}"
     return number(value)
-
-
-def megabytes(size: float) -> str:
-    """Bytes as people read them."""
-    return f"{size / 1e6:,.1f} MB"
 
 
 def seconds(value: float) -> str:
@@ -92,13 +83,22 @@ def listed(names: list[str]) -> str:
 
 def clip(text: str, characters: int = CLIP) -> str:
     """The beginning of a text on one line. Control characters, and those that turn the direction of writing or show
-    nothing, are left out, so that no text can disguise what stands beside it."""
+    nothing, are dropped, so that no text can disguise what stands beside it."""
     head = text[: 4 * characters]
-    shown = "".join(" " if c.isspace() else "" if unicodedata.category(c) in _ASIDE else c for c in head)
+    shown = "".join(" " if c.isspace() else "" if unicodedata.category(c) in _INVISIBLE else c for c in head)
     line = " ".join(shown.split())
     if len(line) <= characters and len(text) <= len(head):
         return line
     cut = line[:characters]
     # Between words, where the last one is none that fills the line.
     words, _, last = cut.rpartition(" ")
-    return f"{(words if words and len(last) < WORD else cut).rstrip()} …"
+    return f"{(words if words and len(last) < LONGEST_WORD else cut).rstrip()} …"
+
+
+def brief(name: str) -> str:
+    """A name for a picture: at most NAME letters, cut between its terms where there are several."""
+    line = clip(name, len(name))
+    if len(line) <= NAME:
+        return line
+    cut = line[: NAME - 1]
+    return (cut.rpartition(",")[0] or cut) + "…"

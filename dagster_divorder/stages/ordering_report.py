@@ -1,0 +1,479 @@
+"""ordering_report: one HTML file next to the output that shows what was asked, what came of it, and the evidence.
+
+It needs what an output needs. Evidence of other stages is in it where it is there for these settings and this corpus;
+what is not is named, with the command that makes it. `ordering_report.html`, and `cluster_cloud.png` where there is a
+map, are written to `output.path` whole or not at all; the output's manifest does not list them.
+
+The page is made again only when something that it shows has changed. Times and memory of stages are shown, and differ
+from run to run, so neither key nor version covers them: a page shows those of the run that made it.
+
+Letters: N records, J trait values, C slices of the dataset, S sequences.
+Cost: a few passes over the records for each order; O(N log N) for the lengths.
+Memory: some 80 bytes a record beside C J numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dagster_divorder.core.metrics import cluster_mix, distinct_clusters
+from dagster_divorder.core.metrics.along import binned, quantiles_along
+from dagster_divorder.core.metrics.distinct import distinct_in_sequences
+from dagster_divorder.core.metrics.largest import Largest, largest
+from dagster_divorder.core.metrics.packed import runs_in_order
+from dagster_divorder.core.metrics.worst_windows import sequence_variation, window_contents
+from dagster_divorder.core.packing import PackedSequences, sequence_counts
+from dagster_divorder.core.targets import warnings_of
+from dagster_divorder.core.traits import Traits, column_codes
+from dagster_divorder.errors import MissingStageError
+from dagster_divorder.pipeline.graph import OUTPUT
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import File, Link, Made, Picture, Shown, Text, WholeCorpus, versions
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages import ari_comparison, k_calibration
+from dagster_divorder.stages.bin_edges import load_edges
+from dagster_divorder.stages.cluster_map import load_map
+from dagster_divorder.stages.cluster_names import load_names
+from dagster_divorder.stages.clusters import cluster_sizes
+from dagster_divorder.stages.components import chosen_kind
+from dagster_divorder.stages.diversity_metrics import load_metrics, remedy, verdicts
+from dagster_divorder.stages.fields import BUILT_IN, load_fields
+from dagster_divorder.stages.greedy_order import load_order
+from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.sequence_order import load_sequence_order
+from dagster_divorder.stages.stationarity import load_stationarity
+from dagster_divorder.stages.strategy_comparison import load_comparison
+from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.store.curated import read_manifest, write_beside
+from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.sample import beginnings
+from dagster_divorder.view.report.check import sentences
+from dagster_divorder.view.report.numbers import (
+    LENGTH_QUANTILES,
+    Agreement,
+    Check,
+    MapPoints,
+    Numbers,
+    ShownDocument,
+    TraitAlong,
+    WorstBatch,
+    WorstSequence,
+)
+from dagster_divorder.view.report.sections import report, small_picture
+from dagster_divorder.view.words import READ, clip, number
+
+PAGE = "ordering_report.html"
+CLOUD = "cluster_cloud.png"
+EVIDENCE = {
+    "strategy_comparison": "strategies of both levels side by side on this corpus",
+    "k_calibration": "how many clusters the corpus has",
+    "ari_comparison": "whether two kinds of vectors see the same topics",
+    "cluster_map": "the documents as a map, coloured by cluster",
+}
+"""Stage -> what the report shows of it where it is there."""
+BAR_COLUMNS, LENGTH_COLUMNS, BINS = 400, 100, 100
+"""Slices of the dataset in a bar and in the chart of lengths; bins of sequences."""
+STRIP_COLUMNS = (60, 160)
+"""Slices of a strip, at least and at most: a batch each, where they are not too few or too many."""
+COLOURED = 60
+"""Clusters with a colour and a row of their own; all smaller ones share one."""
+KEPT = 20
+"""Values of any other category with a row of their own."""
+WORST_TRAITS, WORST_DOCUMENTS, WORST_SEQUENCES = 4, 3, 5
+"""Traits whose worst batch is shown, documents of each, and sequences that are shown, each with another document."""
+LOOKED_AT = 1000
+"""Sequences among which those are looked for: a book alone fills hundreds."""
+
+
+def _compute(run: Run) -> Made:
+    found, missing = at_hand(run)
+    shown = numbers(run, _manifest(run), found, missing)
+    page, sections = report(shown)
+    figures = {
+        "path": str(run.settings.output.path / PAGE),
+        "bytes": len(page),
+        "beside": [CLOUD] if "cluster_map" in found else [],
+        "check": " ".join(sentences(shown.check)),
+        "better_than_shuffling": shown.check.passed if shown.check.compared else None,
+        "sections": sections,
+        "missing": list(missing),
+    }
+    return Made({"page": File(page, "html"), "picture": File(small_picture(shown), "png")}, figures=figures)
+
+
+def _publish(run: Run, receipt: Receipt) -> None:
+    files = {PAGE: run.store.unseal(receipt.files["page"])}
+    if CLOUD in receipt.figures["beside"]:
+        files[CLOUD] = run.read("cluster_map", "picture")
+    write_beside(run.store, run.settings.output.path, files)
+
+
+def at_hand(run: Run) -> tuple[dict[str, Receipt], dict[str, str]]:
+    """(receipts of the evidence that fits these settings and this corpus, why each other one is missing), by stage."""
+    found, missing = {}, {}
+    for stage in EVIDENCE:
+        try:
+            found[stage] = run.receipt(stage)
+        except MissingStageError as error:
+            missing[stage] = str(error).partition(";")[0]
+    if "cluster_map" in found and "places" not in found["cluster_map"].files:
+        missing["cluster_map"] = found["cluster_map"].facts["note"].partition(";")[0]
+    return found, missing
+
+
+def _manifest(run: Run) -> dict[str, Any]:
+    """The manifest of the output that curated_output made last."""
+    folder = run.settings.output.path
+    manifest = read_manifest(folder)
+    if manifest is None or manifest["key"] != run.receipt(OUTPUT).key:
+        raise MissingStageError(
+            f"{folder} does not hold the output that {OUTPUT} made last; run it again: divorder run"
+        )
+    return manifest
+
+
+def numbers(
+    run: Run, manifest: Mapping[str, Any], found: Mapping[str, Receipt], missing: Mapping[str, str]
+) -> Numbers:
+    """All that the report shows; found, missing: see `at_hand`."""
+    settings, metrics, compared = run.settings, load_metrics(run), verdicts(run)
+    of = _load(run)
+    tokens, labels, clusters = of.traits.tokens, of.traits.codes["cluster"], of.traits.sizes()["cluster"]
+    total = int(tokens.sum())
+    original = np.arange(len(tokens))
+    # The first of the shuffles that diversity_metrics measures.
+    shuffled = np.random.default_rng([settings.seed, 0]).permutation(len(tokens))
+    coloured = largest(tokens, labels, clusters, COLOURED)
+    columns = max(1, min(BAR_COLUMNS, total))
+    orders = {
+        "Original order": original,
+        "Shuffled": shuffled,
+        "Curated documents, as they lie in the output": of.order,
+    }
+    mixes = {
+        name: cluster_mix(order, tokens, coloured.codes, max(1, coloured.count), columns)
+        for name, order in orders.items()
+    }
+    trained = cluster_mix(
+        of.runs, of.packed.length, coloured.codes[of.packed.document], max(1, coloured.count), columns
+    )
+    length = settings.sequence.length
+    distinct = {
+        "original": distinct_clusters(original, tokens, labels, length),
+        "random": distinct_clusters(shuffled, tokens, labels, length),
+        "sequences": distinct_in_sequences(of.indptr, labels[of.packed.document[of.runs]], clusters),
+    }
+    whole = tokens[of.packed.document]
+    sizes = cluster_sizes(run)
+    documents = sizes[coloured.values].tolist()
+    stages = [
+        stage
+        for stage in run.graph.needed(settings, "ordering_report", *found)
+        if run.graph[stage].asset and stage != "ordering_report"
+    ]
+    batches = metrics["sequences"]["windows"]["batch"]
+    still = [trait for trait in settings.order.traits if trait not in settings.order.targets][:WORST_TRAITS]
+    calibrated = found.get("k_calibration")
+    return Numbers(
+        settings=settings,
+        manifest=manifest,
+        tokens=total,
+        space=chosen_kind(run),
+        check=Check(
+            sequences=compared["sequences"],
+            documents=compared["curated"],
+            metrics=metrics,
+            remedy=remedy(settings),
+        ),
+        drift=load_stationarity(run),
+        warnings=warnings_of(metrics["sequences"]["targets"]),
+        mixes={**mixes, "Curated sequences, as a trainer reads them": trained},
+        distinct={name: binned(counts, BINS) for name, counts in distinct.items()},
+        lengths={
+            "original": quantiles_along(original, tokens, tokens, LENGTH_COLUMNS, LENGTH_QUANTILES),
+            "sequences": quantiles_along(of.runs, of.packed.length, whole, LENGTH_COLUMNS, LENGTH_QUANTILES),
+        },
+        clusters=_along(of, "cluster", of.names, coloured, "smaller clusters"),
+        cluster_documents=[*documents, int(sizes.sum()) - sum(documents)],
+        other_clusters=coloured.others,
+        categories=[
+            _along(of, field, names, largest(tokens, codes, len(names), KEPT), "other values")
+            for field, (codes, names) in of.categories.items()
+        ],
+        batches=[
+            _worst_batch(of, trait, batches[trait])
+            for trait in still
+            if len(of.packed) and not batches[trait]["partial"]
+        ],
+        sequences=_worst_sequences(of),
+        alone=int((np.diff(of.packed.indptr) == 1).sum()),
+        strategies=load_comparison(run) if "strategy_comparison" in found else None,
+        calibration=(
+            k_calibration.load_table(run.store, calibrated.files["fit"]),
+            calibrated.facts["notes"],
+        )
+        if calibrated
+        else None,
+        agreement=_agreement(run, found["ari_comparison"]) if "ari_comparison" in found else None,
+        map=_map(of, coloured) if "cluster_map" in found else None,
+        reports={stage: run.receipt(stage).figures for stage in stages},
+        missing={stage: (EVIDENCE[stage], why) for stage, why in missing.items()},
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Corpus:
+    """The corpus and its orders. names: of the clusters, as they are shown. order: of the N records. epochs: orders of
+    the sequences, int64 (E, S). runs: those of the packed sequences as a trainer reads them in the first epoch, int64
+    (Q,), and indptr: where each sequence begins among them, int64 (S + 1,). edges: inner edges of the bins of every
+    trait that is a number, the length among them. categories: the source and the other fields that are balanced, but
+    for numbers: codes int32 (N,), and names by code."""
+
+    run: Run
+    names: Sequence[str]
+    traits: Traits
+    order: np.ndarray
+    packed: PackedSequences
+    epochs: np.ndarray
+    runs: np.ndarray
+    indptr: np.ndarray
+    edges: Mapping[str, np.ndarray]
+    categories: Mapping[str, tuple[np.ndarray, Sequence[str]]]
+
+
+def _load(run: Run) -> _Corpus:
+    traits, packed, epochs, settings = (
+        load_traits(run),
+        load_packed(run),
+        load_sequence_order(run),
+        run.settings,
+    )
+    edges = load_edges(run)
+    categories: dict[str, tuple[np.ndarray, Sequence[str]]] = {}
+    for field in dict.fromkeys([settings.input.source_field, *settings.order.traits]):
+        if field is None or field in BUILT_IN or field in edges:
+            continue
+        if field in traits.codes:
+            categories[field] = traits.codes[field], traits.names[field]
+        else:
+            coded = column_codes(load_fields(run, field).column(field), bins=1, name=f"field {field!r}")
+            categories[field] = coded.codes, coded.names
+    runs, indptr = runs_in_order(packed.indptr, epochs[0])
+    return _Corpus(
+        run, load_names(run), traits, load_order(run), packed, epochs, runs, indptr, edges, categories
+    )
+
+
+def _along(of: _Corpus, trait: str, names: Sequence[str], shown: Largest, others: str) -> TraitAlong:
+    """Where each value of a trait lies before and after; others: what all but the largest values are called."""
+    tokens, sequence = of.traits.tokens, of.run.settings.sequence
+    total, values = int(tokens.sum()), max(1, shown.count)
+    columns = max(1, min(total, int(np.clip(total // (sequence.length * sequence.batch), *STRIP_COLUMNS))))
+    kept = [names[value] for value in shown.values.tolist()]
+    held = shown.tokens.tolist()
+    if shown.others:
+        kept.append(f"{shown.others:,} {others}")
+        held.append(shown.other_tokens)
+    return TraitAlong(
+        trait,
+        kept,
+        np.array(held) / max(total, 1),
+        cluster_mix(np.arange(len(tokens)), tokens, shown.codes, values, columns),
+        cluster_mix(of.runs, of.packed.length, shown.codes[of.packed.document], values, columns),
+    )
+
+
+def _worst_batch(of: _Corpus, trait: str, batch: Mapping[str, Any]) -> WorstBatch:
+    """batch: the deviation of batches of the sequences at every position (`WindowDeviation`)."""
+    total = int(of.packed.length.sum())
+    epoch, start = divmod(batch["worst_start"], total)
+    # It may run on into the next epoch.
+    runs = np.concatenate(
+        [runs_in_order(of.packed.indptr, order)[0] for order in of.epochs[epoch : epoch + 2]]
+    )
+    found, inside = window_contents(runs, of.packed.length, start, batch["window_tokens"])
+    documents, held = _by_document(of.packed.document[found], inside)
+    codes, values = of.traits.codes[trait], of.traits.sizes()[trait]
+    there = np.bincount(codes[documents], held, values) / held.sum()
+    corpus = np.bincount(codes, of.traits.tokens, values) / of.traits.tokens.sum()
+    value = int(np.abs(there - corpus).argmax())
+    over = there[value] > corpus[value]
+    chosen = codes[documents] == value if over else np.ones(len(documents), bool)
+    return WorstBatch(
+        trait=trait,
+        start=start / total,
+        epoch=epoch + 1 if len(of.epochs) > 1 else None,
+        documents=len(documents),
+        value=_named(of, trait, value),
+        share=float(there[value]),
+        expected=float(corpus[value]),
+        largest=_largest(of, documents[chosen], held[chosen]),
+    )
+
+
+def _worst_sequences(of: _Corpus) -> list[WorstSequence]:
+    """The sequences whose clusters differ most from the corpus's; none where there is no token."""
+    if not len(of.packed):
+        return []
+    labels, clusters = of.traits.codes["cluster"], of.traits.sizes()["cluster"]
+    counts, _ = sequence_counts(of.packed, {"cluster": labels}, {"cluster": clusters})
+    variation = sequence_variation(counts)
+    place = np.empty(len(of.packed), np.int64)
+    place[of.epochs[0]] = np.arange(len(place))
+    rows = of.run.view.document_row
+    found: dict[int, WorstSequence] = {}
+    # As a trainer meets them, where they are equally far off.
+    for sequence in np.lexsort((place, -variation))[:LOOKED_AT].tolist():
+        runs = slice(of.packed.indptr[sequence], of.packed.indptr[sequence + 1])
+        documents, held = _by_document(of.packed.document[runs], of.packed.length[runs])
+        row = int(rows[documents[held.argmax()]])
+        if row in found:
+            continue
+        found[row] = WorstSequence(
+            place=int(place[sequence]),
+            variation=float(variation[sequence]),
+            clusters=int(counts.indptr[sequence + 1] - counts.indptr[sequence]),
+            documents=len(documents),
+            largest=_largest(of, documents, held)[0],
+        )
+        if len(found) == WORST_SEQUENCES:
+            break
+    return list(found.values())
+
+
+def _by_document(documents: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(documents int64 (n,), tokens of each): runs of the same document are one, in the order of their first."""
+    unique, first, which = np.unique(documents, return_index=True, return_inverse=True)
+    held = np.zeros(len(unique), np.int64)
+    np.add.at(held, which, inside)
+    order = np.argsort(first)
+    return unique[order], held[order]
+
+
+def _largest(of: _Corpus, documents: np.ndarray, held: np.ndarray) -> list[ShownDocument]:
+    """The documents that have the most tokens there, of equal ones the first."""
+    chosen = np.argsort(-held, kind="stable")[:WORST_DOCUMENTS]
+    view = of.run.view
+    texts = beginnings(of.run.store, view, view.document_row[documents[chosen]], READ).to_pylist()
+    codes, names = of.categories.get(of.run.settings.input.source_field or "", (None, ()))
+    return [
+        ShownDocument(
+            held=tokens,
+            tokens=int(of.traits.tokens[document]),
+            cluster=of.names[of.traits.codes["cluster"][document]],
+            source=None if codes is None else names[codes[document]],
+            text=text,
+        )
+        for document, tokens, text in zip(
+            documents[chosen].tolist(), held[chosen].tolist(), texts, strict=True
+        )
+    ]
+
+
+def _named(of: _Corpus, trait: str, value: int) -> str:
+    """A trait's value in words, to begin a sentence."""
+    if trait == "cluster":
+        return f"The cluster “{of.names[value]}”"
+    if trait == "length":
+        edges = [number(edge) for edge in of.edges["length"].tolist()]
+        if not edges:
+            return "Every length"
+        if value == 0:
+            return f"The length below {edges[0]} tokens"
+        if value == len(edges):
+            return f"The length of {edges[-1]} tokens and more"
+        return f"The length from {edges[value - 1]} to below {edges[value]} tokens"
+    return f"The {trait} “{clip(of.traits.names[trait][value], 60)}”"
+
+
+def _agreement(run: Run, receipt: Receipt) -> Agreement:
+    store, fit = run.store, receipt.files["fit"]
+    return Agreement(
+        report=receipt.figures,
+        pairs=ari_comparison.load_pairs(store, fit),
+        disagreements=ari_comparison.load_disagreements(store, fit),
+        heatmap=ari_comparison.load_picture(store, fit, ari_comparison.HEATMAP),
+        maps=ari_comparison.load_picture(store, fit, ari_comparison.MAPS),
+    )
+
+
+def _map(of: _Corpus, coloured: Largest) -> MapPoints | None:
+    shown, documents = load_map(of.run), of.run.receipt("cluster_map").facts["of_documents"]
+    if shown is None:
+        return None
+    row = np.full(len(of.names), len(coloured.values), np.int64)
+    row[coloured.values] = np.arange(len(coloured.values))
+    rows = row[shown.labels]
+    # A cluster without tokens has no colour; its documents are few, and empty.
+    there = rows < coloured.count
+    return MapPoints(shown.xy[there], rows[there], documents)
+
+
+def _show(run: Run, receipt: Receipt) -> Shown:
+    listed = {
+        name: "\n".join(f"- {item}" for item in receipt.figures[name]) for name in ("sections", "missing")
+    }
+    return {
+        "path": Link(run.settings.output.path / PAGE),
+        "sections": Text(listed["sections"]),
+        "missing": Text(listed["missing"] or "nothing"),
+        "before_and_after": Picture(
+            run.store.path(receipt.files["picture"]), "the dataset's clusters, before and after"
+        ),
+    }
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    # What it says was asked; what came of that it reads from the stages before it.
+    embedding = settings.embedding
+    return {
+        "order": settings.order.model_dump(mode="json"),
+        "packing": settings.packing.model_dump(mode="json"),
+        "sequence": settings.sequence.model_dump(mode="json"),
+        "model": [settings.model.base, settings.model.vocab_size, settings.model.dim],
+        "vectors": [
+            embedding.kind,
+            embedding.pooling,
+            settings.components,
+            str(embedding.path),
+            settings.deep_model,
+        ],
+        "k": settings.clusters.k,
+        "source_field": settings.input.source_field,
+        "output": str(settings.output.path),
+        "seed": settings.seed,
+    }
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    found, missing = at_hand(run)
+    evidence = {stage: receipt.version for stage, receipt in found.items()}
+    of = versions(run, "clusters", "cluster_names", "diversity_metrics", "stationarity", "traits")
+    return {**of, "output": run.receipt(OUTPUT).key, "evidence": evidence, "missing": missing}
+
+
+ORDERING_REPORT = WholeCorpus(
+    name="ordering_report",
+    version=4,
+    kinds=frozenset({"matplotlib"}),
+    description="One HTML file next to the output to send to someone: what was asked, whether it is better than "
+    "shuffling, "
+    "before and after, the worst windows and their documents, and the evidence that there is. It opens in any browser, "
+    "without a network.",
+    reads=lambda settings: (
+        *("raw_docs", "centroids", "clusters", "cluster_names", "bin_edges", "traits"),
+        *("greedy_order", "packed_sequences", "sequence_order", "stationarity", "diversity_metrics", OUTPUT),
+    ),
+    after=tuple(EVIDENCE),
+    settings=_settings,
+    inputs=_inputs,
+    quotes=("*",),
+    publish=_publish,
+    doing="drawing the report",
+    compute=_compute,
+    show=_show,
+)

@@ -1,0 +1,271 @@
+"""Charts: each is drawn by one function on the axes that it is given, for a PNG file and for the report alike.
+
+Whoever calls gives the axes their title and place; see `view.drawing` for the style.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.core.k_calibration import as_good_as
+from dagster_divorder.core.metrics.along import Binned
+from dagster_divorder.core.metrics.stationarity import TENTHS, Drift
+from dagster_divorder.view.drawing import COLOURS, cluster_colours
+from dagster_divorder.view.words import brief, number, short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CURVE = 300
+"""Points of a curve, at most."""
+K_TICKS = 8
+NAMED = 20
+"""Clusters that are named on a map, the largest; those that find no room beside larger ones are not."""
+LINES_APART = (0.0, 1.3, -1.3)
+"""Where a name may lie, in lines above the middle of its cluster; the first place that is free is taken."""
+GOLDEN = (5.0**0.5 - 1.0) / 2.0
+
+
+@dataclass(frozen=True)
+class Series:
+    """name: what readers call it. colour: a key of `COLOURS`. dashed: also told apart without colour."""
+
+    name: str
+    colour: str
+    dashed: bool = False
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Colour and line style, as matplotlib takes them."""
+        return {
+            "color": COLOURS[self.colour],
+            "linestyle": (0, (3, 2)) if self.dashed else "solid",
+            "label": self.name,
+        }
+
+
+SERIES = {
+    "original": Series("original documents", "original"),
+    "random": Series("shuffled documents", "shuffled"),
+    "curated": Series("curated documents", "curated"),
+    "sequences_random": Series("shuffled sequences", "shuffled", dashed=True),
+    "sequences": Series("curated sequences", "sequences"),
+}
+"""The orders that are measured, by the names of `diversity_metrics`."""
+SHUFFLES = Series("three shuffles of the sequences", "shuffled")
+ASKED = Series("asked", "muted", dashed=True)
+ACHIEVABLE = Series("can be had", "original")
+
+
+def distinct(axes: Axes, orders: Mapping[str, Binned], clusters: int, top: float) -> None:
+    """Distinct clusters in every sequence: the mean of neighbouring ones, and from the fewest to the most of them.
+
+    orders: by name. top: the most in any chart beside this one.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    for name, found in orders.items():
+        line = SERIES[name].line
+        at = 100 * found.at
+        axes.fill_between(at, found.low, found.high, color=line["color"], alpha=0.18, linewidth=0, step="mid")
+        axes.plot(at, found.mean, **line)
+    if clusters <= 1.6 * top:
+        axes.axhline(clusters, color=COLOURS["muted"], linewidth=0.9, linestyle=(0, (4, 4)))
+        axes.text(100, clusters, f"all {clusters}", color=COLOURS["muted"], ha="right", va="bottom")
+        top = clusters
+    axes.set_ylim(0, 1.08 * top)
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    _position_axis(axes)
+
+
+def prefix(axes: Axes, orders: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]) -> None:
+    """Prefix deviation of each order, by name: its position as a share of the tokens, and its L2 norm in tokens."""
+    for name, (share, l2) in orders.items():
+        shown = np.flatnonzero(l2 > 0)
+        thinned = shown[:: -(-len(shown) // CURVE) or 1]
+        axes.plot(100 * share[thinned], l2[thinned], **SERIES[name].line)
+    _log_axis(axes)
+    _position_axis(axes)
+
+
+def errors(axes: Axes, curves: Mapping[str, Any]) -> None:
+    """One error of a trait along the order, `at`: of the `shuffled` sequences, and `ours`."""
+    at = 100 * np.asarray(curves["at"])
+    lines = [*((line, SHUFFLES) for line in curves["shuffled"]), (curves["ours"], SERIES["sequences"])]
+    for line, series in lines:
+        values = np.asarray(line)
+        axes.plot(at, np.where(values > 0, values, np.nan), **series.line | {"linewidth": 1.3})
+    if any(any(line) for line, _ in lines):
+        _log_axis(axes)
+    _position_axis(axes)
+
+
+def targets(axes: Axes, lines: Iterable[tuple[NDArray[np.float64], Series]], top: float) -> None:
+    """Shares of one value in parts of the dataset, lines of (parts,), up to `top` of the tokens."""
+    for shares, series in lines:
+        at = 100 * (np.arange(len(shares)) + 0.5) / max(1, len(shares))
+        axes.plot(at, 100 * shares, **series.line | {"linewidth": 1.4})
+    axes.set_ylim(0, max(100 * top, 1.0))
+    _position_axis(axes)
+
+
+def drift(axes: Axes, of: Drift) -> None:
+    """Distance of each tenth of training from the whole, over where nine in ten of the shuffles' tenths lie."""
+    axes.axhspan(*of.shuffled_along, color=COLOURS["shuffled"], alpha=0.25, linewidth=0)
+    middles = 100 * (np.arange(TENTHS) + 0.5) / TENTHS
+    axes.plot(middles, of.along, color=COLOURS["sequences"], marker="o", markersize=4)
+    axes.set_ylim(0, 1.1 * max(*of.along, of.shuffled_along[1], 1e-9))
+    axes.yaxis.set_major_formatter(lambda value, _: number(value, 2))
+    _position_axis(axes)
+
+
+def lengths(axes: Axes, name: str, quantiles: NDArray[np.float64], low: float, high: float) -> None:
+    """Lengths of the documents along an order: five rising quantiles in slices of the dataset, (C, 5), the middle one a
+    line. low, high: of all charts beside this one."""
+    from matplotlib.ticker import LogLocator
+
+    colour = COLOURS[SERIES[name].colour]
+    at = 100 * (np.arange(len(quantiles)) + 0.5) / len(quantiles)
+    for outer, alpha in ((0, 0.16), (1, 0.28)):
+        axes.fill_between(
+            at, quantiles[:, outer], quantiles[:, 4 - outer], color=colour, alpha=alpha, linewidth=0
+        )
+    axes.plot(at, quantiles[:, 2], color=colour)
+    _log_axis(axes)
+    axes.set_ylim(low / 1.3, high * 1.3)
+    axes.yaxis.set_major_locator(LogLocator(numticks=6))
+    _position_axis(axes)
+
+
+def silhouette(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Mean silhouette against the number of clusters, over those that are as good as the best; rows: the table of
+    k_calibration, by rising `k`."""
+    values = [row["silhouette"] for row in rows]
+    axes.axhspan(as_good_as(max(values)), max(values), color=COLOURS["rule"], alpha=0.6, linewidth=0)
+    axes.plot([row["k"] for row in rows], values, "o-", color=COLOURS["curated"], markersize=5)
+    axes.margins(y=0.15)
+    _k_axis(axes, rows)
+
+
+def distinct_by_k(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Mean distinct clusters a sequence against the number of clusters, of the order that they lead to and shuffled."""
+    name = "distinct clusters a sequence"
+    for column, series in (
+        (name, Series("balanced", "curated")),
+        (f"{name}, shuffled", Series("shuffled", "shuffled", True)),
+    ):
+        axes.plot(
+            [row["k"] for row in rows], [row[column] for row in rows], marker="o", markersize=5, **series.line
+        )
+    axes.margins(y=0.15)
+    axes.set_ylim(bottom=0)
+    _k_axis(axes, rows)
+
+
+def map_colours(k: int) -> NDArray[np.float64]:
+    """k colours, RGB in [0, 1] float64 (k, 3), of which any first few have hues far apart: those of the largest."""
+    rank = np.argsort(np.argsort(np.arange(k) * GOLDEN % 1.0))
+    return cluster_colours(k)[rank]
+
+
+def documents_map(
+    axes: Axes,
+    xy: NDArray[np.floating],
+    labels: NDArray[np.integer],
+    names: Sequence[str],
+    colours: NDArray[np.floating],
+    *,
+    outlined: bool = True,
+) -> None:
+    """Documents at their places (n, 2) in the colours of their clusters, RGB (K, 3); the largest clusters are named.
+
+    Points are drawn in the order given, so that no cluster lies over another, and are a picture in an SVG drawing.
+    outlined: names in white, which turns them from text into shapes; in a page the style sheet does it.
+    """
+    axes.set_axis_off()
+    axes.set_aspect("equal", adjustable="datalim")
+    side = float(np.clip(340.0 / np.sqrt(max(1, len(xy))), 2.0, 9.0))  # points of 1/72 inch
+    axes.scatter(xy[:, 0], xy[:, 1], s=side**2, c=colours[labels], alpha=0.65, linewidths=0, rasterized=True)
+    axes.margins(0.02)
+    _draw_names(axes, xy, labels, names, outlined)
+
+
+def _draw_names(
+    axes: Axes, xy: NDArray[np.floating], labels: NDArray[np.integer], names: Sequence[str], outlined: bool
+) -> None:
+    """The largest clusters' names, each at the document nearest to the middle of its cluster."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.patheffects import withStroke
+
+    figure: Any = axes.figure
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    axes.apply_aspect()
+    inside, taken, size = axes.bbox, list[Any](), 11.5
+    sizes = np.bincount(labels, minlength=len(names))
+    for cluster in np.argsort(-sizes, kind="stable")[: min(NAMED, np.count_nonzero(sizes))]:
+        members = xy[labels == cluster]
+        middle = np.median(members, axis=0)
+        at = members[np.argmin(((members - middle) ** 2).sum(axis=1))]
+        text = axes.annotate(
+            brief(names[cluster]),
+            at,
+            (0, 0),
+            textcoords="offset fontsize",
+            size=size,
+            weight="bold",
+            ha="center",
+            va="center",
+            path_effects=[withStroke(linewidth=3, foreground="white")] if outlined else [],
+        )
+        box = text.get_window_extent(renderer)
+        # Back inside, where it would stick out to the left or the right.
+        aside = max(0.0, inside.x0 - box.x0) - max(0.0, box.x1 - inside.x1)
+        for lines in LINES_APART:
+            text.set_position((72.0 / figure.dpi * aside / size, lines))
+            box = text.get_window_extent(renderer).expanded(1.0, 1.3)
+            if not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+        else:
+            text.remove()
+
+
+def _position_axis(axes: Axes) -> None:
+    """The horizontal axis of everything that is drawn along the dataset."""
+    axes.set_xlim(0, 100)
+    axes.set_xticks(range(0, 101, 25))
+
+
+def _log_axis(axes: Axes) -> None:
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=20))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(lambda value, _: short(value))
+
+
+def _k_axis(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Numbers of clusters, the recommended one marked; logarithmic where they are far apart."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    values = np.array([row["k"] for row in rows])
+    places = values.astype(float)
+    if values[-1] >= 10 * values[0]:
+        axes.set_xscale("log")
+        places = np.log(places)
+    ticks = [0]
+    for at in range(1, len(values)):
+        # So far apart that labels do not touch.
+        if places[at] - places[ticks[-1]] >= (places[-1] - places[0]) / K_TICKS:
+            ticks.append(at)
+    axes.xaxis.set_major_locator(FixedLocator(values[ticks].tolist()))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    recommended = next(row["k"] for row in rows if row["recommended"])
+    axes.axvline(recommended, color=COLOURS["ink"], linewidth=1, linestyle=(0, (4, 4)), zorder=1)

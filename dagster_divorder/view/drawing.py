@@ -1,0 +1,251 @@
+"""What all pictures share: colours, typeface, and a matplotlib figure as a PNG file or as SVG inside a page.
+
+Guarantee: the same numbers give the same bytes (one machine, its typefaces, one matplotlib), whatever the user's style;
+matplotlib's global state is left as it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from PIL.Image import Image
+
+COLOURS = {
+    "ink": "#1b1d22",
+    "muted": "#5c626e",
+    "rule": "#d9dbe0",
+    "original": "#b84a00",
+    "shuffled": "#6f7580",
+    "curated": "#0a66a8",
+    "sequences": "#04345c",
+    "surface": "#fefefe",
+}
+"""Told apart with any colour vision, and in grey. In a page each becomes the style sheet's variable of that name, so
+that one drawing is right in light, in dark and in print."""
+
+DPI = 100
+SHADES, POINT_SHADES = 255, 64
+NEARLY_WHITE = 250
+
+# For names in scripts that matplotlib's own typeface lacks, where they are installed.
+OTHER_SCRIPTS = (
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Noto Sans JP", "Noto Sans KR", "WenQuanYi Zen Hei"),
+    *("Arial Unicode MS", "Hiragino Sans", "PingFang SC", "Apple SD Gothic Neo", "Microsoft YaHei", "Malgun Gothic"),
+    *("Noto Sans Thai", "Noto Sans Devanagari"),
+)  # fmt: skip
+
+_STYLE: Any = {
+    "text.parse_math": False,
+    "font.size": 13,
+    "text.color": COLOURS["ink"],
+    "axes.labelcolor": COLOURS["muted"],
+    "axes.edgecolor": COLOURS["rule"],
+    "axes.linewidth": 1.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.facecolor": "none",
+    "axes.titlelocation": "left",
+    "axes.titlesize": 13,
+    "axes.titleweight": "bold",
+    "axes.titlepad": 9,
+    "xtick.color": COLOURS["muted"],
+    "ytick.color": COLOURS["muted"],
+    "xtick.labelsize": 12.5,
+    "ytick.labelsize": 12.5,
+    "xtick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.major.size": 0,
+    "ytick.minor.size": 0,
+    "xtick.major.pad": 6,
+    "ytick.major.pad": 6,
+    "grid.color": COLOURS["rule"],
+    "grid.linewidth": 0.8,
+    "lines.solid_capstyle": "round",
+    "lines.linewidth": 1.8,
+    "legend.frameon": False,
+    "legend.labelcolor": "linecolor",
+    "figure.facecolor": "none",
+    "svg.fonttype": "none",
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """matplotlib's defaults and ours, whatever the user has set; what was set before comes back. Names in a script that
+    no typeface here has are drawn as boxes, without a warning for every letter."""
+    import matplotlib as mpl
+    from matplotlib.font_manager import fontManager
+
+    installed = set(fontManager.get_font_names())
+    with mpl.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        mpl.rcdefaults()
+        mpl.rcParams.update(_STYLE)
+        mpl.rcParams["font.family"] = ["sans-serif", *(name for name in OTHER_SCRIPTS if name in installed)]
+        yield
+
+
+def picture(width: int, height: int, draw: Callable[[Figure], None], *, few_colours: bool = False) -> bytes:
+    """A PNG file of so many pixels, white where nothing is drawn.
+
+    few_colours: at most SHADES of them, a third of the bytes of a picture of many points.
+    """
+    import PIL.Image
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with style():
+        figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
+        draw(figure)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        image = PIL.Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
+    if few_colours:
+        image = image.quantize(SHADES, method=PIL.Image.Quantize.FASTOCTREE, dither=PIL.Image.Dither.NONE)
+        palette = np.array(image.getpalette()).reshape(-1, 3)
+        palette[palette.min(axis=1) > NEARLY_WHITE] = 255
+        image.putpalette(palette.ravel().tolist())
+    return png(image)
+
+
+def svg(name: str, width: int, height: int, draw: Callable[[Figure], None]) -> Markup:
+    """A drawing for a page, in the page's colours and typeface; text stays text, which can be searched.
+
+    name: unique in the page. width, height: in CSS pixels, the unit of all sizes in it.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    drawn = io.StringIO()
+    with style():
+        mpl.rcParams["svg.hashsalt"] = name
+        figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+        draw(figure)
+        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        # The resolution is that of points, which are a picture inside the drawing.
+        figure.savefig(drawn, format="svg", dpi=144, metadata=metadata)
+    return Markup(f'<svg viewBox="0 0 {width} {height}" aria-hidden="true">') + Markup(
+        _for_the_page(name, drawn.getvalue())
+    )
+
+
+def _for_the_page(name: str, text: str) -> str:
+    """The drawing without what belongs to a file of its own: what follows the opening tag and the global style."""
+    text = text[text.index("</style>") :]
+    text = text[text.index("</defs>") + len("</defs>") :]
+    text = re.sub(r'<g id="[^"]*">', "<g>", text)  # groups are numbered in every drawing alike
+    text = re.sub(r'(?<=\bid=")|(?<=url\(#)|(?<=href="#)', f"{name}-", text).replace("xlink:href", "href")
+    text = re.sub(r"(?<=data:image/png;base64,)[^\"]*", _in_few_shades, text)
+    text = re.sub(r'(?<= d=")[^"]*', _shortened, text)
+    return re.sub(r'(?<= style=")[^"]*', _in_colours_of_the_page, text)
+
+
+def _shortened(path: re.Match[str]) -> str:
+    """A path to a tenth of a pixel, on one line."""
+    numbers = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), path[0])
+    return " ".join(numbers.split())
+
+
+def _in_few_shades(file: re.Match[str]) -> str:
+    """A picture inside a drawing, a quarter of the bytes; see-through where nothing is drawn."""
+    import PIL.Image
+
+    image = PIL.Image.open(io.BytesIO(base64.b64decode(file[0])))
+    few = image.quantize(POINT_SHADES, method=PIL.Image.Quantize.FASTOCTREE)
+    return base64.b64encode(png(few)).decode()
+
+
+def _in_colours_of_the_page(declarations: re.Match[str]) -> str:
+    text = re.sub(r"font-family: [^;]*(; )?", "", declarations[0])
+    for variable, colour in COLOURS.items():
+        text = text.replace(colour, f"var(--{variable})")
+    return text
+
+
+def png(image: Image) -> bytes:
+    data = io.BytesIO()
+    image.save(data, format="PNG", optimize=True)
+    return data.getvalue()
+
+
+def data_uri(file: bytes) -> str:
+    """A PNG file as an `src` that needs no file."""
+    return f"data:image/png;base64,{base64.b64encode(file).decode()}"
+
+
+def stacked(mix: NDArray[np.floating], rows: int) -> NDArray[np.int64]:
+    """A bar: which value is at each pixel, (rows, C); each column is divided among the values by their shares.
+
+    mix: (C, J), rows sum to 1, values in the order in which they are stacked.
+    """
+    heights = (np.arange(rows) + 0.5) / rows
+    ends = np.cumsum(mix, axis=1, dtype=np.float64)
+    values = np.stack([np.searchsorted(column, heights) for column in ends], axis=1)
+    # A column's shares may sum to a little less than one.
+    return np.minimum(values, mix.shape[1] - 1)
+
+
+def indexed(values: NDArray[np.integer], palette: NDArray[np.floating]) -> Image:
+    """An image of at most 256 colours: values (rows, C), places in the palette, RGB in [0, 1] (J, 3)."""
+    import PIL.Image
+
+    image = PIL.Image.fromarray(values.astype(np.uint8), mode="P")
+    image.putpalette(np.rint(255 * palette).astype(np.uint8).ravel().tolist())
+    return image
+
+
+def by_place(mix: NDArray[np.floating]) -> NDArray[np.int64]:
+    """The values of a mix along an order, (C, J), by the mean place of their tokens, (J,): stacked so, those that lie
+    together get neighbouring colours."""
+    total = mix.sum(axis=0, dtype=np.float64)
+    moment = (np.arange(len(mix))[:, None] * mix).sum(axis=0, dtype=np.float64)
+    ranked: NDArray[np.int64] = np.argsort(moment / np.where(total > 0, total, 1.0), kind="stable")
+    return ranked
+
+
+def cluster_colours(k: int) -> NDArray[np.float64]:
+    """k colours, RGB in [0, 1] float64 (k, 3), for things that lie in a row.
+
+    The hue runs once round the OKLCH circle. Neighbours differ in lightness (light, dark, middle, ...), which
+    every kind of colour vision tells apart, so borders stay visible where hues look alike.
+    """
+    hue = np.deg2rad(25.0) + 2.0 * np.pi * np.arange(k) / max(k, 1)
+    lightness = np.array([0.80, 0.52, 0.67])[np.arange(k) % 3]
+    chroma = np.array([0.105, 0.13, 0.135])[np.arange(k) % 3]
+    return _oklab_to_srgb(np.stack([lightness, chroma * np.cos(hue), chroma * np.sin(hue)], axis=1))
+
+
+def _oklab_to_srgb(lab: NDArray[np.float64]) -> NDArray[np.float64]:
+    """OKLab (n, 3) to sRGB, clipped to [0, 1]. Constants: Ottosson 2020, "A perceptual color space"."""
+    to_lms = np.array(
+        [
+            [1, 0.3963377774, 0.2158037573],
+            [1, -0.1055613458, -0.0638541728],
+            [1, -0.0894841775, -1.2914855480],
+        ]
+    )
+    to_rgb = np.array(
+        [
+            [4.0767416621, -3.3077115913, 0.2309699292],
+            [-1.2684380046, 2.6097574011, -0.3413193965],
+            [-0.0041960863, -0.7034186147, 1.7076147010],
+        ]
+    )
+    linear = np.clip((lab @ to_lms.T) ** 3 @ to_rgb.T, 0.0, 1.0)
+    return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)

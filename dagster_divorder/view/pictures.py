@@ -1,0 +1,306 @@
+"""The PNG files that stages show: an order before and after, clusters and their map, two clusterings, a calibration.
+
+Letters: S sequences, N documents on a map, K clusters, C columns of a bar.
+Cost: 0.3 to 2 s each, whatever the corpus: what is drawn is thinned or sampled before.
+Known weakness: above some 30 clusters neighbours are told apart by their place, not by colour. A name in a script that
+no installed typeface has is drawn as boxes.
+Source: the ordering_comparison.png and the calibration plot of Diversity-Ordered Training.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.core.metrics import Diversity
+from dagster_divorder.core.metrics.along import binned
+from dagster_divorder.view import charts
+from dagster_divorder.view.drawing import COLOURS, by_place, cluster_colours, picture, stacked
+from dagster_divorder.view.words import brief, short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MUTED = COLOURS["muted"]
+LARGEST = 30
+"""Clusters whose sizes are drawn as bars."""
+PAIRS = 40
+"""Clusters of either clustering in the heatmap, at most."""
+
+# The comparison of orders: pixels, and of the figure's width both ends of the bars, the gap beside them, and the
+# corpus's own mix.
+WIDTH, HEIGHT = 1600, 1100
+LEFT, RIGHT, GAP, STRIP = 0.045, 0.917, 0.012, 0.024
+BAR = 0.13  # of the figure's height
+BAR_PIXELS, BAR_ROWS = round((RIGHT - LEFT) * WIDTH), round(BAR * HEIGHT)
+
+Map = tuple[str, NDArray[np.floating], NDArray[np.integer], Sequence[str]]
+
+
+@dataclass(frozen=True, eq=False)
+class PicturedOrder:
+    """One order, measured. distinct: int (S,), distinct clusters in each sequence, where they are drawn. mix: float
+    (C, K) of an order drawn as a bar, from `core.metrics.cluster_mix`; crispest with C = min(S, BAR_PIXELS)."""
+
+    diversity: Diversity
+    distinct: NDArray[np.int64] | None = None
+    mix: NDArray[np.float32] | None = None
+
+
+def ordering_comparison(orders: Mapping[str, PicturedOrder], names: Sequence[str] = ()) -> bytes:
+    """What an order does, 1600 x 1100 pixels: the dataset as a bar in each order with a mix, each column coloured by
+    the clusters of the tokens there, beside the corpus's own mix, which every column should resemble; distinct clusters
+    in each sequence, the prefix deviation, and a table of the numbers.
+
+    orders: by name, see `charts.SERIES`; two of them have a mix, of the same K clusters. names: of the K clusters, by
+    label; the largest are named above the bars, as many as there is room for.
+    """
+
+    def draw(figure: Figure) -> None:
+        d = next(iter(orders.values())).diversity
+        mixes = {name: of.mix for name, of in orders.items() if of.mix is not None}
+        k = next(iter(mixes.values())).shape[1]
+        facts = (
+            f"{d.documents:,} documents · {short(d.tokens)} tokens · {k} clusters · "
+            f"sequences of {d.sequence_length:,} tokens · batches of {d.batch:,} sequences"
+        )
+        _title(figure, "The same documents, in two orders", facts, LEFT, 0.97)
+        _draw_bars(figure, mixes, d.tokens, names)
+        left, right = (
+            figure.add_axes((at, 0.215, 0.415, 0.235)) for at in (LEFT, RIGHT + GAP + STRIP - 0.415)
+        )
+        found = {
+            name: binned(of.distinct, int(np.clip(len(of.distinct) // 16, 40, 200)))
+            for name, of in orders.items()
+            if of.distinct is not None
+        }
+        top = max((float(of.high.max(initial=1)) for of in found.values()), default=1.0)
+        charts.distinct(left, found, k, top)
+        _headline(left, "Clusters per sequence", "line: mean, band: least to most, of neighbouring sequences")
+        prefixes = {name: of.diversity.prefix for name, of in orders.items()}
+        charts.prefix(right, {name: (of.share, of.l2) for name, of in prefixes.items()})
+        _headline(
+            right, "Prefix deviation", "tokens so far against the mix: L2 distance in tokens, log scale"
+        )
+        for axes in (left, right):
+            axes.set_xlabel("position in the dataset, % of tokens")
+        _draw_table(figure, {name: of.diversity for name, of in orders.items()})
+
+    return picture(WIDTH, HEIGHT, draw)
+
+
+def k_calibration(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """The silhouette, and what the order gains, against the number of clusters, 1200 x 900 pixels; see
+    `charts.silhouette`."""
+
+    def draw(figure: Figure) -> None:
+        recommended = next(row["k"] for row in rows if row["recommended"])
+        note = "the highest number whose silhouette is as good as the best (grey: that good)"
+        _title(figure, f"{recommended:,} clusters recommended", note, 0.08, 0.945)
+        above = figure.add_axes((0.08, 0.51, 0.88, 0.31))
+        below = figure.add_axes((0.08, 0.08, 0.88, 0.31))
+        charts.silhouette(above, rows)
+        _headline(above, "Silhouette", "cosine, mean over the documents")
+        charts.distinct_by_k(below, rows)
+        _headline(below, "Clusters per sequence", "distinct ones, mean; by the order that they lead to")
+        below.legend(loc="lower right", bbox_to_anchor=(1.0, 1.02), ncols=2)
+        below.set_xlabel("clusters")
+
+    return picture(1200, 900, draw)
+
+
+def cluster_map(
+    title: str,
+    note: str,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    xy: NDArray[np.floating] | None = None,
+    labels: NDArray[np.integer] | None = None,
+) -> bytes:
+    """The map and the sizes of all clusters, 1600 x 1000 pixels, at most some 300 kB.
+
+    names and sizes: of the K clusters. xy float (N, 2) and labels int (N,): places on the map and clusters of
+    documents; without them the sizes are drawn alone.
+    """
+
+    def draw(figure: Figure) -> None:
+        _title(figure, title, note, 0.03, 0.945)
+        left = 0.03
+        if xy is not None and labels is not None:
+            charts.documents_map(
+                figure.add_axes((0.03, 0.03, 0.62, 0.845)), xy, labels, names, charts.map_colours(len(names))
+            )
+            left = 0.68
+        _draw_sizes(figure, left, names, np.asarray(sizes))
+
+    return picture(1600, 1000, draw, few_colours=True)
+
+
+def cluster_maps(maps: Sequence[Map], title: str, note: str) -> bytes:
+    """Maps side by side, 1600 x 1000 pixels: the title of each, xy float (N, 2), labels int (N,), names of its
+    clusters."""
+
+    def draw(figure: Figure) -> None:
+        _title(figure, title, note, 0.03, 0.945)
+        width = (0.94 - 0.02 * (len(maps) - 1)) / len(maps)
+        for at, (name, xy, labels, names) in enumerate(maps):
+            left = 0.03 + at * (width + 0.02)
+            figure.text(left, 0.875, name, size=15, weight="bold")
+            axes = figure.add_axes((left, 0.03, width, 0.83))
+            charts.documents_map(axes, xy, labels, names, charts.map_colours(len(names)))
+
+    return picture(1600, 1000, draw, few_colours=True)
+
+
+def contingency(
+    table: NDArray[np.integer],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    note: str,
+    spaces: tuple[str, str] = ("shallow", "deep"),
+) -> bytes:
+    """Two clusterings of the same documents as a heatmap, 1400 x 1150 pixels.
+
+    table: int (m, m), documents that have cluster k of the first space and j of the second, matched clusters on the
+    diagonal, those with most common documents first; the first PAIRS are drawn. rows, columns: m names each.
+    """
+
+    def draw(figure: Figure) -> None:
+        shown = min(len(rows), PAIRS)
+        shares = (table / np.maximum(table.sum(axis=1, keepdims=True), 1))[:shown, :shown]
+        lines = "\n".join(textwrap.wrap(note, 150))
+        _title(figure, "Which clusters are the same in both spaces", lines, 0.03, 0.955, size=12)
+        axes = figure.add_axes((0.24, 0.24, 0.66, 0.63))
+        image = axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
+        size = 11 if shown <= 30 else 9
+        axes.set_xticks(
+            range(shown), [brief(of) for of in columns[:shown]], rotation=55, ha="right", size=size
+        )
+        axes.set_yticks(range(shown), [brief(of) for of in rows[:shown]], size=size)
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+        axes.set_ylabel(spaces[0], size=13, weight="bold")
+        axes.set_xlabel(spaces[1], size=13, weight="bold")
+        bar = figure.colorbar(image, cax=figure.add_axes((0.92, 0.24, 0.015, 0.63)))
+        bar.outline.set_visible(False)
+        bar.set_label(f"share of the {spaces[0]} cluster's documents", size=11)
+        if len(rows) > shown:
+            figure.text(0.03, 0.02, f"and {len(rows) - shown:,} pairs more", size=11, color=MUTED)
+
+    return picture(1400, 1150, draw)
+
+
+def _title(figure: Figure, title: str, note: str, left: float, top: float, size: float = 13) -> None:
+    figure.text(left, top, title, size=21, weight="bold")
+    figure.text(left, top - 0.012, note, size=size, color=MUTED, va="top", linespacing=1.4)
+
+
+def _headline(axes: Axes, title: str, note: str) -> None:
+    axes.annotate(title, (0, 1), (0, 30), "axes fraction", "offset points", size=15, weight="bold")
+    axes.annotate(note, (0, 1), (0, 12), "axes fraction", "offset points", size=12, color=MUTED)
+
+
+def _draw_bars(
+    figure: Figure, mixes: Mapping[str, NDArray[np.float32]], tokens: int, names: Sequence[str]
+) -> None:
+    first = next(iter(mixes.values()))
+    ranked = by_place(first)
+    colours = cluster_colours(len(ranked))
+    _draw_names(figure, names, first.mean(axis=0, dtype=np.float64), colours[np.argsort(ranked)])
+    for at, (name, mix) in enumerate(mixes.items()):
+        bottom = 0.752 - 0.175 * at
+        head = bottom + BAR + 0.009
+        axes = figure.add_axes((LEFT, bottom, RIGHT - LEFT, BAR))
+        axes.imshow(
+            colours[stacked(mix[:, ranked], BAR_ROWS)],
+            aspect="auto",
+            extent=(0.0, 100.0, 1.0, 0.0),
+            interpolation="nearest" if len(mix) <= BAR_PIXELS else "antialiased",
+            interpolation_stage="rgba",
+        )
+        axes.set_yticks([])
+        axes.set_xticks(range(0, 101, 25) if at else [])
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+        series = charts.SERIES[name]
+        figure.text(LEFT, head, series.name, color=COLOURS[series.colour], size=15, weight="bold")
+        strip = figure.add_axes((RIGHT + GAP, bottom, STRIP, BAR))
+        whole = mix.mean(axis=0, dtype=np.float64, keepdims=True)[:, ranked]
+        strip.imshow(colours[stacked(whole, BAR_ROWS)], aspect="auto", interpolation="nearest")
+        strip.set_axis_off()
+        if at == 0:
+            note = f"each column: the clusters' shares of {tokens / len(mix):,.0f} tokens"
+            figure.text(RIGHT - GAP, head, note, color=MUTED, size=12, ha="right")
+            figure.text(RIGHT + GAP + STRIP / 2, head, "corpus", color=MUTED, size=12, ha="center")
+
+
+def _draw_names(
+    figure: Figure, names: Sequence[str], shares: NDArray[np.float64], colours: NDArray[np.float64]
+) -> None:
+    """The names of the largest clusters in a row, each behind its colour."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    left, top = LEFT, 0.917
+    for cluster in np.argsort(-shares, kind="stable")[: len(names)]:
+        text = figure.text(left + 0.011, top, names[cluster], size=11, color=MUTED)
+        right = text.get_window_extent(renderer).x1 / WIDTH
+        if right > RIGHT + GAP + STRIP:
+            text.remove()
+            break
+        figure.text(left, top, "■", size=11, color=colours[cluster])
+        left = right + 0.013
+
+
+def _draw_table(figure: Figure, measured: Mapping[str, Diversity]) -> None:
+    """Numbers right-aligned under their headings, one row an order."""
+    columns = [
+        ("clusters a\nsequence, mean", lambda m: f"{m.split.mean:.2f}"),
+        ("clusters a\nsequence, least", lambda m: f"{m.split.min:.4g}"),
+        ("batch vs mix,\nTV, mean", lambda m: f"{m.batch_shares['cluster'].mean_tv:.4f}"),
+        ("batch vs mix,\nTV, worst", lambda m: f"{m.batch_shares['cluster'].max_tv:.4f}"),
+        ("prefix deviation,\ntokens, mean", lambda m: f"{m.prefix.mean:,.0f}"),
+        ("every cluster\nseen after", lambda m: f"{100 * m.coverage:.3g} %"),
+    ]
+    if next(iter(measured.values())).batch_shares["cluster"].partial:
+        columns = columns[:2] + columns[4:]  # all data in less than one batch: each order has the same
+    edges = np.linspace(LEFT + 0.12, RIGHT + GAP + STRIP, len(columns) + 1)[1:]
+    top = 0.112
+    for right, (heading, _) in zip(edges, columns, strict=True):
+        figure.text(right, top, heading, size=12, color=MUTED, ha="right", linespacing=1.3)
+    for row, (name, diversity) in enumerate(measured.items()):
+        y, series = top - 0.028 - 0.0235 * row, charts.SERIES[name]
+        figure.text(LEFT, y, series.name, size=14, weight="bold", color=COLOURS[series.colour])
+        for right, (_, value) in zip(edges, columns, strict=True):
+            figure.text(right, y, value(diversity), size=14, ha="right")
+
+
+def _draw_sizes(figure: Figure, left: float, names: Sequence[str], sizes: NDArray[np.int64]) -> None:
+    shown = np.argsort(-sizes, kind="stable")[:LARGEST]
+    k = len(sizes)
+    figure.text(left, 0.875, "Documents of each cluster", size=15, weight="bold")
+    top, bottom = 0.86, 0.06
+    # No thicker than for 20 bars.
+    height = (top - bottom) * min(1.0, max(1, len(shown)) / 20)
+    axes = figure.add_axes((left + 0.155, top - height, 0.765 - left, height))
+    bars = axes.barh(
+        range(len(shown)), sizes[shown], height=0.72, color=charts.map_colours(k)[shown], linewidth=0
+    )
+    axes.bar_label(bars, [f"{size:,}" for size in sizes[shown]], padding=4, size=11, color=MUTED)
+    axes.set_xlim(0, max(1, int(sizes.max(initial=0))))
+    axes.set_ylim(max(1, len(shown)) - 0.5, -0.5)
+    axes.set_xticks([])
+    axes.set_yticks(
+        range(len(shown)), [brief(names[cluster]) for cluster in shown], size=11, color=COLOURS["ink"]
+    )
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    if k > len(shown):
+        rest = int(sizes.sum() - sizes[shown].sum())
+        figure.text(left, 0.025, f"and {k - len(shown):,} smaller ones with {rest:,}", size=12, color=MUTED)
