@@ -288,7 +288,7 @@ def _run_one(run: Run, name: str) -> Receipt:
     pace = seconds / new if new else before.facts.get("seconds_per_new_document") if before else None
     receipt = receipt.with_(
         facts={**receipt.facts, "seconds_per_new_document": pace},
-        figures={**figures, **run.observed, **timing},
+        figures={**figures, **stage.told(run), **run.observed, **timing},
     )
     run.save(receipt)
     return receipt

@@ -319,7 +319,8 @@ def _nothing_drifts(run: Run) -> Finding:
 
 def _reads(settings: Settings) -> tuple[str, ...]:
     orders = ("greedy_order", "packed_sequences", "sequence_order")
-    return ("raw_docs", "cluster_names", "traits", *orders)
+    # The picture has the names of the clusters; measures know nothing of them.
+    return ("raw_docs", *(["cluster_names"] if settings.output.plot else []), "traits", *orders)
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
@@ -344,7 +345,6 @@ DIVERSITY_METRICS = WholeCorpus(
     settings=_settings,
     content=("metrics",),
     then=("stationarity",),
-    # The picture has the names of the clusters.
     quotes=("picture",),
     doing="measuring orders",
     compute=_compute,

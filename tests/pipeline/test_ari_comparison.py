@@ -20,7 +20,7 @@ from dagster_divorder.pipeline.stage import content_hash
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.ari_comparison import (
-    AS_MUCH,
+    MIN_SHARE_OF_BITS,
     DIFFERENT,
     HEATMAP,
     MAPS,
@@ -146,8 +146,8 @@ def test_deep_vectors_are_taken_for_another_structure_that_tells_as_much(
     ("ari", "shallow", "deep", "chosen"),
     [
         (DIFFERENT, 0.2, 0.9, "shallow"),
-        (DIFFERENT - 1e-6, 0.2, 0.2 * AS_MUCH, "deep"),
-        (DIFFERENT - 1e-6, 0.2, 0.2 * AS_MUCH - 1e-6, "shallow"),
+        (DIFFERENT - 1e-6, 0.2, 0.2 * MIN_SHARE_OF_BITS, "deep"),
+        (DIFFERENT - 1e-6, 0.2, 0.2 * MIN_SHARE_OF_BITS - 1e-6, "shallow"),
         (0.0, 0.0, 0.001, "shallow"),
         (0.0, 0.0, 0.1, "deep"),
         (SAME, 0.2, 0.9, "shallow"),
@@ -263,18 +263,18 @@ def test_the_decision_is_kept_while_few_documents_change(tmp_path: Path) -> None
     first = compare(run)
     again = compare(run)
     assert (first.figures["new_documents"], again.figures["new_documents"]) == (200, 0)
-    assert again == replace(first, report=again.figures)
-    assert again.figures["measured"] == "no: kept (first run with these settings and inputs)"
+    assert again == replace(first, facts=again.facts, figures=again.figures)
+    assert again.figures["fitted"] == "no: kept (first run with these settings and inputs)"
     write_jsonl(tmp_path / "docs.jsonl", [*records(200), *records(40, start=1000)])
     kept = compare(embed(settings, shallow="topics", deep="moods"))
     assert (kept.version, kept.figures["documents"], kept.figures["new_documents"]) == (first.version, 240, 0)
     assert chosen_kind(run) == "deep"
     write_jsonl(tmp_path / "docs.jsonl", [*records(200), *records(60, start=1000)])
     anew = compare(embed(settings, shallow="topics", deep="moods"))
-    assert anew.figures["measured"] == "23% of the documents have changed since"
+    assert anew.figures["fitted"] == "23% of the documents have changed since"
     assert anew.figures["measured_documents"] == anew.figures["new_documents"] == 260
     other = compare(embed(settings, shallow="topics", deep="noise"))
-    assert other.figures["measured"] == "first run with these settings and inputs"
+    assert other.figures["fitted"] == "first run with these settings and inputs"
 
 
 def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

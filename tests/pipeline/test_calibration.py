@@ -72,7 +72,7 @@ def test_planted_topics_are_found_and_clustered(made: tuple[Settings, dict[str, 
     report = receipts["k_calibration"].figures
     assert (report["recommended"], receipts["clusters"].figures["k"]) == (4, 4)
     assert report["documents"] == report["new_documents"] == 200
-    assert report["measured"] == "first run with these settings and inputs"
+    assert report["fitted"] == "first run with these settings and inputs"
     rows = table(settings, receipts["k_calibration"])
     assert [row["k"] for row in rows] == list(VALUES)
     assert [row["k"] for row in rows if row["recommended"]] == [4]
@@ -109,13 +109,13 @@ def test_what_is_measured_is_what_the_pipeline_then_does(made: tuple[Settings, d
 
 def test_nothing_new_keeps_it_and_it_survives_a_prune(made: tuple[Settings, dict[str, Receipt]]) -> None:
     settings, receipts = made
-    prune(LocalStore(settings.store.path).open())
+    prune(settings, LocalStore(settings.store.path).open())
     before = receipts["k_calibration"]
     for changed in (settings, settings.model_copy(update={"k_calibration": kept(settings, refresh=0.0)})):
         again = run_stage("k_calibration", changed, Silent())
         assert (again.version, again.files, again.fingerprint) == (before.version, before.files, before.fingerprint)
         assert again.figures["new_documents"] == 0
-        assert again.figures["measured"] == "no: kept (first run with these settings and inputs)"
+        assert again.figures["fitted"] == "no: kept (first run with these settings and inputs)"
 
 
 def kept(settings: Settings, **changes: Any) -> Any:
@@ -173,16 +173,16 @@ def test_it_is_measured_again_once_enough_documents_have_changed(tmp_path: Path)
     assert (calibration["recommended"], clusters["k"]) == (3, 3)
     records += planted(30, seed=1, topics=("sea",))
     calibration, clusters = reports(records)
-    assert calibration["measured"] == "no: kept (first run with these settings and inputs)"
+    assert calibration["fitted"] == "no: kept (first run with these settings and inputs)"
     assert (calibration["documents"], calibration["measured_documents"]) == (180, 150)
     assert (calibration["new_documents"], clusters["k"], clusters["new_documents"]) == (0, 3, 30)
     records += planted(20, topics=("rail",))
     calibration, clusters = reports(records)
-    assert calibration["measured"] == "25% of the documents have changed since"
+    assert calibration["fitted"] == "25% of the documents have changed since"
     assert (calibration["recommended"], calibration["new_documents"], clusters["k"]) == (4, 200, 4)
     assert clusters["fitted"] == "k_calibration recommends 4 clusters now, not 3"
     calibration, clusters = reports(records)
-    assert calibration["measured"] == "no: kept (25% of the documents have changed since)"
+    assert calibration["fitted"] == "no: kept (25% of the documents have changed since)"
     assert (calibration["new_documents"], clusters["new_documents"]) == (0, 0)
 
 

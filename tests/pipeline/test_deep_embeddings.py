@@ -21,10 +21,10 @@ from dagster_divorder.models.embed import NOT_FINITE, make_embedder
 from dagster_divorder.models.reading import read
 from dagster_divorder.models.tensor_parallel import Group
 from dagster_divorder.models.tokenize import load_encoder
-from dagster_divorder.pipeline import deep_embeddings, run_all
+from dagster_divorder.pipeline import run_all
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, deep_embeddings, token_counts
 from dagster_divorder.store import ingest, inputs
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.local import LocalStore
@@ -170,12 +170,11 @@ def test_the_key_is_what_settings_come_to(
 
 def key_of(settings: Settings) -> str:
     """The key that a run would have, without one."""
-    run_all(settings, Silent(), ["raw_docs", "base_model", "token_counts"])
+    run_all(settings, Silent(), GRAPH.needed(settings, "deep_model"))
     here = Run(settings, LocalStore(settings.store.path), Silent())
-    model = deep_embeddings.load_deep_model(here)
-    embed = deep_embeddings._prepare(here, model, deep_embeddings.token_files(here))
+    embed = deep_embeddings._embed_of(here)
     assert isinstance(pickle.loads(pickle.dumps(embed)), deep_embeddings._Embed)
-    return embed.key(model.fingerprint)
+    return GRAPH[STAGE].key(here)
 
 
 def test_another_device_has_another_key(

@@ -84,7 +84,8 @@ def test_no_append_edit_merge_or_prune_changes_what_a_document_has(
     prune(settings, store)
     assert plan_prune(store).bytes == {}
     assert (store.list("pins/difficulty_counts"), store.sealed(folder)) != ([], {})
-    assert {report["new_documents"] for report in run(settings).values()} == {0}
+    again = run(settings)
+    assert {report["new_documents"] for stage, report in again.items() if GRAPH[stage].asset} == {0}
     assert by_document(settings) == {document: known[document] for document in by_document(settings)}
     assert output_bytes(settings) == before
 

@@ -93,7 +93,7 @@ def test_every_kind_of_vectors(
     assert np.allclose(np.linalg.norm(vectors.astype(np.float32), axis=1), 1, atol=2e-3)
 
     store = LocalStore(settings.store.path)
-    prune(store)
+    prune(settings, store)
     assert plan_prune(store).bytes == {}
     scopes, new = planned_and_run()
     assert set(scopes.values()) == {"nothing"}

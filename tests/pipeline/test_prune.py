@@ -65,9 +65,9 @@ def test_prune_says_what_it_frees_frees_it_and_changes_no_result(tmp_path: Path,
     before = output_bytes(settings)
     planned = plan_prune(store)
     assert planned.documents == 10
-    assert {"documents", "fits/clusters", "pins", "records", "stages/clusters", "views"} <= set(planned.bytes)
+    assert {"documents", "fits/centroids", "pins", "records", "stages/clusters", "views"} <= set(planned.bytes)
     used = sum(disk_use(store).values())
-    freed = prune(store)
+    freed = prune(settings, store)
     assert freed.documents == 10
     assert sum(disk_use(store).values()) == used - sum(freed.bytes.values())
     assert sorted(stored_texts(store)) == sorted(record["text"] for record in [*records[:50], *records[60:]])
@@ -106,7 +106,7 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
     assert {"curated/ordering_report.html", "curated/curated_meta.json"} <= where("xylophone")
     write_jsonl(tmp_path / "docs.jsonl", records)
     run_all(settings, Silent(), stages)
-    pruned = prune(store)
+    pruned = prune(settings, store)
     assert pruned.documents == 20
     assert not (settings.output.path / "ordering_report.html").exists()
 
@@ -126,7 +126,7 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
     assert (settings.output.path / "ordering_report.html").exists()
     assert load_results(store.root).documents["cluster_name"].notna().all()
     # And it is over: nothing is made again after that.
-    assert prune(store).documents == 0
+    assert prune(settings, store).documents == 0
     assert {receipt.figures["new_documents"] for receipt in run_all(settings, Silent(), stages).values()} == {
         0
     }
@@ -144,7 +144,7 @@ def test_results_are_read_after_a_prune_as_they_are_after_the_run_that_follows_i
     store = LocalStore(settings.store.path)
     before = load_results(store.root).documents
     assert before["cluster_name"].cat.categories.str.contains("xylophone").any()
-    prune(store)
+    prune(settings, store)
     pruned = load_results(store.root).documents
     assert not pruned["cluster_name"].cat.categories.str.contains("xylophone").any()
     pd.testing.assert_frame_equal(pruned.drop(columns="cluster_name"), before.drop(columns="cluster_name"))
@@ -172,4 +172,4 @@ def test_deleted_documents_that_come_back_are_computed_again_after_a_prune(
 
 def test_prune_of_an_empty_store_frees_nothing(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "store").open()
-    assert prune(store).bytes == {}
+    assert prune(settings, store).bytes == {}
