@@ -62,7 +62,7 @@ ALLOWED = {
     "readers": {"readers", "core"},
     "view": {"view", "core"},
     "store": {"store", "core", "engine"},
-    "models": {"models", "core"},
+    "models": {"models", "core", "engine"},
     "engine": {"engine"},
     "pipeline": {"pipeline", "engine", "models", "store", "view", "core"},
     "defs": {"defs", "pipeline", "engine", "store"},

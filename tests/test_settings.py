@@ -103,10 +103,28 @@ def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> Non
             ["ari_comparison.spaces", "two kinds of vectors"],
         ),
         ({"DIVORDER_CLUSTERS__METRIC": "l2"}, ["clusters.metric", "'cosine' or 'euclidean'"]),
-        ({"DIVORDER_ORDER__F2_LAMBDA": "-1"}, ["order.f2_lambda", "-1", "greater than or equal to 0"]),
         (
-            {"DIVORDER_ORDER__BLOCK_STRATEGY": "block_shuffle"},
-            ["order.block_strategy", "of another strategy"],
+            {"DIVORDER_SEQUENCE__STRATEGY": "f2", "DIVORDER_ORDER__OPTIONS__F2_LAMBDA": "-1"},
+            ["order.options", "f2_lambda is '-1'", "greater than or equal to 0"],
+        ),
+        (
+            {"DIVORDER_ORDER__F2_LAMBDA": "1"},
+            ["order.f2_lambda is an option of f2", "order.options.f2_lambda", "[order.options]"],
+        ),
+        (
+            {"DIVORDER_ORDER__OPTIONS": '{"shards": 8}'},
+            ["order.options.shards is an option of grid_shuffle, within_shard", "remove it"],
+        ),
+        (
+            {"DIVORDER_ORDER__OPTIONS": '{"within_claster": "original"}'},
+            ["order.options.within_claster is an option of no strategy", "did you mean 'within_cluster'"],
+        ),
+        (
+            {
+                "DIVORDER_ORDER__STRATEGY": "block_shuffle",
+                "DIVORDER_ORDER__OPTIONS__BLOCK_STRATEGY": "block_shuffle",
+            },
+            ["order.options", "block_strategy is 'block_shuffle'", "expected one of"],
         ),
         ({"DIVORDER_INPUT__PATHS": ""}, ["input.paths", "at least one"]),
         ({"DIVORDER_INPUT__MAX_REJECT_SHARE": "1.5"}, ["input.max_reject_share", "less than or equal to 1"]),
@@ -190,30 +208,43 @@ def test_a_setting_counts_where_another_makes_it_count(stage: str, settings: dic
     ("stage", "strategy"),
     [
         ("greedy_order", {"order": {"strategy": "f2"}}),
-        ("greedy_order", {"order": {"strategy": "block_shuffle", "block_strategy": "f2"}}),
+        ("greedy_order", {"order": {"strategy": "block_shuffle", "options": {"block_strategy": "f2"}}}),
         ("packed_sequences", {"packing": {"piece_tokens": 64}, "order": {"strategy": "f2"}}),
         ("sequence_order", {"sequence": {"strategy": "f2"}}),
         ("strategy_comparison", {"comparison": {"sequences": ("f2",)}}),
     ],
 )
 def test_f2_lambda_decides_the_stages_whose_strategy_uses_it(stage: str, strategy: dict) -> None:
-    plain = Settings(order={"f2_lambda": 2.0})
-    assert all(GRAPH[stage].fingerprint(plain) == GRAPH[stage].fingerprint(Settings()) for stage in GRAPH)
+    # In use by the sequences of a comparison alone, it decides nothing else.
+    compared = Settings(comparison={"sequences": ("f2",)})
+    other = Settings(comparison={"sequences": ("f2",)}, order={"options": {"f2_lambda": 2.0}})
+    others = set(GRAPH) - {"strategy_comparison"}
+    assert all(GRAPH[of].fingerprint(other) == GRAPH[of].fingerprint(compared) for of in others)
     settings = Settings(**strategy)
-    other = settings.model_copy(update={"order": settings.order.model_copy(update={"f2_lambda": 2.0})})
+    options = {**settings.order.options, "f2_lambda": 2.0}
+    other = settings.model_copy(update={"order": settings.order.model_copy(update={"options": options})})
     assert GRAPH[stage].fingerprint(settings) != GRAPH[stage].fingerprint(other)
 
 
 def test_block_strategy_decides_the_stages_that_shuffle_blocks() -> None:
-    plain = Settings(order={"block_strategy": "f3"})
-    assert all(GRAPH[stage].fingerprint(plain) == GRAPH[stage].fingerprint(Settings()) for stage in GRAPH)
     blocks = {"sequence": {"strategy": "block_shuffle"}}
-    one, other = Settings(**blocks), Settings(**blocks, order={"block_strategy": "f3"})
+    one, other = Settings(**blocks), Settings(**blocks, order={"options": {"block_strategy": "f3"}})
     assert GRAPH["sequence_order"].fingerprint(one) != GRAPH["sequence_order"].fingerprint(other)
     assert GRAPH["greedy_order"].fingerprint(one) == GRAPH["greedy_order"].fingerprint(other)
-    packed = {"order": {"strategy": "block_shuffle", "block_strategy": "bin_packing"}}
+    packed = {"order": {"strategy": "block_shuffle", "options": {"block_strategy": "bin_packing"}}}
     longer = Settings(**packed, sequence={"length": 77})
     assert GRAPH["greedy_order"].fingerprint(Settings(**packed)) != GRAPH["greedy_order"].fingerprint(longer)
+
+
+def test_a_strategy_takes_the_options_that_it_declares() -> None:
+    options = {"block_strategy": "f2", "f2_lambda": 3, "within_cluster": "original"}
+    settings = Settings(order={"strategy": "block_shuffle", "options": options})
+    assert settings.strategy_options("block_shuffle") == {"block_strategy": "f2", "f2_lambda": 3.0}
+    assert settings.strategy_options("round_robin") == {"within_cluster": "original"}
+    assert settings.strategy_options("within_shard") == {"shards": 64}
+    assert settings.strategy_options("balanced") == {}
+    assert settings.strategy("bin_packing").reads == {"sequence_length"}
+    assert settings.strategy("block_shuffle").reads == {"batch"}
 
 
 def test_asking_for_a_refit_changes_no_fingerprint() -> None:

@@ -22,7 +22,7 @@ def save_model(
     import torch
     import transformers
 
-    from dagster_divorder.models.reading import quiet
+    from dagster_divorder.models.spec import quiet
 
     sizes = {
         "vocab_size": 600,

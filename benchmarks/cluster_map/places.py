@@ -1,6 +1,6 @@
 """Where new documents come to lie on a map, ours beside UMAP.transform, and what each way costs.
 
-    .venv/bin/python benchmarks/cluster_map/places.py ../shared/data/newsgroups.jsonl.gz
+    PYTHONPATH=. .venv/bin/python benchmarks/cluster_map/places.py ../shared/data/newsgroups.jsonl.gz
 
 A map is fitted to some of the documents, and others are placed on it: by `place`, by UMAP.transform one at a time, all
 together and in two halves, and by scikit-learn's KNeighborsRegressor, the mean of their neighbours. Distances are in

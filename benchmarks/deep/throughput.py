@@ -6,10 +6,10 @@
 bare: transformers' `model(ids, mask)` in a loop over batches that were padded before, nothing read, pooled or kept; on
 a CPU all threads work on one batch. bare, as fed here (on a CPU): the same batches, a thread each, with the linear
 layers that the stage uses. The faster of them is the limit. stage: what deep_embeddings does with a fragment, from
-stored texts or tokens to vectors. seed's way: each document tokenised and put through the model by itself, as the
-script does that this project grew from; on a CPU also on one thread, whose processor time says what the way costs where
+stored texts or tokens to vectors. one at a time: each document tokenised and put through the model by itself, as
+Diversity-Ordered Training does; on a CPU also on one thread, whose processor time says what that costs where
 no other work makes its threads wait for each other, and in float32 where the stage is in bfloat16. All see the same
-windows. Loading the model is not counted. Ways take turns, the best of --repeat counts.
+windows. Loading the model is not counted. Variants take turns, the best of --repeat counts.
 On a GPU also the share of what it reaches in a large bfloat16 matrix product.
 `--model bootstrap` trains the bootstrap base model and its decoder on these documents first.
 """
@@ -30,15 +30,15 @@ from typing import Any
 import numpy as np
 import orjson
 import torch
+from dagster_divorder.pipeline.raw_docs import load_view
 from transformers import AutoModel, AutoTokenizer
 
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models.batches import batch_end, cut_windows
 from dagster_divorder.models.deep import Model, load
 from dagster_divorder.models.embed import Embedder, make_embedder
-from dagster_divorder.models.reading import Reading, quiet
+from dagster_divorder.models.spec import EmbeddingSpec, quiet
 from dagster_divorder.pipeline import deep_embeddings, run_all
-from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
@@ -78,27 +78,29 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
     embed = deep_embeddings._prepare(run, model, deep_embeddings.token_files(run))
     (fragment,) = load_view(run).documents
     ids, lengths = embed._tokens(fragment)
-    loaded = load(embed.directory, embed.reading)
+    loaded = load(embed.directory, embed.spec)
     embedder = make_embedder(loaded, chunk=False, threads=embed.threads)
     with quiet():
         plain = AutoModel.from_pretrained(embed.directory, dtype=loaded.module.dtype).eval().to(loaded.device)
     batches, seen = padded(ids, lengths, embedder)
-    ways: dict[str, Callable[[], object]] = {
+    variants: dict[str, Callable[[], object]] = {
         "bare": lambda: bare(plain, batches, 1),
         "stage": lambda: embed.compute(fragment),
-        "seed's way": lambda: seeds_way(plain, texts, embed),
+        "one at a time": lambda: one_at_a_time(plain, texts, embed),
     }
     if loaded.device.type == "cpu":
-        ways["bare, as fed here"] = lambda: bare(loaded.module, batches, embedder.lanes)
-        ways["seed's way, 1 thread"] = lambda: on_one_thread(lambda: seeds_way(plain, texts, embed))
+        variants["bare, as fed here"] = lambda: bare(loaded.module, batches, embedder.lanes)
+        variants["one at a time, 1 thread"] = lambda: on_one_thread(
+            lambda: one_at_a_time(plain, texts, embed)
+        )
         if loaded.module.dtype != torch.float32:
             wide = copy.deepcopy(plain).float()
-            ways["seed's way, float32"] = lambda: seeds_way(wide, texts, embed)
+            variants["one at a time, float32"] = lambda: one_at_a_time(wide, texts, embed)
     embed.compute(fragment)  # loads
     best: dict[str, tuple[float, float]] = {}
     for _ in range(options.repeat):
-        for name, way in ways.items():
-            found = timed(way, loaded.device.type)
+        for name, run in variants.items():
+            found = timed(run, loaded.device.type)
             best[name] = (min(best.get(name, found)[0], found[0]), min(best.get(name, found)[1], found[1]))
             print(f"  {name}: {found[0]:.2f} s", flush=True)
     work = embedder.embed(ids, lengths).work
@@ -108,8 +110,8 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
         "documents": len(texts),
         "padding": 1 - work.tokens / work.positions,
         "batches": work.batches,
-        "reading": embed.reading,
-        "flops": flops(loaded, lengths, embed.reading),
+        "spec": embed.spec,
+        "flops": flops(loaded, lengths, embed.spec),
         "ceiling": ceiling() if loaded.device.type == "cuda" else None,
     }
 
@@ -118,19 +120,19 @@ def padded(
     ids: np.ndarray, lengths: np.ndarray, embedder: Embedder
 ) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], int]:
     """The batches that the stage makes, on the device, and the real tokens in them."""
-    reading, made, seen = embedder.model.reading, [], 0
-    windows = cut_windows(lengths, reading.room, chunk=False)
+    spec, made, seen = embedder.model.spec, [], 0
+    windows = cut_windows(lengths, spec.room, chunk=False)
     starts = np.cumsum(lengths) - lengths
     order = np.argsort(-windows.length, kind="stable")
-    sizes = windows.length[order] + reading.window - reading.room
+    sizes = windows.length[order] + spec.window - spec.room
     begin = 0
     while begin < len(order):
         end = batch_end(sizes, begin, embedder.budget.positions, embedder.budget.square)
-        rows = np.full((end - begin, sizes[begin]), reading.pad, dtype=np.int64)
+        rows = np.full((end - begin, sizes[begin]), spec.pad, dtype=np.int64)
         for row, window in enumerate(order[begin:end].tolist()):
             start = starts[windows.document[window]]
             own = ids[start : start + windows.length[window]]
-            rows[row, : sizes[begin + row]] = [*reading.prefix, *own, *reading.suffix]
+            rows[row, : sizes[begin + row]] = [*spec.prefix, *own, *spec.suffix]
         mask = np.arange(sizes[begin]) < sizes[begin:end, None]
         seen += int(sizes[begin:end].sum())
         device = embedder.model.device
@@ -151,13 +153,13 @@ def bare(model: torch.nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]
     torch.set_num_threads(before)
 
 
-def seeds_way(model: torch.nn.Module, texts: list[str], embed: deep_embeddings._Embed) -> np.ndarray:
+def one_at_a_time(model: torch.nn.Module, texts: list[str], embed: deep_embeddings._Embed) -> np.ndarray:
     """A document at a time: tokenised, through the model, averaged, normalised."""
     with quiet():
         tokenizer = AutoTokenizer.from_pretrained(embed.directory)
         vectors = []
         for text in texts:
-            encoded = tokenizer(text, truncation=True, max_length=embed.reading.window, return_tensors="pt")
+            encoded = tokenizer(text, truncation=True, max_length=embed.spec.window, return_tensors="pt")
             with torch.inference_mode():
                 hidden = model(
                     input_ids=encoded["input_ids"].to(model.device),
@@ -168,21 +170,21 @@ def seeds_way(model: torch.nn.Module, texts: list[str], embed: deep_embeddings._
     return np.stack(vectors)
 
 
-def on_one_thread(way: Callable[[], object]) -> None:
+def on_one_thread(run: Callable[[], object]) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    way()
+    run()
     torch.set_num_threads(before)
 
 
-def flops(model: Model, lengths: np.ndarray, reading: Reading) -> float:
+def flops(model: Model, lengths: np.ndarray, spec: EmbeddingSpec) -> float:
     """Of all windows: two a weight outside the tables a token, and attention's products."""
     config = model.module.config.get_text_config()
     tables = {
         id(module.weight) for module in model.module.modules() if isinstance(module, torch.nn.Embedding)
     }
     weights = sum(each.numel() for each in model.module.parameters() if id(each) not in tables)
-    sizes = np.minimum(lengths + reading.window - reading.room, reading.window).astype(np.float64)
+    sizes = np.minimum(lengths + spec.window - spec.room, spec.window).astype(np.float64)
     return float((2 * weights * sizes + 4 * config.hidden_size * config.num_hidden_layers * sizes**2).sum())
 
 
@@ -199,21 +201,21 @@ def ceiling() -> float:
     return rounds * 2 * side**3 / (time.perf_counter() - start)
 
 
-def timed(way: Callable[[], object], device: str) -> tuple[float, float]:
+def timed(run: Callable[[], object], device: str) -> tuple[float, float]:
     """Wall and processor seconds."""
     start, processor = time.perf_counter(), time.process_time()
-    way()
+    run()
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - start, time.process_time() - processor
 
 
 def report(found: dict[str, Any]) -> None:
-    best, reading = found["best"], found["reading"]
+    best, spec = found["best"], found["spec"]
     limit = min(seconds for name, (seconds, _) in best.items() if name.startswith("bare"))
     print(
         f"\n{found['documents']:,} documents, {found['tokens']:,} tokens in {found['batches']:,} batches, "
-        f"{found['padding']:.2%} padding; {reading.device}, {reading.dtype}, windows of {reading.window}; "
+        f"{found['padding']:.2%} padding; {spec.device}, {spec.dtype}, windows of {spec.window}; "
         f"load {os.getloadavg()[0]:.1f}\n"
     )
     print(f"{'':21}{'s':>8}{'processor, s':>14}{'tokens/s':>10}{'of the limit':>14}{'GFLOP/s':>9}")
@@ -222,12 +224,13 @@ def report(found: dict[str, Any]) -> None:
             f"{name:21}{seconds:8.2f}{processor:14.2f}{found['tokens'] / seconds:10,.0f}{limit / seconds:14.0%}"
             f"{found['flops'] / seconds / 1e9:9,.0f}"
         )
-    stage, seed = best["stage"], best["seed's way"]
-    one = best.get("seed's way, 1 thread", seed)
+    stage, alone = best["stage"], best["one at a time"]
+    one = best.get("one at a time, 1 thread", alone)
     print(
-        f"\nstage: {limit / stage[0]:.0%} of the limit, {seed[0] / stage[0]:.1f} times the seed's way", end=""
+        f"\nstage: {limit / stage[0]:.0%} of the limit, {alone[0] / stage[0]:.1f} times one document at a time",
+        end="",
     )
-    print(f" ({one[1] / stage[1]:.1f} in processor time, the seed's on one thread)")
+    print(f" ({one[1] / stage[1]:.1f} in processor time, that on one thread)")
     if found["ceiling"]:
         share = found["flops"] / stage[0] / found["ceiling"]
         print(

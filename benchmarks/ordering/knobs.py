@@ -15,8 +15,8 @@ SWEEPS = {
     "DOCUMENT_WEIGHT": (items, (1.0, 30.0, 100.0, 300.0, 1000.0)),
     "COARSE_LENGTH_BINS": (items, (1, 4, 8, 16, 32)),
     "PASSES": (balanced, (0, 2, 4, 8, 16)),
-    "LEAST_POOL": (balanced, (1, 64, 256, 1024, 4096)),
-    "PACE": (balanced, (0.0, 0.02, 0.15, 0.5, 1.5)),
+    "MIN_POOL": (balanced, (1, 64, 256, 1024, 4096)),
+    "LENGTH_WEIGHT": (balanced, (0.0, 0.02, 0.15, 0.5, 1.5)),
 }
 
 

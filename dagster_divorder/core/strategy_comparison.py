@@ -82,7 +82,7 @@ def compare_strategies(
     batch: int,
     weights: Mapping[str, float] | None = None,
     seed: int = 0,
-    options: Mapping[str, Any] | None = None,
+    options: Callable[[str], Mapping[str, Any]] = lambda strategy: {},
     vectors: Callable[[PackedSequences], NDArray[np.int64]] | None = None,
     drift: bool = False,
     meter: Meter = timed,
@@ -91,17 +91,19 @@ def compare_strategies(
 
     tokens: int (N,). traits: name -> int codes (N,) in [0, n_values[name]); "cluster" is one, and the first one gives
         labels to strategies that take one. weights: name -> number above 0, of the traits to balance; equal by default.
-    options: further arguments of `core.order.order`, such as within_cluster.
+    options: of a strategy, by its name.
     vectors: of the sequences of a plan, as `core.packing.coordinates.add_directions` sums them, for the strategies that
         look at them.
     drift: look for it, which takes longer than all other measures.
     """
     balanced = {trait: traits[trait] for trait in traits if weights is None or trait in weights}
-    arguments = {"seed": seed, "sequence_length": sequence_length, "batch": batch, **(options or {})}
+    arguments = {"seed": seed, "sequence_length": sequence_length, "batch": batch}
     lengths = np.asarray(tokens, np.int64)
     items = document_items(lengths, balanced, weights)
     for document_strategy in documents:
-        made, document_cost = _order(items, document_strategy, arguments, meter)
+        made, document_cost = _order(
+            items, document_strategy, {**arguments, **options(document_strategy)}, meter
+        )
         packed = pack(
             Pieces(made, np.zeros_like(made), lengths[made]), method="concat", sequence_length=sequence_length
         )
@@ -117,7 +119,9 @@ def compare_strategies(
             every = with_coordinates(every, packed, sums)
         rows = every.first(full)
         for sequence_strategy in sequences:
-            ordered, sequence_cost = _order(rows, sequence_strategy, arguments, meter)
+            ordered, sequence_cost = _order(
+                rows, sequence_strategy, {**arguments, **options(sequence_strategy)}, meter
+            )
             yield Outcome(
                 document_strategy,
                 sequence_strategy,

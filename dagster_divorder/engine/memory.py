@@ -1,5 +1,4 @@
-"""How much memory a call takes, how far this process's resident memory rises above what it was before; and how many
-addresses this process may use.
+"""Memory: what this process may use, whether it ran out, what a call takes, and giving it back.
 
 Known weakness: Linux alone can tell what a call takes; and memory that was freed but not given back before the call,
 and is used again in it, is not seen: what can be given back is given back first.
@@ -7,12 +6,15 @@ and is used again in it, is not seen: what can be given back is given back first
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import errno
+import os
 import re
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from dagster_divorder.engine.local import give_back_memory
 from dagster_divorder.errors import MemoryLimitError
 
 Result = TypeVar("Result")
@@ -40,6 +42,61 @@ def need_addresses() -> None:
             f"it loads reserve {ADDRESSES / 1e9:.1f} GB, though they use a fraction of it; raise the limit (ulimit -v "
             f"{2 * ADDRESSES >> 10}), or limit memory instead of addresses (a container's quota)"
         )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory, or the addresses for it, ran out, in any of the words that Python, torch and
+    the system's loader have for it."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    words = (
+        r"can't allocate memory|cannot allocate memory|not enough memory|out of memory|CUBLAS_STATUS_ALLOC_FAILED|"
+        r"bad_alloc|can't start new thread|failed to map segment"
+    )
+    kinds = RuntimeError | ImportError
+    return isinstance(error, kinds) and re.search(words, str(error), re.IGNORECASE) is not None
+
+
+def main_memory() -> int:
+    """Bytes of main memory that this process may use: the machine's (4 GB where it cannot be asked), or less where a
+    container's quota says so."""
+    try:
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        machine = 4 << 30
+    return min([machine, *memory_quotas()])
+
+
+def memory_quotas(
+    groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")
+) -> Iterator[int]:
+    """Bytes that the control groups of this process allow, of either version; none where there are none (macOS).
+
+    A group is bound by those above it too. Inside a container the paths may be those of the machine: then the topmost
+    group that is seen is the container's.
+    """
+    with contextlib.suppress(OSError):
+        for line in groups.read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            version_1 = bool(controllers)
+            top = mounted / "memory" if version_1 else mounted
+            path = PurePosixPath(group.lstrip("/"))
+            for part in (path, *path.parents):
+                with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+                    yield int(
+                        (top / part / ("memory.limit_in_bytes" if version_1 else "memory.max")).read_text()
+                    )
+
+
+def give_back_memory() -> None:
+    """Return freed memory to the system, which this process may hold several hundred MB of."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+    with contextlib.suppress(OSError, AttributeError):  # glibc alone can
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def with_peak_memory(function: Callable[[], Result]) -> tuple[Result, int | None]:

@@ -69,7 +69,7 @@ class Log:
             nonlocal done, last, first
             done += items
             now = time.monotonic()
-            # The first items also pay for what is loaded and compiled, so no pace is told from them.
+            # The first items also pay for what is loaded and compiled, so the rate leaves them out.
             first = first or (done, now)
             if now - last >= self._seconds:
                 last = now
@@ -85,8 +85,8 @@ def describe(what: str, done: int, total: int | None, unit: str, timed: int, sec
     """A progress line, such as `tokenising: 40,000 of 64,384 documents (62%), 9,120 documents/s, 3 s left`; `timed` of
     the items that are done took `seconds`."""
     rate = timed / seconds if seconds > 0 else 0.0
-    pace = f", {rate:,.0f} {unit}/s" if rate >= 1 else ""
+    speed = f", {rate:,.0f} {unit}/s" if rate >= 1 else ""
     if not total:
-        return f"{what}: {done:,} {unit}{pace}"
+        return f"{what}: {done:,} {unit}{speed}"
     left = f", {(total - done) / rate:,.0f} s left" if rate else ""
-    return f"{what}: {done:,} of {total:,} {unit} ({done / total:.0%}){pace}{left}"
+    return f"{what}: {done:,} of {total:,} {unit} ({done / total:.0%}){speed}{left}"

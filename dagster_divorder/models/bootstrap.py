@@ -13,7 +13,6 @@ choices: docs/decisions/base-model.md.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,7 +23,8 @@ from numpy.typing import NDArray
 
 from dagster_divorder.core.ppmi import token_vectors
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.tokenize import load_encoder
+from dagster_divorder.models.checkpoint import write_checkpoint, write_json
+from dagster_divorder.models.tokenize import capped, load_encoder
 
 SAMPLE_BYTES = 16 << 20
 """Text to train on: half of it costs 0.02 of NMI on newsgroups, twice as much gains as much for twice the time."""
@@ -104,7 +104,7 @@ def _train_tokenizer(texts: Sequence[str], directory: Path, vocab_size: int, see
     except UnicodeEncodeError as error:
         raise InputError("a text holds a lone surrogate; expected valid Unicode") from error
     (directory / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-    _write_json(
+    write_json(
         directory / "tokenizer_config.json",
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -117,22 +117,17 @@ def _train_tokenizer(texts: Sequence[str], directory: Path, vocab_size: int, see
 
 
 def _share(texts: Sequence[str], seed: int) -> Iterator[str]:
-    """Texts in an order drawn from `seed`, up to TOKENIZER_BYTES, the last one cut."""
-    left = TOKENIZER_BYTES
-    for at in np.random.default_rng(seed).permutation(len(texts)):
-        text = texts[at][:left]
-        yield text
-        left -= len(text.encode())
-        if left <= 0:
-            break
+    """Texts in an order drawn from `seed`, up to TOKENIZER_BYTES."""
+    order = np.random.default_rng(seed).permutation(len(texts))
+    return capped((texts[at] for at in order), TOKENIZER_BYTES)
 
 
 def _save(directory: Path, vectors: NDArray[np.float32], eos_id: int | None) -> None:
-    from safetensors.numpy import save
-
     vocabulary, dim = vectors.shape
-    _write_json(
-        directory / "config.json",
+    # The most attention heads of at least HEAD_DIM columns that divide the width, as Llama asks.
+    heads = next(heads for heads in range(max(1, dim // HEAD_DIM), 0, -1) if dim % heads == 0)
+    write_checkpoint(
+        directory,
         {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -140,8 +135,8 @@ def _save(directory: Path, vectors: NDArray[np.float32], eos_id: int | None) -> 
             "hidden_size": dim,
             "intermediate_size": 4 * dim,
             "num_hidden_layers": 0,
-            "num_attention_heads": _heads(dim),
-            "num_key_value_heads": _heads(dim),
+            "num_attention_heads": heads,
+            "num_key_value_heads": heads,
             "head_dim": HEAD_DIM,
             "max_position_embeddings": CONTEXT,
             "bos_token_id": eos_id,
@@ -149,16 +144,5 @@ def _save(directory: Path, vectors: NDArray[np.float32], eos_id: int | None) -> 
             "tie_word_embeddings": True,
             "dtype": "float32",
         },
+        {"model.embed_tokens.weight": vectors, "model.norm.weight": np.ones(dim, np.float32)},
     )
-    weights = {"model.embed_tokens.weight": vectors, "model.norm.weight": np.ones(dim, np.float32)}
-    # Written here, not by the library, whose error on a full disk is no OSError.
-    (directory / "model.safetensors").write_bytes(save(weights, metadata={"format": "pt"}))
-
-
-def _heads(dim: int) -> int:
-    """The most attention heads of at least HEAD_DIM columns that divide the width, as Llama asks."""
-    return next(heads for heads in range(max(1, dim // HEAD_DIM), 0, -1) if dim % heads == 0)
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n")

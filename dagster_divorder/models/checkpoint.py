@@ -4,12 +4,13 @@ Guarantee: only tokenizer.json, JSON files and safetensors are read; nothing is 
 runs. Of a sharded checkpoint on the Hub only the file with the input embedding is downloaded, unless all are asked for.
 Cost: one read of the table; neither torch nor transformers is imported. A float16 or bfloat16 table doubles in
 memory.
-Source: the safetensors format (8 bytes of header length, a JSON header, raw little-endian tensors).
+Source: safetensors, which checks that every tensor lies inside its file and is as long as its shape says.
 Known weakness: the embedding is found by its name, so a new architecture may need one more name in TABLE_NAMES.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -33,6 +34,7 @@ OPTIONAL = ("tokenizer_config.json", "special_tokens_map.json", "generation_conf
 MODULES = "modules.json"
 POOLING = "1_Pooling/config.json"
 SENTENCE = "sentence_bert_config.json"
+SENTENCE_TRANSFORMERS = (MODULES, POOLING, SENTENCE)
 
 # Names of the module that maps token ids to vectors. Of several keys that match, the first name counts.
 TABLE_NAMES = (
@@ -51,9 +53,8 @@ TABLE_NAMES = (
 )
 KEYS_SHOWN = 40
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-HEADER_LIMIT = 100 << 20
-ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
-"""Of the dtypes that a table may have."""
+TABLE_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+"""safetensors' names of the dtypes that a table may have, and how NumPy reads them."""
 SETTLED_NS = 2_000_000_000
 """The coarsest clock of a file system that is in use."""
 
@@ -64,17 +65,6 @@ class EmbeddingTable:
 
     key: str
     weights: NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """Where a tensor lies: file, offset and size in bytes, safetensors dtype, shape."""
-
-    file: Path
-    offset: int
-    size: int
-    dtype: str
-    shape: tuple[int, ...]
 
 
 Wanted = Literal["embedding", "all"]
@@ -140,17 +130,25 @@ def weight_files(directory: Path | str) -> list[Path]:
 
 
 def embedding_table(directory: Path | str, *, vocabulary: int = 0) -> EmbeddingTable:
-    """The input embedding of a checkpoint; `vocabulary` is one more than the largest token id it must have a
-    row for.
+    """The input embedding of a checkpoint; `vocabulary` is one more than the largest token id it must have a row for.
 
     Raises:
-        InputError: a damaged file, an embedding that is absent, ambiguous, not finite or not of 16, 32 or 64
-        bit floats,
-            or fewer rows than `vocabulary`.
+        InputError: a damaged file, an embedding that is absent, ambiguous, not finite or not of 16, 32 or 64 bit
+            floats, or fewer rows than `vocabulary`.
     """
     directory = Path(directory)
-    key, tensor = _find(directory)
-    weights = _read(key, tensor)
+    if (directory / INDEX).is_file():
+        files = _weight_map(directory / INDEX)
+    else:
+        # A second copy of the weights may lie beside the standard file under another name.
+        paths = [directory / WEIGHTS] if (directory / WEIGHTS).is_file() else weight_files(directory)
+        stored = {
+            (key, path.name): shape for path in paths for key, (_, shape) in stored_tensors(path).items()
+        }
+        files = {key: name for (key, name), shape in stored.items() if len(shape) == 2}
+    key = _choose(files, directory)
+    path = directory / files[key]
+    weights = _read(key, path)
     if vocabulary > len(weights):
         raise InputError(
             f"the tokenizer of {directory} has ids up to {vocabulary - 1:,} and its embedding {key} only "
@@ -159,7 +157,7 @@ def embedding_table(directory: Path | str, *, vocabulary: int = 0) -> EmbeddingT
     unusable = np.count_nonzero(~np.isfinite(weights).all(axis=1))
     if unusable:
         raise InputError(
-            f"{unusable:,} rows of {key} in {tensor.file} hold NaN or infinity; expected finite numbers"
+            f"{unusable:,} rows of {key} in {path} hold NaN or infinity; expected finite numbers"
         )
     return EmbeddingTable(key, weights)
 
@@ -218,32 +216,6 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _find(directory: Path) -> tuple[str, Tensor]:
-    """Key and place of the input embedding."""
-    index = directory / INDEX
-    if index.is_file():
-        files = _weight_map(index)
-        key = _choose(files, directory)
-        if not (directory / files[key]).is_file():
-            raise InputError(
-                f"{index} places {key} in {files[key]}, which is not there; fetch or save the model again"
-            )
-        tensors = header(directory / files[key])
-        if key not in tensors:
-            raise InputError(
-                f"{index} places {key} in {files[key]}, which does not hold it; fetch or save the model again"
-            )
-        return key, tensors[key]
-    paths = sorted(directory.glob("*.safetensors"))
-    if not paths:
-        raise _no_weights(str(directory), (path.name for path in directory.iterdir()))
-    # A second copy of the weights may lie beside the standard file under another name.
-    paths = [path for path in paths if path.name == WEIGHTS] or paths
-    found = {key: tensor for path in paths for key, tensor in header(path).items() if len(tensor.shape) == 2}
-    key = _choose(found, directory)
-    return key, found[key]
-
-
 def _choose(keys: Iterable[str], directory: Path) -> str:
     """The key of the input embedding among all keys: by name, then the one nearest to the top, then the encoder's."""
     by_name: dict[str, list[str]] = {}
@@ -283,57 +255,58 @@ def _weight_map(index: Path) -> Mapping[str, str]:
     return files
 
 
-def header(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file, which lie inside it and are as long as their shapes say.
+def stored_tensors(path: Path) -> dict[str, tuple[str, list[int]]]:
+    """safetensors' name of the dtype, and the shape, of each tensor in a file. InputError where it is damaged."""
+    from safetensors import SafetensorError, safe_open
 
-    Raises:
-        InputError: they do not, or are not, or the file is no safetensors file.
-    """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= min(size - 8, HEADER_LIMIT):
-            raise _damaged(path, "its header is cut off")
-        try:
-            content = json.loads(file.read(length))
-            content.pop("__metadata__", None)
-            tensors = {key: _tensor(path, 8 + length, entry) for key, entry in content.items()}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise _damaged(path, f"its header is unreadable ({type(error).__name__}: {error})") from error
-    end = max((tensor.offset + tensor.size for tensor in tensors.values()), default=8 + length)
-    if end > size:
-        raise _damaged(path, f"it has {size:,} bytes and its header asks for {end:,}")
-    return tensors
-
-
-def _tensor(path: Path, start: int, entry: Mapping[str, Any]) -> Tensor:
-    """A tensor as an entry of a header has it; ValueError, TypeError or KeyError where that contradicts itself."""
-    (begin, end), dtype, shape = entry["data_offsets"], str(entry["dtype"]), tuple(entry["shape"])
-    if not all(type(number) is int and number >= 0 for number in (begin, end, *shape)):
-        raise ValueError(
-            f"offsets {begin}, {end} and shape {list(shape)} are not all whole numbers from 0 on"
-        )
-    each = ITEM_BYTES.get(dtype)
-    if end < begin or (each and end - begin != each * math.prod(shape)):
-        raise ValueError(f"{dtype} of shape {list(shape)} does not lie in the bytes from {begin} to {end}")
-    return Tensor(path, start + begin, end - begin, dtype, shape)
-
-
-def _read(key: str, tensor: Tensor) -> NDArray[np.float32]:
-    stored = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}.get(tensor.dtype)
-    if stored is None or len(tensor.shape) != 2:
+    try:
+        with safe_open(path, "numpy") as file:
+            slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
+            return {key: (part.get_dtype(), part.get_shape()) for key, part in slices.items()}
+    except SafetensorError as error:
         raise InputError(
-            f"{key} in {tensor.file} is {tensor.dtype} of shape {list(tensor.shape)}; "
+            f"{path} is not a whole safetensors file: {error}; fetch or save it again"
+        ) from error
+
+
+def _read(key: str, path: Path) -> NDArray[np.float32]:
+    """A matrix of a safetensors file."""
+    tensors = stored_tensors(path) if path.is_file() else {}
+    if key not in tensors:
+        fault = "does not hold it" if tensors else "is not there"
+        raise InputError(f"{key} should be in {path}, which {fault}; fetch or save the model again")
+    dtype, shape = tensors[key]
+    if dtype not in TABLE_DTYPES or len(shape) != 2:
+        raise InputError(
+            f"{key} in {path} is {dtype} of shape {shape}; "
             "expected a matrix of F32, F16, BF16 or F64: save the embedding unquantised"
         )
-    raw = np.fromfile(tensor.file, stored, math.prod(tensor.shape), offset=tensor.offset)
-    raw = raw.reshape(tensor.shape)
-    if tensor.dtype == "BF16":
+    # safetensors gives NumPy no bfloat16, so the numbers are read here: after the header, whose length comes first.
+    with path.open("rb") as file:
+        start = 8 + int.from_bytes(file.read(8), "little")
+        begin, _ = json.loads(file.read(start - 8))[key]["data_offsets"]
+    stored = np.fromfile(path, TABLE_DTYPES[dtype], math.prod(shape), offset=start + begin).reshape(shape)
+    if dtype == "BF16":
         # A bfloat16 is the upper half of the float32 of the same value.
-        wide = raw.astype(np.uint32)
+        wide = stored.astype(np.uint32)
         wide <<= 16
         return wide.view(np.float32)
-    return raw.astype(np.float32, copy=False)
+    return stored.astype(np.float32, copy=False)
+
+
+def write_checkpoint(
+    directory: Path, config: Mapping[str, Any], weights: Mapping[str, NDArray[np.float32]]
+) -> None:
+    """config.json and model.safetensors, into a directory that is there."""
+    from safetensors.numpy import save
+
+    write_json(directory / "config.json", config)
+    # Written here, not by the library, whose error on a full disk is no OSError.
+    (directory / WEIGHTS).write_bytes(save(dict(weights), metadata={"format": "pt"}))
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def _download(base: str, weights: Wanted, setting: str, revision: str | None) -> Path:
@@ -363,40 +336,26 @@ def _download(base: str, weights: Wanted, setting: str, revision: str | None) ->
             "its config.json; check the id and the network (HF_HUB_OFFLINE forbids it), or name a directory"
         )
     # Every further file comes from the same commit, even if the repository changes meanwhile.
-    revision = config.parent.name
-    if fetch(TOKENIZER) is None:
-        raise _no_tokenizer(base)
-    for name in (*OPTIONAL, *((MODULES, POOLING, SENTENCE) if weights == "all" else ())):
+    directory, revision = config.parent, config.parent.name
+    for name in (TOKENIZER, INDEX, *OPTIONAL, *(SENTENCE_TRANSFORMERS if weights == "all" else ())):
         fetch(name)
-    index = fetch(INDEX)
-    if index is None:
-        if fetch(WEIGHTS) is None:
-            pickled = [
-                name
-                for name in ("pytorch_model.bin.index.json", "pytorch_model.bin")
-                if _exists(base, name, revision)
-            ]
-            raise _no_weights(base, pickled)
-    else:
-        files = _weight_map(index)
-        keys = files if weights == "all" else [_choose(files, index.parent)]
+    if not (directory / TOKENIZER).is_file():
+        raise _no_tokenizer(base)
+    if (directory / INDEX).is_file():
+        files = _weight_map(directory / INDEX)
+        keys = files if weights == "all" else [_choose(files, directory)]
         for name, key in {files[key]: key for key in keys}.items():
             if fetch(name) is None:
                 raise InputError(
                     f"{base}: its index places {key} in {name}, which cannot be fetched; check the network"
                 )
-    return config.parent
-
-
-def _exists(base: str, name: str, revision: str) -> bool:
-    """Whether the repository has a file; False where that cannot be asked."""
-    import huggingface_hub
-    from huggingface_hub import errors
-
-    try:
-        return huggingface_hub.HfApi().file_exists(base, name, revision=revision)
-    except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError):
-        return False
+    elif fetch(WEIGHTS) is None:
+        pickled = ("pytorch_model.bin.index.json", "pytorch_model.bin")
+        with contextlib.suppress(errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError):
+            there = huggingface_hub.HfApi().file_exists
+            raise _no_weights(base, [name for name in pickled if there(base, name, revision=revision)])
+        raise _no_weights(base, ())
+    return directory
 
 
 def _no_tokenizer(where: str) -> InputError:
@@ -414,7 +373,3 @@ def _no_weights(where: str, names: Iterable[str]) -> InputError:
         f"{where}: expected weights as {WEIGHTS} (or shards with {INDEX}) and found {there}. Save it again with "
         "model.save_pretrained(folder, safe_serialization=True)"
     )
-
-
-def _damaged(path: Path, why: str) -> InputError:
-    return InputError(f"{path} is not a whole safetensors file: {why}; fetch or save it again")

@@ -26,12 +26,10 @@ model of language, as it has never predicted a token.
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -42,7 +40,8 @@ from numpy.typing import NDArray
 
 from dagster_divorder.core.pool import pool
 from dagster_divorder.core.shared_topic import topic_map
-from dagster_divorder.models.checkpoint import TOKENIZER, WEIGHTS, embedding_table, read_json
+from dagster_divorder.models.checkpoint import TOKENIZER, embedding_table, read_json, write_checkpoint
+from dagster_divorder.models.deep import torch_threads
 
 if TYPE_CHECKING:
     import torch
@@ -134,7 +133,7 @@ def train(
     """Trains on pairs and writes a checkpoint into `directory`, made where it is missing.
 
     `base` holds the table, float32 (V, D), and its tokenizer; weights float32, at most V of them, scale its rows; ids
-    (T,) are the tokens of all pairs, laid out as `pairs.span_starts` says; `advance` hears of the tokens of every
+    (T,) are the tokens of all pairs, laid out as `pairs.span_starts` says; `advance` is called with the tokens of every
     batch; more than GROUPS threads are of no use. Without pairs the table is weighted, and the layers do nothing.
 
     Returns:
@@ -144,14 +143,25 @@ def train(
     Raises:
         InputError: more weights than rows, ids that are not as many as the pairs ask for, or an id without weight.
     """
+    import torch
+
     base, directory = Path(base), Path(directory)
     table = embedding_table(base).weights
-    config = _config(base, table.shape[1])
-    with _one_thread(), _fixed_random(seed), ThreadPoolExecutor(threads) as workers:
+    config = {
+        **read_json(base / "config.json"),
+        "architectures": ["LlamaModel"],
+        "intermediate_size": 2 * table.shape[1],
+        "num_hidden_layers": LAYERS,
+        "rms_norm_eps": NORM_EPSILON,
+    }
+    with torch_threads(1), torch.random.fork_rng(devices=[]), ThreadPoolExecutor(threads) as workers:
+        torch.manual_seed(seed)
         model = _model(_topical(table, weights, pairs, ids), config)
         losses = _fit(model, pairs, ids, advance, workers)
     directory.mkdir(parents=True, exist_ok=True)
-    _save(model, config, base, directory)
+    for name in (TOKENIZER, "tokenizer_config.json"):
+        shutil.copyfile(base / name, directory / name)
+    write_checkpoint(directory, config, {key: weight.numpy() for key, weight in model.state_dict().items()})
     return {
         "layers": LAYERS,
         "width": table.shape[1],
@@ -175,17 +185,6 @@ def _topical(
     topical = (weighted @ topic_map(means[::2], means[1::2])).astype(np.float32)
     size = math.sqrt(np.square(topical, dtype=np.float64).mean())
     return topical / np.float32(size) if size else topical
-
-
-def _config(base: Path, width: int) -> dict[str, Any]:
-    """config.json: that of the table, with layers."""
-    return {
-        **read_json(base / "config.json"),
-        "architectures": ["LlamaModel"],
-        "intermediate_size": 2 * width,
-        "num_hidden_layers": LAYERS,
-        "rms_norm_eps": NORM_EPSILON,
-    }
 
 
 def _model(table: NDArray[np.float32], config: dict[str, Any]) -> LlamaModel:
@@ -295,37 +294,3 @@ def _curve(losses: list[tuple[int, float]]) -> list[list[float]]:
         return []
     parts = np.array_split(np.array(losses), min(CURVE_POINTS, len(losses)))
     return [[int(part[-1, 0]), round(float(part[:, 1].mean()), 5)] for part in parts]
-
-
-def _save(model: LlamaModel, config: dict[str, Any], base: Path, directory: Path) -> None:
-    from safetensors.numpy import save
-
-    for name in (TOKENIZER, "tokenizer_config.json"):
-        shutil.copyfile(base / name, directory / name)
-    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    weights = {key: weight.numpy() for key, weight in model.state_dict().items()}
-    # Written here, not by the library, whose error on a full disk is no OSError.
-    (directory / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Operations of torch run on one thread each."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def _fixed_random(seed: int) -> Iterator[None]:
-    """torch's generator begins from `seed`, and is afterwards as it was."""
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield

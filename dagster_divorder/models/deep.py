@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
-from dagster_divorder.models import onednn
-from dagster_divorder.models.memory import is_out_of_memory
-from dagster_divorder.models.reading import Pooling, Reading, first_line, load_config, quiet, unusable
+from dagster_divorder.models.spec import EmbeddingSpec, Pooling, first_line, load_config, quiet, unusable
 
 if TYPE_CHECKING:
     import torch
@@ -36,9 +35,9 @@ class Model:
     has no matrix of L x L to read, and leaves out half of the products.
     """
 
-    def __init__(self, module: torch.nn.Module, reading: Reading, *, sharded: bool = False) -> None:
+    def __init__(self, module: torch.nn.Module, spec: EmbeddingSpec, *, sharded: bool = False) -> None:
         self.module: Any = module
-        self.reading = reading
+        self.spec = spec
         self.sharded = sharded
         self.device = next(module.parameters()).device
         self.dims = 0
@@ -53,11 +52,10 @@ class Model:
             tokens = torch.from_numpy(ids).to(self.device, non_blocking=True)
             real = torch.from_numpy(lengths).to(self.device, non_blocking=True)
             mask = torch.arange(ids.shape[1], device=self.device) < real[:, None]
-            told = {"attention_mask": mask.long()} if self.masked else {}
-            hidden = self.module(input_ids=tokens, **told).last_hidden_state
-            vectors = pool(
-                hidden, mask, real, self.reading.pooling, padded=bool(lengths.min() < ids.shape[1])
-            )
+            attention = {"attention_mask": mask.long()} if self.masked else {}
+            hidden = self.module(input_ids=tokens, **attention).last_hidden_state
+            padded = bool(lengths.min() < ids.shape[1])
+            vectors = _pool(hidden, mask if padded else None, real, self.spec.pooling)
             if self.sharded:
                 # Every process decides alike what to do with them.
                 torch.distributed.broadcast(vectors, 0)
@@ -86,24 +84,24 @@ class Model:
                 tensors[name] = tensor
 
 
-def pool(
-    hidden: torch.Tensor, mask: torch.Tensor, real: torch.Tensor, pooling: Pooling, *, padded: bool = True
+def _pool(
+    hidden: torch.Tensor, mask: torch.Tensor | None, real: torch.Tensor, pooling: Pooling
 ) -> torch.Tensor:
     """Hidden states (B, L, D) to vectors float32 (B, D): mean over the `real` (B,) tokens that `mask` bool (B, L)
-    shows, the last of them, or the first."""
+    shows (None: all), the last of them, or the first."""
     import torch
 
     if pooling == "cls":
         return hidden[:, 0].float()
     if pooling == "last":
         return hidden[torch.arange(len(hidden), device=hidden.device), real - 1].float()
-    if padded:  # masked, not multiplied: nothing times zero is NaN where it is infinite
+    if mask is not None:  # masked, not multiplied: nothing times zero is NaN where it is infinite
         hidden = hidden.masked_fill(~mask[:, :, None], 0)
     return hidden.sum(1, dtype=torch.float32) / real[:, None]
 
 
-def load(directory: Path | str, reading: Reading, *, vocabulary: int = 0, processes: int = 1) -> Model:
-    """The model of a checkpoint on `reading.device`, ready for a forward pass; `vocabulary` is one more than the
+def load(directory: Path | str, spec: EmbeddingSpec, *, vocabulary: int = 0, processes: int = 1) -> Model:
+    """The model of a checkpoint on `spec.device`, ready for a forward pass; `vocabulary` is one more than the
     largest token id, `processes` the number of those that share it (then called in each of them).
 
     Raises:
@@ -127,7 +125,7 @@ def load(directory: Path | str, reading: Reading, *, vocabulary: int = 0, proces
             module, report = AutoModel.from_pretrained(
                 directory,
                 config=config,
-                dtype=getattr(torch, reading.dtype),
+                dtype=getattr(torch, spec.dtype),
                 use_safetensors=True,
                 trust_remote_code=False,
                 local_files_only=True,
@@ -137,19 +135,19 @@ def load(directory: Path | str, reading: Reading, *, vocabulary: int = 0, proces
             used = module.get_encoder() if config.is_encoder_decoder else module
             _refuse_missing(directory, module, used, report)
             if processes == 1:
-                used = used.to(reading.device)
-                if reading.device == "cpu" and onednn.helps():
-                    onednn.use_onednn(used)
+                used = used.to(spec.device)
+                if spec.device == "cpu" and onednn_helps():
+                    _use_onednn(used)
         except InputError:
             raise
         except Exception as error:
             if is_out_of_memory(error):
                 raise InputError(
-                    f"{directory} does not fit into the memory of {reading.device} in {reading.dtype}; spread it over "
+                    f"{directory} does not fit into the memory of {spec.device} in {spec.dtype}; spread it over "
                     "several GPUs with deep.tensor_parallel, or set deep.dtype to a smaller one"
                 ) from error
             raise unusable(directory, error) from error
-        model = Model(used.eval(), reading, sharded=processes > 1)
+        model = Model(used.eval(), spec, sharded=processes > 1)
         _try(directory, model)
         rows = len(used.get_input_embeddings().weight)
         if vocabulary > rows:
@@ -162,12 +160,11 @@ def load(directory: Path | str, reading: Reading, *, vocabulary: int = 0, proces
 
 def _try(directory: Path, model: Model) -> None:
     """One forward pass of two short windows, for its shape; and whether tokens see what comes after them."""
-    reading = model.reading
-    lengths = np.array([min(reading.room, 3), 1]) + len(reading.prefix) + len(reading.suffix)
-    ids = np.full((2, lengths[0]), reading.pad, dtype=np.int64)
-    for row, length in enumerate(lengths):
-        middle = [1] * (length - len(reading.prefix) - len(reading.suffix))
-        ids[row, :length] = [*reading.prefix, *middle, *reading.suffix]
+    spec = model.spec
+    middles = ([1] * min(spec.room, 3), [1])
+    rows = [[*spec.prefix, *middle, *spec.suffix] for middle in middles]
+    lengths = np.array([len(row) for row in rows])
+    ids = np.array([row + [spec.pad] * (len(rows[0]) - len(row)) for row in rows])
     try:
         vectors = model(ids, lengths)
         if vectors.ndim != 2 or len(vectors) != 2:
@@ -186,7 +183,7 @@ def _sees_ahead(model: Model) -> bool:
     """Whether the hidden state of a token depends on later ones: two texts that part after their beginning tell."""
     import torch
 
-    length = min(model.reading.window, 16)
+    length = min(model.spec.window, 16)
     texts = [[1, 2, *[other] * (length - 2)] for other in (3, 4)]
     with torch.inference_mode():
         one, two = (
@@ -213,3 +210,49 @@ def _refuse_missing(directory: Path, module: Any, used: Any, report: dict[str, A
             f"{directory} lacks {len(lacking)} of {len(names)} weights of {type(module).__name__} (or has them in "
             f"another shape): {', '.join(lacking[:3])}; fetch or save the model again"
         )
+
+
+def onednn_helps() -> bool:
+    """Whether float32 linear layers are faster with oneDNN's matrix products than with MKL's, which torch takes on x86.
+
+    MKL keeps its fast kernels to Intel's processors: on an EPYC with AVX-512 it reached 95 GFLOP/s a core where oneDNN,
+    which torch ships too, reached 200 (docs/decisions). The operator is the one that torch's own compiler uses, no part
+    of its documented interface; a model stays as it is where a torch lacks it.
+    """
+    import torch
+
+    try:
+        amd = "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        amd = False
+    there = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
+    return amd and there and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def _use_onednn(module: torch.nn.Module) -> None:
+    """Let every float32 linear layer of a module, on a CPU, multiply with oneDNN, which rounds last bits otherwise."""
+    import torch
+
+    class Linear(torch.nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+                input, self.weight, self.bias, "none", [], ""
+            )
+            return product
+
+    for layer in module.modules():
+        if type(layer) is torch.nn.Linear and layer.weight.dtype == torch.float32:
+            layer.__class__ = Linear
+
+
+@contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """Operations of torch run on so many threads each meanwhile."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

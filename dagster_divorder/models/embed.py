@@ -12,31 +12,33 @@ Known weakness: on a GPU the budget follows its memory, so another machine batch
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.unit import unit_rows
+from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.batches import batch_end, cut_windows
-from dagster_divorder.models.deep import Model
-from dagster_divorder.models.memory import (
+from dagster_divorder.models.batches import (
     CPU_BUDGET,
     SHORTEST,
     Budget,
     OutOfMemory,
+    batch_end,
     cpu_lanes,
+    cut_windows,
     estimate_mps,
-    is_out_of_memory,
     measure_gpu,
     position_bytes,
     release,
 )
-from dagster_divorder.models.reading import first_line, quiet
+from dagster_divorder.models.deep import Model, torch_threads
+from dagster_divorder.models.spec import first_line, quiet
 
 if TYPE_CHECKING:
     import torch
@@ -62,11 +64,8 @@ class Work:
     seconds: float = 0.0
 
     def add(self, other: Work) -> None:
-        self.tokens += other.tokens
-        self.positions += other.positions
-        self.batches += other.batches
-        self.out_of_memory += other.out_of_memory
-        self.seconds += other.seconds
+        for figure in fields(self):
+            setattr(self, figure.name, getattr(self, figure.name) + getattr(other, figure.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,8 @@ class Embedder:
     threads: int = 1
     ceiling: int | None = None
     positions: float = field(init=False)
-    _fitted: int = field(init=False, default=0)
+    fitted: int = field(init=False, default=0)
+    """Batches in a row that fit into memory."""
 
     def __post_init__(self) -> None:
         self.positions = self.budget.positions
@@ -104,32 +104,33 @@ class Embedder:
         lengths: NDArray[np.int64],
         advance: Callable[[int], object] = lambda tokens: None,
     ) -> Embedded:
-        """Vectors of documents given as `ids` (T,), end to end, and `lengths` (n,); `advance` hears of tokens done.
+        """Vectors of documents given as `ids` (T,), end to end, and `lengths` (n,); `advance` gets tokens done.
 
         Raises:
             InputError: not even SHORTEST tokens fit into memory.
             OutOfMemory: a batch did not fit, and this process is one of several that compute together.
         """
-        windows = cut_windows(lengths, self.model.reading.room, chunk=self.chunk)
+        windows = cut_windows(lengths, self.model.spec.room, chunk=self.chunk)
         starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        job = _Job(self, ids, starts[windows.document] + windows.start, windows.length, advance)
-        with quiet(), _torch_threads(self.model.reading.device, self.threads):
-            vectors = job.run()
-        read = np.zeros((len(lengths), self.model.dims), dtype=np.float32)
+        run = _ForwardPasses(self, ids, starts[windows.document] + windows.start, windows.length, advance)
+        on_cpu = self.model.spec.device == "cpu"
+        with quiet(), torch_threads(self.threads) if on_cpu else nullcontext():
+            vectors = run.vectors()
+        found = np.zeros((len(lengths), self.model.dims), dtype=np.float32)
         if len(windows):
             seen = np.bincount(windows.document, windows.length, minlength=len(lengths))
             weighted = vectors * (windows.length / seen[windows.document])[:, None].astype(np.float32)
             first = np.flatnonzero(windows.start == 0)
-            read[windows.document[first]] = np.add.reduceat(weighted, first, axis=0)
-        finite = np.isfinite(read).all(axis=1)
-        read[~finite] = 0
-        read = normalised(read)
+            found[windows.document[first]] = np.add.reduceat(weighted, first, axis=0)
+        finite = np.isfinite(found).all(axis=1)
+        found[~finite] = 0
+        found = unit_rows(found)
         flagged = np.zeros(len(lengths), dtype=np.uint8)
-        flagged[windows.document[job.cut]] |= CUT
+        flagged[windows.document[run.cut]] |= CUT
+        flagged[~finite] |= NOT_FINITE
         if not finite.all():
-            flagged[~finite] |= NOT_FINITE
-            read[~finite] = normalised(read[finite & (lengths > 0)].sum(axis=0, keepdims=True))
-        return Embedded(read, flagged, job.work)
+            found[~finite] = unit_rows(found[finite & (lengths > 0)].sum(axis=0, keepdims=True))
+        return Embedded(found, flagged, run.work)
 
 
 def make_embedder(model: Model, *, chunk: bool, threads: int, limit: int | None = None) -> Embedder:
@@ -138,22 +139,22 @@ def make_embedder(model: Model, *, chunk: bool, threads: int, limit: int | None 
     import torch
     from joblib import cpu_count
 
-    reading, config = model.reading, model.module.config.get_text_config()
-    each = position_bytes(config, torch.finfo(getattr(torch, reading.dtype)).bits // 8)
+    spec, config = model.spec, model.module.config.get_text_config()
+    each = position_bytes(config, torch.finfo(getattr(torch, spec.dtype)).bits // 8)
     lanes = 1
     if limit is not None:
         budget = Budget(limit)
-    elif reading.device == "cuda":
+    elif spec.device == "cuda":
         budget = _budget_of_gpu(model)
-    elif reading.device == "mps":
+    elif spec.device == "mps":
         budget = estimate_mps(each)
     else:
         budget = Budget(CPU_BUDGET)
-    if reading.device == "cpu" and not model.sharded:
+    if spec.device == "cpu" and not model.sharded:
         # Rotary frequencies that follow the longest window in sight are kept in the model: one pass at a time.
         rotary = str(getattr(config, "rope_parameters", None))
         cores = cpu_count()
-        most = 1 if "dynamic" in rotary or "longrope" in rotary else cpu_lanes(cores, reading.window, each)
+        most = 1 if "dynamic" in rotary or "longrope" in rotary else cpu_lanes(cores, spec.window, each)
         lanes, threads = max(1, min(most, threads // (cores // most))), cores // most
     return Embedder(model, budget, chunk=chunk, lanes=lanes, threads=threads, ceiling=limit)
 
@@ -163,11 +164,11 @@ def _budget_of_gpu(model: Model) -> Budget:
     import torch
 
     def forward(rows: int, length: int) -> object:
-        ids = np.full((rows, length), model.reading.pad, dtype=np.int64)
+        ids = np.full((rows, length), model.spec.pad, dtype=np.int64)
         return model(ids, np.maximum(length - np.arange(rows), 1))
 
     try:
-        budget = measure_gpu(forward, model.reading.window)
+        budget = measure_gpu(forward, model.spec.window)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -182,7 +183,7 @@ def _budget_of_gpu(model: Model) -> Budget:
     return Budget(int(least[0]), float(least[1]))
 
 
-class _Job:
+class _ForwardPasses:
     """One call of `embed`: windows that begin at `begin` in `ids` and are `length` long, (W,)."""
 
     def __init__(
@@ -193,47 +194,45 @@ class _Job:
         length: NDArray[np.int64],
         advance: Callable[[int], object],
     ) -> None:
-        self.embedder = embedder
-        self.model = embedder.model
-        self.reading = embedder.model.reading
-        self.ids = ids
-        self.begin = begin
-        self.length = length
+        self.embedder, self.model, self.spec = embedder, embedder.model, embedder.model.spec
+        self.ids, self.begin, self.length = ids, begin, length
         self.advance = advance
-        self.extra = len(self.reading.prefix) + len(self.reading.suffix)
+        self.added = len(self.spec.prefix) + len(self.spec.suffix)
         self.cut = np.zeros(len(begin), dtype=bool)
         """bool (W,): read in parts."""
         self.work = Work()
 
-    def run(self) -> NDArray[np.float32]:
+    def vectors(self) -> NDArray[np.float32]:
         """Pooled vectors of the windows, float32 (W, D); a row may hold NaN."""
         order = np.argsort(-self.length, kind="stable")
-        sizes = self.length[order] + self.extra
+        sizes = self.length[order] + self.added
+        lanes, budget = self.embedder.lanes, self.embedder.budget
         made: list[tuple[NDArray[np.int64], torch.Tensor | NDArray[np.float32]]] = []
-        with ThreadPoolExecutor(self.embedder.lanes, thread_name_prefix="divorder-forward") as lanes:
+        with ThreadPoolExecutor(lanes, thread_name_prefix="divorder-forward") as threads:
             todo = deque([(0, len(order))] if len(order) else [])
             waiting: deque[tuple[int, int, Future[torch.Tensor | None]]] = deque()
             while todo or waiting:
                 # One more than lanes: the next batch is padded while the others are computed.
-                while todo and len(waiting) <= self.embedder.lanes:
+                while todo and len(waiting) <= lanes:
                     begin, stop = todo.popleft()
-                    end = batch_end(sizes[:stop], begin, self.embedder.positions, self.embedder.budget.square)
+                    end = batch_end(sizes[:stop], begin, self.embedder.positions, budget.square)
                     if end < stop:
                         todo.appendleft((end, stop))
                     rows = order[begin:end]
-                    waiting.append((begin, end, lanes.submit(self._try, self.begin[rows], self.length[rows])))
+                    future = threads.submit(self._forward, self.begin[rows], self.length[rows])
+                    waiting.append((begin, end, future))
                 begin, end, future = waiting.popleft()
                 rows = order[begin:end]
                 vectors: torch.Tensor | NDArray[np.float32] | None = future.result()
-                if vectors is None:
+                if vectors is not None:
+                    self._count(sizes[begin:end])
+                else:
                     wait([future for _, _, future in waiting])  # what they hold is free again then
                     self._shrink(int(sizes[begin]) * (end - begin))
                     if end - begin > 1:
                         todo.appendleft((begin, end))
                         continue
-                    vectors = self._part(int(rows[0]))[None]
-                else:
-                    self._fits(sizes[begin:end])
+                    vectors = self._in_parts(int(rows[0]))[None]
                 made.append((rows, vectors))
                 self.advance(int(self.length[rows].sum()))
         found = np.empty((len(order), self.model.dims), dtype=np.float32)
@@ -243,64 +242,61 @@ class _Job:
         self._repair(found)
         return found
 
-    def _try(self, begin: NDArray[np.int64], length: NDArray[np.int64]) -> torch.Tensor | None:
+    def _forward(self, begin: NDArray[np.int64], length: NDArray[np.int64]) -> torch.Tensor | None:
         """Vectors of a batch, (B, D), None where memory ran out. Runs in a lane."""
-        lengths = length + self.extra
-        ids = np.full((len(begin), int(lengths.max())), self.reading.pad, dtype=np.int64)
-        ahead = len(self.reading.prefix)
-        ids[:, :ahead] = self.reading.prefix
-        for row, (at, count) in enumerate(zip(begin.tolist(), length.tolist(), strict=True)):
-            ids[row, ahead : ahead + count] = self.ids[at : at + count]
-            ids[row, ahead + count : self.extra + count] = self.reading.suffix
+        lengths = length + self.added
+        ids = np.full((len(begin), int(lengths.max())), self.spec.pad, dtype=np.int64)
+        first = len(self.spec.prefix)
+        ids[:, :first] = self.spec.prefix
+        for row, at, count in zip(ids, begin.tolist(), length.tolist(), strict=True):
+            row[first : first + count] = self.ids[at : at + count]
+            row[first + count : self.added + count] = self.spec.suffix
         if self.embedder.ceiling is not None and len(ids) == 1 and ids.size > self.embedder.ceiling:
             return None
         try:
-            vectors = self.model(ids, lengths)
+            return self.model(ids, lengths)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             if self.model.sharded:  # the others hang in a collective: all have to begin again
                 raise OutOfMemory(ids.size) from error
-            vectors = None
-        if vectors is None:  # the error is gone here, and with it the tensors of the frames that it holds
-            release(self.reading.device)
-        return vectors
+        # The error is gone here, and with it the tensors of the frames that it holds.
+        release(self.spec.device)
+        return None
 
     def _shrink(self, failed: int) -> None:
         """After a batch of so many positions did not fit."""
         self.work.out_of_memory += 1
         self.embedder.positions = max(1.0, min(self.embedder.positions, failed) / 2)
-        self.embedder._fitted = 0
+        self.embedder.fitted = 0
 
-    def _fits(self, sizes: NDArray[np.int64]) -> None:
+    def _count(self, sizes: NDArray[np.int64]) -> None:
         """After a batch of windows of these sizes, longest first, was computed."""
-        self.work.tokens += int(sizes.sum())
-        self.work.positions += int(sizes[0]) * len(sizes)
-        self.work.batches += 1
-        self.embedder._fitted += 1
-        if self.embedder._fitted >= GROW_AFTER and self.embedder.positions < self.embedder.budget.positions:
+        self.work.add(Work(int(sizes.sum()), int(sizes[0]) * len(sizes), 1))
+        self.embedder.fitted += 1
+        if self.embedder.fitted >= GROW_AFTER:
             self.embedder.positions = min(2 * self.embedder.positions, self.embedder.budget.positions)
-            self.embedder._fitted = 0
+            self.embedder.fitted = 0
 
-    def _part(self, window: int, begin: int = 0, length: int = 0) -> NDArray[np.float32]:
+    def _in_parts(self, window: int, begin: int = 0, length: int = 0) -> NDArray[np.float32]:
         """The vector, (D,), of a window, or a stretch of it, that may not fit at once: then the token-weighted mean of
         its halves."""
         begin, length = (begin, length) if length else (int(self.begin[window]), int(self.length[window]))
-        found = self._try(np.array([begin]), np.array([length]))
+        found = self._forward(np.array([begin]), np.array([length]))
         if found is not None:
-            self._fits(np.array([length + self.extra]))
+            self._count(np.array([length + self.added]))
             vector: NDArray[np.float32] = found[0].cpu().numpy()
             return vector
         if length <= SHORTEST:
             raise InputError(
-                f"memory ran out in a forward pass of {length} tokens on {self.reading.device}; free some, or spread "
-                "the model over several GPUs with deep.tensor_parallel"
+                f"memory ran out in a forward pass of {length} tokens on {self.spec.device}; free some, or spread the "
+                "model over several GPUs with deep.tensor_parallel"
             )
-        self._shrink(length + self.extra)
+        self._shrink(length + self.added)
         self.cut[window] = True
         half = (length + 1) // 2
-        first = self._part(window, begin, half)
-        second = self._part(window, begin + half, length - half)
+        first = self._in_parts(window, begin, half)
+        second = self._in_parts(window, begin + half, length - half)
         return (half * first + (length - half) * second) / np.float32(length)
 
     def _repair(self, found: NDArray[np.float32]) -> None:
@@ -311,37 +307,14 @@ class _Job:
         try:
             with self.model.in_float32():
                 for window in broken.tolist():
-                    found[window] = self._part(window)
+                    found[window] = self._in_parts(window)
         except OutOfMemory:
             raise
         except Exception as error:
             if not isinstance(error, InputError) and not is_out_of_memory(error):
                 raise InputError(
-                    f"{len(broken):,} windows have no finite vector in {self.reading.dtype}, and the model cannot read "
+                    f"{len(broken):,} windows have no finite vector in {self.spec.dtype}, and the model cannot read "
                     f"them in float32 ({type(error).__name__}: {first_line(error)}); set deep.dtype to another one"
                 ) from error
-            # There is no room for the model in float32, or (an InputError of `_part`) none for its shortest window.
-            release(self.reading.device)
-
-
-def normalised(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows scaled to length 1, zero rows as they are."""
-    norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
-    norms[norms == 0] = 1
-    return (vectors / norms[:, None]).astype(np.float32)
-
-
-@contextmanager
-def _torch_threads(device: str, threads: int) -> Iterator[None]:
-    """So many threads for each forward pass on a CPU meanwhile."""
-    import torch
-
-    if device != "cpu":
-        yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(max(1, threads))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+            # There is no room for the model in float32, or (an InputError of `_in_parts`) none for its shortest window.
+            release(self.spec.device)

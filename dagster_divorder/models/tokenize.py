@@ -16,17 +16,20 @@ uses its own threads, which TOKENIZERS_PARALLELISM=false or RAYON_NUM_THREADS li
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import TOKENIZER, read_object
 from dagster_divorder.models.conformance import conformance_texts
-from dagster_divorder.models.memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -37,7 +40,7 @@ Encode = Callable[[Sequence[str]], list[NDArray[np.uint32]]]
 SAMPLE_BYTES = 1 << 20
 """Of the corpus sample, this much is compared: half a second of the reference."""
 
-MOST_IDS = 1 << 24
+MAX_IDS = 1 << 24
 """No vocabulary is near it, and both engines still load one in seconds."""
 
 BATCH_CHARACTERS = 1 << 20
@@ -52,14 +55,14 @@ class Encoder:
     """
 
     def __init__(
-        self, encode: Encode, *, engine: Engine, reason: str, vocab_size: int, eos_id: int | None
+        self, directory: Path, tokens: Mapping[str, int], encode: Encode, engine: Engine, reason: str
     ) -> None:
         self._encode = encode
         self.engine = engine
         self.reason = reason
-        self.vocab_size = vocab_size
-        self.id_dtype = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
-        self.eos_id = eos_id
+        self.vocab_size = 1 + max(tokens.values(), default=-1)
+        self.id_dtype = np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
+        self.eos_id = _eos_id(directory, tokens)
 
     def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
         """Ids of all texts end to end, id_dtype (T,), and the number of each, int64 (n,).
@@ -69,7 +72,7 @@ class Encoder:
         try:
             each = self._encode(texts)
         except UnicodeEncodeError as error:
-            at = next(at for at, text in enumerate(texts) if not _is_unicode(text))
+            at = next(at for at, text in enumerate(texts) if re.search("[\ud800-\udfff]", text))
             raise InputError(
                 f"text {at} of {len(texts)} holds a lone surrogate ({error.reason}); expected valid Unicode: "
                 "replace it with text.encode('utf-8', 'replace').decode()"
@@ -103,23 +106,24 @@ def load_encoder(
         try:
             fast = _gigatoken_encode(content)
             # Loading the reference for its vocabulary takes as long as tokenising a megabyte.
-            tokens = _tokens(content)
+            added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
+            tokens = {**added, **content["model"]["vocab"]}
         except Exception as error:
             raise InputError(
                 f"gigatoken cannot run the tokenizer of {directory} ({error}); use tokenizers"
             ) from error
-        return _encoder(directory, tokens, fast, engine, "asked for")
+        return Encoder(directory, tokens, fast, engine, "asked for")
     reference = _load_reference(directory)
     reference.encode_special_tokens = True
     tokens = reference.get_vocab(with_added_tokens=True)
     slow = _reference_encode(reference, directory)
     if engine == "tokenizers":
-        return _encoder(directory, tokens, slow, engine, "asked for")
+        return Encoder(directory, tokens, slow, engine, "asked for")
     try:
         fast = _gigatoken_encode(content)
         texts = [
             *conformance_texts(token["content"] for token in content.get("added_tokens") or []),
-            *_first(sample),
+            *capped(sample, SAMPLE_BYTES),
         ]
         reason = _difference(fast, slow, texts)
     except Exception as error:
@@ -127,23 +131,8 @@ def load_encoder(
             raise
         reason = f"gigatoken cannot run it: {str(error).partition(chr(10))[0]}"
     if reason:
-        return _encoder(directory, tokens, slow, "tokenizers", reason)
-    return _encoder(directory, tokens, fast, "gigatoken", f"gave the reference's ids on {len(texts):,} texts")
-
-
-def _encoder(
-    directory: Path, tokens: Mapping[str, int], encode: Encode, engine: Engine, reason: str
-) -> Encoder:
-    vocab_size = 1 + max(tokens.values(), default=-1)
-    return Encoder(
-        encode, engine=engine, reason=reason, vocab_size=vocab_size, eos_id=_eos_id(directory, tokens)
-    )
-
-
-def _tokens(content: dict[str, Any]) -> dict[str, int]:
-    """Token -> id of a tokenizer that gigatoken runs, added tokens among them."""
-    added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
-    return {**added, **content["model"]["vocab"]}
+        return Encoder(directory, tokens, slow, "tokenizers", reason)
+    return Encoder(directory, tokens, fast, "gigatoken", f"gave the reference's ids on {len(texts):,} texts")
 
 
 def _content(directory: Path) -> dict[str, Any]:
@@ -159,10 +148,10 @@ def _content(directory: Path) -> dict[str, Any]:
     vocabulary = model.get("vocab")
     known = vocabulary.items() if isinstance(vocabulary, dict) else ()
     for token, number in (*known, *((token.get("content"), token.get("id")) for token in added)):
-        if type(number) is not int or not 0 <= number < MOST_IDS:
+        if type(number) is not int or not 0 <= number < MAX_IDS:
             raise InputError(
                 f"{path} gives the token {token!r} the id {number!r}; expected a whole number from 0 to "
-                f"{MOST_IDS - 1:,}: fetch or save the model again"
+                f"{MAX_IDS - 1:,}: fetch or save the model again"
             )
     return content
 
@@ -180,26 +169,36 @@ def load_reference(directory: Path) -> Tokenizer:
 def _load_reference(directory: Path) -> Tokenizer:
     from tokenizers import Tokenizer
 
-    try:
+    with _explained(directory / TOKENIZER, "is not a tokenizer that tokenizers can load"):
         reference = Tokenizer.from_file(str(directory / TOKENIZER))
-    except BaseException as error:
-        raise _unusable(
-            directory / TOKENIZER, "is not a tokenizer that tokenizers can load", error
-        ) from error
     reference.no_truncation()
     reference.no_padding()
     return reference
 
 
-def _unusable(path: Path, what: str, error: BaseException) -> BaseException:
-    """What becomes of an error of tokenizers: an InputError, also of a Rust panic, which is no Exception; another one
-    that is none, such as Ctrl-C, stays as it is."""
-    error = _no_panic(error)
-    if not isinstance(error, Exception) or is_out_of_memory(error):
-        return error
-    return InputError(
-        f"{path} {what} ({error}); save it again with a recent transformers, or update tokenizers"
-    )
+@contextmanager
+def _panics_as_errors() -> Iterator[None]:
+    """A Rust panic, which is no Exception, becomes a RuntimeError."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ == "PanicException":
+            raise RuntimeError(f"panic: {error}") from error
+        raise
+
+
+@contextmanager
+def _explained(path: Path, what: str) -> Iterator[None]:
+    """An error of tokenizers becomes an InputError, unless memory ran out."""
+    try:
+        with _panics_as_errors():
+            yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise InputError(
+            f"{path} {what} ({error}); save it again with a recent transformers, or update tokenizers"
+        ) from error
 
 
 def _reference_encode(reference: Tokenizer, directory: Path) -> Encode:
@@ -208,10 +207,8 @@ def _reference_encode(reference: Tokenizer, directory: Path) -> Encode:
         for batch in _batches(texts):
             for text in batch:
                 text.encode()  # raises for a lone surrogate, for which tokenizers has only a puzzling TypeError
-            try:
+            with _explained(directory / TOKENIZER, "cannot encode a text"):
                 found = reference.encode_batch_fast(batch, add_special_tokens=False)
-            except BaseException as error:
-                raise _unusable(directory / TOKENIZER, "cannot encode a text", error) from error
             each += [np.array(encoding.ids, np.uint32) for encoding in found]
         return each
 
@@ -228,23 +225,14 @@ def _gigatoken_encode(content: dict[str, Any]) -> Encode:
 
     plain = [token for token in content.get("added_tokens") or [] if not token["special"]]
     content = {**content, "added_tokens": plain, "truncation": None, "padding": None, "post_processor": None}
-    try:
+    with _panics_as_errors():
         encode_one = gigatoken.Tokenizer.from_json(json.dumps(content)).backend.encode
-    except BaseException as error:
-        raise _no_panic(error) from error
 
     def encode(texts: Sequence[str]) -> list[NDArray[np.uint32]]:
-        try:
+        with _panics_as_errors():
             return [encode_one(text.encode()).copy() for text in texts]
-        except BaseException as error:
-            raise _no_panic(error) from error
 
     return encode
-
-
-def _no_panic(error: BaseException) -> BaseException:
-    """A Rust panic, which is no Exception, as one; any other error as it is."""
-    return RuntimeError(f"panic: {error}") if type(error).__name__ == "PanicException" else error
 
 
 def _difference(fast: Encode, slow: Encode, texts: list[str]) -> str:
@@ -255,30 +243,22 @@ def _difference(fast: Encode, slow: Encode, texts: list[str]) -> str:
     return ""
 
 
-def _first(sample: Iterable[str]) -> list[str]:
-    """The texts of the first SAMPLE_BYTES, the last one cut."""
-    taken: list[str] = []
-    left = SAMPLE_BYTES
-    for text in sample:
-        text = text[:left]
-        taken.append(text)
-        left -= len(text.encode(errors="replace"))
-        if left <= 0:
-            break
-    return taken
-
-
-def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    characters = 0
+def capped(texts: Iterable[str], limit: int) -> Iterator[str]:
+    """The texts of the first `limit` bytes, the last one cut."""
     for text in texts:
-        batch.append(text)
-        characters += len(text)
-        if characters >= BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
+        text = text[:limit]
+        yield text
+        limit -= len(text.encode(errors="replace"))
+        if limit <= 0:
+            break
+
+
+def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Texts in parts of some BATCH_CHARACTERS."""
+    part = np.cumsum([len(text) for text in texts]) // BATCH_CHARACTERS
+    _, starts = np.unique(part, return_index=True)
+    for first, last in pairwise([*starts.tolist(), len(texts)]):
+        yield texts[first:last]
 
 
 def _eos_id(directory: Path, tokens: Mapping[str, int]) -> int | None:
@@ -293,11 +273,3 @@ def _eos_id(directory: Path, tokens: Mapping[str, int]) -> int | None:
         found = read_object(path).get("eos_token_id")
         found = found[0] if isinstance(found, list) and found else found
     return found if isinstance(found, int) else None
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

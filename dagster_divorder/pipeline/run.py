@@ -10,11 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from dagster_divorder.engine.local import give_back_memory
-from dagster_divorder.engine.memory import address_limit, need_addresses
+from dagster_divorder.engine.memory import (
+    address_limit,
+    give_back_memory,
+    is_out_of_memory,
+    main_memory,
+    need_addresses,
+)
 from dagster_divorder.engine.progress import Bar, Progress
 from dagster_divorder.errors import DamagedFileError, MemoryLimitError, MissingStageError
-from dagster_divorder.models.memory import is_out_of_memory, main_memory
 from dagster_divorder.pipeline.graph import OUTPUT, Graph, default_graph
 from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.retire import retire

@@ -4,8 +4,8 @@ Sources, the later one wins: built-in defaults (they run the sample corpus), a T
 `DIVORDER_<SECTION>__<KEY>`. The file is the one named by `DIVORDER_CONFIG`, else `divorder.toml` in the working
 directory if there is one. Relative paths are relative to the file (to the working directory where there is no file).
 
-Settings decide results, so each stage's share of them, `settings.recipe(stage)`, is its Dagster code version: an
-edited settings file shows its stages as stale.
+What of them decides a stage's result the stage itself says (`Stage.settings`), and its Dagster code version carries
+it: an edited settings file shows its stages as stale.
 """
 
 from dagster_divorder.settings.loading import (
@@ -15,11 +15,10 @@ from dagster_divorder.settings.loading import (
     refuse_overlap,
     valid_keys,
 )
-from dagster_divorder.settings.model import CODE_VERSIONS, ENV_PREFIX, Settings
+from dagster_divorder.settings.model import ENV_PREFIX, Settings
 from dagster_divorder.settings.sections import MAX_RECORD_BYTES, Embedding, Model, Order, Output
 
 __all__ = [
-    "CODE_VERSIONS",
     "CONFIG_VARIABLE",
     "DEFAULT_FILE",
     "ENV_PREFIX",

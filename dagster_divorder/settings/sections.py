@@ -266,10 +266,11 @@ def _known_strategy(name: str) -> str:
     return name
 
 
-def _no_blocks_of_blocks(name: str) -> str:
-    if name == "block_shuffle":
-        raise ValueError("block_shuffle shuffles the batches of another strategy; name that one")
-    return name
+def declaring(option: str) -> list[str]:
+    """Names of the strategies that declare an option."""
+    from dagster_divorder.core.order import STRATEGIES
+
+    return [strategy.name for strategy in STRATEGIES.values() if option in strategy.Options.model_fields]
 
 
 Strategy = Annotated[str, AfterValidator(_known_strategy)]
@@ -278,8 +279,8 @@ Strategy = Annotated[str, AfterValidator(_known_strategy)]
 class Order(_Section):
     strategy: Strategy = "balanced"
     """Order of the documents: one of the strategies in the README's table."""
-    within_cluster: Literal["random", "original", "length-asc", "length-desc", "length-riffle"] = "random"
-    """Order of the documents inside a cluster, for the strategies that pick a cluster first."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options that strategies declare, such as f2_lambda; each strategy in use takes those that are its own."""
     traits: dict[str, Annotated[float, Field(ge=1e-6, le=1e6)]] = Field(
         default_factory=lambda: {"cluster": 1.0, "length": 1.0}
     )
@@ -297,14 +298,17 @@ class Order(_Section):
     """Records of equal text stand as far apart as possible, among the documents and in the sequences of every epoch."""
     targets: dict[str, dict[str, tuple[float, ...]]] = Field(default_factory=dict)
     """A mix that moves: trait -> a table of `progress` (rising from 0 to 1) and the share of some of its values."""
-    shards: int = Field(64, ge=1, le=MAX_COUNT)
-    """Contiguous parts that `within_shard` and `grid_shuffle` shuffle."""
-    buffer: int = Field(10_000, ge=1, le=MAX_COUNT)
-    """Items that `buffer` holds."""
-    f2_lambda: float = Field(1.0, ge=0, le=1e6)
-    """Weight of the norms' term of `f2`; concentrated items wait less as it rises."""
-    block_strategy: Annotated[Strategy, AfterValidator(_no_blocks_of_blocks)] = "balanced"
-    """The strategy whose batches `block_shuffle` shuffles."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _options_in_their_table(cls, given: Any) -> Any:
+        for key in given.keys() - cls.model_fields.keys() if isinstance(given, dict) else ():
+            if strategies := declaring(key):
+                raise ValueError(
+                    f"order.{key} is an option of {', '.join(strategies)}; write it as order.options.{key}, under "
+                    "[order.options] in a file"
+                )
+        return given
 
     @field_validator("traits")
     @classmethod

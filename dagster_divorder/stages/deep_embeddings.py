@@ -23,9 +23,9 @@ import numpy as np
 from dagster_divorder.engine.local import count_workers, each, worker_number
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.models.batches import release
 from dagster_divorder.models.embed import CUT, NOT_FINITE, Embedder, Work, make_embedder
-from dagster_divorder.models.memory import release
-from dagster_divorder.models.reading import Reading, left_out, read, said_lengths
+from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, modules_after_pooling, read_spec
 from dagster_divorder.models.tensor_parallel import Group, processes_here
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, content_hash
@@ -55,7 +55,7 @@ def _facts(run: Run) -> dict[str, Any]:
     if "made" not in run.memo:
         model, tokens = load_deep_model(run), run.receipt("token_counts").key
         source = content_hash(
-            model.fingerprint, said_lengths(model.directory), tokens, _settings(run.settings)
+            model.fingerprint, declared_lengths(model.directory), tokens, _settings(run.settings)
         )
         last = load_receipt(run.store, STAGE)
         known = last is not None and last.facts["source"] == source and _is_whole(run, last.key)
@@ -74,7 +74,7 @@ def _is_whole(run: Run, key: str) -> bool:
 def _embed_of(run: Run) -> _Embed:
     """How this machine computes vectors under these settings."""
     deep, model = run.settings.deep, load_deep_model(run)
-    reading = read(
+    spec = read_spec(
         model.directory,
         pooling=deep.pooling,
         max_tokens=deep.max_tokens,
@@ -84,7 +84,7 @@ def _embed_of(run: Run) -> _Embed:
     return _Embed(
         store=run.store,
         directory=str(model.directory),
-        reading=reading,
+        spec=spec,
         chunk=deep.long_documents == "chunk",
         half=deep.stored == "float16",
         tokens_key=run.receipt("token_counts").key,
@@ -98,7 +98,7 @@ def _embed_of(run: Run) -> _Embed:
 
 def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.ndarray]]:
     embed = _embed_of(run)
-    if layers := left_out(Path(embed.directory)):
+    if layers := modules_after_pooling(Path(embed.directory)):
         run.progress.note(
             f"{embed.directory} has layers after pooling ({', '.join(layers)}), which are not applied: vectors are its "
             "pooled hidden states"
@@ -116,7 +116,7 @@ def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.n
                     advance(work.tokens)
                 yield {name: array for name, array in arrays.items() if name != WORK}
         finally:
-            _free(embed.reading.device)
+            _free(embed.spec.device)
     if total.out_of_memory:
         run.progress.note(f"memory ran out {total.out_of_memory} times; batches were made smaller")
     beside = min(workers, len(fragments))
@@ -135,7 +135,7 @@ def _unpack(work: np.ndarray) -> Work:
 
 def _workers(embed: _Embed) -> int:
     """Processes: one a GPU, or one a group of GPUs that share a model; one on a CPU, which runs all its cores."""
-    if embed.reading.device != "cuda":
+    if embed.spec.device != "cuda":
         return 1
     import torch
 
@@ -157,7 +157,7 @@ class _Embed:
 
     store: LocalStore
     directory: str
-    reading: Reading
+    spec: EmbeddingSpec
     chunk: bool
     half: bool
     tokens_key: str
@@ -171,12 +171,12 @@ class _Embed:
     def made(self) -> dict[str, Any]:
         """What names how vectors are made, beside the model and its input."""
         tokens = [self.tokens_key] if self.engine is None else [self.tokenizer, self.engine]
-        return {"tokens": tokens, "reading": asdict(self.reading), "chunk": self.chunk, "half": self.half}
+        return {"tokens": tokens, "spec": asdict(self.spec), "chunk": self.chunk, "half": self.half}
 
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
         if self.processes == processes_here():
             return self.compute(fragment)
-        group = _group(self.processes, self.reading.device, self.store)
+        group = _group(self.processes, self.spec.device)
         before = group.restarts
         arrays = group(lambda limit: replace(self, limit=limit), fragment)
         work = _unpack(arrays[WORK])
@@ -187,7 +187,7 @@ class _Embed:
         """In this process; `advance` hears of tokens."""
         embedder = _embedder(
             self.directory,
-            self.reading,
+            self.spec,
             self.chunk,
             self.vocabulary,
             self.processes,
@@ -210,7 +210,7 @@ class _Embed:
         if self.engine is not None:
             return None
         lengths = StageFiles(self.store, "token_counts", self.tokens_key).column(fragments, "lengths")
-        return int((lengths if self.chunk else np.minimum(lengths, self.reading.room)).sum())
+        return int((lengths if self.chunk else np.minimum(lengths, self.spec.room)).sum())
 
     def _tokens(self, fragment: Fragment) -> tuple[np.ndarray, np.ndarray]:
         """Ids of a fragment's documents in the model's own tokens, end to end, and their lengths, int64 (rows,)."""
@@ -224,7 +224,7 @@ class _Embed:
 @functools.lru_cache(maxsize=1)
 def _embedder(
     directory: str,
-    reading: Reading,
+    spec: EmbeddingSpec,
     chunk: bool,
     vocabulary: int,
     processes: int,
@@ -234,18 +234,18 @@ def _embedder(
     """The model, loaded once a process."""
     from dagster_divorder.models.deep import load
 
-    if reading.device == "cuda" and processes == 1:
+    if spec.device == "cuda" and processes == 1:
         import torch
 
         torch.cuda.set_device(worker_number())
-    model = load(directory, reading, vocabulary=vocabulary, processes=processes)
+    model = load(directory, spec, vocabulary=vocabulary, processes=processes)
     return make_embedder(model, chunk=chunk, threads=max(1, threads // processes), limit=limit)
 
 
 _groups: dict[tuple[int, str], Group] = {}
 
 
-def _group(processes: int, device: str, store: LocalStore) -> Group:
+def _group(processes: int, device: str) -> Group:
     """The processes that share a model, started once by each worker, each group on GPUs of its own."""
     if (processes, device) not in _groups:
         gpus: list[str] = []
@@ -256,7 +256,7 @@ def _group(processes: int, device: str, store: LocalStore) -> Group:
             gpus = seen.split(",") if seen else [str(gpu) for gpu in range(torch.cuda.device_count())]
             first = processes * worker_number()
             gpus = gpus[first : first + processes]
-        _groups[processes, device] = Group(processes, device, store.scratch, gpus)
+        _groups[processes, device] = Group(processes, device, gpus)
     return _groups[processes, device]
 
 
@@ -272,23 +272,22 @@ def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
     """Of all documents: how vectors are made, their tokens, those that were not seen, and flags."""
     view, settings, model = run.view, run.settings, load_deep_model(run)
     ((_, first),) = files.each(view.documents[:1])
-    reading = Reading(**_facts(run)["made"]["reading"])
+    spec = _facts(run)["made"]["spec"]
     lengths, flagged = files.columns(view.documents, "tokens", "flagged")
     used = view.used_documents()
     tokens = lengths[used]
+    room = spec["window"] - len(spec["prefix"]) - len(spec["suffix"])
     unseen = (
-        np.maximum(tokens - reading.room, 0)
-        if settings.deep.long_documents == "truncate"
-        else np.zeros(1, np.int64)
+        np.maximum(tokens - room, 0) if settings.deep.long_documents == "truncate" else np.zeros(1, np.int64)
     )
     figures: dict[str, Any] = {
         "model": settings.deep_model,
         "dim": int(first["vectors"].shape[1]),
-        "pooling": reading.pooling,
-        "max_tokens": reading.window,
-        "own_tokens": reading.window - reading.room,
-        "device": reading.device,
-        "dtype": reading.dtype,
+        "pooling": spec["pooling"],
+        "max_tokens": spec["window"],
+        "own_tokens": spec["window"] - room,
+        "device": spec["device"],
+        "dtype": spec["dtype"],
         "tokens": int(tokens.sum()),
         "truncated_documents": int((unseen > 0).sum()),
         "unseen_tokens": round(float(unseen.sum() / max(1, tokens.sum())), 4),

@@ -6,6 +6,7 @@ one appended document can move every other; the same input, settings and seed gi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -35,6 +36,7 @@ def _compute(run: Run) -> Made:
     made = order_documents(
         traits,
         settings.order,
+        settings.strategy_options(settings.order.strategy),
         seed=settings.seed,
         sequence_length=settings.sequence.length,
         batch=settings.sequence.batch,
@@ -59,6 +61,7 @@ def _compute(run: Run) -> Made:
 def order_documents(
     traits: Traits,
     settings: Order,
+    options: Mapping[str, Any],
     *,
     seed: int,
     sequence_length: int | None = None,
@@ -68,6 +71,7 @@ def order_documents(
 ) -> np.ndarray:
     """Order of documents by their traits, int64 (N,): each trait is balanced in tokens and in documents.
 
+    options: those of the strategy.
     copies: int64 (N,), equal for records that are to stand far apart. frozen: int64 (F,), the order's beginning.
     The clusters come first where they are balanced: strategies that know one label a document take the first trait.
     """
@@ -77,15 +81,11 @@ def order_documents(
         "strategy": settings.strategy,
         "weights": items.weights,
         "seed": seed,
-        "within_cluster": settings.within_cluster,
         "sequence_length": sequence_length,
         "batch": batch,
-        "shards": settings.shards,
-        "buffer": settings.buffer,
-        "f2_lambda": settings.f2_lambda,
-        "block_strategy": settings.block_strategy,
         "frozen": frozen,
         "targets": document_targets(settings.targets, traits, first, items),
+        **options,
     }
     if copies is not None:
         return spread_order(items.counts, items.groups, copies, **arguments)
@@ -127,19 +127,20 @@ def _is_a_permutation(run: Run) -> Finding:
     return check_permutation(orders, len(run.view), "accepted records", remade(run, "greedy_order", "order"))
 
 
-def document_order(settings: Settings, strategy: str) -> dict[str, Any]:
-    """What of the settings decides how documents, or pieces of them, are ordered by a strategy."""
-    return {**settings._order_by(strategy), "seed": settings.seed}
-
-
-def _settings(settings: Settings) -> dict[str, Any]:
-    strategy = settings.order.strategy
-    decides = document_order(settings, strategy)
-    if "bin_packing" in settings._strategies(strategy):
-        decides["sequence_length"] = settings.sequence.length
-    if strategy == "block_shuffle" or settings.order.separate_copies:
-        decides["batch"] = settings.sequence.batch
-    return decides
+def document_order(settings: Settings) -> dict[str, Any]:
+    """What of the settings decides how documents, or pieces of them, are ordered."""
+    order, strategy = settings.order, settings.strategy(settings.order.strategy)
+    reads_batch = "batch" in strategy.reads or order.separate_copies
+    return {
+        "strategy": order.strategy,
+        "options": settings.strategy_options(order.strategy),
+        "traits": order.traits,
+        "targets": order.targets,
+        "separate_copies": order.separate_copies,
+        "sequence_length": settings.sequence.length if "sequence_length" in strategy.reads else None,
+        "batch": settings.sequence.batch if reads_batch else None,
+        "seed": settings.seed,
+    }
 
 
 GREEDY_ORDER = WholeCorpus(
@@ -149,7 +150,7 @@ GREEDY_ORDER = WholeCorpus(
     kinds=frozenset({"numpy"}),
     description="The order of the documents in which every window of training carries the corpus's own mix of traits.",
     reads=lambda settings: ("raw_docs", "traits", *(["frozen"] if settings.order.frozen_tokens else [])),
-    settings=_settings,
+    settings=document_order,
     content=("order",),
     compute=_compute,
     checks=(

@@ -118,6 +118,7 @@ def _order_pieces(run: Run, traits: Traits, pieces: Pieces) -> Pieces:
         order_documents(
             of_pieces,
             run.settings.order,
+            run.settings.strategy_options(run.settings.order.strategy),
             seed=run.settings.seed,
             sequence_length=run.settings.sequence.length,
             batch=run.settings.sequence.batch,
@@ -236,7 +237,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
     }
     if settings.packing.piece_tokens:
         # Pieces are ordered here.
-        decides["order"] = [document_order(settings, settings.order.strategy), settings.sequence.batch]
+        decides["order"] = document_order(settings)
     return decides
 
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from dagster_divorder.core.items import Items
 from dagster_divorder.core.order.epochs import epoch_orders
-from dagster_divorder.core.order.strategies import TAKING_COORDINATES
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.packing.coordinates import add_directions, random_axes, with_coordinates
 from dagster_divorder.core.packing.copies import sequence_spacing, sequence_times
@@ -39,10 +38,7 @@ def load_sequence_order(run: Run) -> np.ndarray:
 
 def vectors_are_balanced(settings: Settings) -> bool:
     """Whether the order of sequences looks at their vectors."""
-    strategy = settings.sequence.strategy
-    if strategy == "block_shuffle":
-        strategy = settings.order.block_strategy
-    return settings.sequence.vectors > 0 and strategy in TAKING_COORDINATES
+    return settings.sequence.vectors > 0 and settings.strategy(settings.sequence.strategy).takes_coordinates
 
 
 def vector_sums(run: Run, packed: PackedSequences) -> np.ndarray:
@@ -99,13 +95,9 @@ def order_sequences(
         "strategy": settings.sequence.strategy,
         "weights": items.weights,
         "seed": settings.seed,
-        "within_cluster": settings.order.within_cluster,
         "sequence_length": settings.sequence.length,
         "batch": settings.sequence.batch,
-        "shards": settings.order.shards,
-        "buffer": settings.order.buffer,
-        "f2_lambda": settings.order.f2_lambda,
-        "block_strategy": settings.order.block_strategy,
+        **settings.strategy_options(settings.sequence.strategy),
         "frozen": np.arange(frozen),
         "targets": sequence_targets(
             settings.order.targets, traits, sequence_traits(settings.order.traits), items
@@ -134,13 +126,18 @@ def _reads(settings: Settings) -> tuple[str, ...]:
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
-    balanced = vectors_are_balanced(settings)
+    sequence, strategy = settings.sequence, settings.strategy(settings.sequence.strategy)
+    reads_batch = "batch" in strategy.reads or settings.order.separate_copies
     return {
-        "strategy": settings.sequence.strategy,
-        "batch": settings.sequence.batch,
-        "vectors": settings.sequence.vectors if balanced else 0,
-        "epochs": settings.sequence.epochs,
-        "order": settings._order_by(settings.sequence.strategy),
+        "strategy": sequence.strategy,
+        "options": settings.strategy_options(sequence.strategy),
+        "traits": settings.order.traits,
+        "targets": settings.order.targets,
+        "separate_copies": settings.order.separate_copies,
+        "sequence_length": sequence.length if "sequence_length" in strategy.reads else None,
+        "batch": sequence.batch if reads_batch else None,
+        "vectors": sequence.vectors if vectors_are_balanced(settings) else 0,
+        "epochs": sequence.epochs,
         "pieces": settings.packing.piece_tokens,
         "seed": settings.seed,
     }

@@ -46,13 +46,7 @@ def _compute(run: Run) -> Made:
             batch=settings.sequence.batch,
             weights=settings.order.traits,
             seed=settings.seed,
-            options={
-                "within_cluster": settings.order.within_cluster,
-                "shards": settings.order.shards,
-                "buffer": settings.order.buffer,
-                "f2_lambda": settings.order.f2_lambda,
-                "block_strategy": settings.order.block_strategy,
-            },
+            options=settings.strategy_options,
             vectors=partial(vector_sums, run) if settings.sequence.vectors else None,
             drift=True,
             meter=_metered,
@@ -117,9 +111,11 @@ def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
+    documents, sequences = settings.comparison.documents, settings.comparison.sequences
     return {
         "comparison": settings.comparison.model_dump(mode="json"),
-        "order": settings._order_by(*settings.comparison.documents, *settings.comparison.sequences),
+        "traits": settings.order.traits,
+        "options": {name: settings.strategy_options(name) for name in {*documents, *sequences}},
         "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.vectors],
         "seed": settings.seed,
     }

@@ -18,7 +18,12 @@ from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.models.checkpoint import INDEX, MODULES, POOLING, SENTENCE, embedding_table, locate
 from dagster_divorder.models.deep import load
 from dagster_divorder.models.embed import make_embedder
-from dagster_divorder.models.reading import affixes, left_out, read, said_lengths
+from dagster_divorder.models.spec import (
+    declared_lengths,
+    modules_after_pooling,
+    read_spec,
+    special_tokens_around,
+)
 from dagster_divorder.models.tokenize import load_encoder
 from tests.tiny_models import AFFIXES, save_model, save_tokenizer, write_json
 
@@ -49,9 +54,9 @@ def load_all(folder: Path) -> None:
     encoder = load_encoder(folder, sample=TEXTS)
     embedding_table(folder, vocabulary=encoder.vocab_size)
     ids, lengths = encoder.encode(TEXTS)
-    left_out(folder), said_lengths(folder), affixes(folder)
-    reading = read(folder, device="cpu", dtype="float32")
-    model = load(folder, reading, vocabulary=encoder.vocab_size)
+    modules_after_pooling(folder), declared_lengths(folder), special_tokens_around(folder)
+    spec = read_spec(folder, device="cpu", dtype="float32")
+    model = load(folder, spec, vocabulary=encoder.vocab_size)
     make_embedder(model, chunk=True, threads=1).embed(ids, lengths)
 
 
@@ -145,12 +150,12 @@ FAULTS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "offsets and shapes that disagree": (
         WEIGHTS,
         lambda c: put(c, ("embed_tokens.weight", "shape"), [600, 31]),
-        r"F32 of shape \[600, 31\] does not lie in the bytes",
+        "not a whole safetensors file: .*invalid shape, data type, or offset",
     ),
     "negative offsets": (
         WEIGHTS,
         lambda c: put(c, ("embed_tokens.weight", "data_offsets"), [-8, 0]),
-        "are not all whole numbers from 0 on",
+        "not a whole safetensors file: .*invalid JSON in header: invalid value: integer `-8`",
     ),
     "an index of missing shards": (
         INDEX,
@@ -198,9 +203,9 @@ def test_an_id_of_four_billion_does_not_abort_the_process(sound: Path, tmp_path:
     script = (
         "import sys\nfrom pathlib import Path\n"
         "from dagster_divorder.errors import InputError\n"
-        "from dagster_divorder.models.reading import affixes\n"
+        "from dagster_divorder.models.spec import special_tokens_around\n"
         "from dagster_divorder.models.tokenize import load_encoder\n"
-        "for use in (load_encoder, affixes):\n"
+        "for use in (load_encoder, special_tokens_around):\n"
         "    try: use(Path(sys.argv[1]))\n"
         "    except InputError as error: print(error)"
     )

@@ -12,9 +12,9 @@ from threadpoolctl import threadpool_limits
 
 from dagster_divorder.core import cluster
 from dagster_divorder.core.cluster import ClusterFit, assign, fit, needs_refit
-from dagster_divorder.core.kernels import reference_pool
 from dagster_divorder.core.seeds import small_seed
 from dagster_divorder.errors import InputError
+from tests.twins import pool as slow_pool
 
 ALGORITHMS = ["faiss", "minibatch"]
 
@@ -50,7 +50,7 @@ def test_assignment_equals_the_exhaustive_search(n, dims, k, seed):
     vectors, centroids = unit(rng.normal(size=(n, dims))), unit(rng.normal(size=(k, dims)))
     centre = (0.3 * rng.normal(size=dims)).astype(np.float32)
     labels, distances = assign(vectors, clusters_of(centre, centroids))
-    expected_labels, expected_distances = reference_pool.nearest(vectors, centre, centroids)
+    expected_labels, expected_distances = slow_pool.nearest(vectors, centre, centroids)
     assert (labels.dtype, distances.dtype) == (np.int32, np.float32)
     assert_array_equal(labels, expected_labels)
     assert_allclose(distances, expected_distances, atol=1e-6)
@@ -64,7 +64,7 @@ def test_euclidean_assignment_equals_the_exhaustive_search(n, dims, k, size, see
     vectors[::5] = 0.0
     clusters = dataclasses.replace(clusters_of(np.zeros(dims), centroids), metric="euclidean")
     labels, distances = assign(vectors.astype(np.float32), clusters)
-    expected_labels, expected_distances = reference_pool.nearest_euclidean(vectors, centroids)
+    expected_labels, expected_distances = slow_pool.nearest_euclidean(vectors, centroids)
     assert_array_equal(labels, expected_labels)
     assert_allclose(distances, expected_distances, rtol=1e-5, atol=1e-6)
 

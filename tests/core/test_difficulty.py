@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dagster_divorder.core import difficulty
 from dagster_divorder.core.difficulty import Counts, bits_a_token
-from dagster_divorder.core.kernels import reference_difficulty as twin
 from dagster_divorder.errors import InputError
+from tests.twins import difficulty as twin
 
 VOCABULARY = 9
 

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from dagster_divorder.core.kernels import members, reference_members
+from dagster_divorder.core.kernels import members
+from tests.twins import members as slow_members
 
 
 @settings(max_examples=60, deadline=None)
@@ -18,5 +19,5 @@ def test_it_equals_sorting(n: int, clusters: int, kept: int, seed: int) -> None:
     ties = random.permutation(n).astype(np.uint64) + np.uint64(1 << 63)
     found, expected = np.full((2, clusters, kept), 7, np.int64)
     members.nearest_members(labels, distances, ties, found)
-    reference_members.nearest_members(labels, distances, ties, expected)
+    slow_members.nearest_members(labels, distances, ties, expected)
     assert_array_equal(found, expected)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from dagster_divorder.core import metrics
-from dagster_divorder.core.kernels import reference_metrics as slow
 from dagster_divorder.core.packing import Pieces, pack, sequence_counts
 from dagster_divorder.errors import InputError
+from tests.twins import metrics as slow
 
 # Four documents of 3, 2, 4 and 1 tokens: clusters 0 0 0 1 | 1 2 2 2 | 2 0 in sequences of 4.
 TOKENS = [3, 2, 4, 1]

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from dagster_divorder.core.kernels import reference_metrics as slow
 from dagster_divorder.core.kernels import windows
+from tests.twins import metrics as slow
 
 # Zero-token documents, documents longer than many windows, one document, one value, no document at all.
 lengths = st.one_of(st.integers(0, 5), st.integers(0, 60), st.just(0), st.sampled_from([8, 16, 24]))

@@ -1,5 +1,7 @@
 """Every ordering strategy: the laws they share, the edge cases, and bad input."""
 
+import inspect
+import re
 import subprocess
 import sys
 
@@ -124,7 +126,9 @@ def test_another_seed_gives_another_order(strategy):
 )
 def test_without_ties_only_chance_depends_on_the_seed(strategy):
     counts = one_hot([0, 1, 2] * 30, list(range(1, 91)))
-    one, other = (run(counts, [0, 0, 0], strategy, seed=seed, within_cluster="original") for seed in (0, 1))
+    declared = STRATEGIES[strategy].option_names({})
+    queues = {"within_cluster": "original"} if "within_cluster" in declared else {}
+    one, other = (run(counts, [0, 0, 0], strategy, seed=seed, **queues) for seed in (0, 1))
     assert np.array_equal(one, other)
 
 
@@ -138,6 +142,27 @@ def test_equal_items_do_not_keep_the_order_of_the_input(strategy):
         assert abs(np.corrcoef(numbers, np.arange(len(numbers)))[0, 1]) < 4 / np.sqrt(len(numbers))
         followed = np.diff(numbers) == 2
         assert followed.mean() < 0.02
+
+
+@every_strategy
+def test_options_have_defaults_and_a_line_that_says_what_they_trade(strategy):
+    chosen = STRATEGIES[strategy].with_options()
+    for model in (chosen.Options,):
+        source = inspect.getsource(model)
+        for name, field in model.model_fields.items():
+            assert chosen.options[name] == field.default
+            assert re.search(rf'    {name}: .*\n    """', source), name
+    assert chosen.reads <= {"sequence_length", "batch"}
+
+
+def test_a_strategy_over_blocks_is_what_their_strategy_is():
+    blocks = STRATEGIES["block_shuffle"].with_options(block_strategy="bin_packing")
+    assert blocks.reads == {"batch", "sequence_length"}
+    assert not blocks.takes_coordinates and not blocks.balances_norms
+    assert STRATEGIES["block_shuffle"].with_options().takes_coordinates
+    assert STRATEGIES["block_shuffle"].with_options().balances_norms
+    f2 = STRATEGIES["block_shuffle"].with_options(block_strategy="f2", f2_lambda=3.0)
+    assert f2.options == {"block_strategy": "f2", "f2_lambda": 3.0}
 
 
 def test_the_label_is_the_largest_value_of_group_0():
@@ -167,7 +192,11 @@ GOOD = csr_matrix(np.array([[1, 0, 2], [0, 3, 1]]))
         ),
         pytest.param(GOOD, [0, 0, 1], {"sequence_length": 0}, "sequence_length is 0", id="sequence_length 0"),
         pytest.param(
-            GOOD, [0, 0, 1], {"within_cluster": "length"}, "within_cluster is 'length'", id="within_cluster"
+            GOOD,
+            [0, 0, 1],
+            {"strategy": "stratified", "within_cluster": "length"},
+            "within_cluster is 'length'; expected 'random'",
+            id="within_cluster",
         ),
         pytest.param(GOOD, [0, 0, 1], {"seed": -1}, "seed is -1", id="negative seed"),
         pytest.param(GOOD, [0, 0, 1], {"seed": 0.5}, "seed is 0.5", id="broken seed"),
@@ -182,18 +211,67 @@ GOOD = csr_matrix(np.array([[1, 0, 2], [0, 3, 1]]))
             "group 1 is 1e.300; expected a number from",
             id="weight too large",
         ),
-        pytest.param(GOOD, [0, 0, 1], {"f2_lambda": -1}, "f2_lambda is -1; expected a number", id="lambda"),
-        pytest.param(GOOD, [0, 0, 1], {"f2_lambda": np.nan}, "f2_lambda is nan", id="NaN lambda"),
-        pytest.param(GOOD, [0, 0, 1], {"f2_lambda": "1"}, "f2_lambda is '1'", id="lambda no number"),
         pytest.param(
-            GOOD, [0, 0, 1], {"block_strategy": "f33"}, "block_strategy is 'f33'.*'f3'", id="block strategy"
+            GOOD,
+            [0, 0, 1],
+            {"strategy": "f2", "f2_lambda": -1},
+            "f2_lambda is -1; expected greater than or equal to 0",
+            id="lambda",
         ),
         pytest.param(
             GOOD,
             [0, 0, 1],
-            {"block_strategy": "block_shuffle"},
+            {"strategy": "f2", "f2_lambda": np.nan},
+            "f2_lambda is nan; expected",
+            id="NaN lambda",
+        ),
+        pytest.param(
+            GOOD,
+            [0, 0, 1],
+            {"strategy": "f2", "f2_lambda": "one"},
+            "f2_lambda is 'one'; expected a valid number",
+            id="lambda no number",
+        ),
+        pytest.param(
+            GOOD,
+            [0, 0, 1],
+            {"strategy": "block_shuffle", "block_strategy": "f33"},
+            "block_strategy is 'f33'.*'f3'",
+            id="block strategy",
+        ),
+        pytest.param(
+            GOOD,
+            [0, 0, 1],
+            {"strategy": "block_shuffle", "block_strategy": "block_shuffle"},
             "block_strategy is 'block_shuffle'",
             id="blocks of blocks",
+        ),
+        pytest.param(
+            GOOD, [0, 0, 1], {"shards": 3}, "'balanced' has no option 'shards'; it has none", id="no options"
+        ),
+        pytest.param(
+            GOOD,
+            [0, 0, 1],
+            {"strategy": "buffer", "bufer": 3},
+            "'buffer' has no option 'bufer'; its options are buffer; did you mean 'buffer'",
+            id="unknown option",
+        ),
+        pytest.param(
+            GOOD,
+            [0, 0, 1],
+            {"strategy": "buffer", "shards": 3},
+            "'buffer' has no option 'shards'",
+            id="another's",
+        ),
+        pytest.param(
+            GOOD,
+            [0, 0, 1],
+            {"strategy": "block_shuffle", "block_strategy": "f2", "within_cluster": "random"},
+            "'block_shuffle' has no option 'within_cluster'; its options are block_strategy, f2_lambda",
+            id="not of the blocks' strategy",
+        ),
+        pytest.param(
+            GOOD, [0, 0, 1], {"strategy": "buffer", "buffer": 0}, "buffer is 0; expected", id="buffer 0"
         ),
         pytest.param(GOOD, [0, 0], {}, r"\(2,\).*\(3,\)", id="groups shape"),
         pytest.param(GOOD, [0, 0, 2], {}, r"\[0, 2\].*0..G-1", id="missing group"),

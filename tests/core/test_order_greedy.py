@@ -9,12 +9,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.kernels import order_balance, order_greedy, order_items, reference_order
+from dagster_divorder.core.kernels import order_balance, order_greedy, order_items
 from dagster_divorder.core.order import Targets, balanced, order
-from dagster_divorder.core.order.arguments import make_problem
+from dagster_divorder.core.order.arguments import make_task
 from dagster_divorder.core.order.problem import NORM_BINS, NORM_WEIGHT, Problem
 from dagster_divorder.core.order.targets import fitted_shares, target_path
 from dagster_divorder.core.traits import bin_codes, quantile_edges
+from tests.twins import order as slow_order
 
 twin_test = settings(deadline=None, max_examples=40)
 
@@ -45,7 +46,7 @@ def targets_for(draw: st.DrawFn, rows: np.ndarray, groups: np.ndarray) -> Target
     points = draw(st.integers(2, 4))
     progress = np.concatenate([[0.0], np.sort(random.random(points - 2)), [1.0]])
     shares = random.uniform(0.2, 1.0, (points, len(groups)))
-    return Targets(progress=progress, shares=shares / reference_order.group_sums(shares, groups))
+    return Targets(progress=progress, shares=shares / slow_order.group_sums(shares, groups))
 
 
 def rows_of(
@@ -66,17 +67,18 @@ no_sum = np.zeros(0)
 
 
 def problem_of(rows: np.ndarray, groups: np.ndarray, weights: np.ndarray, targets: Targets) -> Problem:
-    return make_problem(
+    return make_task(
         csr_matrix(rows),
         groups,
+        strategy="f3",
         weights=weights,
         targets=targets,
-    )
+    ).problem
 
 
 def straight(rows: np.ndarray, groups: np.ndarray) -> order_greedy.Path:
     whole, none = rows.sum(axis=0), np.zeros((1, rows.shape[1]))
-    sums = reference_order.group_sums(whole, groups)
+    sums = slow_order.group_sums(whole, groups)
     share = np.divide(whole, sums, out=np.zeros_like(whole), where=sums > 0)
     n_groups = groups.max() + 1
     return order_greedy.Path(
@@ -93,41 +95,50 @@ def test_signed_pass_equals_its_dense_twin(problem, dims):
     front = order_balance.sign_pass(
         stream, rows_of(rows, groups, weights, signed), straight(rows, groups).share[0], fast
     )
-    dense = reference_order.centred(rows, groups) * np.sqrt(weights)[groups]
+    dense = slow_order.centred(rows, groups) * np.sqrt(weights)[groups]
     dense = np.column_stack([dense, signed])
-    assert fast.tolist() == reference_order.sign_pass(stream.tolist(), dense)
+    assert fast.tolist() == slow_order.sign_pass(stream.tolist(), dense)
     assert 0 < front <= len(rows)
 
 
 @given(
     problem=rows_of_reals(),
     pool=st.integers(1, 40),
-    own=st.sampled_from([0.5, 1.0]),
+    self_weight=st.sampled_from([0.5, 1.0]),
     opening=st.integers(0, 1),
     dims=st.integers(0, 6),
 )
 @twin_test
-def test_pool_equals_its_dense_twin(problem, pool, own, opening, dims):
+def test_pool_equals_its_dense_twin(problem, pool, self_weight, opening, dims):
     rows, groups, weights = problem
-    dense, ahead = coordinates(len(rows), dims), np.random.default_rng(1).normal(size=dims)
+    dense, dense_placed = coordinates(len(rows), dims), np.random.default_rng(1).normal(size=dims)
     stream = np.random.default_rng(0).permutation(len(rows))
     arguments = rows_of(rows, groups, weights, dense)
     nothing, whole = np.zeros(rows.shape[1]), rows.sum(axis=0)
     classes = order_greedy.classes_of(arguments, nothing, whole)
     fast = order_greedy.best_of_pool(
-        stream, arguments, straight(rows, groups), classes, nothing, ahead, pool, own, opening, len(rows)
+        stream,
+        arguments,
+        straight(rows, groups),
+        classes,
+        nothing,
+        dense_placed,
+        pool,
+        self_weight,
+        opening,
+        len(rows),
     )
-    slow = reference_order.best_of_pool(
+    slow = slow_order.best_of_pool(
         stream.tolist(),
         rows,
         groups,
         weights,
-        reference_order.straight(whole, groups),
+        slow_order.straight(whole, groups),
         pool=pool,
-        own=own,
-        given=opening,
+        self_weight=self_weight,
+        fixed=opening,
         dense=dense.astype(np.float64),
-        ahead=ahead,
+        dense_placed=dense_placed,
     )
     assert fast.tolist() == slow
 
@@ -153,7 +164,7 @@ def test_a_pool_of_several_blocks_equals_its_dense_twin():
         60,
     )
     # The twin's first 60 steps hold for any 768 and more: both are topped up at the same steps.
-    a = reference_order.centred(rows, groups) * np.sqrt(weights)[groups]
+    a = slow_order.centred(rows, groups) * np.sqrt(weights)[groups]
     deviation, held, coming, out = np.zeros(5), stream[:768].tolist(), stream[768:].tolist(), []
     for _ in range(60):
         best = min(held, key=lambda item: ((deviation + a[item]) ** 2).sum())
@@ -170,7 +181,7 @@ def test_a_pool_of_several_blocks_equals_its_dense_twin():
 @twin_test
 def test_f3_takes_a_best_item_however_many_tie(rows):
     problem, groups = np.array(rows, np.float64), [0, 1, 0, 1]
-    centred = reference_order.centred(problem, groups)
+    centred = slow_order.centred(problem, groups)
     left, deviation = set(range(len(rows))), np.zeros(4)
     for item in order(csr_matrix(problem), groups, strategy="f3"):
         squares = {one: ((deviation + centred[one]) ** 2).sum() for one in left}
@@ -190,31 +201,35 @@ def test_exact_greedy_equals_the_objective_spelled_out(strategy, data, problem):
     # Of equal items the first of the strategy's shuffle goes.
     left = rest[np.random.default_rng(0).permutation(len(rest))].tolist()
     table = None
-    wanted = partial(reference_order.straight, groups=groups)
+    wanted = partial(slow_order.straight, groups=groups)
     if data.draw(st.booleans()) and (rows.sum(axis=0) > 0).all():
         table = data.draw(targets_for(rows, groups))
         shares = fitted_shares(table, groups, rows.sum(axis=0))
-        wanted = partial(reference_order.moving, table.progress, shares, groups=groups)
+        wanted = partial(slow_order.moving, table.progress, shares, groups=groups)
     if strategy != "f3":
         first = groups == 0
-        wanted = partial(reference_order.straight, groups=groups[first])
+        wanted = partial(slow_order.straight, groups=groups[first])
         if table is not None:
-            wanted = partial(reference_order.moving, table.progress, shares[:, first], groups=groups[first])
+            wanted = partial(slow_order.moving, table.progress, shares[:, first], groups=groups[first])
     placed = rows[frozen].sum(axis=0)
     lambda_ = data.draw(st.sampled_from([0.0, 0.3, 1.0, 50.0]))
     slow = {
-        "f1": lambda: reference_order.f1(rows, groups, placed, wanted, left),
-        "f2": lambda: reference_order.f2(rows, groups, frozen, wanted, left, lambda_),
-        "f3": lambda: reference_order.f3(rows, groups, weights, placed, wanted, left),
+        "f1": lambda: slow_order.f1(rows, groups, placed, wanted, left),
+        "f2": lambda: slow_order.f2(rows, groups, frozen, wanted, left, lambda_),
+        "f3": lambda: slow_order.f3(rows, groups, weights, placed, wanted, left),
     }[strategy]()
-    options = {"weights": weights, "frozen": frozen, "targets": table, "f2_lambda": lambda_}
+    options = {"weights": weights, "frozen": frozen, "targets": table}
+    if strategy == "f2":
+        options["f2_lambda"] = lambda_
     fast = order(csr_matrix(rows), groups, strategy=strategy, **options)
     assert fast.tolist() == frozen + slow
 
 
-@given(data=st.data(), problem=rows_of_reals(), pool=st.integers(1, 40), own=st.sampled_from([0.5, 1.0]))
+@given(
+    data=st.data(), problem=rows_of_reals(), pool=st.integers(1, 40), self_weight=st.sampled_from([0.5, 1.0])
+)
 @twin_test
-def test_pool_along_a_moving_path_equals_its_dense_twin(data, problem, pool, own):
+def test_pool_along_a_moving_path_equals_its_dense_twin(data, problem, pool, self_weight):
     rows, groups, weights = problem
     whole = rows.sum(axis=0)
     assume((whole > 0).all())
@@ -225,10 +240,12 @@ def test_pool_along_a_moving_path_equals_its_dense_twin(data, problem, pool, own
     path = target_path(problem_of(rows, groups, weights, table))
     classes = order_greedy.classes_of(arguments, nothing, whole)
     fast = order_greedy.best_of_pool(
-        stream, arguments, path, classes, nothing, no_sum, pool, own, 0, len(rows)
+        stream, arguments, path, classes, nothing, no_sum, pool, self_weight, 0, len(rows)
     )
-    wanted = reference_order.moving(table.progress, fitted_shares(table, groups, whole), whole, groups)
-    slow = reference_order.best_of_pool(stream.tolist(), rows, groups, weights, wanted, pool=pool, own=own)
+    wanted = slow_order.moving(table.progress, fitted_shares(table, groups, whole), whole, groups)
+    slow = slow_order.best_of_pool(
+        stream.tolist(), rows, groups, weights, wanted, pool=pool, self_weight=self_weight
+    )
     assert fast.tolist() == slow
 
 
@@ -241,7 +258,7 @@ def test_dealing_equals_its_dense_twin(problem, segments, dims):
     wanted = rows.sum(axis=0)[:, np.newaxis] * portions / portions.sum(axis=1, keepdims=True)
     stream = np.random.default_rng(0).permutation(len(rows))
     fast = order_items.deal(stream, *rows_of(rows, groups, weights, dense), wanted)
-    slow = reference_order.deal(stream.tolist(), rows, groups, weights, dense.astype(np.float64), wanted)
+    slow = slow_order.deal(stream.tolist(), rows, groups, weights, dense.astype(np.float64), wanted)
     # The same sums in another order may break a tie otherwise; equal rows make some.
     if dims or len(np.unique(rows, axis=0)) == len(rows):
         assert fast.tolist() == slow
@@ -257,48 +274,48 @@ def test_balanced_is_norms_passes_and_pools_from_both_ends(problem, seed, dims):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(balanced, "PASSES", 3)
         patch.setattr(balanced, "POOL", 5)
-        patch.setattr(balanced, "LEAST_POOL", 5)
-        patch.setattr(balanced, "LEAST_DENSE_POOL", 5)
+        patch.setattr(balanced, "MIN_POOL", 5)
+        patch.setattr(balanced, "MIN_DENSE_POOL", 5)
         patch.setattr(balanced, "LAST_POOL", 1)
-        patch.setattr(balanced, "NEXT", 2)
+        patch.setattr(balanced, "SHRINK", 2)
         fast = order(csr_matrix(rows), groups, weights=weights, seed=seed, coordinates=signed)
 
     sizes = rows[:, groups == 0].sum(axis=1)
-    pace = (sizes - sizes.mean()) * np.sqrt(balanced.PACE * weights[0])
+    pace = (sizes - sizes.mean()) * np.sqrt(balanced.LENGTH_WEIGHT * weights[0])
     effect = len(sizes) * (sizes**2).sum() / sizes.sum() ** 2 if sizes.sum() else 1.0
-    own = 1 - (1 - balanced.OWN) / effect
+    self_weight = 1 - (1 - balanced.SELF_WEIGHT) / effect
     signed = signed - np.outer(sizes, signed.sum(axis=0, dtype=np.float64) / (sizes.sum() or 1.0))
     signed = signed.astype(np.float32).astype(np.float64)
     rows, groups, weights = with_norms(rows, groups, weights, signed, sizes.mean())
     signed = np.column_stack([signed, pace.astype(np.float32)])
-    dense = np.column_stack([reference_order.centred(rows, groups) * np.sqrt(weights)[groups], signed])
+    dense = np.column_stack([slow_order.centred(rows, groups) * np.sqrt(weights)[groups], signed])
     run = partial(
-        reference_order.best_of_pool,
+        slow_order.best_of_pool,
         rows=rows,
         groups=groups,
         weights=weights,
-        wanted=reference_order.straight(rows.sum(axis=0), groups),
+        wanted=slow_order.straight(rows.sum(axis=0), groups),
         dense=signed,
     )
     stream = np.random.default_rng(seed).permutation(len(rows)).tolist()
     ends: list[list[int]] = [[], []]
     for pool, opening in ((5, 1), (2, 0)):
-        plus, minus = reference_order.signed(stream, dense)
+        plus, minus = slow_order.signed(stream, dense)
         stream = []
         for end, half in zip(ends, (plus, minus[::-1]), strict=True):
             for _ in range(2):
-                half = reference_order.sign_pass(half, dense)
+                half = slow_order.sign_pass(half, dense)
             n_laid = max(len(half) - pool, min(opening, len(half)))
-            so_far = {"placed": rows[end].sum(axis=0), "ahead": signed[end].sum(axis=0)}
-            end += run(half, pool=pool, own=own, given=opening, **so_far)[:n_laid]
+            so_far = {"placed": rows[end].sum(axis=0), "dense_placed": signed[end].sum(axis=0)}
+            end += run(half, pool=pool, self_weight=self_weight, fixed=opening, **so_far)[:n_laid]
             stream += [item for item in half if item not in end]
     front, back = ends
     between = run(
         stream,
         pool=len(stream),
-        own=0.5 + own / 2,
+        self_weight=0.5 + self_weight / 2,
         placed=rows[front].sum(axis=0),
-        ahead=signed[front].sum(axis=0),
+        dense_placed=signed[front].sum(axis=0),
     )
     assert fast.tolist() == front + between + back[::-1]
 
@@ -307,7 +324,7 @@ def with_norms(
     rows: np.ndarray, groups: np.ndarray, weights: np.ndarray, signed: np.ndarray, mean: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows with the group of their norms' bins, in items."""
-    whole = np.column_stack([reference_order.centred(rows, groups) * np.sqrt(weights)[groups], signed])
+    whole = np.column_stack([slow_order.centred(rows, groups) * np.sqrt(weights)[groups], signed])
     norms = np.sqrt((whole**2).sum(axis=1))
     norms = np.round(norms / (norms.max() or 1.0), 9)
     bins = bin_codes(norms, quantile_edges(norms, NORM_BINS))
@@ -326,7 +343,7 @@ def test_the_number_of_threads_does_not_matter(monkeypatch):
     random = np.random.default_rng(0)
     counts = csr_matrix(random.integers(0, 9, (3000, 8)))
     monkeypatch.setattr(balanced, "POOL", 50)
-    monkeypatch.setattr(balanced, "LEAST_POOL", 50)
+    monkeypatch.setattr(balanced, "MIN_POOL", 50)
     expected = order(counts, [0] * 5 + [1] * 3)
     monkeypatch.setattr(balanced, "ThreadPoolExecutor", lambda _: ThreadPoolExecutor(1))
     assert order(counts, [0] * 5 + [1] * 3).tobytes() == expected.tobytes()

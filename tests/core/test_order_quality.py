@@ -1,11 +1,13 @@
 """What an order is for: prefixes that carry the whole's mix. And that magnitudes do not matter."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.kernels import reference_order
-from dagster_divorder.core.order import STRATEGIES, Targets, balanced, order, task
+from dagster_divorder.core.order import STRATEGIES, Targets, balanced, order
+from tests.twins import order as slow_order
 
 
 def heavy_tailed(n_items: int, unit: int = 1, seed: int = 0) -> tuple[csr_matrix, np.ndarray]:
@@ -21,7 +23,7 @@ def heavy_tailed(n_items: int, unit: int = 1, seed: int = 0) -> tuple[csr_matrix
 
 def prefix_deviation(result: np.ndarray, counts: csr_matrix, groups: np.ndarray) -> float:
     """Mean L2 norm of the deviation of all prefixes, in the unit of counts."""
-    rows = reference_order.centred(counts.toarray(), groups)
+    rows = slow_order.centred(counts.toarray(), groups)
     return float(np.linalg.norm(np.cumsum(rows[result], axis=0), axis=1).mean())
 
 
@@ -75,9 +77,9 @@ def packed_sequences(n_items: int) -> tuple[csr_matrix, np.ndarray]:
 @pytest.mark.parametrize("pool", [balanced.POOL, 1024], ids=["one pool holds all", "two pools and a gap"])
 def test_without_norms_balanced_strays_no_further_than_the_exact_greedy(pool, monkeypatch):
     monkeypatch.setattr(balanced, "POOL", pool)
-    monkeypatch.setattr(task, "EVEN_NORMS", frozenset())
+    monkeypatch.setitem(STRATEGIES, "balanced", replace(balanced.STRATEGY, balances_norms=False))
     counts, groups = packed_sequences(8_000)
-    rows = reference_order.centred(counts.toarray(), groups)
+    rows = slow_order.centred(counts.toarray(), groups)
     exact, fast = (
         np.cumsum(rows[order(counts, groups, strategy=strategy)], axis=0) for strategy in ("f3", "balanced")
     )
@@ -90,7 +92,7 @@ def test_without_norms_balanced_strays_no_further_than_the_exact_greedy(pool, mo
 
 def test_even_norms_cost_little():
     counts, groups = packed_sequences(8_000)
-    rows = reference_order.centred(counts.toarray(), groups)
+    rows = slow_order.centred(counts.toarray(), groups)
     exact, even = (
         np.cumsum(rows[order(counts, groups, strategy=strategy)], axis=0) for strategy in ("f3", "balanced")
     )

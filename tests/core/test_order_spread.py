@@ -38,7 +38,7 @@ def test_is_a_permutation_that_begins_with_what_is_frozen(strategy, copies, seed
     counts, groups, document = corpus_of(copies)
     consumed = np.random.default_rng(seed).permutation(len(document))[:frozen]
     options = {"strategy": strategy, "seed": seed, "frozen": consumed, "sequence_length": 64}
-    with patch.multiple(spread, CELL=16, LEAST_CELL=8):
+    with patch.multiple(spread, CELL=16, MIN_CELL=8):
         made = spread_order(counts, groups, document, **options)
         again = spread_order(counts, groups, document, **options)
     assert sorted(made) == list(range(len(document)))
@@ -53,14 +53,14 @@ def test_is_a_permutation_that_begins_with_what_is_frozen(strategy, copies, seed
 def test_copies_stand_evenly_but_for_their_cells(strategy, copies, seed):
     """The nearest copies of a document with r of them are M / r apart, less two cells, and a place for each class."""
     counts, groups, document = corpus_of(copies)
-    with patch.multiple(spread, CELL=16, LEAST_CELL=16):
+    with patch.multiple(spread, CELL=16, MIN_CELL=16):
         made = spread_order(counts, groups, document, strategy=strategy, seed=seed, batch=8)
     items = len(document)
     cell = -(-items // max(1, items // 16))
     rounding = 2 * len(set(copies)) + 1
     for number, r in enumerate(copies):
         places = np.flatnonzero(document[made] == number)
-        exact = strategy == "random" or items < spread.GAP * r * (items // max(1, items // 16))
+        exact = strategy == "random" or items < spread.MIN_DISTANCE * r * (items // max(1, items // 16))
         if r > 1:
             assert np.diff(places).min() >= items // r - rounding - (0 if exact else 2 * cell)
 

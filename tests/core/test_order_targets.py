@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, vstack
 
-from dagster_divorder.core.kernels import reference_order
 from dagster_divorder.core.order import Targets, order
-from dagster_divorder.core.order.arguments import make_problem
+from dagster_divorder.core.order.arguments import make_task
 from dagster_divorder.core.order.problem import Problem
 from dagster_divorder.core.order.targets import (
     fitted_shares,
@@ -21,6 +20,7 @@ from dagster_divorder.core.order.targets import (
     target_path,
 )
 from dagster_divorder.errors import InputError
+from tests.twins import order as slow_order
 
 GROUPS = np.repeat([0, 1], [40, 10])
 GREEDY = ["balanced", "f1", "f2", "f3"]
@@ -39,18 +39,19 @@ def sequences(items: int, seed: int = 0, length: int = 2048) -> csr_matrix:
 
 
 def problem_of(counts: csr_matrix, targets: Targets | None = None, groups: NDArray = GROUPS) -> Problem:
-    return make_problem(
+    return make_task(
         counts,
         groups,
+        strategy="f3",
         targets=targets,
-    )
+    ).problem
 
 
 def curriculum(counts: csr_matrix, progress: list[float], factors: list[float]) -> Targets:
     """Half of the clusters are wanted `factors` times as much as they are there."""
     share = np.asarray(counts.sum(axis=0), float).ravel()
     shares = np.where((np.arange(50) % 2 == 0) & (GROUPS == 0), np.array(factors)[:, np.newaxis], 1.0) * share
-    return Targets(progress=np.array(progress), shares=shares / reference_order.group_sums(shares, GROUPS))
+    return Targets(progress=np.array(progress), shares=shares / slow_order.group_sums(shares, GROUPS))
 
 
 def deviations(made: NDArray, counts: csr_matrix, path) -> NDArray:
@@ -82,12 +83,12 @@ def test_fitted_shares_place_everything_and_sum_to_one(data, seed):
     inside = random.random(data.draw(st.integers(0, 3)))
     progress = np.concatenate([[0.0], np.sort(inside), [1.0]])
     shares = random.uniform(0.1, 1.0, (len(progress), 5))
-    targets = Targets(progress=progress, shares=shares / reference_order.group_sums(shares, groups))
+    targets = Targets(progress=progress, shares=shares / slow_order.group_sums(shares, groups))
     totals = random.uniform(1.0, 100.0, 5)
     fitted = fitted_shares(targets, groups, totals)
-    np.testing.assert_allclose(reference_order.group_sums(fitted, groups), 1.0, atol=1e-6)
+    np.testing.assert_allclose(slow_order.group_sums(fitted, groups), 1.0, atol=1e-6)
     np.testing.assert_allclose(
-        np.trapezoid(fitted, progress, axis=0), totals / reference_order.group_sums(totals, groups), atol=1e-6
+        np.trapezoid(fitted, progress, axis=0), totals / slow_order.group_sums(totals, groups), atol=1e-6
     )
     # Only rows and columns were scaled: the ratio of odds of any two rows and values of a group stays.
     odds = [table[0, 0] * table[-1, 2] / (table[0, 2] * table[-1, 0]) for table in (fitted, targets.shares)]
@@ -103,7 +104,7 @@ def test_a_target_path_is_the_integral_of_its_shares(corpus):
     fine = np.linspace(0, 1, 4001)
     sigma = np.stack([np.interp(fine, problem.targets.progress, column) for column in shares.T], axis=1)
     steps = 0.5 * (sigma[1:] + sigma[:-1]) * np.diff(fine)[:, np.newaxis]
-    expected = np.cumsum(steps, axis=0) * reference_order.group_sums(problem.whole.values, GROUPS)
+    expected = np.cumsum(steps, axis=0) * slow_order.group_sums(problem.whole.values, GROUPS)
     reached = reached_at(path, GROUPS, fine[1:] * 4_000 * 2048)
     np.testing.assert_allclose(reached, expected, rtol=1e-3, atol=1.0)
     np.testing.assert_allclose(reached[-1], problem.whole.values, rtol=1e-6)

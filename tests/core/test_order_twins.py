@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.kernels import reference_order
 from dagster_divorder.core.order import order
+from tests.twins import order as slow_order
 
 twin_test = settings(deadline=None, max_examples=60)
 labelled = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=40)
@@ -33,7 +33,7 @@ def shuffled(labels: list[int], lengths: list[int]) -> tuple[np.ndarray, list[in
 @twin_test
 def test_round_robin_equals_its_twin(pairs):
     counts, labels, _ = items(pairs)
-    expected = reference_order.round_robin(reference_order.label_queues(labels))
+    expected = slow_order.round_robin(slow_order.label_queues(labels))
     assert order(counts, [0] * 6, strategy="round_robin", within_cluster="original").tolist() == expected
 
 
@@ -41,8 +41,8 @@ def test_round_robin_equals_its_twin(pairs):
 @twin_test
 def test_stratified_equals_its_twin(pairs):
     counts, labels, _ = items(pairs)
-    queues = reference_order.label_queues(labels)
-    expected = reference_order.largest_deficit_first(queues, [1] * len(labels))
+    queues = slow_order.label_queues(labels)
+    expected = slow_order.largest_deficit_first(queues, [1] * len(labels))
     assert order(counts, [0] * 6, strategy="stratified", within_cluster="original").tolist() == expected
 
 
@@ -52,7 +52,7 @@ def test_token_deficit_equals_its_twin(pairs_of):
     @twin_test
     def check(pairs):
         counts, labels, lengths = items(pairs)
-        expected = reference_order.largest_deficit_first(reference_order.label_queues(labels), lengths)
+        expected = slow_order.largest_deficit_first(slow_order.label_queues(labels), lengths)
         made = order(counts, [0] * 6, strategy="token_deficit", within_cluster="original")
         assert made.tolist() == expected
 
@@ -66,7 +66,7 @@ def test_token_share_greedy_equals_its_twin(pairs_of):
     def check(pairs):
         counts, labels, lengths = items(pairs)
         shuffle, labels, lengths = shuffled(labels, lengths)
-        expected = shuffle[reference_order.token_share_greedy(labels, lengths)].tolist()
+        expected = shuffle[slow_order.token_share_greedy(labels, lengths)].tolist()
         assert order(counts, [0] * 6, strategy="token_share_greedy").tolist() == expected
 
     check()
@@ -77,7 +77,7 @@ def test_token_share_greedy_equals_its_twin(pairs_of):
 def test_bin_packing_equals_its_twin(pairs, bin_size):
     counts, labels, lengths = items(pairs)
     shuffle, labels, lengths = shuffled(labels, lengths)
-    expected = shuffle[reference_order.bin_packing(labels, lengths, bin_size)].tolist()
+    expected = shuffle[slow_order.bin_packing(labels, lengths, bin_size)].tolist()
     assert order(counts, [0] * 6, strategy="bin_packing", sequence_length=bin_size).tolist() == expected
 
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from dagster_divorder.core.kernels import packing as fast
-from dagster_divorder.core.kernels import reference_packing as slow
 from dagster_divorder.core.packing import (
     METHODS,
     PackedSequences,
@@ -21,6 +20,7 @@ from dagster_divorder.core.packing import (
     sequence_counts,
 )
 from dagster_divorder.errors import InputError
+from tests.twins import packing as slow
 
 Runs = list[tuple[int, int, int]]
 

@@ -10,7 +10,6 @@ from numpy.testing import assert_array_equal
 
 from dagster_divorder.core.items import document_items
 from dagster_divorder.core.kernels import packing as fast
-from dagster_divorder.core.kernels import reference_packing as slow
 from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.core.order.spread import spread_order
 from dagster_divorder.core.packing import (
@@ -25,6 +24,7 @@ from dagster_divorder.core.packing import (
 )
 from dagster_divorder.core.packing.copies import sequence_spacing, sequence_times
 from dagster_divorder.errors import InputError
+from tests.twins import packing as slow
 
 every_method = pytest.mark.parametrize("method", METHODS)
 laws = settings(max_examples=100, deadline=None)

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from dagster_divorder.core.kernels import reference_pool
 from dagster_divorder.core.pool import document_frequency, pool, token_weights
 from dagster_divorder.errors import InputError
+from tests.twins import pool as slow_pool
 
 VOCABULARY, DIM = 11, 5
 documents = st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=9), max_size=8)
@@ -32,7 +32,7 @@ def test_vectors_equal_the_token_by_token_sum(documents):
     table, weights = model()
     pooled = pool(ids, lengths, table, weights)
     assert (pooled.dtype, pooled.shape) == (np.float32, (len(documents), DIM))
-    assert_allclose(pooled, reference_pool.pool_rows(ids, lengths, table, weights), atol=1e-6)
+    assert_allclose(pooled, slow_pool.pool_rows(ids, lengths, table, weights), atol=1e-6)
 
 
 @cases
@@ -41,7 +41,7 @@ def test_document_frequency_equals_the_count_of_sets(documents):
     ids, lengths = flat(documents)
     found = document_frequency(ids, lengths, VOCABULARY)
     assert found.dtype == np.int64
-    assert found.tolist() == reference_pool.count_documents(ids, lengths, VOCABULARY)
+    assert found.tolist() == slow_pool.count_documents(ids, lengths, VOCABULARY)
 
 
 @pytest.fixture(scope="module")

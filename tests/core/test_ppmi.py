@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from threadpoolctl import threadpool_limits
 
 from dagster_divorder.core import ppmi
-from dagster_divorder.core.kernels import reference_pool
 from dagster_divorder.core.ppmi import token_vectors
+from tests.twins import pool as slow_pool
 
 VOCABULARY = 9
 corpora = st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=7), min_size=1, max_size=7)
@@ -30,7 +30,7 @@ def topical(documents=60, seed=0):
 
 
 def dense_ppmi(documents, contexts):
-    pairs = reference_pool.count_pairs([set(document) for document in documents], contexts, VOCABULARY)
+    pairs = slow_pool.count_pairs([set(document) for document in documents], contexts, VOCABULARY)
     expected = pairs.sum(axis=1, keepdims=True) * pairs.sum(axis=0) / pairs.sum()
     ratio = np.divide(pairs, expected, out=np.zeros_like(pairs), where=expected > 0)
     return np.log(np.maximum(ratio, 1))
@@ -40,7 +40,7 @@ def dense_ppmi(documents, contexts):
 @given(corpora)
 def test_ppmi_equals_the_dense_formula(documents):
     pairs = ppmi._pairs(*flat(documents), VOCABULARY)
-    frequency = np.array(reference_pool.count_documents(*flat(documents), VOCABULARY))
+    frequency = np.array(slow_pool.count_documents(*flat(documents), VOCABULARY))
     contexts = [token for token in np.argsort(-frequency, kind="stable").tolist() if frequency[token]]
     if contexts:
         rows = np.vstack(

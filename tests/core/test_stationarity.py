@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.kernels import reference_stationarity as twin
 from dagster_divorder.core.kernels.stationarity import copy_buckets, count_buckets, mix_distances
 from dagster_divorder.core.metrics import Feature, Stationarity, stationarity
 from dagster_divorder.core.metrics.stationarity import (
@@ -25,6 +24,7 @@ from dagster_divorder.core.metrics.stationarity import (
     sampled_places,
 )
 from dagster_divorder.errors import InputError
+from tests.twins import stationarity as twin
 
 SEQUENCES, BATCH = 1000, 32
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from dagster_divorder.core.items import document_items
-from dagster_divorder.core.kernels import reference_metrics
 from dagster_divorder.core.order import order
 from dagster_divorder.core.strategy_comparison import Cost, compare_strategies
+from tests.twins import metrics as slow_metrics
 
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(0, 60, 400)
@@ -58,7 +58,7 @@ def test_flush_counts_the_documents_in_their_order_as_the_first_seed_does():
     labels = TRAITS["cluster"]
     for one in found:
         order = order_of(TOKENS, labels, one.documents)
-        counts = reference_metrics.distinct_flush(TOKENS[order], labels[order], 50)
+        counts = slow_metrics.distinct_flush(TOKENS[order], labels[order], 50)
         flush = one.diversity.flush
         assert (flush.count, flush.mean) == (len(counts), pytest.approx(np.mean(counts)))
         assert (flush.min, flush.std) == (min(counts), pytest.approx(np.std(counts)))

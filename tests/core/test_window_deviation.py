@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from dagster_divorder.core import metrics
-from dagster_divorder.core.kernels import reference_metrics as slow
 from dagster_divorder.core.metrics import windows_in_stream
 from dagster_divorder.errors import InputError
+from tests.twins import metrics as slow
 
 laws = settings(max_examples=150, deadline=None)
 

@@ -13,10 +13,15 @@ import joblib
 import pytest
 
 from dagster_divorder.engine.local import count_workers
-from dagster_divorder.engine.memory import ADDRESSES, address_limit, need_addresses
+from dagster_divorder.engine.memory import (
+    ADDRESSES,
+    address_limit,
+    main_memory,
+    memory_quotas,
+    need_addresses,
+)
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MemoryLimitError
-from dagster_divorder.models.memory import main_memory, memory_quotas
 from dagster_divorder.pipeline import raw_docs, run_all
 from dagster_divorder.settings import Settings
 from tests.conftest import topic_records, write_jsonl
@@ -56,14 +61,14 @@ def test_memory_is_what_the_control_groups_allow(tmp_path: Path) -> None:
 
 def test_a_quota_below_the_machine_s_memory_is_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main_memory() > 1 << 28
-    monkeypatch.setattr("dagster_divorder.models.memory.memory_quotas", lambda: iter([1 << 40, 1 << 20]))
+    monkeypatch.setattr("dagster_divorder.engine.memory.memory_quotas", lambda: iter([1 << 40, 1 << 20]))
     assert main_memory() == 1 << 20
 
     def unknown(name: str) -> int:
         raise ValueError(f"unrecognized configuration name {name}")
 
     monkeypatch.setattr(os, "sysconf", unknown)
-    monkeypatch.setattr("dagster_divorder.models.memory.memory_quotas", lambda: iter([1 << 40]))
+    monkeypatch.setattr("dagster_divorder.engine.memory.memory_quotas", lambda: iter([1 << 40]))
     assert main_memory() == 4 << 30
 
 

@@ -30,6 +30,11 @@ def process_and_threads(_: int) -> tuple[int, str | None]:
     return os.getpid(), os.environ.get("OPENBLAS_NUM_THREADS")
 
 
+def process_after(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
 def number_and_threads(_: int) -> tuple[int, str | None]:
     return worker_number(), os.environ.get("RAYON_NUM_THREADS")
 
@@ -94,12 +99,13 @@ def test_results_that_nobody_takes_end_the_workers() -> None:
     assert not Path(f"/proc/{process}").exists()
 
 
-def test_workers_end_when_their_parent_is_killed() -> None:
+@pytest.mark.parametrize("items", [[0.0] * 50, [0.0, *[60.0] * 9]], ids=["idle", "in a computation"])
+def test_workers_end_when_their_parent_is_killed(items: list[float]) -> None:
     code = (
         "from dagster_divorder.engine.local import each\n"
-        "from tests.engine.test_workers import process_and_threads\n"
-        "results = each(process_and_threads, range(50), 2)\n"
-        "print(next(results)[0], flush=True)\n"
+        "from tests.engine.test_workers import process_after\n"
+        f"results = each(process_after, {items}, 2)\n"
+        "print(next(results), flush=True)\n"
         "input()\n"
     )
     root = Path(__file__).parents[2]

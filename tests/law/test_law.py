@@ -65,7 +65,9 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "input.text_field": TEXT_FIELDS,
     "input.source_field": (None, "source"),
     "order.strategy": ("balanced", *sorted(set(STRATEGIES) - {"balanced"})),
-    "order.within_cluster": ("original", "length-asc", "length-desc", "length-riffle"),
+    "order.options": tuple(
+        {"within_cluster": name} for name in ("original", "length-asc", "length-desc", "length-riffle")
+    ),
     "order.length_bins": (5, 3),
     "order.traits": (
         {"cluster": 1.0, "score": 1.0, "source": 0.5},

@@ -25,8 +25,8 @@ from dagster_divorder import run_all
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError, SettingsError
-from dagster_divorder.stages import GRAPH
 from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.stages import GRAPH
 from tests.conftest import topic_records, write_jsonl
 
 EXAMPLES = int(os.environ.get("DIVORDER_TOTALITY_EXAMPLES", "25"))
@@ -66,7 +66,15 @@ TARGETS = [
     {},
 ]
 BY_HAND: dict[str, list[Any]] = {
-    "order.block_strategy": ["f3", "random", "bin_packing", "block_shuffle", "nope", ""],
+    "order.options": [
+        {},
+        {"within_cluster": "length-asc"},
+        {"within_cluster": "nope"},
+        {"shards": 3},
+        {"nope": 1},
+        *({"block_strategy": name} for name in ("f3", "block_shuffle", "nope", "")),
+        [],
+    ],
     "ari_comparison.spaces": [
         ["deep", "shallow"],
         ["shallow", "external"],
@@ -200,7 +208,7 @@ workers = 1
 
 
 def run(
-    config: Path, environ: dict[str, str], stages_of: Callable[[Settings], tuple[str, ...]] = needed
+    config: Path, environ: dict[str, str], stages_of: Callable[[Settings], tuple[str, ...]] = GRAPH.needed
 ) -> str:
     """Run to the end, or to a sentence, which is returned."""
 
@@ -231,7 +239,7 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
         else:
             accepted += 1
             # What a run begins with: every stage's share of them is hashed.
-            assert all(chosen.recipe(stage) for stage in CODE_VERSIONS)
+            assert all(stage.fingerprint(chosen) for stage in GRAPH.values())
     # The bootstrap model of these settings has no revisions.
     assert accepted or name.endswith(".revision")
 
@@ -259,8 +267,7 @@ MOST: dict[str, Any] = {
     "comparison.documents": sorted(STRATEGIES),
     "sequence.length": 2**31,
     "sequence.batch": 2**20,
-    "order.shards": 2**53,
-    "order.buffer": 2**53,
+    "order.options": {"shards": 2**53, "buffer": 2**53},
     "animation.fps": 120,
 }
 LEAST: dict[str, Any] = {
@@ -274,8 +281,7 @@ LEAST: dict[str, Any] = {
     "sequence.length": 1,
     "sequence.batch": 1,
     "order.length_bins": 1,
-    "order.shards": 1,
-    "order.buffer": 1,
+    "order.options": {},
     "animation.fps": 1,
 }
 
@@ -291,6 +297,6 @@ def test_the_evidence_of_extreme_settings(extreme: dict[str, Any], config: Path)
     )
     for stage in evidence:
         assert (
-            run(config, environment(*extreme.items()), lambda chosen, stage=stage: needed(chosen, stage))
+            run(config, environment(*extreme.items()), lambda chosen, stage=stage: GRAPH.needed(chosen, stage))
             == ""
         )

@@ -15,12 +15,20 @@ import numpy as np
 import pytest
 import torch
 
+from dagster_divorder.core.unit import unit_rows
 from dagster_divorder.errors import InputError
-from dagster_divorder.models import onednn
+from dagster_divorder.models import deep
+from dagster_divorder.models.batches import Budget
 from dagster_divorder.models.deep import Model, load
-from dagster_divorder.models.embed import CUT, GROW_AFTER, NOT_FINITE, Embedder, make_embedder, normalised
-from dagster_divorder.models.memory import Budget
-from dagster_divorder.models.reading import NO_LIMIT, Reading, affixes, left_out, quiet, read
+from dagster_divorder.models.embed import CUT, GROW_AFTER, NOT_FINITE, Embedder, make_embedder
+from dagster_divorder.models.spec import (
+    NO_LIMIT,
+    EmbeddingSpec,
+    modules_after_pooling,
+    quiet,
+    read_spec,
+    special_tokens_around,
+)
 from dagster_divorder.models.tokenize import load_encoder
 from tests.tiny_models import AFFIXES, BOS, CONTEXT, EOS, TEXTS, save_model, save_tokenizer, write_json
 
@@ -64,7 +72,7 @@ def tokens_of(folder: Path, texts: list[str] = DOCUMENTS) -> tuple[np.ndarray, n
 
 
 def embed(folder: Path, texts: list[str] = DOCUMENTS, *, chunk: bool = False, **options: Any) -> np.ndarray:
-    embedder = make_embedder(load(folder, read(folder, **options)), chunk=chunk, threads=2)
+    embedder = make_embedder(load(folder, read_spec(folder, **options)), chunk=chunk, threads=2)
     return embedder.embed(*tokens_of(folder, texts)).vectors
 
 
@@ -137,7 +145,7 @@ def test_only_models_that_see_ahead_are_told_what_is_padding(
     checkpoints: Callable[..., Path], dtype: Any
 ) -> None:
     masked = {
-        kind: load(checkpoints(kind), read(checkpoints(kind), dtype=dtype)).masked
+        kind: load(checkpoints(kind), read_spec(checkpoints(kind), dtype=dtype)).masked
         for kind in AFFIXES
         if kind != "vit"
     }
@@ -157,9 +165,11 @@ def test_only_models_that_see_ahead_are_told_what_is_padding(
 def test_onednn_multiplies_alike(checkpoints: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     found = {}
     for helps in (False, True):
-        monkeypatch.setattr(onednn, "helps", lambda helps=helps: helps)
+        monkeypatch.setattr(deep, "onednn_helps", lambda helps=helps: helps)
         found[helps] = embed(checkpoints("bert"))
-        linear = load(checkpoints("bert"), read(checkpoints("bert"))).module.encoder.layer[0].output.dense
+        linear = (
+            load(checkpoints("bert"), read_spec(checkpoints("bert"))).module.encoder.layer[0].output.dense
+        )
         assert (type(linear) is torch.nn.Linear) is not helps
     np.testing.assert_allclose(found[False], found[True], atol=1e-6)
 
@@ -181,7 +191,7 @@ def test_special_tokens_around_a_text_are_the_tokenizers_own(
     folder = checkpoints(kind)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     expected = tuple(tuple(tokenizer.token_to_id(name) for name in names) for names in AFFIXES[kind])
-    assert affixes(folder) == expected
+    assert special_tokens_around(folder) == expected
 
 
 @pytest.mark.parametrize(
@@ -200,8 +210,8 @@ def test_pooling_is_what_sentence_transformers_files_say(
     changed: Callable[..., Path], content: dict[str, Any], expected: str
 ) -> None:
     folder = changed("bert", {"1_Pooling/config.json": content})
-    assert read(folder).pooling == expected
-    assert read(folder, pooling="last").pooling == "last"
+    assert read_spec(folder).pooling == expected
+    assert read_spec(folder, pooling="last").pooling == "last"
 
 
 @pytest.mark.parametrize(
@@ -218,14 +228,14 @@ def test_a_pooling_that_is_not_offered_is_named(
 ) -> None:
     folder = changed("bert", {"1_Pooling/config.json": content})
     with pytest.raises(InputError, match=r"1_Pooling/config.json asks for .*deep.pooling = \"mean\""):
-        read(folder)
-    assert read(folder, pooling="mean").pooling == "mean"
+        read_spec(folder)
+    assert read_spec(folder, pooling="mean").pooling == "mean"
 
 
 def test_layers_after_pooling_are_told_of(changed: Callable[..., Path]) -> None:
     kinds = ["Transformer", "Pooling", "Dense", "Normalize"]
     modules = [{"type": f"sentence_transformers.models.{kind}"} for kind in kinds]
-    assert left_out(changed("bert", {"modules.json": modules})) == ("Dense",)
+    assert modules_after_pooling(changed("bert", {"modules.json": modules})) == ("Dense",)
 
 
 @pytest.mark.parametrize(
@@ -247,18 +257,18 @@ def test_the_context_is_the_least_that_sane_files_say(
     changed: Callable[..., Path], kind: str, files: dict[str, Any], expected: int
 ) -> None:
     folder = changed(kind, files)
-    assert read(folder).window == expected
+    assert read_spec(folder).window == expected
 
 
 def test_more_tokens_than_positions_are_refused_and_more_than_usual_are_not(
     changed: Callable[..., Path],
 ) -> None:
     folder = changed("roberta", {"sentence_bert_config.json": {"max_seq_length": 24}})
-    assert read(folder, max_tokens=CONTEXT).window == CONTEXT
+    assert read_spec(folder, max_tokens=CONTEXT).window == CONTEXT
     with pytest.raises(InputError, match=f"deep.max_tokens is 49 and .* has {CONTEXT} positions"):
-        read(folder, max_tokens=CONTEXT + 1)
+        read_spec(folder, max_tokens=CONTEXT + 1)
     with pytest.raises(InputError, match=r"deep.max_tokens is 2 and the tokenizer of .* adds 2 tokens"):
-        read(folder, max_tokens=2)
+        read_spec(folder, max_tokens=2)
 
 
 def test_device_and_dtype_are_told_apart(changed: Callable[..., Path], monkeypatch: Any) -> None:
@@ -266,19 +276,19 @@ def test_device_and_dtype_are_told_apart(changed: Callable[..., Path], monkeypat
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
-    assert (read(folder).device, read(folder).dtype) == ("cpu", "bfloat16")
+    assert (read_spec(folder).device, read_spec(folder).dtype) == ("cpu", "bfloat16")
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    assert (read(folder).device, read(folder).dtype) == ("cpu", "float32")
+    assert (read_spec(folder).device, read_spec(folder).dtype) == ("cpu", "float32")
     with pytest.raises(InputError, match=r'deep.device is "cuda", which torch .* does not find'):
-        read(folder, device="cuda")
+        read_spec(folder, device="cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert (read(folder).device, read(folder).dtype) == ("cuda", "bfloat16")
-    assert read(folder, dtype="float16").dtype == "float16"
-    assert read(folder, device="cpu").dtype == "float32"
+    assert (read_spec(folder).device, read_spec(folder).dtype) == ("cuda", "bfloat16")
+    assert read_spec(folder, dtype="float16").dtype == "float16"
+    assert read_spec(folder, device="cpu").dtype == "float32"
     config = json.loads((folder / "config.json").read_text())
     del config["dtype"]
     write_json(folder / "config.json", config)
-    assert read(folder).dtype == "float32"  # as its weights are stored
+    assert read_spec(folder).dtype == "float32"  # as its weights are stored
 
 
 def test_a_model_that_cannot_be_used_says_why(
@@ -286,18 +296,18 @@ def test_a_model_that_cannot_be_used_says_why(
 ) -> None:
     own_code = {"model_type": "nobodys", "auto_map": {"AutoConfig": "code.C", "AutoModel": "code.M"}}
     with pytest.raises(InputError, match="comes with code of its own, which is never run"):
-        read(changed("llama", {"config.json": own_code}))
+        read_spec(changed("llama", {"config.json": own_code}))
     with pytest.raises(InputError, match=r"\(ViTModel\) has no forward pass from token ids"):
         folder = checkpoints("vit")
-        load(folder, read(folder))
+        load(folder, read_spec(folder))
     with pytest.raises(InputError, match=r"lacks 18 of 38 weights of LlamaModel .*layers.2"):
         folder = changed("llama", {"config.json": {"num_hidden_layers": 4}})
-        load(folder, read(folder))
+        load(folder, read_spec(folder))
     with pytest.raises(InputError, match=r"ids up to 699 and its embedding only 600 rows"):
-        load(checkpoints("llama"), read(checkpoints("llama")), vocabulary=700)
+        load(checkpoints("llama"), read_spec(checkpoints("llama")), vocabulary=700)
     (tmp_path / "bert").mkdir()
     with pytest.raises(InputError, match=r"has no config.json; expected a Hugging Face checkpoint"):
-        read(tmp_path / "bert")
+        read_spec(tmp_path / "bert")
 
 
 def test_weights_as_pickle_are_not_read(changed: Callable[..., Path]) -> None:
@@ -306,7 +316,7 @@ def test_weights_as_pickle_are_not_read(changed: Callable[..., Path]) -> None:
     with pytest.raises(
         InputError, match="expected a causal or an encoder model of text with its weights as safe"
     ):
-        load(folder, Reading("mean", CONTEXT, (), (), 0, "cpu", "float32"))
+        load(folder, EmbeddingSpec("mean", CONTEXT, (), (), 0, "cpu", "float32"))
 
 
 def test_a_checkpoint_without_its_pooler_is_whole(changed: Callable[..., Path]) -> None:
@@ -335,7 +345,7 @@ class Wrapped(Model):
     """A model whose calls are seen, and may fail, before they are answered."""
 
     def __init__(self, model: Model, watch: Callable[[np.ndarray, np.ndarray], Any]) -> None:
-        super().__init__(model.module, model.reading)
+        super().__init__(model.module, model.spec)
         self.dims, self.masked = model.dims, model.masked
         self.watch = watch
 
@@ -348,7 +358,7 @@ class Wrapped(Model):
 @pytest.fixture(scope="module")
 def llama(checkpoints: Callable[..., Path]) -> Model:
     folder = checkpoints("llama")
-    return load(folder, read(folder, dtype="float32"))
+    return load(folder, read_spec(folder, dtype="float32"))
 
 
 @pytest.fixture(scope="module")
@@ -425,10 +435,10 @@ def test_a_window_that_never_fits_is_read_in_parts(
     # A document of 47 tokens, seen as 24 and 23.
     at, start = int(np.argmax(longest)), int(documents[1][: int(np.argmax(longest))].sum())
     parts = [documents[0][start : start + 24], documents[0][start + 24 : start + 47]]
-    prefix = llama.reading.prefix
+    prefix = llama.spec.prefix
     halves = [llama(np.array([[*prefix, *part]]), np.array([1 + len(part)])).numpy()[0] for part in parts]
     np.testing.assert_allclose(
-        found.vectors[at], normalised((24 * halves[0] + 23 * halves[1])[None])[0], atol=1e-5
+        found.vectors[at], unit_rows((24 * halves[0] + 23 * halves[1])[None])[0], atol=1e-5
     )
 
 
@@ -464,7 +474,7 @@ def spoil(rows: np.ndarray) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def test_what_overflows_is_computed_again_in_float32(checkpoints: Callable[..., Path]) -> None:
     folder = checkpoints("llama")
-    half = load(folder, read(folder, dtype="bfloat16"))
+    half = load(folder, read_spec(folder, dtype="bfloat16"))
     ids, lengths = tokens_of(folder)
     marked = int(ids[0])
 
@@ -501,7 +511,7 @@ def test_what_stays_not_finite_gets_the_mean_and_a_flag(
     bad = np.array([marked in window[: CONTEXT - 1] for window in windows])
     np.testing.assert_array_equal(found.flagged, np.where(bad, NOT_FINITE, 0))
     np.testing.assert_allclose(found.vectors[~bad], whole[~bad], atol=1e-5)
-    mean = normalised(whole[~bad & (lengths > 0)].sum(axis=0, keepdims=True))[0]
+    mean = unit_rows(whole[~bad & (lengths > 0)].sum(axis=0, keepdims=True))[0]
     np.testing.assert_allclose(found.vectors[bad], np.broadcast_to(mean, (bad.sum(), 32)), atol=1e-5)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from dagster_divorder.models.deep import load
 from dagster_divorder.models.embed import make_embedder
-from dagster_divorder.models.reading import quiet, read
+from dagster_divorder.models.spec import quiet, read_spec
 from dagster_divorder.models.tokenize import load_encoder
 from tests.tiny_models import TEXTS
 
@@ -40,9 +40,9 @@ def folder() -> Path:
 def test_vectors_are_those_of_transformers(folder: Path) -> None:
     from transformers import AutoModel, AutoTokenizer
 
-    reading = read(folder)
-    assert (reading.pooling, reading.window, reading.prefix, reading.suffix) == ("mean", 256, (101,), (102,))
-    found = make_embedder(load(folder, reading), chunk=False, threads=2).embed(
+    spec = read_spec(folder)
+    assert (spec.pooling, spec.window, spec.prefix, spec.suffix) == ("mean", 256, (101,), (102,))
+    found = make_embedder(load(folder, spec), chunk=False, threads=2).embed(
         *load_encoder(folder).encode(DOCUMENTS)
     )
     with quiet(), torch.inference_mode():

@@ -18,7 +18,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.models.deep import Model, load
 from dagster_divorder.models.embed import NOT_FINITE, make_embedder
-from dagster_divorder.models.reading import read
+from dagster_divorder.models.spec import read_spec
 from dagster_divorder.models.tensor_parallel import Group
 from dagster_divorder.models.tokenize import load_encoder
 from dagster_divorder.pipeline import run_all
@@ -85,7 +85,9 @@ def texts_of(corpus: Path) -> list[str]:
 def expected(folder: Path, texts: list[str], **options: Any) -> np.ndarray:
     encoded = load_encoder(folder).encode(texts)
     return (
-        make_embedder(load(folder, read(folder, **options)), chunk=False, threads=1).embed(*encoded).vectors
+        make_embedder(load(folder, read_spec(folder, **options)), chunk=False, threads=1)
+        .embed(*encoded)
+        .vectors
     )
 
 
@@ -114,7 +116,8 @@ def test_the_base_models_tokens_are_not_made_again(
     corpus: Path, make_settings: Make, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_settings(model={"base": str(models["llama"])}, deep={"max_tokens": 20})
-    monkeypatch.setattr(deep_embeddings, "load_encoder", lambda *_, **__: pytest.fail("tokenised again"))
+    run_all(settings, Silent(), GRAPH.needed(settings, "token_counts"))
+    monkeypatch.setattr(token_counts, "load_encoder", lambda *_, **__: pytest.fail("tokenised again"))
     run(settings)
     found = expected(models["llama"], texts_of(corpus), max_tokens=20)
     np.testing.assert_allclose(stored(settings), found, atol=1e-5)
@@ -128,7 +131,7 @@ def test_what_is_there_is_not_computed_or_loaded_again(
     vectors = stored(settings)
     assert vectors.dtype == np.float16
     with monkeypatch.context() as patch:
-        patch.setattr(deep_embeddings, "read", lambda *_, **__: pytest.fail("the model was looked at"))
+        patch.setattr(deep_embeddings, "read_spec", lambda *_, **__: pytest.fail("the model was looked at"))
         again = run(settings)
     assert (again.key, again.version) == (first.key, first.version)
     assert again.figures["new_documents"] == 0
@@ -206,7 +209,7 @@ def test_documents_without_a_finite_vector_are_named(
 
     def load_broken(*arguments: Any, **options: Any) -> Model:
         whole = load(*arguments, **options)
-        broken = Broken(whole.module, whole.reading)
+        broken = Broken(whole.module, whole.spec)
         broken.dims, broken.masked = whole.dims, whole.masked
         return broken
 
@@ -311,17 +314,14 @@ def test_two_processes_share_a_model(
     assert not deep_embeddings._groups
 
 
-def test_groups_of_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = LocalStore(tmp_path / "store")
+def test_groups_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(
-        deep_embeddings, "Group", lambda *given: started.append(given) or Group(1, "cpu", store.scratch)
-    )
+    monkeypatch.setattr(deep_embeddings, "Group", lambda *given: started.append(given) or Group(1, "cpu"))
     monkeypatch.setattr(deep_embeddings, "_groups", {})
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     for worker, visible, expected in (("0", None, ["0", "1", "2"]), ("1", "7,5,4,3,2,1", ["3", "2", "1"])):
         monkeypatch.setenv("DAGSTER_DIVORDER_WORKER", worker)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible) if visible else None
         deep_embeddings._groups.clear()
-        deep_embeddings._group(3, "cuda", store)
-        assert started.pop() == (3, "cuda", store.scratch, expected)
+        deep_embeddings._group(3, "cuda")
+        assert started.pop() == (3, "cuda", expected)

@@ -11,7 +11,6 @@ import orjson
 import pytest
 
 from dagster_divorder import run_all, run_stage
-from dagster_divorder.core.kernels.reference_stationarity import bucket
 from dagster_divorder.core.metrics import Feature
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.checks import run_check
@@ -21,11 +20,11 @@ from dagster_divorder.stages import stationarity
 from dagster_divorder.stages.packed_sequences import load_packed
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import load_stationarity
-from dagster_divorder.stages.token_counts import token_files
 from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from tests.conftest import topic_records, write_jsonl
+from tests.twins.stationarity import bucket
 
 
 def settings_of(folder: Path, **sections: Any) -> Settings:
@@ -68,7 +67,7 @@ def features(corpus: Path, request: pytest.FixtureRequest) -> tuple[Run, dict[st
 
 def tokens_of(run: Run) -> Iterator[list[tuple[int, int]]]:
     """Of each full sequence, in the order of training: (document, token id) for each of its tokens."""
-    view, files = run.view, token_files(run)
+    view, files = run.view, run.files("token_counts")
     ids, lengths = files.columns(view.documents, "ids", "lengths")
     starts = np.cumsum(lengths) - lengths
     packed = load_packed(run)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dagster_divorder.pipeline.ordering_report import PAGE
 
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.cli import main
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.graph import needed
-from dagster_divorder.pipeline.ordering_report import PAGE
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore

@@ -171,5 +171,5 @@ def test_deleted_documents_that_come_back_are_computed_again_after_a_prune(
 
 
 def test_prune_of_an_empty_store_frees_nothing(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "store").open()
-    assert prune(settings, store).bytes == {}
+    settings = Settings(store={"path": tmp_path / "store"})
+    assert prune(settings, LocalStore(settings.store.path).open()).bytes == {}

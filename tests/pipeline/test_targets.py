@@ -16,11 +16,11 @@ from dagster_divorder.cli import summary
 from dagster_divorder.core.targets import warnings_of
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.checks import run_check
-from dagster_divorder.pipeline.ordering_report import PAGE
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.diversity_metrics import load_metrics, remedy, verdicts
+from dagster_divorder.stages.ordering_report import PAGE
 from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl

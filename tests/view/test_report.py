@@ -12,6 +12,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 import pytest
+from dagster_divorder.pipeline.k_calibration import DISTINCT, WORST
 from jinja2 import UndefinedError
 from markupsafe import Markup
 from PIL import Image
@@ -22,7 +23,6 @@ from dagster_divorder.core.metrics import stationarity as held_against_shuffles
 from dagster_divorder.core.metrics.along import Binned
 from dagster_divorder.core.metrics.stationarity import Stationarity
 from dagster_divorder.core.metrics.window_deviation import WindowDeviation
-from dagster_divorder.pipeline.k_calibration import DISTINCT, WORST
 from dagster_divorder.settings import Settings
 from dagster_divorder.view import drawing, words
 from dagster_divorder.view.report import sections

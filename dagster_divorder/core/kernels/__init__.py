@@ -1,1 +1,1 @@
-"""Hot loops, compiled by numba; the only modules that import it when they are loaded. Slow twins: reference_*.py."""
+"""Hot loops, compiled by numba; the only modules that import it when they are loaded. Slow twins: tests/twins."""

@@ -3,7 +3,7 @@
 Letters: N documents, V vocabulary, T tokens, H buckets of pairs, a power of two.
 A pair (a, b) is counted in the bucket that is the top bits of (2^32 a + b) MULTIPLIER mod 2^64: Fibonacci hashing
 (Knuth, volume 3, 6.4). Guarantee: a document's value is summed from its own tokens, in their order. The GIL is
-released. Twins: reference_difficulty.py.
+released. Twins: tests/twins/difficulty.py.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """The hot loop of finding each cluster's nearest documents.
 
-Letters: N documents, K clusters, m kept of each. Twin: reference_members.py.
+Letters: N documents, K clusters, m kept of each. Twin: tests/twins/members.py.
 """
 
 import numpy as np

@@ -8,7 +8,7 @@ Algebra. Up to token t the mix wants of value j, with k the last segment that be
 
 so of the window [a, b) it wants the share (X_j(b) - X_j(a)) / (b - a), and has n_j(a, b) / (b - a).
 
-Guarantee: counts n_j are int64; equal to the twin in `reference_metrics.py`.
+Guarantee: counts n_j are int64; equal to the twin in `tests/twins/metrics.py`.
 Cost: O(N + P J) time, since every share of a mix that moves is another one in every window; O(J) memory beside the
 result. One thread.
 """

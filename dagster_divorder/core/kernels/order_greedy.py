@@ -7,12 +7,12 @@ path asks for by then, sigma_j the share it asks for at this point. With a_j = c
 the deviation once the item is placed is |D + a|^2 in the norm that weighs group g by w_g. |D|^2 is common to all
 candidates, so a candidate scores
 
-    <D, a> + own |a|^2 / 2 = known - sum_g w_g (alpha_g u_g + E_g l_g),
+    <D, a> + self_weight |a|^2 / 2 = base - sum_g w_g (alpha_g u_g + E_g l_g),
     u_g = sum_{j in g} c_j A_j,    E_g = sum_{j in g} D_j sigma_j,
-    known = sum_j w_g c_j (T_j - K_j) + own sum_g w_g (sum_{j in g} c_j^2 / 2 - l_g u_g + l_g^2 Q_g / 2),
+    base = sum_j w_g c_j (T_j - K_j) + self_weight sum_g w_g (sum_{j in g} c_j^2 / 2 - l_g u_g + l_g^2 Q_g / 2),
 
 where X_j = K_j + A_j alpha_g, sigma_j = A_j, Q_g = sum A_j^2 and alpha_g is what group g received since the segment
-began. Placing an item changes T in its own trait values only, so `known` is kept up for the candidates that share one;
+began. Placing an item changes T in its own trait values only, so `base` is kept up for the candidates that share one;
 the rest is a sum of few features of the candidate (u, l) with coefficients that change at every step. Where the share
 moves inside a segment, sigma_j = A_j + B_j x with x the tokens of group 0 since the segment began, so
 
@@ -41,8 +41,10 @@ Floats = NDArray[np.float64]
 ROUNDING = 1e-13
 # Candidates scored side by side: their running minima stay in the nearest cache.
 BLOCK = 256
-# The pool is topped up, and gaps in it closed, when this part of it is gone.
-PARTS = 4
+# The pool is topped up, and gaps in it closed, when one of so many parts of it is gone.
+REFILL_PARTS = 4
+# Items whose lengths `classes_of` holds side by side.
+COMPARED_AT_ONCE = 1 << 13
 
 
 class Rows(NamedTuple):
@@ -78,58 +80,33 @@ class Classes(NamedTuple):
     varies: NDArray[np.bool_]
 
 
-@njit(cache=True, nogil=True)
 def classes_of(rows: Rows, placed: Floats, whole: Floats) -> Classes:
-    """Exact comparison of all items' lengths, and of the totals placed before and of the whole. O(nnz + M G)."""
-    n_groups = rows.weights.shape[0]
-    items = rows.indptr.shape[0] - 1
-    length = np.zeros(n_groups)
-    first = np.zeros(n_groups)
-    like = np.ones((n_groups, n_groups), np.bool_)
+    """By exact comparison of all items' lengths, and of the totals placed, with the totals of the whole, float64 (J,)
+    both. Where a group of the whole has none, every group is a class of its own. O(nnz + M G^2)."""
+    n_groups, items = len(rows.weights), len(rows.indptr) - 1
+    placed = np.bincount(rows.groups, weights=placed, minlength=n_groups).astype(np.float64)
+    whole = np.bincount(rows.groups, weights=whole, minlength=n_groups).astype(np.float64)
+    like = np.full((n_groups, n_groups), (whole > 0.0).all())
     varies = np.zeros(n_groups, np.bool_)
-    known = False
-    for item in range(items + 2):
-        length[:] = 0.0
-        if item < items:
-            for k in range(rows.indptr[item], rows.indptr[item + 1]):
-                length[rows.groups[rows.indices[k]]] += rows.data[k]
-        else:
-            totals = placed if item == items else whole
-            for j in range(totals.shape[0]):
-                length[rows.groups[j]] += totals[j]
-        if item == 0:
-            first[:] = length
-        elif item < items:
-            for g in range(n_groups):
-                varies[g] |= length[g] != first[g]
-        if not known:
-            # Until every group has a length, proportions are unknown.
-            known = True
-            for g in range(n_groups):
-                known &= length[g] > 0.0
-            if known:
-                first_whole = length.copy()
-        for g in range(n_groups):
-            for h in range(g):
-                if known:
-                    like[g, h] &= length[g] * first_whole[h] == length[h] * first_whole[g]
-                else:
-                    like[g, h] &= (length[g] == 0.0) and (length[h] == 0.0)
-    of = np.arange(n_groups)
-    ratio = np.ones(n_groups)
-    n_classes = 0
-    lead = np.zeros(n_groups, np.int64)
+    first = np.zeros(n_groups)
+    for begin in range(0, max(items, 1), COMPARED_AT_ONCE):
+        indptr = rows.indptr[begin : begin + COMPARED_AT_ONCE + 1]
+        entries = slice(indptr[0], indptr[-1])
+        row = np.arange(len(indptr) - 1).repeat(np.diff(indptr))
+        cell = row * n_groups + rows.groups[rows.indices[entries]]
+        lengths = np.bincount(cell, weights=rows.data[entries], minlength=(len(indptr) - 1) * n_groups)
+        lengths = lengths.reshape(-1, n_groups)
+        first = lengths[0] if begin == 0 and items else first
+        varies |= (lengths != first).any(axis=0)
+        for row_lengths in (lengths, placed[np.newaxis]) if begin == 0 else (lengths,):
+            products = row_lengths[:, :, np.newaxis] * whole
+            like &= (products == products.transpose(0, 2, 1)).all(axis=0)
+    lead = np.arange(n_groups)
     for g in range(n_groups):
-        of[g] = n_classes
-        for q in range(n_classes):
-            if known and like[g, lead[q]]:
-                of[g] = q
-                ratio[g] = first_whole[g] / first_whole[lead[q]]
-                break
-        if of[g] == n_classes:
-            lead[n_classes] = g
-            n_classes += 1
-    return Classes(of, ratio, varies[lead[:n_classes]])
+        lead[g] = next((h for h in range(g) if lead[h] == h and like[g, h]), g)
+    leads, of = np.unique(lead, return_inverse=True)
+    ratio = np.divide(whole, whole[lead], out=np.ones(n_groups), where=lead != np.arange(n_groups))
+    return Classes(of, ratio, varies[leads])
 
 
 @njit(cache=True, nogil=True)
@@ -143,11 +120,11 @@ def totals_of(items: Ints, rows: Rows) -> Floats:
 
 
 @njit(cache=True, nogil=True)
-def choose(known: Floats, features: Floats, factors: Floats, blocks: int, rounding: float) -> int:
-    """The slot of the smallest score known[c] + sum_f factors[f] features[f, c]; of scores that are equal within
+def choose(base: Floats, features: Floats, factors: Floats, blocks: int, rounding: float) -> int:
+    """The slot of the smallest score base[c] + sum_f factors[f] features[f, c]; of scores that are equal within
     `rounding` the first.
 
-    Slots are those of the first `blocks` blocks of BLOCK; free ones have known = inf. A single running minimum would
+    Slots are those of the first `blocks` blocks of BLOCK; free ones have base = inf. A single running minimum would
     wait for itself at every candidate, so each of the BLOCK lanes has its own. There are 1 or a multiple of 4 features.
     O(slots features).
     """
@@ -156,7 +133,7 @@ def choose(known: Floats, features: Floats, factors: Floats, blocks: int, roundi
     count = factors.shape[0]
     for b in range(blocks):
         begin, end = b * BLOCK, (b + 1) * BLOCK
-        sum_ = known[begin:end]
+        sum_ = base[begin:end]
         if count == 1:
             only, factor = features[0, begin:end], factors[0]
             for c in range(BLOCK):
@@ -180,7 +157,7 @@ def choose(known: Floats, features: Floats, factors: Floats, blocks: int, roundi
     for c in range(BLOCK):
         if lane[c] <= least + rounding:
             for slot in range(c, blocks * BLOCK, BLOCK):
-                value = known[slot]
+                value = base[slot]
                 for f in range(factors.shape[0]):
                     value += factors[f] * features[f, slot]
                 if value <= least + rounding and (best < 0 or slot < best):
@@ -195,19 +172,19 @@ def best_of_pool(
     path: Path,
     classes: Classes,
     placed: Floats,
-    ahead: Floats,
+    dense_placed: Floats,
     pool: int,
-    own: float,
-    given: int,
+    self_weight: float,
+    fixed: int,
     steps: int,
 ) -> Ints:
     """The order, int64 (n,), of the items `stream`, int64 (n,): of the pool's candidates the one with the best score
-    goes, of equal ones the first in the stream. The first `given` go as they come, and so do all after `steps`.
+    goes, of equal ones the first in the stream. The first `fixed` go as they come, and so do all after `steps`.
 
     The pool takes the first min(pool, n) of the stream, and is topped up from it when a quarter (at least 1) is gone.
-    placed: float64 (J,), totals before the first; ahead: float64 (D,), sum of the dense rows before it. own: weight of
-    |a|^2 in the score, 1 for the exact greedy. O(n (C features + pairs of entries that meet) + PARTS nnz) time,
-    O(C (entries + features) + J) scratch.
+    placed: float64 (J,), totals before the first; dense_placed: float64 (D,), sum of the dense rows before it.
+    self_weight: weight of |a|^2 in the score, 1 for the exact greedy. O(n (C features + pairs of entries that meet) +
+    REFILL_PARTS nnz) time, O(C (entries + features) + J) scratch.
     """
     indptr, indices, data, groups, weights, dense = rows
     n_groups = weights.shape[0]
@@ -215,8 +192,8 @@ def best_of_pool(
     n_classes = classes.varies.shape[0]
     moving = np.any(path.drift != 0.0)
     dims = dense.shape[1]
-    size = min(max(pool, given), stream.shape[0])
-    part = max(1, size // PARTS)
+    size = min(max(pool, fixed), stream.shape[0])
+    part = max(1, size // REFILL_PARTS)
 
     # Where each feature is kept; -1: it is the same for all candidates.
     at_u = np.full(n_classes, -1, np.int64)
@@ -242,11 +219,11 @@ def best_of_pool(
     s_sum = np.zeros(n_groups)
     for j in range(n_values):
         s_sum[groups[j]] += t_sum[j]
-    dense_sum = ahead.copy()
+    dense_sum = dense_placed.copy()
 
     blocks = (size + BLOCK - 1) // BLOCK
-    who = np.empty(blocks * BLOCK, np.int64)
-    known = np.full(blocks * BLOCK, np.inf)
+    item_of = np.empty(blocks * BLOCK, np.int64)
+    base = np.full(blocks * BLOCK, np.inf)
     features = np.zeros((n_features, blocks * BLOCK))
     factors = np.empty(n_features)
     # Entries of the candidates by trait value: those of j are entry_*[column[j]:column[j + 1]].
@@ -256,15 +233,12 @@ def best_of_pool(
     lead = np.empty(n_classes, np.int64)
     for g in range(n_groups - 1, -1, -1):
         lead[classes.of[g]] = g
-    aa = np.zeros(n_groups)
-    ab = np.zeros(n_groups)
-    bb = np.zeros(n_groups)
-    ta = np.zeros(n_groups)
-    tb = np.zeros(n_groups)
+    # Products of a = share, b = drift and t = T - K over the values of each group, and sums of one row.
+    products = np.zeros((5, n_groups))
+    aa, ab, bb, ta, tb = products[0], products[1], products[2], products[3], products[4]
     e = np.zeros(n_groups)
-    row_l = np.zeros(n_groups)
-    row_u = np.zeros(n_groups)
-    row_v = np.zeros(n_groups)
+    of_row = np.zeros((3, n_groups))
+    row_l, row_u, row_v = of_row[0], of_row[1], of_row[2]
     longest = largest = 0.0
 
     out = np.empty_like(stream)
@@ -273,7 +247,7 @@ def best_of_pool(
     for step in range(steps):
         ended = segment + 1 < path.at.shape[0] and s_sum[0] >= path.at[segment + 1]
         if (
-            alive <= filled - max(1, filled // PARTS)
+            alive <= filled - max(1, filled // REFILL_PARTS)
             or (coming < stream.shape[0] and alive <= size - part)
             or ended
         ):
@@ -281,24 +255,20 @@ def best_of_pool(
                 segment += 1
             kept = 0
             for c in range(filled):
-                if known[c] != np.inf:
-                    who[kept] = who[c]
+                if base[c] != np.inf:
+                    item_of[kept] = item_of[c]
                     kept += 1
             if kept <= size - part:
                 more = min(size - kept, stream.shape[0] - coming)
-                who[kept : kept + more] = stream[coming : coming + more]
+                item_of[kept : kept + more] = stream[coming : coming + more]
                 coming += more
                 kept += more
-            known[kept:filled] = np.inf
+            base[kept:filled] = np.inf
             filled = alive = kept
             blocks = (filled + BLOCK - 1) // BLOCK
 
             share, drift, reached = path.share[segment], path.drift[segment], path.reached[segment]
-            aa[:] = 0.0
-            ab[:] = 0.0
-            bb[:] = 0.0
-            ta[:] = 0.0
-            tb[:] = 0.0
+            products[:] = 0.0
             largest = 0.0
             for j in range(n_values):
                 g = groups[j]
@@ -311,7 +281,7 @@ def best_of_pool(
 
             column[:] = 0
             for c in range(filled):
-                for k in range(indptr[who[c]], indptr[who[c] + 1]):
+                for k in range(indptr[item_of[c]], indptr[item_of[c] + 1]):
                     column[indices[k]] += 1
             total = 0
             for j in range(n_values):
@@ -323,10 +293,8 @@ def best_of_pool(
                 entry_value = np.empty(total + total // 4)
             longest = 0.0
             for c in range(filled - 1, -1, -1):
-                item = who[c]
-                row_l[:] = 0.0
-                row_u[:] = 0.0
-                row_v[:] = 0.0
+                item = item_of[c]
+                of_row[:] = 0.0
                 sum_ = 0.0
                 reach = 0.0
                 for k in range(indptr[item], indptr[item + 1]):
@@ -336,12 +304,12 @@ def best_of_pool(
                     row_l[g] += value
                     row_u[g] += value * share[j]
                     row_v[g] += value * drift[j]
-                    sum_ += weights[g] * value * (0.5 * own * value + t_sum[j] - reached[j])
+                    sum_ += weights[g] * value * (0.5 * self_weight * value + t_sum[j] - reached[j])
                     column[j] -= 1
                     entry_slot[column[j]] = c
                     entry_value[column[j]] = value
                 for g in range(n_groups):
-                    sum_ += own * weights[g] * row_l[g] * (0.5 * row_l[g] * aa[g] - row_u[g])
+                    sum_ += self_weight * weights[g] * row_l[g] * (0.5 * row_l[g] * aa[g] - row_u[g])
                     reach += weights[g] * row_l[g]
                 features[:, c] = 0.0
                 for g in range(n_groups):
@@ -360,9 +328,9 @@ def best_of_pool(
                 for d in range(dims):
                     value = np.float64(dense[item, d])
                     features[at_dense + d, c] = value
-                    sum_ += 0.5 * own * value * value
+                    sum_ += 0.5 * self_weight * value * value
                     reach += abs(value)
-                known[c] = sum_
+                base[c] = sum_
                 longest = max(longest, reach)
 
         x = s_sum[0] - path.at[segment]
@@ -377,22 +345,24 @@ def best_of_pool(
                 factors[at_u[q]] = -alpha
                 if moving:
                     factors[at_v[q]] = -beta
-                    factors[at_v[q] + 1] = -own * x
+                    factors[at_v[q] + 1] = -self_weight * x
             if at_l[q] >= 0:
                 factors[at_l[q]] -= weights[g] * ratio * e[g]
             if moving:
-                factors[at_v[q] + 2] += 0.5 * own * weights[g] * ratio * ratio * x * (2.0 * ab[g] + x * bb[g])
+                factors[at_v[q] + 2] += (
+                    0.5 * self_weight * weights[g] * ratio * ratio * x * (2.0 * ab[g] + x * bb[g])
+                )
         for d in range(dims):
             factors[at_dense + d] = dense_sum[d]
 
         rounding = ROUNDING * longest * (longest + largest)
         best = step
-        if step >= given:
-            best = choose(known, features, factors, blocks, rounding)
+        if step >= fixed:
+            best = choose(base, features, factors, blocks, rounding)
 
-        item = who[best]
+        item = item_of[best]
         out[step] = item
-        known[best] = np.inf
+        base[best] = np.inf
         alive -= 1
         for d in range(dims):
             dense_sum[d] += dense[item, d]
@@ -407,11 +377,11 @@ def best_of_pool(
             largest = max(largest, abs(t_sum[j] - path.reached[segment, j]))
             change = weights[g] * value
             for i in range(column[j], column[j + 1]):
-                known[entry_slot[i]] += change * entry_value[i]
+                base[entry_slot[i]] += change * entry_value[i]
     left = steps
     for c in range(filled):
-        if known[c] != np.inf:
-            out[left] = who[c]
+        if base[c] != np.inf:
+            out[left] = item_of[c]
             left += 1
     out[left:] = stream[coming:]
     return out

@@ -6,6 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from dagster_divorder.core.kernels.order_greedy import ROUNDING
+
 
 @njit(cache=True, nogil=True)
 def largest_and_sum(
@@ -140,34 +142,12 @@ def row_norms(
             g = groups[indices[k]]
             value = np.float64(data[k])
             square += weights[g] * value * (value - 2.0 * length[g] * shares[indices[k]])
+        size = 0.0
         for g in range(weights.shape[0]):
             square += weights[g] * length[g] * length[g] * square_of[g]
+            size += weights[g] * length[g] * length[g]
         for d in range(dense.shape[1]):
             square += np.float64(dense[s, d]) * np.float64(dense[s, d])
-        out[s] = np.sqrt(max(square, 0.0))
+        # What is left of a row that is the mix itself is rounding, and no norm.
+        out[s] = np.sqrt(square) if square > ROUNDING * size else 0.0
     return out
-
-
-@njit(cache=True, nogil=True)
-def with_one_more(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
-    data: NDArray[Any],
-    value: NDArray[np.int32],
-    amount: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[Any]]:
-    """The rows with one more entry at the end of each: `amount` of trait value value[s], int32 (M,). O(nnz)."""
-    items = indptr.shape[0] - 1
-    new_indptr = indptr + np.arange(items + 1)
-    new_indices = np.empty(indices.shape[0] + items, np.int32)
-    new_data = np.empty(data.shape[0] + items, data.dtype)
-    at = 0
-    for s in range(items):
-        for k in range(indptr[s], indptr[s + 1]):
-            new_indices[at] = indices[k]
-            new_data[at] = data[k]
-            at += 1
-        new_indices[at] = value[s]
-        new_data[at] = amount
-        at += 1
-    return new_indptr, new_indices, new_data

@@ -4,7 +4,7 @@ Letters: P pieces, Q runs, S sequences, L tokens a sequence, N documents, J trai
 
 A run is some tokens of one piece (of one document) inside one sequence. Sequence s holds the runs
 indptr[s]:indptr[s+1]. Whole numbers only, one thread: the same bytes on every run. Arguments are only read, except
-where said, and nothing is checked here. The twins are in `reference_packing.py`.
+where said, and nothing is checked here. The twins are in `tests/twins/packing.py`.
 """
 
 import numpy as np
@@ -12,7 +12,6 @@ from numba import njit
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-Codes = NDArray[np.int32]
 
 
 @njit(cache=True, nogil=True)
@@ -117,22 +116,6 @@ def best_fit_decreasing(length: Ints, by_length: Ints, copy: Ints, sequence_leng
 
 
 @njit(cache=True, nogil=True)
-def group_by(key: Ints, n_keys: int) -> tuple[Ints, Ints]:
-    """(order int64 (Q,), starts int64 (n_keys + 1,)): stable counting sort of key (Q,), in [0, n_keys). O(Q)."""
-    starts = np.zeros(n_keys + 1, np.int64)
-    for q in range(key.shape[0]):
-        starts[key[q] + 1] += 1
-    for k in range(n_keys):
-        starts[k + 1] += starts[k]
-    at = starts[:-1].copy()
-    order = np.empty(key.shape[0], np.int64)
-    for q in range(key.shape[0]):
-        order[at[key[q]]] = q
-        at[key[q]] += 1
-    return order, starts
-
-
-@njit(cache=True, nogil=True)
 def distinct_values(indptr: Ints, document: Ints, codes: NDArray[np.signedinteger], n_values: int) -> Ints:
     """int64 (S,): how many values of codes (N,) the documents of each sequence have. O(Q + J)."""
     met = np.full(n_values, -1, np.int64)
@@ -144,42 +127,6 @@ def distinct_values(indptr: Ints, document: Ints, codes: NDArray[np.signedintege
                 met[value] = s
                 out[s] += 1
     return out
-
-
-@njit(cache=True, nogil=True)
-def fill_counts(
-    indptr: Ints,
-    document: Ints,
-    length: Ints,
-    codes: Codes,
-    n_values: int,
-    first_column: int,
-    at: Ints,
-    indices: Codes,
-    data: NDArray[np.signedinteger],
-) -> None:
-    """One trait's entries of the CSR rows. Sequence s has at[s].. next: its values in rising order, as columns from
-    `first_column`, with their tokens.
-
-    Writes `indices` and `data` (nnz,), and moves `at` (S,) behind what it wrote. O(Q log of the values a sequence).
-    """
-    tokens = np.zeros(n_values, np.int64)
-    for s in range(indptr.shape[0] - 1):
-        begin = at[s]
-        end = begin
-        for q in range(indptr[s], indptr[s + 1]):
-            value = codes[document[q]]
-            if tokens[value] == 0:
-                indices[end] = value
-                end += 1
-            tokens[value] += length[q]
-        row = indices[begin:end]
-        row.sort()
-        for k in range(begin, end):
-            data[k] = tokens[indices[k]]
-            tokens[indices[k]] = 0
-            indices[k] += first_column
-        at[s] = end
 
 
 @njit(cache=True, nogil=True)

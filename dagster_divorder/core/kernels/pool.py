@@ -5,7 +5,7 @@ Letters: N documents, D dims, K clusters, V vocabulary, T tokens, P pieces of te
 Guarantee: an output row is computed by one thread, in an order that depends on that row's input alone, so its
 bytes are the same however rows are divided among calls and threads. The callers hand out row ranges; the GIL is
 released.
-Twins: reference_pool.py. Known weakness: the scratch of `pool_rows` is dense in V, so a range should hold many
+Twins: tests/twins/pool.py. Known weakness: the scratch of `pool_rows` is dense in V, so a range should hold many
 documents.
 """
 

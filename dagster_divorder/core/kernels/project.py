@@ -4,7 +4,7 @@ Letters: n vectors, D dims, C components.
 
 Guarantee: an output row is computed by one thread, its sums in the order of the dims and in float64, so that its bytes
 depend on that row's input alone: not on the batch, as those of a matrix product do. The GIL is released.
-Twin: reference_project.py.
+Twin: tests/twins/project.py.
 """
 
 import numpy as np

@@ -7,7 +7,7 @@ Algebra. A document's tokens share one value of the trait, so n_j(a), the tokens
 of one document and gains as many of another, so only two |n_j / W - p_j| change: they are leaves of a segment tree,
 whose root is the maximum.
 
-Guarantee: tokens are summed in int64 and never as floats; equal to the twin in `reference_metrics.py`.
+Guarantee: tokens are summed in int64 and never as floats; equal to the twin in `tests/twins/metrics.py`.
 Cost: O(N log J); O(J) memory beside the inputs. One thread.
 """
 

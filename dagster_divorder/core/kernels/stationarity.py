@@ -1,7 +1,7 @@
 """Hot loops of `core.metrics.stationarity`.
 
 Letters: S sequences, F values of a mix, g groups of neighbours in an order, T tokens, b bits of a bucket's number.
-Twin: reference_stationarity.py.
+Twin: tests/twins/stationarity.py.
 """
 
 import numpy as np

@@ -5,7 +5,7 @@ and the trait value `codes[d]` (int32 (N,), in [0, J)). A window is a run of `wi
 straddles a boundary gives each side the tokens it has there, and a document without tokens is in no window.
 Sums are int64.
 
-Guarantee: equal to the token-by-token twins in `reference_metrics.py`. One thread, so the bytes never depend
+Guarantee: equal to the token-by-token twins in `tests/twins/metrics.py`. One thread, so the bytes never depend
 on how many there are. Nothing is checked here; the callers check ranges.
 Cost: O(N + windows) time unless said otherwise, O(J) scratch beside the output.
 """
@@ -48,7 +48,7 @@ def distinct_split(tokens: Ints, codes: Codes, n_values: int, window: int) -> In
 
 @njit(cache=True, nogil=True)
 def distinct_flush(tokens: Ints, codes: Codes, n_values: int, window: int) -> Ints:
-    """int64 (S,): distinct values per sequence as the first seed counts them.
+    """int64 (S,): distinct values per sequence as Diversity-Ordered Training counts them.
 
     Open sequence: `filled` tokens and the set of values met, as `met[value] == serial`, `distinct` of them.
     A document that fits joins. One that does not closes the open sequence if that holds tokens, and starts

@@ -3,7 +3,7 @@
 Letters: M items, J trait values, G groups, K labels (values of group 0 in use), C candidates, nnz stored entries.
 
 An item is a sparse row of counts over trait values (clusters, length bins, sources, ...), and each trait's values form
-a group. Each strategy is one file with one function `place(problem)`, and its docstring says what it guarantees.
+a group. A strategy is a value (`Strategy`): its function, whose docstring says what it guarantees, and its options.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.order.arguments import make_task
 from dagster_divorder.core.order.problem import Order, Problem, Targets
 from dagster_divorder.core.order.strategies import STRATEGIES
-from dagster_divorder.core.order.task import make_task
+from dagster_divorder.core.order.strategy import Strategy
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array, csr_matrix
 
-__all__ = ["STRATEGIES", "Order", "Problem", "Targets", "order"]
+__all__ = ["STRATEGIES", "Order", "Problem", "Strategy", "Targets", "order"]
 
 
 def order(
@@ -31,16 +32,12 @@ def order(
     strategy: str = "balanced",
     weights: Sequence[float] | NDArray[Any] | None = None,
     seed: int = 0,
-    within_cluster: str = "random",
     sequence_length: int | None = None,
     batch: int = 256,
-    shards: int = 64,
-    buffer: int = 10_000,
-    f2_lambda: float = 1.0,
-    block_strategy: str = "balanced",
     frozen: ArrayLike | None = None,
     targets: Targets | None = None,
     coordinates: ArrayLike | None = None,
+    **options: Any,
 ) -> Order:
     """Permutation of the M items, int64 (M,): output position -> item.
 
@@ -48,23 +45,17 @@ def order(
     groups: int (J,), the group 0..G-1 of each trait value. A group is measured against its own running total, the sum
         of the rows inside it, so one group may be in tokens and another in documents. A strategy that needs one label
         an item takes its largest value of group 0; an item's length is its sum in group 0.
-    strategy: a key of STRATEGIES.
+    strategy: a key of STRATEGIES. options: those that it declares, such as f2_lambda for `f2`; see `Strategy.Options`.
     weights: (G,), > 0, the importance of each group in squared units of its counts; equal by default. For `balanced`
         and `f3`.
     seed: >= 0, of every random choice.
-    within_cluster: "random", "original", "length-asc", "length-desc" or "length-riffle" (shortest, longest, second
-        shortest, ...): how `round_robin`, `stratified` and `token_deficit` queue the items of one label.
-    sequence_length: tokens a bin, for `bin_packing`.
-    batch, block_strategy: items a block, and the strategy whose order is cut into blocks, for `block_shuffle`.
-    shards, buffer: contiguous parts and items held, for the shuffles that large corpora get: `within_shard`,
-        `grid_shuffle` and `buffer`.
-    f2_lambda: from 0 to 1e9, the weight of the norms in `f2`: concentrated items wait less as it rises.
+    sequence_length: tokens a bin, for `bin_packing`. batch: items a block, for `block_shuffle`.
     frozen: int (F,), items consumed already, in their order: the result begins with them, and `balanced`, `f1`, `f2`
         and `f3` order the rest against the totals so far, so that the whole history nears the target.
     targets: a mix that moves with progress, for `balanced`, `f1`, `f2` and `f3`; by default the whole's own mix.
     coordinates: numbers (M, D), signed, such as an item's mean vector times its tokens: every prefix is to have its
         part of their sum, by token. A coordinate counts like a trait value of weight 1 in the unit of `counts`: scale
-        it to weigh more or less. For `balanced` and `f3`.
+        it to weigh more or less. For strategies with `takes_coordinates`.
 
     Items that are equal to a strategy come in random order. The same arguments give the same bytes. M = 0 gives an
     empty array.
@@ -78,17 +69,13 @@ def order(
         strategy=strategy,
         weights=weights,
         seed=seed,
-        within_cluster=within_cluster,
         sequence_length=sequence_length,
         batch=batch,
-        shards=shards,
-        buffer=buffer,
-        f2_lambda=f2_lambda,
-        block_strategy=block_strategy,
         frozen=frozen,
         targets=targets,
         coordinates=coordinates,
+        **options,
     )
     if not task.rest.size:
         return task.frozen
-    return np.concatenate([task.frozen, task.rest[task.place(task.rest_problem())]])
+    return np.concatenate([task.frozen, task.rest[task.strategy.permute(task.rest_problem())]])

@@ -1,24 +1,24 @@
-"""Arguments of an order, checked once and put into a `Problem`; the message of an error names value and remedy."""
+"""Arguments of an order, checked once: what is consumed already, and the problem of ordering the rest."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.order.problem import Problem, Targets, Totals
 from dagster_divorder.core.order.strategies import STRATEGIES
+from dagster_divorder.core.order.strategy import Strategy, one_of
+from dagster_divorder.core.order.targets import check_targets
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array, csr_matrix
 
-WITHIN_CLUSTER = ("random", "original", "length-asc", "length-desc", "length-riffle")
-BLOCK_STRATEGIES = tuple(name for name in STRATEGIES if name != "block_shuffle")
 # Sums of two totals and their signed differences stay inside int64.
 LARGEST_TOTAL = 2**62
 LARGEST_COORDINATE = 1e30
@@ -26,53 +26,74 @@ LARGEST_COORDINATE = 1e30
 WEIGHTS = (1e-9, 1e9)
 
 
-def make_problem(
+class Task(NamedTuple):
+    """problem: of all items; strategy: with its options; frozen int64 (F,): consumed already; rest int64 (M - F,): to
+    order, rising."""
+
+    problem: Problem
+    strategy: Strategy
+    frozen: NDArray[np.int64]
+    rest: NDArray[np.int64]
+
+    def rest_problem(self) -> Problem:
+        """The problem of ordering the rest after what is frozen. Its item i is rest[i]."""
+        if not self.frozen.size:
+            return self.problem
+        return self.problem.part(self.rest, placed=self.problem.part(self.frozen).totals())
+
+
+def make_task(
     counts: csr_matrix | csr_array,
     groups: ArrayLike,
     *,
+    strategy: str = "balanced",
     weights: Sequence[float] | NDArray[Any] | None = None,
     seed: int = 0,
-    within_cluster: str = "random",
     sequence_length: int | None = None,
     batch: int = 256,
-    shards: int = 64,
-    buffer: int = 10_000,
-    f2_lambda: float = 1.0,
-    block_strategy: str = "balanced",
+    frozen: ArrayLike | None = None,
     targets: Targets | None = None,
     coordinates: ArrayLike | None = None,
-) -> Problem:
-    """Check the arguments of `order`, which have the same defaults there, and put them into a `Problem`.
+    **options: Any,
+) -> Task:
+    """The arguments of `order`, which have the same defaults there.
 
     Raises:
         InputError: an argument cannot be used; the message says which, and what was expected.
     """
+    chosen = STRATEGIES[one_of("strategy", strategy, STRATEGIES)].with_options(**options)
     indptr, indices, data = item_rows(counts)
+    items = len(indptr) - 1
     group_of = group_numbers(groups, counts.shape[1])
-    given = _coordinates(coordinates, len(indptr) - 1)
-    nothing = Totals(values=np.zeros(len(group_of)), items=0, norms=0.0, dense=np.zeros(given.shape[1]))
+    if items and not len(group_of):
+        raise InputError(f"counts has no column for its {items} items; expected at least one trait value")
+    if targets is not None:
+        check_targets(targets, group_of)
+    dense = _coordinates(coordinates, items)
+    nothing = Totals(values=np.zeros(len(group_of)), items=0, norms=0.0, dense=np.zeros(dense.shape[1]))
     problem = Problem(
         indptr=indptr,
         indices=indices,
         data=data,
         groups=group_of,
         weights=_weights(weights, int(group_of.max()) + 1 if group_of.size else 1),
-        dense=given,
+        dense=dense,
         seed=_whole("seed", seed, 0),
-        within_cluster=one_of("within_cluster", within_cluster, WITHIN_CLUSTER),
         sequence_length=None if sequence_length is None else _whole("sequence_length", sequence_length, 1),
         batch=_whole("batch", batch, 1),
-        shards=_whole("shards", shards, 1),
-        buffer=_whole("buffer", buffer, 1),
-        f2_lambda=_between("f2_lambda", f2_lambda, 0.0, WEIGHTS[1]),
-        block_strategy=one_of("block_strategy", block_strategy, BLOCK_STRATEGIES),
         targets=targets,
         placed=nothing,
         whole=nothing,
     )
-    if given.shape[1]:
+    if dense.shape[1]:
         problem = problem.centred_anew(nothing.dense)
-    return replace(problem, whole=problem.totals())
+    problem = replace(problem, whole=problem.totals())
+    if chosen.balances_norms:
+        problem = problem.with_norms()
+    consumed = frozen_items(frozen, items)
+    left = np.ones(items, bool)
+    left[consumed] = False
+    return Task(problem, chosen, consumed, np.flatnonzero(left))
 
 
 def frozen_items(frozen: ArrayLike | None, items: int) -> NDArray[np.int64]:
@@ -197,20 +218,3 @@ def _whole(name: str, value: int, smallest: int) -> int:
     if number < smallest:
         raise InputError(f"{name} is {value!r}; expected a whole number of {smallest} or more")
     return number
-
-
-def _between(name: str, value: float, least: float, most: float) -> float:
-    if not isinstance(value, int | float | np.integer | np.floating) or not least <= value <= most:
-        raise InputError(f"{name} is {value!r}; expected a number from {least:g} to {most:g}")
-    return float(value)
-
-
-def one_of(name: str, value: str, known: Sequence[str]) -> str:
-    """`value`, if it is known; the error of one that is not names the nearest."""
-    import difflib
-
-    if value not in known:
-        near = difflib.get_close_matches(str(value), known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"{name} is {value!r}; expected one of {', '.join(known)}{hint}")
-    return value

@@ -3,7 +3,7 @@
 The deviation of a prefix, over any number of trait groups g with weights w_g, each against its own running total S_g,
 after n items:
 
-    F = sum_g w_g sum_{j in g} (T_j - tau_j S_g)^2 + sum_d Z_d^2 + PACE w_0 (S_0 - n mean length)^2
+    F = sum_g w_g sum_{j in g} (T_j - tau_j S_g)^2 + sum_d Z_d^2 + LENGTH_WEIGHT w_0 (S_0 - n mean length)^2
 
 where Z are the sums of the items' dense coordinates, and one of the groups is made for it: quantile bins of the norm of
 the whole row (`Problem.with_norms`). A window is the difference of two prefixes, so keeping F small at every prefix
@@ -19,8 +19,8 @@ keeps every window near the whole's mix.
 4. What both pools hold when their streams run out is laid in the same way, with smaller and smaller pools; the last few
    items fill the gap in the middle, by the same score.
 
-The score of item a at deviation D is <D, a> + own |a|^2 / 2; own = 1 is the exact greedy on F. All items have to go
-sometime, so their |a|^2 cannot be saved, only put off to the end; a smaller `own` puts off less.
+The score of item a at deviation D is <D, a> + self_weight |a|^2 / 2; self_weight = 1 is the exact greedy on F. All
+items have to go sometime, so their |a|^2 cannot be saved, only put off to the end; a smaller weight puts off less.
 
 Behind a frozen prefix, or along targets that move, one end is given and mixes change on the way, which passes would
 destroy: items are first dealt to segments of the path so that each segment gets its own mix, passes run inside each
@@ -30,8 +30,8 @@ Guarantee: of candidates that are equal within rounding the first of the stream 
 items come in random order; the same seed gives the same bytes, however many cores there are. The deviation of equally
 long items does not grow with M once M is several pools.
 Cost: O(M (pool + entries that meet in it)) time, linear in M; O(nnz + M + J + pool) memory. Rows stay sparse.
-Source: objective, the second seed's f1 and f3. Passes: Harvey and Samadi 2014; Alweiss, Liu and Sawhney 2021; GraB (Lu,
-Guo and De Sa 2022). Design effect: Kish 1965. What was measured, and what failed:
+Source: objective, f1 and f3 of Don't Shuffle, Optimize. Passes: Harvey and Samadi 2014; Alweiss, Liu and Sawhney 2021;
+GraB (Lu, Guo and De Sa 2022). Design effect: Kish 1965. What was measured, and what failed:
 docs/decisions/ordering-documents.md and ordering-sequences.md.
 Known weakness: an item far longer than the rest strays from the mix by itself, whatever the order.
 """
@@ -47,6 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.order.problem import Order, Problem
+from dagster_divorder.core.order.strategy import Strategy
 from dagster_divorder.core.order.targets import SEGMENTS, mix, path_back, reached_at, straight_path
 
 if TYPE_CHECKING:
@@ -69,40 +70,40 @@ and 4.0 s."""
 SAMPLE = 1 << 20
 """Entries that tell how often trait values are held: enough for the first two digits."""
 
-OF_A_KIND = 8
+CANDIDATES_PER_KIND = 8
 """Candidates of one kind at most, on average: more of the same are no further choice. A million short documents of 210
 kinds, batches of 131,072 tokens: 1024 candidates stray 450 tokens in the mean and take 2.9 s, 1680 350 and 3.4 s,
 16,384 93 and 30 s."""
 
-DIMS = 8.0
+DIMS_PER_ENTRY = 8.0
 """Dense coordinates that cost a step as much as the entries that meet in a candidate."""
 
-LAST_POOL, NEXT = 32, 2
-"""What the pools of both ends hold when their streams run out is laid likewise, with pools NEXT times smaller, down to
-LAST_POOL. Laid by the exact greedy in one go, the last of it is what nobody wanted. Parts of long documents over tenths
-of newsgroups in sequences of 1024 tokens, chi2 by degree of freedom: 1.45 in one go, 1.07 so, 1.05 with pools 4 times
-smaller; 8,000 synthetic sequences, less than one pool, stray 1.06, 1.12 and 1.16 times as far as f3's."""
+LAST_POOL, SHRINK = 32, 2
+"""What the pools of both ends hold when their streams run out is laid likewise, with pools SHRINK times smaller, down
+to LAST_POOL. Laid by the exact greedy in one go, the last of it is what nobody wanted. Parts of long documents over
+tenths of newsgroups in sequences of 1024 tokens, chi2 by degree of freedom: 1.45 in one go, 1.07 so, 1.05 with pools 4
+times smaller; 8,000 synthetic sequences, less than one pool, stray 1.06, 1.12 and 1.16 times as far as f3's."""
 
-LEAST_DENSE_POOL = 512
-"""LEAST_POOL where items have dense coordinates."""
+MIN_DENSE_POOL = 512
+"""MIN_POOL where items have dense coordinates."""
 
-LEAST_POOL = 1024
+MIN_POOL = 1024
 """Candidates for items of very unequal length. A pool that holds a large share of such items can put off those it does
 not like: documents of the mixture corpus (64,384, design effect 80) 98,900 tokens with 1024, 113,700 with 4096."""
 
-OWN = 0.5
+SELF_WEIGHT = 0.5
 """Weight of |a|^2 in the score of items of equal length. Sequences, M = 20,000: 1 gives 13,850 tokens, 0.75 13,570, 0.5
 13,530, 0.25 13,850. It nears 1 as lengths differ: documents lose in batches by less (mean TV at 0.5 0.071, at 1
 0.062)."""
 
-PACE = 0.15
+LENGTH_WEIGHT = 0.15
 """Weight, relative to group 0's, of keeping the tokens in pace with the number of items: lengths mix more evenly as it
 rises, traits less. Without it the pool prefers short items, as any greedy on squared deviations does: balanced by
 cluster in tokens alone, the last tenth of the mixture corpus has documents twice as long as the mean, and prefixes
 stray twice as far. It is nothing to items of equal length."""
 
 
-def place(problem: Problem) -> Order:
+def permute(problem: Problem) -> Order:
     if problem.placed.items or problem.targets is not None:
         return _along(problem)
     return _from_both_ends(problem)
@@ -112,21 +113,21 @@ def _from_both_ends(problem: Problem) -> Order:
     from dagster_divorder.core.kernels.order_balance import sign_pass
     from dagster_divorder.core.kernels.order_greedy import best_of_pool, classes_of, totals_of
 
-    problem = _paced(problem)
+    problem = _with_length(problem)
     rows = problem.rows()
     classes = classes_of(rows, problem.placed.values, problem.whole.values)
     path = straight_path(problem)
-    pool, own = _pool_and_own(problem)
+    pool, self_weight = _pool_and_weight(problem)
     stream = np.random.default_rng(problem.seed).permutation(problem.items)
     ends: list[list[Order]] = [[], []]
     so_far = [(np.zeros(len(problem.groups)), np.zeros(rows.dense.shape[1])) for _ in ends]
     # The first item is the stream's, so that every seed has an order of its own however few the items are.
-    given = 1
+    fixed = 1
 
-    def lay(half: Order, so_far: tuple[Floats, Floats], pool: int, given: int) -> tuple[Order, Order]:
+    def lay(half: Order, so_far: tuple[Floats, Floats], pool: int, fixed: int) -> tuple[Order, Order]:
         half = _passes(half, rows, path.share[0], PASSES - 1)
-        steps = max(len(half) - pool, min(given, len(half)))
-        made = best_of_pool(half, rows, path, classes, *so_far, pool, own, given, steps)
+        steps = max(len(half) - pool, min(fixed, len(half)))
+        made = best_of_pool(half, rows, path, classes, *so_far, pool, self_weight, fixed, steps)
         return made[:steps], made[steps:]
 
     while pool > LAST_POOL:
@@ -134,7 +135,7 @@ def _from_both_ends(problem: Problem) -> Order:
         middle = sign_pass(stream, rows, path.share[0], halved)
         with ThreadPoolExecutor(2) as threads:
             halves = (halved[:middle], halved[middle:])
-            found = list(threads.map(lay, halves, so_far, repeat(pool), repeat(given)))
+            found = list(threads.map(lay, halves, so_far, repeat(pool), repeat(fixed)))
         for end, (laid, _) in enumerate(found):
             ends[end].append(laid)
             values, dense = so_far[end]
@@ -143,10 +144,10 @@ def _from_both_ends(problem: Problem) -> Order:
                 dense + rows.dense[laid].sum(axis=0, dtype=np.float64),
             )
         stream = np.concatenate([left for _, left in found])
-        pool, given = pool // NEXT, 0
+        pool, fixed = pool // SHRINK, 0
     # Nothing comes after the gap, so there is less to lose by putting off.
     between = best_of_pool(
-        stream, rows, path, classes, *so_far[0], len(stream), 0.5 * (1.0 + own), 0, len(stream)
+        stream, rows, path, classes, *so_far[0], len(stream), 0.5 * (1.0 + self_weight), 0, len(stream)
     )
     back = [laid[::-1] for laid in ends[1][::-1]]
     return np.concatenate([*ends[0], between, *back])
@@ -156,11 +157,11 @@ def _along(problem: Problem) -> Order:
     from dagster_divorder.core.kernels.order_greedy import best_of_pool, classes_of, totals_of
     from dagster_divorder.core.kernels.order_items import deal
 
-    problem = _paced(problem)
+    problem = _with_length(problem)
     rows = problem.rows()
     classes = classes_of(rows, problem.placed.values, problem.whole.values)
     path = path_back(problem)
-    pool, own = _pool_and_own(problem)
+    pool, self_weight = _pool_and_weight(problem)
     begin, end = (totals.values[problem.groups == 0].sum() for totals in (problem.placed, problem.whole))
     # A segment holds about half a large pool: finer ones are dealt less evenly, coarser ones lose the path's bends.
     segments = min(max(8, 2 * problem.items // POOL), SEGMENTS)
@@ -180,7 +181,7 @@ def _along(problem: Problem) -> Order:
         problem.placed.values,
         problem.placed.dense,
         pool,
-        own,
+        self_weight,
         1,
         problem.items,
     )
@@ -196,17 +197,17 @@ def _passes(stream: Order, rows: Rows, shares: NDArray[np.float64], passes: int)
     return stream
 
 
-def _paced(problem: Problem) -> Problem:
+def _with_length(problem: Problem) -> Problem:
     """With the tokens beyond the mean item's as one more coordinate, unless no item has any."""
     first = problem.groups == 0
     mean = problem.whole.values[first].sum() / problem.whole.items
-    scale = math.sqrt(PACE * problem.weights[0])
-    pace = (problem.sizes - mean) * scale
-    ahead = (problem.placed.values[first].sum() - problem.placed.items * mean) * scale
-    return problem.with_coordinate(pace, float(ahead)) if pace.any() else problem
+    scale = math.sqrt(LENGTH_WEIGHT * problem.weights[0])
+    excess = (problem.sizes - mean) * scale
+    placed = (problem.placed.values[first].sum() - problem.placed.items * mean) * scale
+    return problem.with_coordinate(excess, float(placed)) if excess.any() else problem
 
 
-def _pool_and_own(problem: Problem) -> tuple[int, float]:
+def _pool_and_weight(problem: Problem) -> tuple[int, float]:
     """Pool and weight of |a|^2, by Kish's design effect of the lengths, M sum l^2 / (sum l)^2, 1 for equal ones; pool
     also by the entries that a placed item meets in one candidate, sum_j (share of the items that hold j)^2, and by how
     many kinds of items there are, items that hold the same trait values being of one kind."""
@@ -224,7 +225,10 @@ def _pool_and_own(problem: Problem) -> tuple[int, float]:
     dims = problem.dense.shape[1]
     if dims > 1:
         # No two items are alike, and a step costs the coordinates of every candidate.
-        pool = max(LEAST_DENSE_POOL, round(POOL / (effect * met * (1.0 + dims / DIMS))))
-        return pool, 1.0 - (1.0 - OWN) / effect
-    pool = min(round(POOL / (effect * met)), OF_A_KIND * kinds)
-    return max(LEAST_POOL, pool), 1.0 - (1.0 - OWN) / effect
+        pool = max(MIN_DENSE_POOL, round(POOL / (effect * met * (1.0 + dims / DIMS_PER_ENTRY))))
+        return pool, 1.0 - (1.0 - SELF_WEIGHT) / effect
+    pool = min(round(POOL / (effect * met)), CANDIDATES_PER_KIND * kinds)
+    return max(MIN_POOL, pool), 1.0 - (1.0 - SELF_WEIGHT) / effect
+
+
+STRATEGY = Strategy("balanced", permute, takes_coordinates=True, balances_norms=True)

@@ -9,13 +9,13 @@ Known weakness: a strategy that chooses among all items has fewer to choose from
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.order.problem import Order, Problem, Totals
+from dagster_divorder.core.order.strategy import Strategy
 
 
 def cell_bounds(items: int, cells: int, batch: int) -> NDArray[np.int64]:
@@ -28,7 +28,7 @@ def cell_bounds(items: int, cells: int, batch: int) -> NDArray[np.int64]:
 
 def order_in_cells(
     problem: Problem,
-    place: Callable[[Problem], Order],
+    strategy: Strategy,
     order: Order,
     bounds: NDArray[np.int64],
     *,
@@ -39,7 +39,7 @@ def order_in_cells(
     """`order`, an order of the problem's items, with the items of each cell ordered anew.
 
     bounds: int64 (cells + 1,), rising from 0 to M: where cells begin and end.
-    keep: bool (M,), by item: these stay where they are, and the others fill the places left.
+    keep: bool (M,), by item: these stay where they are, and the others fill the positions left.
     anew: shuffle each cell and put its first item first, so that a strategy without chance has another order, too.
     stream: which of the streams of random numbers of the problem's seed; each cell has its own.
     """
@@ -47,18 +47,18 @@ def order_in_cells(
     placed = problem.placed
     seeds = np.random.SeedSequence([problem.seed, stream]).generate_state(len(bounds) - 1)
     for begin, end, seed in zip(bounds[:-1], bounds[1:], seeds.tolist(), strict=True):
-        places = np.arange(begin, end)
+        positions = np.arange(begin, end)
         if keep is not None:
-            places = places[~keep[order[places]]]
-        items = order[places]
+            positions = positions[~keep[order[positions]]]
+        items = order[positions]
         before = placed
         if anew and items.size:
             items = np.random.default_rng(seed).permutation(items)
-            out[places[0]] = items[0]
+            out[positions[0]] = items[0]
             before = placed + problem.part(items[:1]).totals()
-            places, items = places[1:], items[1:]
+            positions, items = positions[1:], items[1:]
         if items.size:
-            out[places] = items[place(problem.part(items, placed=before, seed=seed))]
+            out[positions] = items[strategy.permute(problem.part(items, placed=before, seed=seed))]
         placed = placed + problem.part(order[begin:end]).totals()
     return out
 

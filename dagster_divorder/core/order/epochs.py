@@ -8,8 +8,8 @@ after the totals so far, which the end of an epoch brings back to the whole's mi
 Guarantee: an item comes again after (1 - 1 / B) M places or more, less a batch of rounding. Copies keep their distances
 across the boundary as they do inside, less a block. A window over the boundary is two ends of orders that keep the
 mix, so it strays no more than one inside.
-Cost: the strategy E times. Source: the epoch boundary of the first seed, where the loss dips and the gradient's norm
-spikes.
+Cost: the strategy E times. Source: the epoch boundary of Diversity-Ordered Training, where the loss dips and the
+gradient's norm spikes.
 Known weakness: a block holds the same items in every epoch, so batches are made of the same B-th of the items. Later
 epochs of `original` are shuffles within blocks, not the order that was given. Copies of what a frozen beginning holds
 are nearer over the first boundary, a quarter of a turn or so, and no frozen item keeps its place in its block.
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.order.arguments import make_task
 from dagster_divorder.core.order.cells import cell_bounds, order_in_cells
 from dagster_divorder.core.order.spread import Times, spread_rest
-from dagster_divorder.core.order.task import make_task
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,6 +67,6 @@ def epoch_orders(
     bounds = cell_bounds(problem.items, blocks, problem.batch)
     for epoch in range(1, epochs):
         out[epoch] = order_in_cells(
-            problem, task.place, out[0], bounds, keep=spread.kept, anew=True, stream=epoch
+            problem, task.strategy, out[0], bounds, keep=spread.kept, anew=True, stream=epoch
         )
     return out

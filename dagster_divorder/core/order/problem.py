@@ -85,13 +85,8 @@ class Problem:
     whole: Totals
     targets: Targets | None
     seed: int
-    within_cluster: str
     sequence_length: int | None
     batch: int
-    shards: int
-    buffer: int
-    f2_lambda: float
-    block_strategy: str
 
     @property
     def items(self) -> int:
@@ -179,21 +174,21 @@ class Problem:
 
         return Rows(self.indptr, self.indices, self.data, self.groups, self.weights, self.dense)
 
-    def with_coordinate(self, values: NDArray[np.float64], ahead: float) -> Problem:
-        """With one more dense coordinate, float64 (M,), of which `ahead` is the sum over what is placed."""
+    def with_coordinate(self, values: NDArray[np.float64], placed: float) -> Problem:
+        """With one more dense coordinate, float64 (M,), of which `placed` is the sum over what is placed."""
         return replace(
             self,
             dense=np.column_stack([self.dense, values.astype(np.float32)]),
-            placed=replace(self.placed, dense=np.append(self.placed.dense, ahead)),
+            placed=replace(self.placed, dense=np.append(self.placed.dense, placed)),
         )
 
-    def centred_anew(self, ahead: NDArray[np.float64]) -> Problem:
-        """With dense coordinates that go from the sum `ahead`, float64 (D,), to nothing along these items, at an even
+    def centred_anew(self, placed: NDArray[np.float64]) -> Problem:
+        """With dense coordinates that go from the sum `placed`, float64 (D,), to nothing along these items, at an even
         rate by token of group 0."""
         sizes = self.sizes.astype(np.float64)
-        rate = (self.dense.sum(axis=0, dtype=np.float64) + ahead) / (sizes.sum() or 1.0)
+        rate = (self.dense.sum(axis=0, dtype=np.float64) + placed) / (sizes.sum() or 1.0)
         return replace(
-            self, dense=less_rate(self.dense, sizes, rate), placed=replace(self.placed, dense=ahead)
+            self, dense=less_rate(self.dense, sizes, rate), placed=replace(self.placed, dense=placed)
         )
 
     def with_norms(self) -> Problem:
@@ -203,7 +198,7 @@ class Problem:
         like any trait, they come evenly. Source: the term that f2 adds, which keeps the mean norm in pace and leaves
         its spread.
         """
-        from dagster_divorder.core.kernels.order_items import row_norms, with_one_more
+        from dagster_divorder.core.kernels.order_items import row_norms
         from dagster_divorder.core.order.targets import mix
 
         if not self.items:
@@ -221,9 +216,6 @@ class Problem:
         # A power of two, so that items of 2**22 times the tokens are ordered alike.
         unit = 1 << max(0, math.frexp(mean)[1] - 1)
         weight = NORM_WEIGHT * self.weights.max() * (mean / unit or 1.0) ** 2
-        indptr, indices, data = with_one_more(
-            self.indptr, self.indices, self.data, bins + np.int32(first), unit
-        )
         of_bins = np.bincount(bins, minlength=len(edges) + 1).astype(np.float64)
         targets = self.targets
         if targets is not None:
@@ -231,9 +223,9 @@ class Problem:
             targets = replace(targets, shares=np.column_stack([targets.shares, rows]))
         return replace(
             self,
-            indptr=indptr,
-            indices=indices,
-            data=data,
+            indptr=self.indptr + np.arange(self.items + 1),
+            indices=np.insert(self.indices, self.indptr[1:], bins + np.int32(first)),
+            data=np.insert(self.data, self.indptr[1:], unit),
             groups=np.append(self.groups, np.full(len(of_bins), len(self.weights), np.int32)),
             weights=np.append(self.weights, weight),
             placed=replace(self.placed, values=np.append(self.placed.values, np.zeros(len(of_bins)))),

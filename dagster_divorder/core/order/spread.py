@@ -6,7 +6,8 @@ Letters: M items, R of them left to order, r copies of one document among these.
    frozen prefix). A document with the phase u in [0, 1) in that order has its copies at the times (i + u) / r, for i =
    0..r-1: R / r apart, as far as it can be for all documents at once. Each class keeps its own mix at all times.
 2. The order by time is cut into cells, and the strategy orders each cell anew after the totals so far, since the
-   classes know nothing of each other. A document so often copied that R / r is less than GAP cells keeps its times.
+   classes know nothing of each other. A document so often copied that R / r is less than MIN_DISTANCE cells
+   keeps its times.
 
 Items that hold several texts, as packed sequences do, come with times of their own (`Times`); those without any copy
 fill the cells up, each cell with what it lacks of its part of the way to the whole's mix.
@@ -16,8 +17,8 @@ A strategy that does not look at traits has nothing to gain from cells: all docu
 copies are about a quarter of a turn or more before the frozen ones, where these come again in the next epoch.
 Guarantee: copies stand R / r places apart, less two cells at most, so about half of it or more; where they keep their
 times R / r, give or take rounding. Linear in M, whatever the copies: none, one document alone, all the same.
-Cost: two runs of the strategy over the items. Source: duplicate separation of the second seed, there with as many
-subsets as the most copied document has copies, in each of which documents are unique; the times are those of its
+Cost: two runs of the strategy over the items. Source: duplicate separation of Don't Shuffle, Optimize, there with as
+many subsets as the most copied document has copies, in each of which documents are unique; the times are those of its
 2-way jittered shuffle.
 Known weakness: sequences hold a little fewer topics, and markedly fewer where much of the corpus keeps its times: see
 docs/decisions/spreading-copies.md. Distances are even in items, in tokens nearly so. Copies at even times cannot follow
@@ -26,47 +27,44 @@ targets that move.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.order.arguments import Task, make_task
 from dagster_divorder.core.order.cells import alone, cell_bounds, order_in_cells
 from dagster_divorder.core.order.problem import Order, Problem, Targets, Totals
+from dagster_divorder.core.order.strategy import Strategy
 from dagster_divorder.core.order.targets import mix, path_back, reached_at
-from dagster_divorder.core.order.task import Task, make_task
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array, csr_matrix
 
-CELL, LEAST_CELL, MOST_CELLS = 2048, 128, 128
+CELL, MIN_CELL, MAX_CELLS = 2048, 128, 128
 """Items a cell, at most and at least (about), and the most cells, which counts more. A cell is CELL items unless copies
 need smaller ones to be ordered with the rest: the strategy has more choice in larger cells, but copies that keep their
 times are in its way."""
 
-MOST = 0.95
+SERVED_COPIES = 0.95
 """Part of the copies that smaller cells are made for."""
 
-MOVING = 16
+CELLS_OF_MOVING_MIX = 16
 """Cells at least, where the mix has to move: after a frozen prefix or with targets."""
 
-GAP = 4
+MIN_DISTANCE = 4
 """Cells between copies, below which they keep their times: copies stay nearer to even distances as it rises, and the
 strategy has fewer items to choose from."""
 
-BLIND = frozenset({"original", "random", "grid_shuffle", "within_shard", "buffer"})
-"""Strategies that do not look at traits."""
-
-LEAST = 0.01
+OWN_MIX_SHARE = 0.01
 """Part of their own mix in the targets of documents without copies."""
 
-SLIVER = 1e-6
+MIN_ROOM = 1e-6
 """Part of all tokens that are dealt, which a cell gets that is full already."""
 
-FEW = 32
+RARE = 32
 """Documents of one number of copies, below which they share one order of phases with the other rare numbers."""
 
 
@@ -124,12 +122,12 @@ def spread_rest(task: Task, copies: ArrayLike | Times) -> Spread:
         return Spread(task.rest, nothing, 1)
     problem = task.rest_problem()
     if free.all():
-        return Spread(task.rest[task.place(problem)], nothing, 1)
+        return Spread(task.rest[task.strategy.permute(problem)], nothing, 1)
     moving = bool(problem.placed.items) or problem.targets is not None
     cells = copies.cells or cell_number(problem.items, number, moving=moving)
     if free.any():
         of_free = _filling_times if copies.fill else _ranked_times
-        times[free] = of_free(problem, task.place, times, cells)
+        times[free] = of_free(problem, task.strategy, times, cells)
     order = np.argsort(times, kind="stable")
     kept = nothing
     if copies.exact:
@@ -139,7 +137,7 @@ def spread_rest(task: Task, copies: ArrayLike | Times) -> Spread:
     bounds = cell_bounds(problem.items, cells, problem.batch)
     if copies.fill:
         bounds = np.searchsorted(times[order], np.arange(cells + 1) / cells)
-    return Spread(task.rest[order_in_cells(problem, task.place, order, bounds, keep=keep)], kept, cells)
+    return Spread(task.rest[order_in_cells(problem, task.strategy, order, bounds, keep=keep)], kept, cells)
 
 
 def _times_of_copies(task: Task, group: NDArray[np.int64]) -> Times:
@@ -152,23 +150,27 @@ def _times_of_copies(task: Task, group: NDArray[np.int64]) -> Times:
         bound = np.flatnonzero((copies[task.rest] > 1) | (phases != [0.0, 1.0]).any(axis=1)[rest_group])
         if bound.size:
             problem = task.rest_problem()
-            times[task.rest[bound]] = _even_times(problem, task.place, bound, rest_group, phases)
-    return Times(times, copies, exact=task.strategy in BLIND)
+            times[task.rest[bound]] = _even_times(problem, task.strategy, bound, rest_group, phases)
+    return Times(times, copies, exact=not task.strategy.sees_traits)
 
 
 def cell_number(
-    items: int, copies: NDArray[np.int64], *, moving: bool = False, smallest: int = LEAST_CELL
+    items: int, copies: NDArray[np.int64], *, moving: bool = False, smallest: int = MIN_CELL
 ) -> int:
     """How many cells of `smallest` items or more. copies: int64, of each item's document. moving: the mix has to."""
     repeated = np.sort(copies[copies > 1])
-    wanted = GAP * repeated[int(MOST * (len(repeated) - 1))] if len(repeated) else 1
-    wanted, fewest, most = max(wanted, MOVING * moving), max(1, items // CELL), max(1, items // smallest)
-    return int(min(max(min(wanted, most), fewest), MOST_CELLS))
+    wanted = MIN_DISTANCE * repeated[int(SERVED_COPIES * (len(repeated) - 1))] if len(repeated) else 1
+    wanted, fewest, most = (
+        max(wanted, CELLS_OF_MOVING_MIX * moving),
+        max(1, items // CELL),
+        max(1, items // smallest),
+    )
+    return int(min(max(min(wanted, most), fewest), MAX_CELLS))
 
 
 def keep_times(items: int, copies: NDArray[np.int64], cells: int) -> NDArray[np.bool_]:
     """Which items have so many copies that they keep their times. copies: int64, of each item's document."""
-    kept: NDArray[np.bool_] = (copies > 1) & (items < GAP * copies * (items // cells))
+    kept: NDArray[np.bool_] = (copies > 1) & (items < MIN_DISTANCE * copies * (items // cells))
     return kept
 
 
@@ -196,13 +198,15 @@ def _phases(task: Task, group: NDArray[np.int64]) -> NDArray[np.float64]:
     turns = left / len(task.rest)
     earliest = np.clip(0.5 - (consumed - last) * turns, 0.0, 0.5)
     # Only where nothing makes up for the frozen prefix: with both bounds the end would stray further from the mix.
-    before_next = np.clip(0.25 - first * turns, 0.0, 0.25) if task.strategy in BLIND else np.zeros(len(left))
+    before_next = (
+        np.clip(0.25 - first * turns, 0.0, 0.25) if not task.strategy.sees_traits else np.zeros(len(left))
+    )
     return np.stack([earliest, 1.0 - before_next], axis=1)
 
 
 def _even_times(
     problem: Problem,
-    place: Callable[[Problem], Order],
+    strategy: Strategy,
     items: NDArray[np.int64],
     group: NDArray[np.int64],
     phases: NDArray[np.float64],
@@ -210,13 +214,13 @@ def _even_times(
     """The time of each of the items, all copies of their documents, float64 (n,) in [0, 1)."""
     items = items[np.argsort(group[items], kind="stable")]
     documents, first, sizes = np.unique(group[items], return_index=True, return_counts=True)
-    rare = np.bincount(sizes) < FEW
+    rare = np.bincount(sizes) < RARE
     kind = np.where(rare[sizes], 0, sizes)
     phase = np.empty(len(documents))
     random = np.random.default_rng([problem.seed, 1])
     for of in np.unique(kind):
         some = np.flatnonzero(kind == of)
-        ranked = place(alone(problem, items[first[some]]))
+        ranked = strategy.permute(alone(problem, items[first[some]]))
         # One offset a class, lest documents of all classes meet at the same times.
         phase[some[ranked]] = (np.arange(len(some)) + random.random()) / len(some)
     earliest, latest = phases[documents].T
@@ -226,17 +230,17 @@ def _even_times(
 
 
 def _ranked_times(
-    problem: Problem, place: Callable[[Problem], Order], times: NDArray[np.float64], cells: int
+    problem: Problem, strategy: Strategy, times: NDArray[np.float64], cells: int
 ) -> NDArray[np.float64]:
     """Even times of the items that have none, in the strategy's order; float64 (n,) in [0, 1)."""
     items = np.flatnonzero(np.isnan(times))
     ranked = np.empty(len(items))
-    ranked[place(_beside(problem, items))] = (np.arange(len(items)) + 0.5) / len(items)
+    ranked[strategy.permute(_beside(problem, items))] = (np.arange(len(items)) + 0.5) / len(items)
     return ranked
 
 
 def _filling_times(
-    problem: Problem, place: Callable[[Problem], Order], times: NDArray[np.float64], cells: int
+    problem: Problem, strategy: Strategy, times: NDArray[np.float64], cells: int
 ) -> NDArray[np.float64]:
     """Times of the items that have none, such that each cell nears its part of the way; float64 (n,) in [0, 1).
 
@@ -253,16 +257,18 @@ def _filling_times(
         np.diff(reached_at(path_back(problem), groups, np.linspace(begin, end, cells + 1)), axis=0) - held
     )
     room = wanted[:, first].sum(axis=1)
-    room = np.maximum(room, SLIVER * max(1.0, float(own[first].sum())))
+    room = np.maximum(room, MIN_ROOM * max(1.0, float(own[first].sum())))
     edges = np.concatenate([[0.0], np.cumsum(room) / room.sum()])
     edges[-1] = 1.0
     shares = np.stack([mix(row, groups) for row in np.maximum(wanted, 0.0) * (own > 0)])
     # All have to go somewhere, also what no cell lacks; a cell that lacks nothing gets the mix of what there is.
-    shares = np.stack([mix(row, groups) for row in (1.0 - LEAST) * shares + LEAST * mix(own, groups)])
+    shares = np.stack(
+        [mix(row, groups) for row in (1.0 - OWN_MIX_SHARE) * shares + OWN_MIX_SHARE * mix(own, groups)]
+    )
     # Steps, as far as a path that is linear between its points can have them.
     progress = np.stack([edges[:-1], edges[1:] - 1e-3 * np.diff(edges)], axis=1).ravel()
     progress[-1] = 1.0
-    ranked = place(
+    ranked = strategy.permute(
         replace(alone(problem, items), targets=Targets(progress=progress, shares=shares.repeat(2, axis=0)))
     )
     sizes = problem.sizes[items[ranked]].astype(np.float64)
@@ -307,7 +313,9 @@ def _beside(problem: Problem, items: NDArray[np.int64]) -> Problem:
     targets = problem.targets
     if targets is not None:
         # A table with shares of 0 may leave no way to place these items, although it does for all.
-        shares = (1.0 - LEAST) * targets.shares + LEAST * share(vector(own), by_group(own))[:-2]
+        shares = (1.0 - OWN_MIX_SHARE) * targets.shares + OWN_MIX_SHARE * share(vector(own), by_group(own))[
+            :-2
+        ]
         targets = replace(targets, shares=shares)
     beside = replace(part, placed=totals(begun), whole=totals(ended), targets=targets)
     return beside.centred_anew(placed.dense)

@@ -21,7 +21,7 @@ from dagster_divorder.core.packing.pieces import Ints, PackedSequences, PackingP
 
 
 def pack(problem: PackingProblem) -> PackedSequences:
-    from dagster_divorder.core.kernels.packing import best_fit_decreasing, group_by
+    from dagster_divorder.core.kernels.packing import best_fit_decreasing
 
     length = problem.sequence_length
     runs = cut(problem.pieces, length)
@@ -47,8 +47,9 @@ def pack(problem: PackingProblem) -> PackedSequences:
         shuffled.append(_shuffled(times, random) + sequences)
         sequences += opened
         parts.append(sequences)
-    order, indptr = group_by(np.concatenate(shuffled)[sequence], sequences)
-    placed = runs.take(order)
+    position = np.concatenate(shuffled)[sequence]
+    placed = runs.take(np.argsort(position, kind="stable"))
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(position, minlength=sequences))])
     return PackedSequences(
         placed.document, placed.start, placed.length, indptr, length, parts=np.array(parts[:-1], np.int64)
     )

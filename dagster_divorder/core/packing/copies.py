@@ -8,8 +8,8 @@ stand anywhere. Two kinds of sequences have other times:
 
 - Those of a text with so many copies that it keeps its times share the epoch evenly, wherever in a part they were put.
 - A long document has all its sequences in one place, more of it than a batch should hold. Those with nothing else stand
-  later the nearer they are to its middle, by a GAP-th of a turn from one to the next at most, so that equal parts of
-  two copies stay nearly a turn apart.
+  later the nearer they are to its middle, by a MIN_DISTANCE-th of a turn from one to the next at most, so that
+  equal parts of two copies stay nearly a turn apart.
 
 Guarantee: in the first epoch a sequence that shares a text stays in its cell of the times, in later ones within as many
 places of where it was; see `core.order.spread` and `epochs`.
@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.order.spread import GAP, Times, cell_number, keep_times
-from dagster_divorder.core.packing.parts import LEAST_PART
+from dagster_divorder.core.order.spread import MIN_DISTANCE, Times, cell_number, keep_times
+from dagster_divorder.core.packing.parts import MIN_PART
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences
 
 
@@ -49,7 +49,7 @@ def sequence_times(
 
     cells, bounds = len(packed.parts) + 1, np.concatenate([[frozen], packed.parts, [sequences]])
     if cells == 1:
-        cells = cell_number(sequences - frozen, most, smallest=LEAST_PART)
+        cells = cell_number(sequences - frozen, most, smallest=MIN_PART)
         bounds = np.linspace(frozen, sequences, cells + 1)
     place = np.interp(np.arange(sequences) + 0.5, bounds, np.arange(cells + 1) / cells)
     if as_packed:
@@ -67,7 +67,7 @@ def sequence_times(
     alone = (np.diff(packed.indptr) == 1)[sequence]
     run = np.flatnonzero(alone & (copies > 1) & ~consumed[text])
     progress = packed.start[run] / tokens[run]
-    furthest = np.minimum(tokens[run] / (GAP * copies[run] * packed.sequence_length), 1.0)
+    furthest = np.minimum(tokens[run] / (MIN_DISTANCE * copies[run] * packed.sequence_length), 1.0)
     times[sequence[run]] += furthest * np.minimum(progress, 1.0 - progress)
     return Times(times % 1.0, most, cells, fill=True)
 

@@ -2,13 +2,13 @@
 
 Letters: S sequences, Q runs, N documents, J trait values over all traits.
 Guarantee: exact; a row sums to the sequence's tokens in each group. Columns rise inside a row.
-Cost: O(Q log of the values a sequence) a trait; 8 bytes an entry and two walks over the runs.
+Cost: O(Q log of the runs a sequence) a trait; 16 bytes a run and trait. Libraries: docs/decisions/libraries.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,29 +31,23 @@ def sequence_counts(
     Raises:
         InputError: no trait, or a document has no value in [0, n_values).
     """
-    from scipy.sparse import csr_matrix
-
-    from dagster_divorder.core.kernels.packing import distinct_values, fill_counts
+    from scipy.sparse import csr_matrix, hstack
 
     if not codes:
         raise InputError("codes is empty; expected at least one trait, such as the cluster of each document")
-    columns = [document_codes(packed, name, codes[name], n_values[name]) for name in codes]
-    sizes = [n_values[name] for name in codes]
-    starts = np.cumsum([0, *sizes])
-    widths = np.zeros(len(packed), np.int64)
-    for column, size in zip(columns, sizes, strict=True):
-        widths += distinct_values(packed.indptr, packed.document, column, size)
-    indptr = np.concatenate([[0], np.cumsum(widths)])
-    indices = np.empty(indptr[-1], np.int32)
     small = packed.sequence_length <= np.iinfo(np.int32).max
-    data = np.empty(indptr[-1], np.int32 if small else np.int64)
-    at = indptr[:-1].copy()
-    for column, size, first in zip(columns, sizes, starts[:-1], strict=True):
-        fill_counts(
-            packed.indptr, packed.document, packed.length, column, size, int(first), at, indices, data
+    length: NDArray[Any] = packed.length.astype(np.int32 if small else np.int64)
+    blocks = []
+    for name in codes:
+        column = document_codes(packed, name, codes[name], n_values[name])
+        # The runs of a sequence are the entries of its row; scipy sorts them and adds up those of one value.
+        block = csr_matrix(
+            (length.copy(), column[packed.document], packed.indptr), shape=(len(packed), n_values[name])
         )
-    counts = csr_matrix((data, indices, indptr), shape=(len(packed), int(starts[-1])))
-    return counts, np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+        block.sum_duplicates()
+        blocks.append(block)
+    sizes = [n_values[name] for name in codes]
+    return hstack(blocks, format="csr"), np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
 
 
 def document_codes(packed: PackedSequences, name: str, codes: ArrayLike, n_values: int) -> NDArray[np.int32]:

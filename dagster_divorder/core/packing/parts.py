@@ -1,11 +1,12 @@
 """Parts: contiguous parts of the pieces, packed one after another, so that no sequence holds copies and all have times.
 
 Letters: P pieces, L tokens a sequence.
-A text's copies stand evenly in the pieces' order; a part holds one of them at most, and parts that do are GAP parts
-apart. What is packed from one part is then free of copies, and its place in the plan tells when its texts are due.
-Guarantee: without copies there is one part, and the pieces keep their order. Copies of which more than a GAP-th of the
-parts would have one are named: they keep their places, evenly apart.
-Cost: a sort of the pieces. Source: the second seed's subsets, in each of which documents are unique.
+A text's copies stand evenly in the pieces' order; a part holds one of them at most, and parts that do are MIN_DISTANCE
+parts apart. What is packed from one part is then free of copies, and its place in the plan tells when its texts are
+due.
+Guarantee: without copies there is one part, and the pieces keep their order. Copies of which more than a
+MIN_DISTANCE-th of the parts would have one are named: they keep their places, evenly apart.
+Cost: a sort of the pieces. Source: the subsets of Don't Shuffle, Optimize, each of unique documents.
 Known weakness: a part has fewer pieces to choose among, so best_fit pads a little more, and related pieces are a
 little less near.
 """
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from dagster_divorder.core.order.spread import cell_number, keep_times, spread_order
 from dagster_divorder.core.packing.pieces import Ints
 
-LEAST_PART = 64
+MIN_PART = 64
 """Sequences a part at least: fewer hold the mix less well, and pad more. More sequences a part bring texts with many
 copies to keep their places, in the way of all others."""
 
@@ -59,6 +60,6 @@ def in_parts(length: Ints, copies: Ints | None, consumed: Ints, sequence_length:
     number = np.bincount(group)[group]
     before, tokens = np.cumsum(length[order]) - length[order], int(length.sum())
     sequences = -(-tokens // sequence_length)
-    parts = cell_number(sequences, number, smallest=LEAST_PART)
+    parts = cell_number(sequences, number, smallest=MIN_PART)
     bounds = np.searchsorted(before, np.arange(parts + 1) * tokens // parts)
     return Parts(order, group, keep_times(sequences, number, parts), bounds)

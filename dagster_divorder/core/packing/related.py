@@ -8,7 +8,7 @@ Guarantee: in each part the clusters come in the order of their labels; a sequen
 one ends, or for the sake of copies.
 Cost: O(P BLOCK D) time; memory for the vectors of one cluster. A cluster of more than BLOCK pieces is halved, along
 the line between two pieces that are far apart, until its parts are small enough for exact search.
-Source: in-context pretraining (Shi et al. 2024), there with a graph over the whole corpus; the second seed's
+Source: in-context pretraining (Shi et al. 2024), there with a graph over the whole corpus; Don't Shuffle, Optimize's
 cluster-packed sequences.
 Known weakness: the contrary of diverse sequences, on purpose, and neighbouring sequences are of one cluster too: order
 the sequences afterwards. Near pieces in different clusters, or on both sides of a halving, do not meet.

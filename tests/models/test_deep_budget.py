@@ -7,14 +7,13 @@ import math
 import pytest
 import torch
 
-from dagster_divorder.models.memory import (
+from dagster_divorder.engine.memory import is_out_of_memory, main_memory
+from dagster_divorder.models.batches import (
     CPU_BUDGET,
     CPU_SHARE,
     GPU_BUDGET,
     SHARE,
     cpu_lanes,
-    is_out_of_memory,
-    main_memory,
     position_bytes,
     power_of_two,
     solve,

@@ -26,7 +26,7 @@ def round_robin(queues: list[list[int]]) -> list[int]:
 
 
 def largest_deficit_first(queues: list[list[int]], sizes: Sequence[int]) -> list[int]:
-    """The first seed's formula, sizes by item; an emptied queue takes no further part."""
+    """The formula of Diversity-Ordered Training, sizes by item; an emptied queue takes no further part."""
     waiting = [list(queue) for queue in queues]
     out: list[int] = []
     while any(waiting):
@@ -155,20 +155,21 @@ def best_of_pool(
     wanted: Wanted,
     *,
     pool: int,
-    own: float = 1.0,
-    given: int = 0,
+    self_weight: float = 1.0,
+    fixed: int = 0,
     placed: Floats | None = None,
     dense: Floats | None = None,
-    ahead: Floats | None = None,
+    dense_placed: Floats | None = None,
 ) -> list[int]:
-    """Raw rows (M, J), dense ones (M, D); the score is <D, a> + own |a|^2 / 2 with D = T - X and a = c - sigma l."""
+    """Raw rows (M, J), dense ones (M, D); the score is <D, a> + self_weight |a|^2 / 2 with D = T - X and
+    a = c - sigma l."""
     coming = list(stream)
     held: list[int] = []
     out: list[int] = []
-    size = min(max(pool, given), len(coming))
+    size = min(max(pool, fixed), len(coming))
     totals = np.zeros(rows.shape[1]) if placed is None else placed.copy()
     signed = np.zeros((len(rows), 0)) if dense is None else dense
-    so_far = signed[:0].sum(axis=0) if ahead is None else ahead.copy()
+    so_far = signed[:0].sum(axis=0) if dense_placed is None else dense_placed.copy()
     scale = weights[np.asarray(groups)]
     while coming or held:
         if len(held) <= size - max(1, size // 4):
@@ -178,10 +179,10 @@ def best_of_pool(
         scores = {}
         for item in held:
             a = rows[item] - sigma * group_sums(rows[item], groups)
-            scores[item] = float((scale * a * (totals - x + 0.5 * own * a)).sum())
-            scores[item] += float((signed[item] * (so_far + 0.5 * own * signed[item])).sum())
+            scores[item] = float((scale * a * (totals - x + 0.5 * self_weight * a)).sum())
+            scores[item] += float((signed[item] * (so_far + 0.5 * self_weight * signed[item])).sum())
         best = next(item for item, score in scores.items() if score <= min(scores.values()) + TIE)
-        if len(out) < given:
+        if len(out) < fixed:
             best = stream[len(out)]
         held.remove(best)
         totals += rows[best]
@@ -193,8 +194,8 @@ def best_of_pool(
 def f1(
     rows: Floats, groups: Sequence[int], placed: Floats, wanted: Callable[[Floats], Wanted], left: list[int]
 ) -> list[int]:
-    """The second seed's first objective over the items `left`, of equal ones the first, after `placed`; group 0 alone.
-    `wanted` makes the path from the whole's totals."""
+    """The first objective of Don't Shuffle, Optimize over the items `left`, of equal ones the first, after `placed`;
+    group 0 alone. `wanted` makes the path from the whole's totals."""
     kept = np.asarray(groups) == 0
     return f3(rows[:, kept], [0] * int(kept.sum()), np.ones(1), placed[kept], wanted, left)
 

@@ -11,7 +11,7 @@ Known weakness: what sentence-transformers appends after pooling (Dense layers) 
 
 from __future__ import annotations
 
-import json
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,9 +26,9 @@ from dagster_divorder.models.checkpoint import (
     MODULES,
     POOLING,
     SENTENCE,
-    header,
     read_json,
     read_object,
+    stored_tensors,
     weight_files,
 )
 from dagster_divorder.models.tokenize import load_reference
@@ -37,7 +37,7 @@ Pooling = Literal["mean", "last", "cls"]
 
 NO_LIMIT = 8192
 """Tokens of a window of a model that knows no limit, such as one with relative positions or a state space."""
-ABSURD = 1 << 31
+UNLIMITED = 1 << 31
 """A tokenizer without a limit gives a number above this."""
 LAYERS = 4096
 """More are a mistake: the deepest models have some hundreds."""
@@ -47,15 +47,16 @@ what a small model may have besides."""
 DTYPES = {"F32": "float32", "F64": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 POOLING_MODES: dict[str, Pooling] = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean",  # a mean times a number: the same once it has length 1
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_lasttoken": "last",
+    "mean": "mean",
+    "mean_sqrt_len": "mean",  # a mean times a number: the same once it has length 1
+    "cls": "cls",
+    "lasttoken": "last",
 }
+"""By sentence-transformers' names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class EmbeddingSpec:
     """How a model reads documents: all that decides its vectors beside weights and tokens.
 
     `window`: tokens that it sees at once, `prefix` and `suffix` among them, which stand around each window; `pad`: id
@@ -76,14 +77,14 @@ class Reading:
         return self.window - len(self.prefix) - len(self.suffix)
 
 
-def read(
+def read_spec(
     directory: Path | str,
     *,
     pooling: Literal["auto", "mean", "last", "cls"] = "auto",
     max_tokens: int = 0,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
-) -> Reading:
+) -> EmbeddingSpec:
     """What settings and a checkpoint's own files come to. `max_tokens` 0: the model's context; `dtype` auto: the
     checkpoint's own on a GPU, `cpu_dtype` on a CPU.
 
@@ -99,7 +100,7 @@ def read(
             f"deep.max_tokens is {max_tokens:,} and {directory} has {hard:,} positions; set it to {hard:,} at most "
             '(deep.long_documents = "chunk" reads longer documents in windows)'
         )
-    prefix, suffix = affixes(directory)
+    prefix, suffix = special_tokens_around(directory)
     window = max_tokens or usual
     if window <= len(prefix) + len(suffix):
         raise InputError(
@@ -108,7 +109,7 @@ def read(
         )
     found = find_device(device)
     pad = getattr(config.get_text_config(), "pad_token_id", None)
-    return Reading(
+    return EmbeddingSpec(
         pooling=find_pooling(directory) if pooling == "auto" else pooling,
         window=window,
         prefix=prefix,
@@ -155,10 +156,10 @@ def find_pooling(directory: Path) -> Pooling:
         return "mean"
     content = read_object(path)
     if isinstance(mode := content.get("pooling_mode"), str):  # as newer versions write it
-        wanted = [f"pooling_mode_{mode}", f"pooling_mode_{mode}_token", f"pooling_mode_{mode}_tokens"]
-        modes = [key for key in wanted if key in POOLING_MODES][:1] or [mode]
+        modes = [mode]
     else:
-        modes = [key for key, on in content.items() if key.startswith("pooling_mode_") and on is True]
+        named = [key for key, on in content.items() if key.startswith("pooling_mode_") and on is True]
+        modes = [re.sub("^pooling_mode_|_tokens?$", "", key) for key in named]
     if len(modes) != 1 or modes[0] not in POOLING_MODES:
         raise InputError(
             f"{path} asks for {', '.join(modes) or 'no pooling'}; expected one of {', '.join(POOLING_MODES)}. "
@@ -167,7 +168,7 @@ def find_pooling(directory: Path) -> Pooling:
     return POOLING_MODES[modes[0]]
 
 
-def left_out(directory: Path | str) -> tuple[str, ...]:
+def modules_after_pooling(directory: Path | str) -> tuple[str, ...]:
     """Layers that sentence-transformers applies after pooling and that are not applied here, by their kinds."""
     path = Path(directory) / MODULES
     modules = read_json(path) if path.is_file() else []
@@ -177,7 +178,7 @@ def left_out(directory: Path | str) -> tuple[str, ...]:
     return tuple(kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize"))
 
 
-def affixes(directory: Path | str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def special_tokens_around(directory: Path | str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Ids that the checkpoint's own tokenizer puts before and after a text, such as [CLS] and [SEP]."""
     tokenizer = load_reference(Path(directory))
     for probe in ("a", "1", ".", "é", "中"):  # a tokenizer may know nothing of a script
@@ -194,18 +195,18 @@ def context(directory: Path, config: Any) -> tuple[int | None, int]:
         getattr(config.get_text_config(), name, None) for name in ("max_position_embeddings", "max_seq_len")
     ]
     limits += _position_tables(directory, config)
-    hard = min((limit for limit in limits if isinstance(limit, int) and 0 < limit < ABSURD), default=None)
-    return hard, min([*said_lengths(directory), *([] if hard is None else [hard])], default=NO_LIMIT)
+    hard = min((limit for limit in limits if isinstance(limit, int) and 0 < limit < UNLIMITED), default=None)
+    return hard, min([*declared_lengths(directory), *([] if hard is None else [hard])], default=NO_LIMIT)
 
 
-def said_lengths(directory: Path) -> list[int]:
-    """Tokens that a model takes, as its tokenizer's and sentence-transformers' files say, where they do so soberly."""
+def declared_lengths(directory: Path) -> list[int]:
+    """Tokens that a model takes, as its tokenizer's and sentence-transformers' files say, where that is a limit."""
     said = [
         read_object(directory / name).get(key)
         for name, key in (("tokenizer_config.json", "model_max_length"), (SENTENCE, "max_seq_length"))
         if (directory / name).is_file()
     ]
-    return [int(limit) for limit in said if isinstance(limit, int | float) and 1 <= limit < ABSURD]
+    return [int(limit) for limit in said if isinstance(limit, int | float) and 1 <= limit < UNLIMITED]
 
 
 def _position_tables(directory: Path, config: Any) -> list[int]:
@@ -268,32 +269,22 @@ def _own_dtype(directory: Path, config: Any) -> str:
     ).removeprefix("torch.")
     if said in DTYPES.values():
         return said
-    stored = {tensor.dtype for tensor in header(weight_files(directory)[0]).values()}
+    stored = {dtype for dtype, _ in stored_tensors(weight_files(directory)[0]).values()}
     return next((DTYPES[kind] for kind in ("BF16", "F16", "F32") if kind in stored), "float32")
 
 
 def unusable(directory: Path, error: Exception) -> InputError:
-    kind = _architecture(directory)
     import transformers
 
     if "trust_remote_code" in str(error):
         return InputError(
-            f"{directory} ({kind}) comes with code of its own, which is never run; expected an architecture of "
+            f"{directory} comes with code of its own, which is never run; expected an architecture of "
             f"transformers {transformers.__version__}"
         )
     return InputError(
-        f"transformers {transformers.__version__} cannot load {directory} ({kind}): {type(error).__name__}: "
+        f"transformers {transformers.__version__} cannot load {directory}: {type(error).__name__}: "
         f"{first_line(error)}; expected a causal or an encoder model of text with its weights as safetensors"
     )
-
-
-def _architecture(directory: Path) -> str:
-    """What a checkpoint says that it is."""
-    try:
-        content = json.loads((directory / "config.json").read_bytes())
-        return str((content.get("architectures") or [content.get("model_type", "no model_type")])[0])
-    except (OSError, ValueError, AttributeError, TypeError, LookupError, RecursionError):
-        return "no readable config.json"
 
 
 def first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Slow, obvious twin of `order_buffer.py`. For tests only."""
+"""Slow, obvious twin of `order_baselines.through_buffer`. For tests only."""
 
 from collections.abc import Sequence
 

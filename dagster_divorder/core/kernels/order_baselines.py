@@ -1,0 +1,232 @@
+"""Hot loops of the baseline strategies (core/order/baselines.py).
+
+Letters: M items, K labels, R runs: items of one label and length. Whole numbers and float64, one thread.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+
+@njit(cache=True, nogil=True)
+def through_buffer(draws: NDArray[np.float64], size: int) -> Ints:
+    """Items 0..M-1 through a buffer of `size`, int64 (M,): draws (M,), in [0, 1), say which one leaves.
+
+    At step t item floor(draws[t] x items held) of the buffer leaves and the next one takes its slot; once none is left
+    to enter, the last one held does. O(M) time, O(size) scratch.
+    """
+    held = np.arange(size)
+    out = np.empty(draws.shape[0], np.int64)
+    coming = size
+    filled = size
+    for t in range(draws.shape[0]):
+        i = int(draws[t] * filled)
+        out[t] = held[i]
+        if coming < draws.shape[0]:
+            held[i] = coming
+            coming += 1
+        else:
+            filled -= 1
+            held[i] = held[filled]
+    return out
+
+
+@njit(cache=True, nogil=True)
+def largest_deficit_first(starts: Ints, sizes: Ints) -> Ints:
+    """Positions in the queues, int64 (M,), in the order taken. Label k's queue is starts[k]:starts[k+1].
+
+    Per step, for each label whose queue is not empty, in float64:
+        deficit_k = remaining_k / max(remaining, 1) - placed_k / max(placed, 1),   the largest goes next
+    (of equal ones the first), with sums of `sizes` (int64, in queue order) as remaining and placed.
+    O(M K) time, O(K) scratch.
+    """
+    labels = starts.shape[0] - 1
+    head = starts[:-1].copy()
+    left = np.zeros(labels, np.int64)
+    placed = np.zeros(labels, np.int64)
+    for k in range(labels):
+        left[k] = sizes[starts[k] : starts[k + 1]].sum()
+    all_left = left.sum()
+    all_placed = 0
+    out = np.empty(sizes.shape[0], np.int64)
+    for t in range(out.shape[0]):
+        best = -1
+        largest = 0.0
+        for k in range(labels):
+            if head[k] < starts[k + 1]:
+                deficit = left[k] / max(all_left, 1) - placed[k] / max(all_placed, 1)
+                if best < 0 or deficit > largest:
+                    best = k
+                    largest = deficit
+        out[t] = head[best]
+        size = sizes[head[best]]
+        head[best] += 1
+        left[best] -= size
+        all_left -= size
+        placed[best] += size
+        all_placed += size
+    return out
+
+
+# Runs 0..R-1 empty one by one. `below[r + 1]` leads to the nearest run at or below r that still has items, `above[r]`
+# to the nearest at or above it; both are union-find forests with path halving, near O(1) a search. The ends -1 and R
+# are always open.
+
+
+@njit(cache=True, nogil=True)
+def root(forest: Ints, node: int) -> int:
+    """The root above `node`. Writes `forest`: every other node on the way is hung up higher."""
+    while forest[node] != node:
+        forest[node] = forest[forest[node]]
+        node = forest[node]
+    return node
+
+
+@njit(cache=True, nogil=True)
+def take(r: int, head: Ints, first: Ints, below: Ints, above: Ints) -> int:
+    """Position of the next item of run r, which loses it. Writes `head`; an emptied run leaves both forests."""
+    position = head[r]
+    head[r] += 1
+    if head[r] == first[r + 1]:
+        below[r + 1] = r
+        above[r] = r + 1
+    return position
+
+
+@njit(cache=True, nogil=True)
+def largest_that_fits(items: Ints, first: Ints, lengths: Ints, of_label: Ints, bin_size: int) -> Ints:
+    """The order of `bin_packing`, int64 (M,). First four arguments: a `core.order.baselines.Runs`; none is written.
+
+    An empty bin takes the largest remaining item; an open one the largest that fits among the labels it lacks, else the
+    largest that fits at all, else it is closed. `cursor[k]` is label k's largest open run that fits the open bin (below
+    of_label[k]: none). Room only shrinks while a bin is open, so cursors only fall. O(M (K + log M)) time, O(M) memory.
+    """
+    runs = lengths.shape[0]
+    labels = of_label.shape[0] - 1
+    below = np.arange(runs + 1)
+    above = np.arange(runs + 1)
+    head = first[:-1].copy()
+    cursor = np.empty(labels, np.int64)
+    in_bin = np.zeros(labels, np.int64)
+    out = np.empty(items.shape[0], np.int64)
+    serial = 0
+    room = -1
+    t = 0
+    while t < out.shape[0]:
+        if room < 0:
+            serial += 1
+            cursor[:] = of_label[1:] - 1
+        best = best_label = -1
+        best_lacked = False
+        for k in range(labels):
+            if cursor[k] >= of_label[k] and room >= 0 and lengths[cursor[k]] > room:
+                in_reach = lengths[of_label[k] : cursor[k]]
+                cursor[k] = of_label[k] + np.searchsorted(in_reach, room, side="right") - 1
+            if cursor[k] < of_label[k]:
+                continue
+            r = cursor[k] = root(below, cursor[k] + 1) - 1
+            if r < of_label[k]:
+                continue
+            lacked = in_bin[k] < serial
+            if best < 0 or lacked > best_lacked:
+                better = True
+            elif lacked < best_lacked:
+                better = False
+            else:
+                better = lengths[r] > lengths[best] or (
+                    lengths[r] == lengths[best] and items[head[r]] < items[head[best]]
+                )
+            if better:
+                best, best_lacked, best_label = r, lacked, k
+        if best < 0:
+            room = -1
+            continue
+        out[t] = items[take(best, head, first, below, above)]
+        t += 1
+        in_bin[best_label] = serial
+        room = (bin_size if room < 0 else room) - lengths[best]
+    return out
+
+
+MOST_TOKENS = 1 << 51
+"""Total below which `divide` is exact."""
+
+
+@njit(cache=True, nogil=True)
+def divide(a: int, b: int, total: int) -> tuple[int, int]:
+    """Quotient and remainder of a b / total, for 0 <= a, b <= total < MOST_TOKENS.
+
+    The float64 quotient is below 2**51 and has two roundings of 2**-53 each, so it is off by a half at most, and the
+    whole number below it by one. The products wrap around 2**64; their difference, in [-total, 2 total), is exact.
+    """
+    quotient = int(float(a) * float(b) / float(total))
+    remainder = a * b - quotient * total
+    if remainder < 0:
+        return quotient - 1, remainder + total
+    if remainder >= total:
+        return quotient + 1, remainder - total
+    return quotient, remainder
+
+
+@njit(cache=True, nogil=True)
+def nearest_to_share(items: Ints, first: Ints, lengths: Ints, of_label: Ints) -> Ints:
+    """The order of `token_share_greedy`, int64 (M,). Arguments: a `core.order.baselines.Runs`, not written.
+
+    With W all tokens, W_c those of label c, S and T_c those placed, an item of l tokens of label c strays by
+    |T_c + l - W_c (S + l) / W|: a whole number and a fraction of W, compared exactly. Without the bars it rises in l,
+    so a label's best item is the last below 0 or the first that is not. Where one label has all tokens every item
+    strays by 0 at every step, and items go as they come. Fewer than MOST_TOKENS tokens.
+    O(M K log R) time, O(M) memory.
+    """
+    runs = lengths.shape[0]
+    labels = of_label.shape[0] - 1
+    below = np.arange(runs + 1)
+    above = np.arange(runs + 1)
+    head = first[:-1].copy()
+    tokens = np.zeros(labels, np.int64)
+    for k in range(labels):
+        for r in range(of_label[k], of_label[k + 1]):
+            tokens[k] += lengths[r] * (first[r + 1] - first[r])
+    total = tokens.sum()
+    if tokens.max() == total:
+        return np.arange(items.shape[0])
+    placed = np.zeros(labels, np.int64)
+    all_placed = 0
+    out = np.empty(items.shape[0], np.int64)
+    for t in range(out.shape[0]):
+        best = best_label = -1
+        least = least_part = 0
+        for k in range(labels):
+            start, end = of_label[k], of_label[k + 1]
+            # Runs start..rise-1 are below the label's share.
+            rise, stop = start, end
+            while rise < stop:
+                middle = (rise + stop) // 2
+                whole, part = divide(tokens[k], all_placed + lengths[middle], total)
+                beyond = placed[k] + lengths[middle] - whole
+                if beyond < 0 or (beyond == 0 and part > 0):
+                    rise = middle + 1
+                else:
+                    stop = middle
+            for r in (root(below, rise) - 1, root(above, rise)):
+                if r < start or r >= end:
+                    continue
+                whole, part = divide(tokens[k], all_placed + lengths[r], total)
+                beyond = placed[k] + lengths[r] - whole
+                # |beyond - part / W| as a whole number and a part of W.
+                if beyond > 0 and part > 0:
+                    beyond, part = beyond - 1, total - part
+                beyond = abs(beyond)
+                if (
+                    best < 0
+                    or beyond < least
+                    or (beyond == least and part < least_part)
+                    or (beyond == least and part == least_part and items[head[r]] < items[head[best]])
+                ):
+                    best, best_label, least, least_part = r, k, beyond, part
+        out[t] = items[take(best, head, first, below, above)]
+        placed[best_label] += lengths[best]
+        all_placed += lengths[best]
+    return out

@@ -1,0 +1,228 @@
+"""The strategies that others use, or have published: what `balanced` is compared with.
+
+Letters: M items, K labels (values of group 0 in use), R runs (distinct pairs of label and length).
+Equal items come in random order, by the seed. TerRIFIC is "Don't Shuffle, Optimize" in the words of its code.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from dagster_divorder.core.order.problem import Order, Problem
+from dagster_divorder.core.order.strategy import Options, Strategy
+from dagster_divorder.errors import InputError
+
+Ints = NDArray[np.int64]
+
+
+def original(problem: Problem) -> Order:
+    """The items as they come, whatever blocks the input has. O(M)."""
+    return np.arange(problem.items)
+
+
+def random(problem: Problem) -> Order:
+    """A uniform shuffle, the baseline to beat: a prefix of t items strays by about sqrt(t (M - t) / M) items' norms, so
+    batches differ from the whole by chance, long items most of all. O(M); Fisher and Yates, as in NumPy."""
+    return np.random.default_rng(problem.seed).permutation(problem.items)
+
+
+class QueueOptions(Options):
+    within_cluster: Literal["random", "original", "length-asc", "length-desc", "length-riffle"] = "random"
+    """Order of the items of one label. length-riffle: shortest, longest, second shortest, ..."""
+
+
+def round_robin(problem: Problem, *, within_cluster: str) -> Order:
+    """One item of each label in turn, in label order; labels that have run out are skipped, so small ones run out early
+    and the tail is what is left of the largest. O(M log M). Source: Diversity-Ordered Training."""
+    items, starts = _queues(problem, within_cluster)
+    sizes = np.diff(starts)
+    turn = np.arange(len(items)) - starts[:-1].repeat(sizes)
+    # Queues lie in label order, and the sort is stable: inside a turn the labels rise.
+    return items[np.argsort(turn, kind="stable")]
+
+
+def stratified(problem: Problem, *, within_cluster: str) -> Order:
+    """The next item comes from the label that is furthest behind, counted in items: the greedy of Diversity-Ordered
+    Training, equal to its float64 formula bit for bit. Each label's share stays within a few items of its share of all;
+    but sequences are made of tokens, and where labels differ in item length batches drift further than under a shuffle.
+    O(M K)."""
+    from dagster_divorder.core.kernels.order_baselines import largest_deficit_first
+
+    items, starts = _queues(problem, within_cluster)
+    return items[largest_deficit_first(starts, np.ones(len(items), np.int64))]
+
+
+def token_deficit(problem: Problem, *, within_cluster: str) -> Order:
+    """`stratified` with tokens instead of items: shares of tokens stay within a few of the longest items. Labels of
+    long items are served rarely, so sequences hold fewer labels; lengths are not balanced at all. O(M K)."""
+    from dagster_divorder.core.kernels.order_baselines import largest_deficit_first
+
+    items, starts = _queues(problem, within_cluster)
+    return items[largest_deficit_first(starts, problem.lengths[items])]
+
+
+def jittered(problem: Problem) -> Order:
+    """Item j of a random permutation of label i gets the time stamp (j + s_i) / n_i, with n_i the items of the label
+    and s_i ~ U(0, 1) one a label; all sorted by it. The items of a label are evenly spaced; tokens, and other traits,
+    are not looked at. O(M log M). Source: the 2-way jittered shuffle of Don't Shuffle, Optimize (TerRIFIC)."""
+    generator = np.random.default_rng(problem.seed)
+    shuffled = generator.permutation(problem.items)
+    labels = problem.labels
+    sizes = np.bincount(labels)
+    offsets = generator.random(len(sizes))
+    items = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    rank = np.arange(len(items)) - (np.cumsum(sizes) - sizes).repeat(sizes)
+    stamps = (rank + offsets.repeat(sizes)) / sizes.repeat(sizes)
+    return items[np.argsort(stamps, kind="stable")]
+
+
+def token_share_greedy(problem: Problem) -> Order:
+    """Idea 1 of Don't Shuffle, Optimize, to the letter. Among all remaining items the next one is
+
+        argmin over d of |(T_c + l_d) - tau_c (S + l_d)|,    c = label of d, l_d = its tokens,
+
+    with T_c the tokens of label c placed so far, S all tokens placed, tau_c the label's share of all tokens. Exact, for
+    fewer than 2**51 tokens. Only the item's own label is looked at, so short items of labels on track go first, and
+    what is long, or behind, is left for the end. O(M K log R)."""
+    from dagster_divorder.core.kernels.order_baselines import MOST_TOKENS, nearest_to_share
+
+    if (tokens := int(problem.lengths.sum())) >= MOST_TOKENS:
+        raise InputError(
+            f"strategy 'token_share_greedy' got {tokens} tokens; it is exact below 2**51: use a coarser unit"
+        )
+    runs, shuffle = _runs(problem)
+    return shuffle[nearest_to_share(*runs)]
+
+
+def bin_packing(problem: Problem) -> Order:
+    """Items into bins of `sequence_length` tokens, largest first, each bin preferring labels it lacks; bins are
+    concatenated as they close, and an item longer than a bin gets one of its own. Nothing crosses a bin's edge, if bins
+    are padded; but lengths fall from one end of training to the other. O(M (K + log M)). Source: Diversity-Ordered
+    Training."""
+    from dagster_divorder.core.kernels.order_baselines import largest_that_fits
+
+    if problem.sequence_length is None:
+        raise InputError("strategy 'bin_packing' got no sequence_length; expected the tokens a bin holds")
+    runs, shuffle = _runs(problem)
+    return shuffle[largest_that_fits(*runs, problem.sequence_length)]
+
+
+class ShardOptions(Options):
+    shards: int = Field(64, ge=1)
+    """Contiguous parts of the items, of nearly equal size: less memory at a time, and less mixing, as it rises."""
+
+
+def within_shard(problem: Problem, *, shards: int) -> Order:
+    """Each contiguous part shuffled in itself, one after the other, as where shards are loaded one at a time: the mix
+    moves from shard to shard as it does in the input. O(M log M). Source: TokenShard, where the loss jumps at every
+    shard."""
+    shard = np.arange(problem.items) * shards // max(problem.items, 1)
+    return _shuffled_within(np.arange(problem.items), shard, np.random.default_rng(problem.seed))
+
+
+def grid_shuffle(problem: Problem, *, shards: int) -> Order:
+    """The contiguous parts in a grid, as square as can be, row by row; the items of each column mixed, then of each
+    row, so no more than one column or row is in memory, about M / sqrt(shards) items, and every item may come to every
+    place. Random like a shuffle, and no better. O(M log M). Source: TokenShard."""
+    generator = np.random.default_rng(problem.seed)
+    shard = np.arange(problem.items) * shards // max(problem.items, 1)
+    columns = math.ceil(math.sqrt(shards))
+    mixed = _shuffled_within(np.arange(problem.items), shard % columns, generator)
+    return _shuffled_within(mixed, shard // columns, generator)
+
+
+class BufferOptions(Options):
+    buffer: int = Field(10_000, ge=1)
+    """Items held: blocks of the input that are longer than that stay blocks; more memory as it rises."""
+
+
+def buffer(problem: Problem, *, buffer: int) -> Order:
+    """A buffer of items; a random one of them leaves as the next one enters. No item moves forward by `buffer` places
+    or more, so the mix moves as it does in the input, smoothed. O(M). Source: tf.data, webdataset, Hugging Face
+    streaming."""
+    from dagster_divorder.core.kernels.order_baselines import through_buffer
+
+    draws = np.random.default_rng(problem.seed).random(problem.items)
+    return through_buffer(draws, min(buffer, problem.items))
+
+
+BASELINES = (
+    Strategy("original", original, sees_traits=False),
+    Strategy("random", random, sees_traits=False),
+    Strategy("round_robin", round_robin, QueueOptions),
+    Strategy("stratified", stratified, QueueOptions),
+    Strategy("token_deficit", token_deficit, QueueOptions),
+    Strategy("token_share_greedy", token_share_greedy),
+    Strategy("bin_packing", bin_packing, reads=frozenset({"sequence_length"})),
+    Strategy("jittered", jittered),
+    Strategy("grid_shuffle", grid_shuffle, ShardOptions, sees_traits=False),
+    Strategy("within_shard", within_shard, ShardOptions, sees_traits=False),
+    Strategy("buffer", buffer, BufferOptions, sees_traits=False),
+)
+
+
+def _queues(problem: Problem, within_cluster: str) -> tuple[Ints, Ints]:
+    """(items int64 (M,), starts int64 (K+1,)): items[starts[k]:starts[k+1]] is label k's queue, by `within_cluster`.
+
+    Items of equal length come at random; "length-desc" is "length-asc" backwards, as in Diversity-Ordered Training.
+    """
+    labels = problem.labels
+    shuffle = np.random.default_rng(problem.seed).permutation(problem.items)
+    sizes = np.bincount(labels)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    if within_cluster == "original":
+        return np.argsort(labels, kind="stable"), starts
+    if within_cluster == "random":
+        return shuffle[np.argsort(labels[shuffle], kind="stable")], starts
+    items = shuffle[np.lexsort((problem.lengths[shuffle], labels[shuffle]))]
+    first = starts[:-1].repeat(sizes)
+    rank = np.arange(len(items)) - first
+    from_end = sizes.repeat(sizes) - 1 - rank
+    moved = np.empty_like(items)
+    if within_cluster == "length-asc":
+        return items, starts
+    if within_cluster == "length-desc":
+        moved[first + from_end] = items
+    else:
+        # The short half takes the even positions, the long half, from the longest down, the odd ones.
+        moved[first + np.where(rank <= from_end, 2 * rank, 2 * from_end + 1)] = items
+    return moved, starts
+
+
+class Runs(NamedTuple):
+    """Items sorted by label and length, so that the item of a label nearest to some length is a search away.
+
+    items int64 (M,): positions in a shuffle; run r is items[first[r]:first[r+1]], rising, so that of equal items the
+    first is a random one; all have `lengths[r]` tokens. first int64 (R+1,); lengths int64 (R,), rising inside a label;
+    label k owns the runs of_label[k]:of_label[k+1].
+    """
+
+    items: Ints
+    first: Ints
+    lengths: Ints
+    of_label: Ints
+
+
+def _runs(problem: Problem) -> tuple[Runs, Ints]:
+    """(the runs; the shuffle, int64 (M,): which item is at each of its positions)."""
+    shuffle = np.random.default_rng(problem.seed).permutation(problem.items)
+    labels, lengths = problem.labels[shuffle], problem.lengths[shuffle]
+    items = np.lexsort((lengths, labels))
+    label, length = labels[items], lengths[items]
+    starts = np.flatnonzero(np.r_[True, (label[1:] != label[:-1]) | (length[1:] != length[:-1])])
+    of_label = np.searchsorted(label[starts], np.arange(label[-1] + 2))
+    return Runs(items, np.r_[starts, len(items)], length[starts], of_label), shuffle
+
+
+def _shuffled_within(order: Order, parts: Ints, generator: np.random.Generator) -> Order:
+    """The order, its items shuffled among the positions of each part. parts: int (M,), the part of each position."""
+    positions = np.argsort(parts, kind="stable")
+    shuffled = generator.permutation(len(order))
+    out = np.empty_like(order)
+    out[positions] = order[shuffled[np.argsort(parts[shuffled], kind="stable")]]
+    return out

@@ -1,0 +1,94 @@
+"""What a strategy is: a function from a problem to a permutation, and all that the rest of the package asks of it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dagster_divorder.core.order.problem import Order, Problem
+from dagster_divorder.errors import InputError
+
+
+class Options(BaseModel):
+    """Options that a strategy declares; a strategy without any has these."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Model = TypeVar("Model", bound=Options)
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """function: (problem, **options) -> permutation, int64 (M,). Options: the model of its options, with defaults.
+
+    takes_coordinates: it looks at dense coordinates. balances_norms: its problem has one more group, of the norms of
+    whole rows (`Problem.with_norms`). sees_traits: its order depends on the items' traits. reads: which of
+    "sequence_length" and "batch" its order depends on. options: the values of its options, once `with_options` is given
+    some.
+    """
+
+    name: str
+    function: Callable[..., Order]
+    Options: type[Options] = Options
+    takes_coordinates: bool = False
+    balances_norms: bool = False
+    sees_traits: bool = True
+    reads: frozenset[str] = frozenset()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def permute(self, problem: Problem) -> Order:
+        """Permutation of the problem's items, int64 (M,)."""
+        return self.function(problem, **self.options)
+
+    def option_names(self, given: Mapping[str, Any]) -> list[str]:
+        """Names of its options, where it is given these values."""
+        return list(self.Options.model_fields)
+
+    def with_options(self, **given: Any) -> Strategy:
+        """The strategy with these options, and the defaults of the others.
+
+        Raises:
+            InputError: it has no such option, or not with this value.
+        """
+        names = self.option_names(given)
+        for unknown in given.keys() - set(names):
+            own = f"its options are {', '.join(names)}{nearest(unknown, names)}" if names else "it has none"
+            raise InputError(f"strategy {self.name!r} has no option {unknown!r}; {own}")
+        return self._bound(given)
+
+    def _bound(self, given: Mapping[str, Any]) -> Strategy:
+        return replace(self, options=checked(self.Options, given).model_dump())
+
+
+def checked(model: type[Model], given: Mapping[str, Any]) -> Model:
+    """Raises:
+    InputError: a value cannot be used; the message names it and what is expected.
+    """
+    try:
+        return model(**given)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        expected = problem["msg"].replace("Input should be", "expected", 1)
+        raise InputError(f"{problem['loc'][0]} is {problem['input']!r}; {expected}") from None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?`, if something known is near."""
+    near = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def one_of(name: str, value: str, known: Iterable[str]) -> str:
+    """`value`, if it is known.
+
+    Raises:
+        InputError: it is not; the message names the nearest.
+    """
+    if value not in (names := list(known)):
+        raise InputError(f"{name} is {value!r}; expected one of {', '.join(names)}{nearest(value, names)}")
+    return value

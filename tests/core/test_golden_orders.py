@@ -1,0 +1,157 @@
+"""Every strategy and every packing method gives the bytes that golden_orders.json holds, on one fixed corpus.
+
+Renewed, after a change that is meant to move them, by `python -m tests.core.test_golden_orders`.
+"""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+from scipy.sparse import csr_matrix
+
+from dagster_divorder.core.items import document_items
+from dagster_divorder.core.order import STRATEGIES, Targets, order
+from dagster_divorder.core.order.epochs import epoch_orders
+from dagster_divorder.core.order.spread import spread_order
+from dagster_divorder.core.packing import METHODS, Pieces, pack
+
+GOLDEN = Path(__file__).with_name("golden_orders.json")
+DOCUMENTS, CLUSTERS, LENGTH_BINS, DIMS = 3_000, 12, 8, 5
+
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "round_robin": [{"within_cluster": name} for name in ("original", "length-asc", "length-desc")],
+    "stratified": [{"within_cluster": "length-riffle"}],
+    "token_deficit": [{"within_cluster": "length-asc"}],
+    "f2": [{"f2_lambda": 0.0}, {"f2_lambda": 7.5}],
+    "grid_shuffle": [{"shards": 10}],
+    "within_shard": [{"shards": 7}],
+    "buffer": [{"buffer": 100}, {"buffer": 5_000}],
+    "block_shuffle": [
+        {"block_strategy": "f2", "f2_lambda": 3.0},
+        {"block_strategy": "stratified", "within_cluster": "original"},
+        {"block_strategy": "bin_packing"},
+    ],
+}
+"""Beside the defaults, which every strategy is tried with."""
+
+FOLLOW_TARGETS = ("balanced", "f1", "f2", "f3", "block_shuffle")
+
+
+@cache
+def corpus() -> dict[str, Any]:
+    random = np.random.default_rng(14)
+    tokens = np.rint(random.lognormal(5.0, 1.2, DOCUMENTS)).astype(np.int64)
+    tokens[random.integers(0, DOCUMENTS, 9)] = 0
+    cluster = np.minimum(random.geometric(0.2, DOCUMENTS) - 1, CLUSTERS - 1)
+    bins = np.minimum(np.searchsorted(np.quantile(tokens, np.linspace(0, 1, LENGTH_BINS)[1:]), tokens), 7)
+    return {
+        "tokens": tokens,
+        "cluster": cluster,
+        "items": document_items(tokens, {"cluster": cluster, "length": bins}, {"cluster": 1.0, "length": 0.5}),
+        "coordinates": random.normal(size=(DOCUMENTS, DIMS)) * tokens[:, np.newaxis],
+        "texts": np.where(
+            random.random(DOCUMENTS) < 0.3, random.integers(0, 200, DOCUMENTS), 1_000 + np.arange(DOCUMENTS)
+        ),
+        "vectors": random.normal(size=(DOCUMENTS, 16)).astype(np.float32),
+    }  # fmt: skip
+
+
+def mixed_rows() -> tuple[csr_matrix, np.ndarray]:
+    """Sequences of equal length, of several clusters each: rows of many entries, real counts."""
+    random = np.random.default_rng(15)
+    clusters = random.multinomial(1024, random.dirichlet(np.full(CLUSTERS, 0.1)), DOCUMENTS)
+    groups = np.repeat([0, 1], [CLUSTERS, 6])
+    return csr_matrix(
+        np.column_stack([clusters, random.multinomial(9, np.full(6, 1 / 6), DOCUMENTS)])
+    ), groups
+
+
+def moving_targets(groups: np.ndarray) -> Targets:
+    shares = np.ones((3, len(groups)))
+    shares[0, 0], shares[2, 1] = 4.0, 3.0
+    for group in range(groups.max() + 1):
+        shares[:, groups == group] /= shares[:, groups == group].sum(axis=1, keepdims=True)
+    return Targets(progress=np.array([0.0, 0.4, 1.0]), shares=shares)
+
+
+def ordered(call: Callable[..., Any] = order, *given: Any, **arguments: Any) -> np.ndarray:
+    items = corpus()["items"]
+    fixed = {"weights": items.weights, "seed": 3, "sequence_length": 2_048, "batch": 32}
+    return np.asarray(call(items.counts, items.groups, *given, **{**fixed, **arguments}))
+
+
+def sequences(strategy: str, **arguments: Any) -> np.ndarray:
+    return order(
+        *mixed_rows(), strategy=strategy, weights=[1.0, 50.0], seed=1, sequence_length=1_024, **arguments
+    )
+
+
+def packed(method: str, **arguments: Any) -> np.ndarray:
+    made = corpus()
+    documents = np.random.default_rng(2).permutation(DOCUMENTS)
+    plan = pack(
+        Pieces(documents, np.zeros_like(documents), made["tokens"][documents]),
+        method=method, sequence_length=1_024, seed=3, labels=made["cluster"][documents],
+        vectors=made["vectors"][documents], **arguments,
+    )  # fmt: skip
+    return np.concatenate([plan.document, plan.start, plan.length, plan.indptr, plan.parts])
+
+
+def cases() -> dict[str, Callable[[], np.ndarray]]:
+    out: dict[str, Callable[[], np.ndarray]] = {}
+    frozen = np.random.default_rng(4).permutation(DOCUMENTS)[:700]
+    texts = corpus()["texts"]
+    for name in STRATEGIES:
+        for options in ({}, *OPTIONS.get(name, [])):
+            named = " ".join([name, *(f"{key}={value}" for key, value in options.items())])
+            out[named] = lambda a=name, o=options: ordered(strategy=a, **o)
+            out[f"{named}, sequences"] = lambda a=name, o=options: sequences(a, **o)
+        out[f"{name}, frozen"] = lambda a=name: ordered(strategy=a, frozen=frozen)
+        out[f"{name}, copies"] = lambda a=name: ordered(spread_order, texts, strategy=a)
+        out[f"{name}, copies, frozen"] = lambda a=name: ordered(
+            spread_order, texts, strategy=a, frozen=frozen
+        )
+        out[f"{name}, epochs"] = lambda a=name: ordered(epoch_orders, 3, strategy=a)
+        out[f"{name}, epochs, copies"] = lambda a=name: ordered(epoch_orders, 2, strategy=a, copies=texts)
+        coordinates = {"strategy": name, "coordinates": corpus()["coordinates"]}
+        out[f"{name}, coordinates"] = lambda c=coordinates: ordered(**c)
+        out[f"{name}, coordinates, frozen, epochs"] = lambda c=coordinates: ordered(
+            epoch_orders, 2, **c, frozen=frozen
+        )
+        if name in FOLLOW_TARGETS:
+            targets = moving_targets(corpus()["items"].groups)
+            out[f"{name}, targets"] = lambda a=name, t=targets: ordered(strategy=a, targets=t)
+            out[f"{name}, targets, frozen"] = lambda a=name, t=targets: ordered(
+                strategy=a, targets=t, frozen=frozen
+            )
+            out[f"{name}, targets, copies"] = lambda a=name, t=targets: ordered(
+                spread_order, texts, strategy=a, targets=t
+            )
+    for method in METHODS:
+        out[f"packing {method}"] = lambda m=method: packed(m)
+        out[f"packing {method}, copies"] = lambda m=method: packed(m, copies=texts)
+        out[f"packing {method}, consumed"] = lambda m=method: packed(m, copies=texts, consumed=texts[:400])
+    return out
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in cases().items()])
+def test_bytes_are_those_of_before(case: Callable[[], np.ndarray], request: pytest.FixtureRequest) -> None:
+    assert digest(case()) == json.loads(GOLDEN.read_text())[request.node.callspec.id]
+
+
+def test_every_strategy_and_method_is_held() -> None:
+    assert set(json.loads(GOLDEN.read_text())) == set(cases())
+    assert all(set(OPTIONS) <= set(STRATEGIES) for _ in OPTIONS)
+
+
+def digest(array: np.ndarray) -> str:
+    return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(array, np.int64).tobytes())
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(json.dumps({name: digest(case()) for name, case in cases().items()}, indent=1) + "\n")
