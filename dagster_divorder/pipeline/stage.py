@@ -311,11 +311,12 @@ class WholeCorpus(Stage):
 
     def decide(self, run: Run) -> Decision:
         key = self.key(run)
-        found = self._stored(run, key)
-        lacks = self.lacks(run, key) if found else None
-        if found and lacks is None:
+        found, why = self._stored(run, key), ""
+        if ABOUT in run.store.sealed(f"stages/{self.name}/{key}"):
+            why = self.lacks(run, key) or ("" if found else "files of it are gone")
+        if found and not why:
             return Decision(scope="nothing", documents=0, why="", receipt=found)
-        return Decision(scope="all", documents=run.corpus.documents, why=lacks or "", key=key)
+        return Decision(scope="all", documents=run.corpus.documents, why=why, key=key)
 
     def _stored(self, run: Run, key: str) -> Receipt | None:
         """The result that is stored under a key, None where not all of it is there."""

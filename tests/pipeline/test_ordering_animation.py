@@ -19,7 +19,7 @@ STAGE = "ordering_animation"
 
 
 def animate(settings: Settings) -> Receipt:
-    return run_all(settings, Silent(), [*GRAPH.needed(settings), "cluster_map", STAGE])[STAGE]
+    return run_all(settings, Silent(), GRAPH.needed(settings, "curated_output", STAGE))[STAGE]
 
 
 def settings_for(make_settings: Callable[..., Settings], tmp_path: Path, **sections: object) -> Settings:
@@ -56,7 +56,7 @@ def test_without_umap_there_is_one_film_and_a_note(
     make_settings: Callable[..., Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = "umap-learn cannot be imported"
-    monkeypatch.setattr("dagster_divorder.pipeline.cluster_map.why_no_map", lambda: message)
+    monkeypatch.setattr("dagster_divorder.stages.map_fit.why_no_map", lambda: message)
     settings = settings_for(make_settings, tmp_path)
     made = animate(settings)
     assert list(made.files) == [BAR]

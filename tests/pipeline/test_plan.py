@@ -105,7 +105,7 @@ def test_a_changed_setting_names_its_stage_and_what_follows(corpus: Path, make_s
     changed = make_settings(embedding={"pooling": "mean"})
     made = checked_against_the_run(changed)
     assert whys(made)["shallow_embeddings"] == "its settings or its code changed"
-    assert whys(made)["greedy_order"] == "clusters is made again"
+    assert whys(made)["greedy_order"] == "traits is made again"
     assert planned(made)["token_counts"] == ("nothing", 0)
     assert planned(make_plan(make_settings(model={"refit": "now"})))["token_counts"] == ("all", 80)
 

@@ -65,16 +65,18 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(settings: Settings) -> tuple[dict[str, Any], list[str]]:
     """(metrics, what the run said) of a run with a report."""
     noted = Noted()
-    receipts = run_all(settings, noted, [*GRAPH.needed(settings), "ordering_report"])
-    file = receipts["diversity_metrics"].files["metrics"]
-    return load_metrics(LocalStore(settings.store.path), file), noted.said
+    run_all(settings, noted, GRAPH.needed(settings, "curated_output", "ordering_report"))
+    return load_metrics(left(settings)), noted.said
+
+
+def left(settings: Settings) -> Run:
+    return Run(settings, LocalStore(settings.store.path).open(), Silent())
 
 
 def test_what_cannot_be_had_is_said_everywhere(corpus: Path) -> None:
     settings = settings_of(corpus, (0.8, 0.4))
     metrics, said = made(settings)
-    run = Run(settings, LocalStore(settings.store.path).open(), Silent())
-    traits = load_traits(run)
+    traits = load_traits(left(settings))
     codes, names = traits.codes["source"], traits.names["source"]
     own = traits.tokens[codes == names.index(SEA)].sum() / traits.tokens.sum()
     for name in ("curated", "sequences"):
@@ -109,7 +111,7 @@ def test_what_cannot_be_had_is_said_everywhere(corpus: Path) -> None:
 def test_the_verdict_is_about_the_targets(corpus: Path) -> None:
     settings = settings_of(corpus, (0.8, 0.4))
     metrics, _ = made(settings)
-    found = verdicts(settings)["sequences"]
+    found = verdicts(left(settings))["sequences"]
     moving = [c for c in found.comparisons if c.trait == "source"]
     assert moving and all(c.moving for c in moving)
     assert found.traits(moving=False) == ["length"]
