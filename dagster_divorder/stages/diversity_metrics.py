@@ -97,13 +97,19 @@ def _compute(run: Run) -> Made:
     }
     if run.settings.output.plot:
         files["picture"] = File(_picture(run, traits, measured), "png")
-    for warning in warnings_of(metrics["sequences"]["targets"]):
-        run.progress.note(warning)
     figures = {
         "summary": summary_rows(metrics),
         "findings": findings(metrics),
     }
     return Made(files, figures=figures)
+
+
+def _publish(run: Run, receipt: Receipt) -> None:
+    """What cannot be had of the targets is said by every run."""
+    if run.settings.order.targets:
+        metrics = orjson.loads(run.store.unseal(receipt.files["metrics"]))
+        for warning in warnings_of(metrics["sequences"]["targets"]):
+            run.progress.note(warning)
 
 
 def _measure_orders(run: Run, traits: Traits) -> dict[str, Diversity]:
@@ -348,6 +354,7 @@ DIVERSITY_METRICS = WholeCorpus(
     quotes=("picture",),
     doing="measuring orders",
     compute=_compute,
+    publish=_publish,
     show=_show,
     checks=(
         Check(

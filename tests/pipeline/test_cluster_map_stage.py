@@ -16,7 +16,7 @@ from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH, cluster_map
+from dagster_divorder.stages import GRAPH, cluster_map, map_fit
 from dagster_divorder.stages.cluster_map import ClusterMap, load_map
 from dagster_divorder.stages.cluster_names import load_names
 from dagster_divorder.store.local import LocalStore
@@ -48,7 +48,9 @@ class Corpus:
         return self.receipts["cluster_map"]
 
     def shown(self) -> ClusterMap:
-        return load_map(self.store, self.receipts["cluster_map"].files["places"])
+        shown = load_map(Run(self.settings, self.store))
+        assert shown
+        return shown
 
     def places(self) -> dict[tuple[int, int], bytes]:
         """By id, the place of each document on the map."""
@@ -88,8 +90,10 @@ def forbid(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     def forbidden(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("computed again")
 
-    for name in names:
-        monkeypatch.setattr(cluster_map, name, forbidden)
+    for module in (cluster_map, map_fit):
+        for name in names:
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, forbidden)
 
 
 def test_every_document_is_on_the_map_with_its_cluster(corpus: Corpus) -> None:
@@ -112,7 +116,7 @@ def test_every_document_is_on_the_map_with_its_cluster(corpus: Corpus) -> None:
 
 def test_nothing_new_computes_nothing(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     before = corpus.run(RECORDS)
-    forbid(monkeypatch, "fit", "place", "why_no_map", "_chart", "_parquet", "_picture")
+    forbid(monkeypatch, "fit", "place", "why_no_map", "_places", "_parquet", "_picture")
     after = corpus.run(RECORDS)
     assert (after.version, after.files) == (before.version, before.files)
     assert (after.figures["new_documents"], after.figures["reused_documents"]) == (0, 80)
@@ -221,7 +225,7 @@ def test_without_umap_there_are_sizes_and_a_word_of_what_to_do(
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "umap", None)
         receipt = corpus.run(RECORDS)
-        assert set(receipt.files) == {"picture"}
+        assert set(receipt.files) == {"picture", "about"}
         assert "pip install umap-learn" in receipt.figures["note"]
         assert receipt.figures["new_documents"] == 80 and receipt.figures["placed"] is None
         assert corpus.store.unseal(receipt.files["picture"]).startswith(b"\x89PNG")

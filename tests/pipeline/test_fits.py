@@ -17,7 +17,6 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.store.fits import REFIT
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 
@@ -32,17 +31,19 @@ SMALL: dict[str, Any] = {
     "order": {"length_bins": 5},
     "sequence": {"length": 128, "batch": 4},
 }
-FITS = (
-    "ari_comparison",
-    "base_model",
-    "cluster_map",
-    "cluster_names",
-    "clusters",
-    "deep_model",
-    "k_calibration",
-    "pca",
-    "traits",
-)
+FITS = {
+    "ari_comparison": "ari_comparison.refit",
+    "base_model": "model.refit",
+    "bin_edges": "order.refit",
+    "centroids": "clusters.refit",
+    "cluster_names": None,
+    "deep_components": "clusters.refit",
+    "deep_model": "deep.refit",
+    "k_calibration": "k_calibration.refit",
+    "map_fit": "cluster_map.refit",
+    "shallow_components": "clusters.refit",
+}
+"""Every fit that is made here, and the setting that asks for another one."""
 
 
 class Notes:
@@ -76,7 +77,7 @@ def settings_in(folder: Path, **sections: Any) -> Settings:
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    receipts = run_all(settings, Notes(), [*GRAPH.needed(settings), "cluster_map"])
+    receipts = run_all(settings, Notes(), GRAPH.needed(settings, "curated_output", "cluster_map"))
     return {stage: receipt.version for stage, receipt in receipts.items()}
 
 
@@ -132,12 +133,12 @@ def test_a_lost_fit_is_refused_and_what_is_said_to_do_helps(
     _, versions = everything
     settings = settings_in(made)
     lost = lose(made / "store", stage)
-    for attempt in (run, make_plan) if stage in ("base_model", "clusters", "k_calibration") else (run,):
+    for attempt in (run, make_plan) if stage in ("base_model", "centroids", "k_calibration") else (run,):
         with pytest.raises(StoreError, match=rf"{re.escape(str(lost))}\S* is missing") as refused:
             attempt(settings)
     said = str(refused.value)
-    if stage in REFIT:
-        section, key = REFIT[stage].split(".")
+    if setting := FITS[stage]:
+        section, key = setting.split(".")
         assert f'set {section}.{key} = "now" for one run' in said
         run(settings_in(made, **{section: {key: "now"}}))
     else:
@@ -159,9 +160,9 @@ def test_the_record_of_a_lost_pin_takes_its_place(
 
 def test_a_pin_of_another_stage_is_refused(made: Path) -> None:
     pins = made / "store/pins"
-    (clusters,) = (pins / "clusters").iterdir()
-    shutil.copy(next((pins / "base_model").iterdir()), clusters)
-    with pytest.raises(StoreError, match=re.escape(f"pin {clusters} is damaged")):
+    (centroids,) = (pins / "centroids").iterdir()
+    shutil.copy(next((pins / "base_model").iterdir()), centroids)
+    with pytest.raises(StoreError, match=re.escape(f"pin {centroids} is damaged")):
         run(settings_in(made))
 
 
@@ -177,7 +178,7 @@ def test_prune_does_not_forget_a_pin_that_was_lost(tmp_path: Path, make_settings
     write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
     settings = make_settings()
     run_all(settings, Notes())
-    lost = lose_pin(settings.store.path, "clusters")
+    lost = lose_pin(settings.store.path, "centroids")
     prune(settings, LocalStore(settings.store.path))
     with pytest.raises(StoreError, match=re.escape(f"pin {lost} is missing")):
         run_all(settings, Notes())
@@ -191,7 +192,7 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     pca: int, tmp_path: Path, make_settings: Make
 ) -> None:
     settings = make_settings(embedding={"pca": pca})
-    stages = [*GRAPH.needed(settings), "cluster_map"]
+    stages = GRAPH.needed(settings, "curated_output", "cluster_map")
     write_jsonl(tmp_path / "docs.jsonl", topic_records(30))
     run_all(settings, Notes(), stages)
     assert run_check(settings, "base_model_is_of_this_corpus").passed

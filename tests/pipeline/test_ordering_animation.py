@@ -34,7 +34,7 @@ def test_films_are_made_once_and_put_back_where_they_are_gone(
     first = animate(settings)
     films = {name: (settings.output.path / name).read_bytes() for name in (BAR, MAP)}
     assert all(data[4:8] == b"ftyp" for data in films.values())
-    assert first.figures["new_documents"] == 140
+    assert first.figures["new_documents"] == 120
     (settings.output.path / MAP).unlink()
     (settings.output.path / BAR).write_bytes(b"half a fi")
     second = animate(settings)
@@ -59,6 +59,6 @@ def test_without_umap_there_is_one_film_and_a_note(
     monkeypatch.setattr("dagster_divorder.stages.map_fit.why_no_map", lambda: message)
     settings = settings_for(make_settings, tmp_path)
     made = animate(settings)
-    assert list(made.files) == [BAR]
+    assert list(made.files) == [Path(BAR).stem, "about"]
     assert message in made.figures["note"]
     assert not (settings.output.path / MAP).exists()
