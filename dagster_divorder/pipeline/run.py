@@ -293,8 +293,8 @@ def _run_one(run: Run, name: str) -> Receipt:
     new = decision.documents or figures["new_documents"]
     pace = seconds / new if new else before.facts.get("seconds_per_new_document") if before else None
     receipt = receipt.with_(
-        facts={**receipt.facts, "seconds_per_new_document": pace},
-        figures={**figures, **stage.told(run), **run.observed, **timing},
+        facts={**receipt.facts, "computed": new, "seconds_per_new_document": pace},
+        figures={**figures, **stage.figures_now(run), **run.observed, **timing},
     )
     run.save(receipt)
     return receipt

@@ -154,6 +154,6 @@ CLUSTER_MAP = WholeCorpus(
     quotes=("map", "picture"),
     doing="drawing the cluster map",
     compute=_compute,
-    told=lambda run: {"fitted": run.receipt("map_fit").figures["fitted"]},
+    figures_now=lambda run: {"fitted": run.receipt("map_fit").figures["fitted"]},
     show=_show,
 )
