@@ -38,6 +38,7 @@ class ToBeMadeError(MissingStageError):
 
     def __init__(self, stage: str) -> None:
         super().__init__(f"{stage} is made again")
+        self.stage = stage
 
 
 @dataclass(frozen=True, slots=True)

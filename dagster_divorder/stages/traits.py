@@ -10,7 +10,7 @@ from dagster_divorder.core.traits import Traits, bin_codes, column_codes
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.bin_edges import bins_of, load_edges
+from dagster_divorder.stages.bin_edges import bins_of, is_number, load_edges
 from dagster_divorder.stages.fields import extracted, load_fields
 from dagster_divorder.store.arrays import pack
 
@@ -51,7 +51,7 @@ def _compute(run: Run) -> Made:
             coded = column_codes(
                 column,
                 bins=bins_of(settings, trait),
-                edges=edges.get(trait),
+                edges=edges.get(trait) if is_number(column.type) else None,
                 name=f"order.traits: field {trait!r}",
             )
             codes, of = coded.codes, coded.names
