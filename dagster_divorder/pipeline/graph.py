@@ -40,7 +40,14 @@ class Graph(Mapping[str, Stage]):
         return self._closure(settings, stages or ([OUTPUT] if OUTPUT in self else self.upstream(settings)))
 
     def step(self, settings: Settings, stage: str) -> tuple[str, ...]:
-        """A stage with its parts: those without an asset of their own before it, and after it."""
+        """A stage with its parts: those without an asset of their own before it, and after it, that are not parts of an
+        asset before it already."""
+        before = [name for name in self._closure(settings, [stage]) if self[name].asset and name != stage]
+        made = self._closure(settings, before)
+        return tuple(name for name in self._parts(settings, stage) if name not in made)
+
+    def _parts(self, settings: Settings, stage: str) -> tuple[str, ...]:
+        """A stage with those that lie between it and other assets."""
         asset = {name for name in self._closure(settings, [stage]) if self[name].asset and name != stage}
         return tuple(name for name in self._closure(settings, [stage], without=asset) if name not in asset)
 
@@ -54,22 +61,24 @@ class Graph(Mapping[str, Stage]):
         direct = {
             name: dict.fromkeys(
                 read
-                for part in self.step(settings, name)
+                for part in self._parts(settings, name)
                 for read in (*upstream[part], *self[part].after)
                 if read in upstream and self[read].asset and read != name
             )
             for name in upstream
             if self[name].asset
         }
-        told: dict[str, set[str]] = {}
+        shown_by: dict[str, set[str]] = {}
         for name, reads in direct.items():
-            told[name] = set(reads).union(*(told[read] for read in reads)) if _follows(self[name]) else set()
+            shown_by[name] = (
+                set(reads).union(*(shown_by[read] for read in reads)) if _follows(self[name]) else set()
+            )
         return {
             name: tuple(
                 read
                 for read in reads
                 if (read in (*upstream[name], *self[name].after) and isinstance(self[read], PinnedFit))
-                or not any(read in told[other] for other in reads)
+                or not any(read in shown_by[other] for other in reads)
             )
             for name, reads in direct.items()
         }

@@ -43,6 +43,7 @@ def numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
 
 
 def is_number(of: pa.DataType) -> bool:
+    """Whether values of a type are cut into bins; those of others are categories."""
     return bool(pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_decimal(of))
 
 

@@ -35,6 +35,7 @@ from dagster_divorder import load_results, run_all
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import merge
+from dagster_divorder.pipeline.plan import StagePlan, make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
@@ -112,6 +113,8 @@ DRIFTS = {
     "difficulty_counts": (" are left",),
 }
 """Why a fit may be made again, in words of the reason, by stage; the others may not."""
+PLANNED: Counter[str] = Counter()
+"""Stages of runs by what was planned for them, and whether a run found out more."""
 REACHED: Counter[tuple[str, bool]] = Counter()
 """Runs by how prefixes were recognised, and whether there was something new behind them."""
 
@@ -279,7 +282,9 @@ class Law(RuleBasedStateMachine):
         # What a file that has grown is known by, in turn: all of its chunks, or samples, in files this small all again.
         readings.WHOLE_BYTES = 0 if readings.WHOLE_BYTES else 10 << 30
         stages = GRAPH.needed(chosen)[:count]
+        plan = {stage.stage: stage for stage in make_plan(chosen, *stages).stages}
         made = run_all(chosen, Silent(), stages)
+        self.check_plan(plan, made)
         self.receipts |= made
         self.dirty = stages != GRAPH.needed(chosen)
         text_field = chosen.input.text_field
@@ -335,6 +340,21 @@ class Law(RuleBasedStateMachine):
                 "dropped_documents": len(self.put_out - self.used_documents),
             }
             self.put_out = self.used_documents
+
+    def check_plan(self, plan: dict[str, StagePlan], made: dict[str, Receipt]) -> None:
+        """A run computes what was planned, but where the plan said what only a run can tell: a fit is made again after all,
+        and with it what follows, or what is made again comes out as it was."""
+        surprises: set[str] = set()
+        for stage, receipt in made.items():
+            computed = receipt.facts["computed"]
+            if not surprises.isdisjoint(GRAPH[stage].reads(self.settings())):
+                surprises.add(stage)
+            elif computed != plan[stage].documents:
+                assert plan[stage].unless, (stage, plan[stage], computed)
+                assert computed == 0 or plan[stage].documents == 0, (stage, plan[stage], computed)
+                surprises |= {stage} if computed else set()
+            else:
+                PLANNED[plan[stage].scope] += 1
 
     def view(self) -> View:
         receipt = load_receipt(self.store, "raw_docs")
@@ -443,3 +463,4 @@ def test_any_history_ends_in_the_bytes_of_one_fresh_run(fast_and_small: None) ->
         ways = ("whole", "tail and samples")
         assert all(REACHED[way, False] for way in ways), REACHED
         assert any(REACHED[way, True] for way in ways), REACHED
+        assert PLANNED["nothing"] and PLANNED["new"] and PLANNED["all"], PLANNED
