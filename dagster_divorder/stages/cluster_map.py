@@ -88,8 +88,7 @@ def _places(run: Run) -> tuple[ClusterMap, int] | None:
     new = at < 0
     xy = np.concatenate([fitted.xy, before.xy] if before else [fitted.xy])[at]
     if new.any():
-        threads = count_workers(run.settings.engine.workers)
-        xy[new] = place(load_space(run).rows(run.view, rows[new]), fitted, threads=threads)
+        xy[new] = place(load_space(run).rows(run.view, rows[new]), fitted)
     labels = run.column("clusters", "labels")[rows]
     placed = (new | (at >= len(known))).astype(np.uint8)
     return ClusterMap(ids, xy, labels, placed), int(new.sum()) if before else len(rows)
