@@ -104,6 +104,8 @@ class Run:
         made = (receipt.fingerprint, set(receipt.upstream))
         if made != (here.fingerprint(self.settings), set(here.reads(self.settings))):
             raise MissingStageError(f"{stage} was last made with other settings; {remedy}")
+        if set(receipt.upstream) != set(self.graph[stage].reads(self.settings)):
+            raise MissingStageError(f"{stage} was last made from other stages; {remedy}")
         for name, version in receipt.upstream.items():
             if self.receipt(name).version != version:
                 raise MissingStageError(f"{stage} was made for an earlier state of {name}; {remedy}")
