@@ -113,7 +113,11 @@ def test_nothing_new_keeps_it_and_it_survives_a_prune(made: tuple[Settings, dict
     before = receipts["k_calibration"]
     for changed in (settings, settings.model_copy(update={"k_calibration": kept(settings, refresh=0.0)})):
         again = run_stage("k_calibration", changed, Silent())
-        assert (again.version, again.files, again.fingerprint) == (before.version, before.files, before.fingerprint)
+        assert (again.version, again.files, again.fingerprint) == (
+            before.version,
+            before.files,
+            before.fingerprint,
+        )
         assert again.figures["new_documents"] == 0
         assert again.figures["fitted"] == "no: kept (first run with these settings and inputs)"
 
