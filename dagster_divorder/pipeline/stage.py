@@ -400,10 +400,12 @@ class PinnedFit(Stage):
             if why := self.drift(run, stored):
                 return self._anew(run, key, why)
             unless = self.tentative if run.planning else ""
-        receipt = self._receipt(run, key, fit, self.facts(run, stored.files))
+        receipt, why = self._receipt(run, key, fit, self.facts(run, stored.files)), ""
         if refit.when != "auto":
             receipt.facts["judged"] = None
-        return Decision(scope="nothing", documents=0, why="", receipt=receipt, unless=unless)
+            if run.planning and (drift := self.drift(run, stored)):
+                why = f'{drift}; set {refit.setting} = "now" for one run to make it again'
+        return Decision(scope="nothing", documents=0, why=why, receipt=receipt, unless=unless)
 
     def _anew(self, run: Run, key: str, why: str) -> Decision:
         return Decision(scope="all", documents=run.corpus.documents, why=why, key=key)
