@@ -374,7 +374,8 @@ CURATED_OUTPUT = WholeCorpus(
     description="The corpus in its curated order, records byte for byte as they were read, with curated_meta.json as "
     "manifest.",
     reads=_reads,
-    settings=lambda settings: {"output": settings.output.model_dump(mode="json")},
+    # Whether `output.path` holds it says the folder itself.
+    settings=lambda settings: {"output": settings.output.model_dump(mode="json", exclude={"path"})},
     inputs=_inputs,
     content=("hashes",),
     lacks=_lacks,

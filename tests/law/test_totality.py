@@ -26,6 +26,7 @@ from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError, SettingsError
 from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.stages import GRAPH
 from tests.conftest import topic_records, write_jsonl
 
 EXAMPLES = int(os.environ.get("DIVORDER_TOTALITY_EXAMPLES", "25"))
@@ -296,6 +297,8 @@ def test_the_evidence_of_extreme_settings(extreme: dict[str, Any], config: Path)
     )
     for stage in evidence:
         assert (
-            run(config, environment(*extreme.items()), lambda chosen, stage=stage: GRAPH.needed(chosen, stage))
+            run(
+                config, environment(*extreme.items()), lambda chosen, stage=stage: GRAPH.needed(chosen, stage)
+            )
             == ""
         )
