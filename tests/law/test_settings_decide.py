@@ -19,6 +19,7 @@ import pytest
 from dagster_divorder import load_settings, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
+from dagster_divorder.models import bootstrap
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import ABOUT, FITTED, PerDocument, PinnedFit, Stage
 from dagster_divorder.settings import Settings
@@ -58,7 +59,7 @@ def corpus(folder: Path) -> None:
 def settings_of(folder: Path, name: str, *changes: tuple[str, Any]) -> Settings:
     (folder / "divorder.toml").write_text(
         f"""
-        input = {{ paths = ["docs.jsonl"], source_field = "source" }}
+        input = {{ paths = ["docs.jsonl"], source_field = "source", max_reject_share = 0.9 }}
         store = {{ path = "{name}" }}
         output = {{ path = "{name}-out", plot = false }}
         model = {{ vocab_size = 512, dim = 8 }}
@@ -115,7 +116,11 @@ def changes_of(section: str, base: Settings) -> Iterator[tuple[str, list[Any]]]:
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_a_field_is_in_the_key_of_a_stage_where_it_decides_its_result(section: str, tmp_path: Path) -> None:
+def test_a_field_is_in_the_key_of_a_stage_where_it_decides_its_result(
+    section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of a larger corpus the tokenizer sees a part, drawn from the seed.
+    monkeypatch.setattr(bootstrap, "TOKENIZER_BYTES", 4000)
     corpus(tmp_path)
     base_settings = settings_of(tmp_path, "base")
     base = results(base_settings)
