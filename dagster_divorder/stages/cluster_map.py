@@ -67,7 +67,6 @@ def _compute(run: Run) -> Made:
         "of_documents": sum(sizes),
         "on_map": len(shown.ids) if shown else None,
         "placed": int(shown.placed.sum()) if shown else None,
-        "fitted": run.receipt("map_fit").facts["reason"] if shown else None,
         "note": note,
     }
     return Made(files, {"note": note, "of_documents": sum(sizes)}, figures)
@@ -155,5 +154,6 @@ CLUSTER_MAP = WholeCorpus(
     quotes=("map", "picture"),
     doing="drawing the cluster map",
     compute=_compute,
+    told=lambda run: {"fitted": run.receipt("map_fit").figures["fitted"]},
     show=_show,
 )
