@@ -297,6 +297,8 @@ def test_the_evidence_of_extreme_settings(extreme: dict[str, Any], config: Path)
     )
     for stage in evidence:
         assert (
-            run(config, environment(*extreme.items()), lambda chosen, stage=stage: GRAPH.needed(chosen, stage))
+            run(
+                config, environment(*extreme.items()), lambda chosen, stage=stage: GRAPH.needed(chosen, stage)
+            )
             == ""
         )
