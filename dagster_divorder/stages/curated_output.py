@@ -358,6 +358,7 @@ def _inputs(run: Run) -> dict[str, Any]:
     facts = run.receipt("raw_docs").facts
     orders = {name: run.graph[name].fingerprint(run.settings) for name in ORDERS}
     return {
+        "format": facts["kind"] if run.settings.output.format == "auto" else run.settings.output.format,
         **versions(run, "raw_docs", *ORDERS, "diversity_metrics", "cluster_names"),
         # The manifest also names the input's files and the settings of the orders, which can change while the bytes do
         # not.
@@ -374,7 +375,8 @@ CURATED_OUTPUT = WholeCorpus(
     description="The corpus in its curated order, records byte for byte as they were read, with curated_meta.json as "
     "manifest.",
     reads=_reads,
-    settings=lambda settings: {"output": settings.output.model_dump(mode="json")},
+    # Whether `output.path` holds it says the folder itself; what `auto` is says the input.
+    settings=lambda settings: {"output": settings.output.model_dump(mode="json", exclude={"path", "format"})},
     inputs=_inputs,
     content=("hashes",),
     lacks=_lacks,

@@ -63,7 +63,6 @@ from dagster_divorder.view.report.numbers import (
     WorstBatch,
     WorstSequence,
 )
-from dagster_divorder.view.report.sections import report, small_picture
 from dagster_divorder.view.words import READ, clip, number
 
 PAGE = "ordering_report.html"
@@ -90,6 +89,8 @@ LOOKED_AT = 1000
 
 
 def _compute(run: Run) -> Made:
+    from dagster_divorder.view.report.sections import report, small_picture
+
     found, missing = at_hand(run)
     shown = numbers(run, _manifest(run), found, missing)
     page, sections = report(shown)
