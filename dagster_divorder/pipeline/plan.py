@@ -68,8 +68,8 @@ def _plan(run: Run, stage: str) -> StagePlan:
     try:
         decision = run.graph[stage].decide(run)
     except ToBeMadeError as missing:
-        same = f"{missing.stage} comes out as it was"
-        decision = Decision(scope="all", documents=run.corpus.documents, why=str(missing), unless=same)
+        as_it_was = f"{missing.stage} comes out as it was"
+        decision = Decision(scope="all", documents=run.corpus.documents, why=str(missing), unless=as_it_was)
     run.foreseen[stage] = decision.receipt
     why = decision.why
     if receipt is None and decision.scope == "all":
