@@ -30,7 +30,7 @@ from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.law.test_totality import BY_HAND, environment, fields
 
-VALUES = 3
+VALUES = 2
 """Of each field, at most so many that the settings accept."""
 
 
