@@ -173,7 +173,7 @@ class Stage(ABC):
     quotes: tuple[str, ...] = ()
     doing: str = ""
     """What it does, for progress, such as `tokenising`."""
-    told: Callable[[Run], Mapping[str, Any]] = lambda run: {}
+    figures_now: Callable[[Run], Mapping[str, Any]] = lambda run: {}
     """Figures that every run tells anew, since they are of more than the result: what it rests on, and why."""
     show: Callable[[Run, Receipt], Shown] = _nothing_shown
     checks: tuple[Check, ...] = ()
@@ -400,10 +400,12 @@ class PinnedFit(Stage):
             if why := self.drift(run, stored):
                 return self._anew(run, key, why)
             unless = self.tentative if run.planning else ""
-        receipt = self._receipt(run, key, fit, self.facts(run, stored.files))
+        receipt, why = self._receipt(run, key, fit, self.facts(run, stored.files)), ""
         if refit.when != "auto":
             receipt.facts["judged"] = None
-        return Decision(scope="nothing", documents=0, why="", receipt=receipt, unless=unless)
+            if run.planning and (drift := self.drift(run, stored)):
+                why = f'{drift}; set {refit.setting} = "now" for one run to make it again'
+        return Decision(scope="nothing", documents=0, why=why, receipt=receipt, unless=unless)
 
     def _anew(self, run: Run, key: str, why: str) -> Decision:
         return Decision(scope="all", documents=run.corpus.documents, why=why, key=key)

@@ -307,7 +307,9 @@ def test_stages_alone_need_the_ones_before_them_up_to_date(corpus: Path, make_se
     with pytest.raises(MissingStageError, match=r"raw_docs has no result.*--select '\*raw_docs'"):
         run_stage("base_model", settings, Silent())
     run(settings)
-    with pytest.raises(MissingStageError, match=r"centroids was last made with other settings.*--select '\*clusters'"):
+    with pytest.raises(
+        MissingStageError, match=r"centroids was last made with other settings.*--select '\*clusters'"
+    ):
         run_stage("greedy_order", make_settings(clusters={"k": 3}), Silent())
     write_jsonl(corpus, topic_records(30))
     run_stage("raw_docs", settings, Silent())

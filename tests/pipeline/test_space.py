@@ -87,9 +87,7 @@ def test_components_are_fitted_again_with_the_clusters(corpus: Path, make_settin
     assert (kept["pca_fitted"], kept["new_documents"]) == (first["pca_fitted"], 80)
     assert {plan.stage: plan.scope for plan in make_plan(auto).stages}["clusters"] == "all"
     grown = cluster(auto)
-    assert grown["pca_fitted"] == (
-        "to 160 documents (the corpus has grown from 80 to 160 documents since)"
-    )
+    assert grown["pca_fitted"] == ("to 160 documents (the corpus has grown from 80 to 160 documents since)")
     assert grown["new_documents"] == 160
     # Fitted to the same documents they are the same.
     asked = cluster(make_settings(embedding={"pca": 3}, clusters={"refit": "now"}))
@@ -176,12 +174,18 @@ def test_another_recommended_number_of_clusters_is_a_reason_to_fit(
     assert first["centroids"].upstream["k_calibration"] == first["k_calibration"].version
     monkeypatch.setattr(centroids, "_count", lambda run: recommended - 1)
     again = run_all(auto, Silent(), stages)
-    assert (again["clusters"].figures["k"], again["clusters"].figures["new_documents"]) == (recommended - 1, 80)
+    assert (again["clusters"].figures["k"], again["clusters"].figures["new_documents"]) == (
+        recommended - 1,
+        80,
+    )
     assert again["centroids"].figures["fitted"] == "first run with these settings and inputs"
     # The fit to as many clusters as before is pinned still.
     monkeypatch.setattr(centroids, "_count", lambda run: recommended)
     back = run_all(auto, Silent(), stages)
-    assert (back["clusters"].version, back["clusters"].figures["new_documents"]) == (first["clusters"].version, 0)
+    assert (back["clusters"].version, back["clusters"].figures["new_documents"]) == (
+        first["clusters"].version,
+        0,
+    )
 
 
 @pytest.mark.parametrize("algorithm", ["minibatch", "faiss"])
