@@ -100,7 +100,7 @@ def _compute(run: Run) -> Made:
         "bytes": sum(entry["bytes"] for entry in files.values()),
     }
     hashes = orjson.dumps({name: entry["sha256"] for name, entry in files.items()})
-    return Made({"ids": kept, "hashes": File(hashes, "json")}, figures=figures)
+    return Made({"ids": kept, "hashes": File(hashes, "json")}, {"files": list(files)}, figures)
 
 
 def _lacks(run: Run, key: str) -> str | None:
@@ -115,7 +115,7 @@ def _lacks(run: Run, key: str) -> str | None:
 
 
 def _publish(run: Run, receipt: Receipt) -> None:
-    tidy(run.store, run.settings.output.path, receipt.figures["files"])
+    tidy(run.store, run.settings.output.path, receipt.facts["files"])
 
 
 def _write(

@@ -103,12 +103,13 @@ def _compute(run: Run) -> Made:
         "sections": sections,
         "missing": list(missing),
     }
-    return Made({"page": File(page, "html"), "picture": File(small_picture(shown), "png")}, figures=figures)
+    files = {"page": File(page, "html"), "picture": File(small_picture(shown), "png")}
+    return Made(files, {"beside": figures["beside"]}, figures)
 
 
 def _publish(run: Run, receipt: Receipt) -> None:
     files = {PAGE: run.store.unseal(receipt.files["page"])}
-    if CLOUD in receipt.figures["beside"]:
+    if CLOUD in receipt.facts["beside"]:
         files[CLOUD] = run.read("cluster_map", "picture")
     write_beside(run.store, run.settings.output.path, files)
 
