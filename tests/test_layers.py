@@ -62,24 +62,46 @@ def test_the_code_location_loads_no_model_library() -> None:
 # What a layer may import of this package; a layer may always import itself, errors and settings.
 ALLOWED = {
     "core": {"core"},
-    "readers": {"readers", "core"},
     "view": {"view", "core"},
     "store": {"store", "core", "engine"},
     "models": {"models", "core", "engine"},
     "engine": {"engine"},
     "pipeline": {"pipeline", "engine", "models", "store", "view", "core"},
+    "stages": {"stages", "pipeline", "engine", "models", "store", "view", "core"},
+    "results.py": {"stages", "pipeline", "store", "core"},
     "defs": {"defs", "pipeline", "engine", "store"},
 }
+
+
+def imported_by(tree: ast.AST) -> list[str]:
+    """The modules that code imports, at its top or inside functions, or by a name that it spells out."""
+    nodes = list(ast.walk(tree))
+    modules = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    modules += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return modules + [
+        node.args[0].value
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "import_module"
+        and isinstance(node.args[0], ast.Constant)
+    ]
+
+
+def without_default_graph(tree: ast.Module) -> ast.Module:
+    """`pipeline` knows no stage but by what it is given, `default_graph`, which is given where nothing is, excepted."""
+    body = [node for node in tree.body if getattr(node, "name", "") != "default_graph"]
+    assert len(body) == len(tree.body) - 1
+    return ast.Module(body, [])
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_imports_go_downwards_only(path: Path) -> None:
     layer = path.relative_to(PACKAGE).parts[0]
     tree = ast.parse(path.read_text())
-    imported = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
-    imported += [
-        alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
-    ]
+    if path == PACKAGE / "pipeline/graph.py":
+        tree = without_default_graph(tree)
+    imported = imported_by(tree)
     ours = {name.split(".")[1] for name in imported if name.startswith("dagster_divorder.")}
     if layer in ALLOWED:
         assert ours <= ALLOWED[layer] | {"errors", "settings"}

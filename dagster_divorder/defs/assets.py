@@ -81,8 +81,9 @@ def _materialize(
 
 def _is_table(value: Any) -> bool:
     """Whether a figure is shown by the stage in a form of its own, if at all."""
-    nested = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return isinstance(value, list) or any(isinstance(one, (dict, list)) for one in nested)
+    if isinstance(value, list):
+        return not all(isinstance(one, str) for one in value)
+    return isinstance(value, dict) and any(isinstance(one, (dict, list)) for one in value.values())
 
 
 def _metadata(shown: Table | Picture | Text | Link) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
 
-from dagster_divorder.pipeline.stage import Stage
+from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage, WholeCorpus
 from dagster_divorder.settings import Settings
 
 OUTPUT = "curated_output"
@@ -40,29 +40,46 @@ class Graph(Mapping[str, Stage]):
         return self._closure(settings, stages or ([OUTPUT] if OUTPUT in self else self.upstream(settings)))
 
     def step(self, settings: Settings, stage: str) -> tuple[str, ...]:
-        """A stage with its parts: those without an asset of their own before it, and after it."""
+        """A stage with its parts: those without an asset of their own before it, and after it, that are not parts of an
+        asset before it already."""
+        before = [name for name in self._closure(settings, [stage]) if self[name].asset and name != stage]
+        made = self._closure(settings, before)
+        return tuple(name for name in self._parts(settings, stage) if name not in made)
+
+    def _parts(self, settings: Settings, stage: str) -> tuple[str, ...]:
+        """A stage with those that lie between it and other assets."""
         asset = {name for name in self._closure(settings, [stage]) if self[name].asset and name != stage}
         return tuple(name for name in self._closure(settings, [stage], without=asset) if name not in asset)
 
     def asset_upstream(self, settings: Settings) -> dict[str, tuple[str, ...]]:
-        """The assets that an asset reads or comes after, itself or by its parts; of those that another one reads too
-        only the last."""
+        """The assets that an asset reads or comes after, itself or by its parts.
+
+        One is left out where another of them tells of it: is made from it, and is not the same when it has changed.
+        A fit that it reads itself is never left out, since only a part of it may matter to the others.
+        """
         upstream = self.upstream(settings)
         direct = {
             name: dict.fromkeys(
                 read
-                for part in self.step(settings, name)
+                for part in self._parts(settings, name)
                 for read in (*upstream[part], *self[part].after)
                 if read in upstream and self[read].asset and read != name
             )
             for name in upstream
             if self[name].asset
         }
-        before: dict[str, set[str]] = {}
+        shown_by: dict[str, set[str]] = {}
         for name, reads in direct.items():
-            before[name] = set(reads).union(*(before[read] for read in reads))
+            shown_by[name] = (
+                set(reads).union(*(shown_by[read] for read in reads)) if _follows(self[name]) else set()
+            )
         return {
-            name: tuple(read for read in reads if not any(read in before[other] for other in reads))
+            name: tuple(
+                read
+                for read in reads
+                if (read in (*upstream[name], *self[name].after) and isinstance(self[read], PinnedFit))
+                or not any(read in shown_by[other] for other in reads)
+            )
             for name, reads in direct.items()
         }
 
@@ -78,6 +95,12 @@ class Graph(Mapping[str, Stage]):
                 if name not in without:
                     pending += [*self[name].reads(settings), *self[name].then]
         return tuple(name for name in self._stages if name in found)
+
+
+def _follows(stage: Stage) -> bool:
+    """Whether a result is another one whenever what it is made from has changed: a fit stays, and files may come out
+    the same."""
+    return isinstance(stage, PerDocument) or (isinstance(stage, WholeCorpus) and not stage.content)
 
 
 def default_graph() -> Graph:

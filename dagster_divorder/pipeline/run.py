@@ -38,6 +38,7 @@ class ToBeMadeError(MissingStageError):
 
     def __init__(self, stage: str) -> None:
         super().__init__(f"{stage} is made again")
+        self.stage = stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,12 @@ class Run:
         remedy = f"materialise it first: dagster asset materialize --select '*{asset}' -m dagster_divorder.definitions"
         if receipt is None:
             raise MissingStageError(f"{stage} has no result in {self.store.root}; {remedy}")
-        if receipt.fingerprint != self.graph[stage].fingerprint(self.settings):
+        here = self.graph[stage]
+        made = (receipt.fingerprint, set(receipt.upstream))
+        if made != (here.fingerprint(self.settings), set(here.reads(self.settings))):
             raise MissingStageError(f"{stage} was last made with other settings; {remedy}")
+        if set(receipt.upstream) != set(self.graph[stage].reads(self.settings)):
+            raise MissingStageError(f"{stage} was last made from other stages; {remedy}")
         for name, version in receipt.upstream.items():
             if self.receipt(name).version != version:
                 raise MissingStageError(f"{stage} was made for an earlier state of {name}; {remedy}")
@@ -289,8 +294,8 @@ def _run_one(run: Run, name: str) -> Receipt:
     new = decision.documents or figures["new_documents"]
     pace = seconds / new if new else before.facts.get("seconds_per_new_document") if before else None
     receipt = receipt.with_(
-        facts={**receipt.facts, "seconds_per_new_document": pace},
-        figures={**figures, **run.observed, **timing},
+        facts={**receipt.facts, "computed": new, "seconds_per_new_document": pace},
+        figures={**figures, **stage.figures_now(run), **run.observed, **timing},
     )
     run.save(receipt)
     return receipt

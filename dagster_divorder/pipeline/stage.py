@@ -173,6 +173,8 @@ class Stage(ABC):
     quotes: tuple[str, ...] = ()
     doing: str = ""
     """What it does, for progress, such as `tokenising`."""
+    figures_now: Callable[[Run], Mapping[str, Any]] = lambda run: {}
+    """Figures that every run tells anew, since they are of more than the result: what it rests on, and why."""
     show: Callable[[Run, Receipt], Shown] = _nothing_shown
     checks: tuple[Check, ...] = ()
 
@@ -309,11 +311,12 @@ class WholeCorpus(Stage):
 
     def decide(self, run: Run) -> Decision:
         key = self.key(run)
-        found = self._stored(run, key)
-        lacks = self.lacks(run, key) if found else None
-        if found and lacks is None:
+        found, why = self._stored(run, key), ""
+        if ABOUT in run.store.sealed(f"stages/{self.name}/{key}"):
+            why = self.lacks(run, key) or ("" if found else "files of it are gone")
+        if found and not why:
             return Decision(scope="nothing", documents=0, why="", receipt=found)
-        return Decision(scope="all", documents=run.corpus.documents, why=lacks or "", key=key)
+        return Decision(scope="all", documents=run.corpus.documents, why=why, key=key)
 
     def _stored(self, run: Run, key: str) -> Receipt | None:
         """The result that is stored under a key, None where not all of it is there."""
@@ -397,9 +400,12 @@ class PinnedFit(Stage):
             if why := self.drift(run, stored):
                 return self._anew(run, key, why)
             unless = self.tentative if run.planning else ""
-        facts = self.facts(run, stored.files)
-        receipt = self._receipt(run, key, fit, facts)
-        return Decision(scope="nothing", documents=0, why="", receipt=receipt, unless=unless)
+        receipt, why = self._receipt(run, key, fit, self.facts(run, stored.files)), ""
+        if refit.when != "auto":
+            receipt.facts["judged"] = None
+            if run.planning and (drift := self.drift(run, stored)):
+                why = f'{drift}; set {refit.setting} = "now" for one run to make it again'
+        return Decision(scope="nothing", documents=0, why=why, receipt=receipt, unless=unless)
 
     def _anew(self, run: Run, key: str, why: str) -> Decision:
         return Decision(scope="all", documents=run.corpus.documents, why=why, key=key)
@@ -407,10 +413,10 @@ class PinnedFit(Stage):
     def _was_judged(self, run: Run, fit: Fit) -> bool:
         """Whether the last run held this fit against this corpus already."""
         last = load_receipt(run.store, self.name)
-        return last is not None and (last.version, last.facts["corpus"]) == (fit.hash, run.corpus.version)
+        return last is not None and (last.version, last.facts["judged"]) == (fit.hash, run.corpus.version)
 
     def _receipt(self, run: Run, key: str, fit: Fit, facts: Mapping[str, Any]) -> Receipt:
-        about = {"corpus": run.corpus.version, "reason": fit.reason}
+        about = {"judged": run.corpus.version, "reason": fit.reason}
         return self.receipt(run, key, fit.hash, files={"fit": fit.folder}, facts={**facts, **about})
 
     def make(self, run: Run, decision: Decision) -> Receipt:

@@ -346,7 +346,7 @@ def _facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
 
 def _figures(run: Run, receipt: Receipt) -> dict[str, Any]:
     return {
-        name: value for name, value in receipt.facts.items() if name not in ("corpus", "reason", "documents")
+        name: value for name, value in receipt.facts.items() if name not in ("judged", "reason", "documents")
     }
 
 
@@ -384,6 +384,8 @@ ARI_COMPARISON = PinnedFit(
     compute=_compute,
     refit=lambda settings: Refit(settings.ari_comparison.refit, "ari_comparison.refit"),
     drift=lambda run, fitted: has_changed(run, fitted, run.settings.ari_comparison.refresh),
+    # The limit may have been lowered.
+    of_corpus=False,
     facts=_facts,
     figures=_figures,
     show=_show,

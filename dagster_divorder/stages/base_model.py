@@ -162,7 +162,7 @@ def _figures(run: Run, receipt: Receipt) -> dict[str, Any]:
     info = {
         name: value
         for name, value in receipt.facts.items()
-        if name not in ("training", "signature", "content", "corpus", "reason", "rows")
+        if name not in ("training", "signature", "content", "judged", "reason", "rows")
     }
     left = documents_left(run, load_fitted(run.store, Fit("base_model", receipt.version, "")))
     note = _another_corpus(left)

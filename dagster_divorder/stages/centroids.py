@@ -143,7 +143,7 @@ CENTROIDS = PinnedFit(
         *space_reads(settings),
         *(["k_calibration"] if settings.clusters.k == "auto" else []),
     ),
-    settings=lambda settings: asdict(fit_settings(settings)),
+    settings=lambda settings: {"k": settings.clusters.k, **asdict(fit_settings(settings))},
     inputs=lambda run: {"space": chosen_space_key(run), "k": _count(run)},
     doing="fitting clusters",
     compute=_compute,

@@ -16,6 +16,7 @@ from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, Shown, 
 from dagster_divorder.stages.centroids import load_clusters
 from dagster_divorder.stages.cluster_table import load_cluster_table
 from dagster_divorder.stages.components import (
+    chosen_kind,
     chosen_space_key,
     chosen_vectors,
     load_space,
@@ -41,18 +42,26 @@ def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.n
 
 def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
     labels, distances = files.columns(run.view.documents, "labels", "distances")
-    used, fit = run.view.used_documents(), run.receipt("centroids").facts
-    documents = int(used.sum())
+    used, k = run.view.used_documents(), run.receipt("centroids").facts["k"]
+    return {
+        "mean_distance": float(distances[used].mean(dtype=np.float64)),
+        "cluster_sizes": np.bincount(labels[used], minlength=k).tolist(),
+    }
+
+
+def _figures_now(run: Run) -> dict[str, Any]:
+    centroids = run.receipt("centroids")
+    fit = centroids.facts
     return {
         "k": fit["k"],
-        "fitted": fit["reason"],
+        "fitted": centroids.figures["fitted"],
         "fit_documents": fit["documents"],
         "fit_mean_distance": fit["mean_distance"],
-        "mean_distance": float(distances[used].mean(dtype=np.float64)),
         "note": fit["note"],
         **space_figures(run),
-        "hint": _hint(fit["dims"], documents) if not load_space(run).components else None,
-        "cluster_sizes": np.bincount(labels[used], minlength=fit["k"]).tolist(),
+        "hint": None
+        if run.settings.components[chosen_kind(run)]
+        else _hint(fit["dims"], run.corpus.documents),
     }
 
 
@@ -147,6 +156,7 @@ CLUSTERS = PerDocument(
     doing="assigning to clusters",
     compute=_compute,
     figures=_figures,
+    figures_now=_figures_now,
     show=_show,
     checks=(
         Check(

@@ -123,7 +123,7 @@ def space_figures(run: Run, kind: str | None = None) -> dict[str, Any]:
         facts = run.receipt(COMPONENTS_OF[kind]).facts
         shown |= {name: facts[name] for name in ("pca", "explained_variance")}
         shown["pca_fitted"] = f"to {facts['documents']:,} documents ({facts['reason']})"
-        shown |= {"pca_note": facts["note"]} if facts["note"] else {}
+        shown["pca_note"] = facts["note"]
     return shown
 
 

@@ -97,13 +97,19 @@ def _compute(run: Run) -> Made:
     }
     if run.settings.output.plot:
         files["picture"] = File(_picture(run, traits, measured), "png")
-    for warning in warnings_of(metrics["sequences"]["targets"]):
-        run.progress.note(warning)
     figures = {
         "summary": summary_rows(metrics),
         "findings": findings(metrics),
     }
     return Made(files, figures=figures)
+
+
+def _publish(run: Run, receipt: Receipt) -> None:
+    """What cannot be had of the targets is said by every run."""
+    if run.settings.order.targets:
+        metrics = orjson.loads(run.store.unseal(receipt.files["metrics"]))
+        for warning in warnings_of(metrics["sequences"]["targets"]):
+            run.progress.note(warning)
 
 
 def _measure_orders(run: Run, traits: Traits) -> dict[str, Diversity]:
@@ -319,7 +325,8 @@ def _nothing_drifts(run: Run) -> Finding:
 
 def _reads(settings: Settings) -> tuple[str, ...]:
     orders = ("greedy_order", "packed_sequences", "sequence_order")
-    return ("raw_docs", "cluster_names", "traits", *orders)
+    # The picture has the names of the clusters; measures know nothing of them.
+    return ("raw_docs", *(["cluster_names"] if settings.output.plot else []), "traits", *orders)
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
@@ -344,10 +351,10 @@ DIVERSITY_METRICS = WholeCorpus(
     settings=_settings,
     content=("metrics",),
     then=("stationarity",),
-    # The picture has the names of the clusters.
     quotes=("picture",),
     doing="measuring orders",
     compute=_compute,
+    publish=_publish,
     show=_show,
     checks=(
         Check(

@@ -290,6 +290,8 @@ K_CALIBRATION = PinnedFit(
     compute=_compute,
     refit=lambda settings: Refit(settings.k_calibration.refit, "k_calibration.refit"),
     drift=lambda run, fitted: has_changed(run, fitted, run.settings.k_calibration.refresh),
+    # The limit may have been lowered.
+    of_corpus=False,
     facts=_facts,
     figures=_figures,
     show=_show,

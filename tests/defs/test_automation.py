@@ -15,6 +15,7 @@ from dagster._core.test_utils import create_run_for_test
 from dagster_divorder.defs.automation import SILENT_SECONDS, WHY, daily, watch_input
 from dagster_divorder.defs.jobs import STORE, store_names
 from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
 from tests.defs.conftest import execute
 
@@ -37,7 +38,7 @@ class Daemon:
     """Ticks of the sensor, which remembers its cursor."""
 
     def __init__(self, settings: Settings, instance: dg.DagsterInstance) -> None:
-        self.sensor, self.instance, self.cursor = watch_input(settings), instance, None
+        self.sensor, self.instance, self.cursor = watch_input(GRAPH, settings), instance, None
 
     def tick(self) -> dg.RunRequest | str:
         """The run that a tick asks for, or why it asks for none."""

@@ -9,7 +9,7 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from dagster_divorder.pipeline.verify import PROMISES
+from dagster_divorder.pipeline.checks import all_checks
 
 Load = Callable[[], dg.Definitions]
 
@@ -24,10 +24,12 @@ def test_checks_run_with_the_assets_and_say_what_they_found(load: Load, config: 
         run = load().resolve_job_def("curate").execute_in_process(instance=instance)
         assert run.success  # a check that warns does not fail the run
         checks = {check.check_name: check for check in run.get_asset_check_evaluations()}
-    assert set(checks) == set(PROMISES)
+    claimed = {claim.name: (stage, claim) for stage, claim in all_checks()}
+    assert set(checks) == set(claimed)
     for name, check in checks.items():
-        assert check.asset_key == dg.AssetKey(PROMISES[name].stage)
-        assert check.blocking == PROMISES[name].essential
+        stage, claim = claimed[name]
+        assert check.asset_key == dg.AssetKey(stage.name)
+        assert check.blocking == claim.blocking
         beaten_by_original = name in ("order_beats_shuffling", "nothing_drifts")
         assert check.passed == (strategy == "balanced" or not beaten_by_original), check.description
     beaten = checks["order_beats_shuffling"]
@@ -47,7 +49,7 @@ def test_a_broken_order_stops_the_run_before_an_output_is_made_from_it(
     load: Load, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "dagster_divorder.pipeline.greedy_order.order_documents",
+        "dagster_divorder.stages.greedy_order.order_documents",
         lambda traits, *_, **__: np.zeros(len(traits.tokens), np.int64),
     )
     with dg.DagsterInstance.ephemeral() as instance:

@@ -8,9 +8,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from dagster_divorder.pipeline.graph import needed, upstream
-from dagster_divorder.pipeline.verify import PROMISES
+from dagster_divorder.pipeline.checks import all_checks
 from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.stages import GRAPH
 
 Load = Callable[[], dg.Definitions]
 
@@ -36,7 +36,7 @@ def test_a_run_follows_the_graph_of_the_settings(load: Load, config: Path, secti
     defs = load()
     dg.Definitions.validate_loadable(defs)
     settings = load_settings(config)
-    graph = upstream(settings)
+    graph = GRAPH.asset_upstream(settings)
     specs = {spec.key.to_user_string(): spec for spec in defs.resolve_all_asset_specs()}
     assert set(specs) == set(graph)
     job = defs.resolve_implicit_global_asset_job_def()
@@ -51,11 +51,12 @@ def test_a_run_follows_the_graph_of_the_settings(load: Load, config: Path, secti
     for stage, spec in specs.items():
         assert {dep.asset_key.to_user_string() for dep in spec.deps} == set(graph[stage])
         assert followed[stage] == set(graph[stage]) | {
-            f"{promise.stage}_{name}"
-            for name, promise in PROMISES.items()
-            if promise.essential and promise.stage in graph[stage]
+            f"{checked.name}_{check.name}"
+            for checked, check in all_checks()
+            if check.blocking and checked.name in graph[stage]
         }
-        assert spec.code_version == settings.recipe(stage)
+        parts = GRAPH.step(settings, stage)
+        assert spec.code_version == "+".join(GRAPH[part].fingerprint(settings) for part in parts)
 
 
 @pytest.mark.parametrize("sections", SETTINGS.values(), ids=SETTINGS)
@@ -84,20 +85,24 @@ def test_an_edited_settings_file_changes_the_code_version_it_concerns(load: Load
     after = versions()
     changed = {name for name in before if before[name] != after[name]}
     assert "sequence_order" in changed
-    assert changed.isdisjoint(needed(load_settings(config), "clusters"))
+    assert changed.isdisjoint(GRAPH.needed(load_settings(config), "clusters"))
 
 
 def assets_of(defs: dg.Definitions, job: str) -> set[str]:
     return {key.to_user_string() for key in defs.resolve_job_def(job).asset_layer.executable_asset_keys}
 
 
+def assets_needed(settings: Settings, *stages: str) -> set[str]:
+    return {stage for stage in GRAPH.needed(settings, *stages) if GRAPH[stage].asset}
+
+
 def test_jobs_hold_all_that_they_need_and_no_more(load: Load, config: Path) -> None:
     defs = load()
     settings = load_settings(config)
-    assert assets_of(defs, "curate") == set(needed(settings))
+    assert assets_of(defs, "curate") == assets_needed(settings)
     evidence = ("k_calibration", "ari_comparison", "cluster_map", "strategy_comparison")
     explored = assets_of(defs, "explore")
-    assert explored == {stage for name in evidence for stage in needed(settings, name)}
+    assert explored == assets_needed(settings, *evidence)
     assert "curated_output" not in explored
     assert {"ordering_report", "ordering_animation", "curated_output"} <= assets_of(defs, "report")
 

@@ -14,10 +14,10 @@ import orjson
 import pytest
 from PIL import Image
 
-from dagster_divorder.defs.stage import PICTURE_BYTES, PICTURE_WIDTH, picture
+from dagster_divorder.defs.assets import PICTURE_BYTES, PICTURE_WIDTH, picture
 from dagster_divorder.engine.progress import Log
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.settings import load_settings
+from dagster_divorder.stages import GRAPH
 from tests.conftest import topic_records, write_jsonl
 from tests.defs.conftest import execute, metadata_of, pictures, unsynced, versions_of
 
@@ -36,18 +36,18 @@ def curated(load: Load, config: Path) -> Any:
 
 def test_appended_documents_are_seen_downstream_and_a_pinned_fit_is_not(curated: Any, config: Path) -> None:
     defs, instance, before = curated
-    stages = set(needed(load_settings(config)))
+    stages = set(GRAPH.needed(load_settings(config)))
     assert unsynced(defs, instance).isdisjoint(stages)
     with open(config.parent / "docs.jsonl", "ab") as file:
         file.write(orjson.dumps(topic_records(1, start=99)[0]) + b"\n")
     assert unsynced(defs, instance).isdisjoint(stages)  # until the input has been read
     run = execute(defs, instance, "raw_docs")
     assert metadata_of(run)["raw_docs"]["new_documents"].value == 1
-    assert unsynced(defs, instance) & stages == {"base_model", "token_counts", "curated_output"}
+    assert unsynced(defs, instance) & stages == {"base_model", "token_counts"}
     # The bootstrap model is pinned: looked at, and the same, so what only it feeds stays as it was.
     base_model = execute(defs, instance, "base_model")
     assert versions_of(base_model)["base_model"] == before["base_model"]
-    assert unsynced(defs, instance) & stages == {"token_counts", "curated_output"}
+    assert unsynced(defs, instance) & stages == {"token_counts"}
     curate = defs.resolve_job_def("curate").execute_in_process(instance=instance)
     made = metadata_of(curate)
     for stage in ("token_counts", "shallow_embeddings", "clusters", "curated_output"):
@@ -64,7 +64,7 @@ def test_an_append_without_a_record_leaves_everything_fresh(curated: Any, config
         file.write(b"\n  \n")
     run = execute(defs, instance, "raw_docs")
     assert versions_of(run)["raw_docs"] == before["raw_docs"]
-    assert unsynced(defs, instance).isdisjoint(needed(load_settings(config)))
+    assert unsynced(defs, instance).isdisjoint(GRAPH.needed(load_settings(config)))
 
 
 def test_edited_settings_show_their_stage_as_stale_and_what_follows_once_it_has_run(
@@ -73,9 +73,9 @@ def test_edited_settings_show_their_stage_as_stale_and_what_follows_once_it_has_
     _, instance, _ = curated
     config.write_text(config.read_text().replace("k = 4", "k = 3"))
     defs = load()
-    stages = needed(load_settings(config))
+    stages = GRAPH.needed(load_settings(config))
     assert "clusters" in unsynced(defs, instance)
-    assert unsynced(defs, instance).isdisjoint(needed(load_settings(config), "shallow_embeddings"))
+    assert unsynced(defs, instance).isdisjoint(GRAPH.needed(load_settings(config), "shallow_embeddings"))
     execute(defs, instance, "clusters")
     assert "clusters" not in unsynced(defs, instance)
     assert "greedy_order" in unsynced(defs, instance)
@@ -96,7 +96,7 @@ def test_refused_records_are_shown_where_they_lie(load: Load, config: Path) -> N
 def test_progress_and_what_was_new_are_in_the_log_of_the_run(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_divorder.defs.stage.Log", functools.partial(Log, seconds=0.0))
+    monkeypatch.setattr("dagster_divorder.defs.assets.Log", functools.partial(Log, seconds=0.0))
     defs = load()
     with dg.DagsterInstance.ephemeral() as instance:
         run = execute(defs, instance, "raw_docs", "base_model", "token_counts")

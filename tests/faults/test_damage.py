@@ -11,13 +11,13 @@ import pytest
 
 from dagster_divorder import load_results
 from dagster_divorder.errors import DamagedFileError
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
 from tests.conftest import topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of
 from tests.faults.runner import Runner
 
-STAGES = needed(Settings())
+STAGES = GRAPH.needed(Settings())
 
 Damage = Callable[[Path], object]
 

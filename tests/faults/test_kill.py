@@ -16,14 +16,14 @@ from typing import Any
 import orjson
 import pytest
 
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import TEMPORARY
 from tests.conftest import TOPICS, topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of
 from tests.faults.runner import Runner
 
-STAGES = needed(Settings())
+STAGES = GRAPH.needed(Settings())
 
 SCENARIOS = {"first": 3, "append": 2}
 """And how many points of each stage to try, beside those where much hangs on one."""
@@ -241,7 +241,7 @@ def test_the_append_is_a_hard_one(scenarios: dict[str, Scenario]) -> None:
     assert copied, "expected merged fragments"
     assert len(list((whole / "curated").glob("curated-*.jsonl"))) > 2
     assert not (whole / "curated/curated.jsonl").exists()
-    clusters = orjson.loads((whole / "store/receipts/clusters.json").read_bytes())["report"]
-    assert clusters["fitted"].startswith("no: pinned")
+    clusters = orjson.loads((whole / "store/receipts/clusters.json").read_bytes())["figures"]
+    assert clusters["fitted"].startswith("no: kept")
     assert clusters["new_documents"] > 80
     assert len(TOPICS) == 4 and (start / "curated/curated.jsonl").exists()

@@ -30,7 +30,7 @@ class Corpus:
     def run(self, data: bytes | None = None) -> dict[str, dict[str, Any]]:
         if data is not None:
             self.path.write_bytes(data)
-        return {stage: receipt.report for stage, receipt in run_all(self.settings, Silent()).items()}
+        return {stage: receipt.figures for stage, receipt in run_all(self.settings, Silent()).items()}
 
     def append(self, data: bytes) -> dict[str, dict[str, Any]]:
         with open(self.path, "ab") as file:
@@ -64,16 +64,16 @@ def joined(lines: list[bytes], end: bytes = b"\n") -> bytes:
     return b"\n".join(lines) + end
 
 
-def new(reports: dict[str, dict[str, Any]]) -> set[int]:
+def new(figures: dict[str, dict[str, Any]]) -> set[int]:
     """New documents, by all the stages that count them."""
-    return {reports[stage]["new_documents"] for stage in ("raw_docs", *PER_DOCUMENT)}
+    return {figures[stage]["new_documents"] for stage in ("raw_docs", *PER_DOCUMENT)}
 
 
 def test_nothing_new_computes_nothing_and_touches_no_file_but_the_receipts(corpus: Corpus) -> None:
     corpus.run(joined(LINES))
     before = corpus.files()
-    reports = corpus.run()
-    assert {report["new_documents"] for report in reports.values()} == {0}
+    figures = corpus.run()
+    assert {of["new_documents"] for of in figures.values()} == {0}
     after = corpus.files()
     assert set(after) == set(before)
     changed = {Path(name).parent.name for name in after if after[name] != before[name]}
@@ -87,8 +87,8 @@ def test_the_same_bytes_written_again_are_nothing_new(corpus: Corpus) -> None:
     other.write_bytes(corpus.path.read_bytes())
     os.utime(other, (0, 0))
     other.replace(corpus.path)
-    reports = corpus.run()
-    assert not reports["curated_output"]["written"]
+    figures = corpus.run()
+    assert not figures["curated_output"]["written"]
     output = str(corpus.settings.output.path)
     after = corpus.files()
     assert {k: v for k, v in after.items() if k.startswith(output)} == {
@@ -104,14 +104,14 @@ def test_only_what_was_appended_is_new(corpus: Corpus) -> None:
 
 def test_a_line_still_being_written_is_left_for_the_run_that_finds_it_whole(corpus: Corpus) -> None:
     half = len(LINES[30]) // 2
-    reports = corpus.run(joined([*LINES[:30], LINES[30][:half]], end=b""))
-    assert (reports["raw_docs"]["records"], reports["raw_docs"]["partial_lines"]) == (30, 1)
-    assert reports["raw_docs"]["rejected_records"] == 0
-    reports = corpus.append(LINES[30][half:-1])
-    assert (reports["raw_docs"]["records"], reports["raw_docs"]["partial_lines"]) == (30, 1)
-    reports = corpus.append(LINES[30][-1:] + b"\n")
-    assert new(reports) == {1}
-    assert (reports["raw_docs"]["records"], reports["raw_docs"]["partial_lines"]) == (31, 0)
+    figures = corpus.run(joined([*LINES[:30], LINES[30][:half]], end=b""))
+    assert (figures["raw_docs"]["records"], figures["raw_docs"]["partial_lines"]) == (30, 1)
+    assert figures["raw_docs"]["rejected_records"] == 0
+    figures = corpus.append(LINES[30][half:-1])
+    assert (figures["raw_docs"]["records"], figures["raw_docs"]["partial_lines"]) == (30, 1)
+    figures = corpus.append(LINES[30][-1:] + b"\n")
+    assert new(figures) == {1}
+    assert (figures["raw_docs"]["records"], figures["raw_docs"]["partial_lines"]) == (31, 0)
     assert corpus.output == sorted(LINES[:31])
 
 
@@ -124,8 +124,8 @@ def test_a_character_cut_in_its_middle_is_a_line_still_being_written(corpus: Cor
 
 
 def test_a_whole_record_without_newline_is_one_and_its_newline_changes_nothing(corpus: Corpus) -> None:
-    reports = corpus.run(joined(LINES[:31], end=b""))
-    assert (reports["raw_docs"]["records"], reports["raw_docs"]["partial_lines"]) == (31, 0)
+    figures = corpus.run(joined(LINES[:31], end=b""))
+    assert (figures["raw_docs"]["records"], figures["raw_docs"]["partial_lines"]) == (31, 0)
     first = (corpus.settings.output.path / "curated.jsonl").read_bytes()
     assert new(corpus.append(b"\n")) == {0}
     assert (corpus.settings.output.path / "curated.jsonl").read_bytes() == first
@@ -134,8 +134,8 @@ def test_a_whole_record_without_newline_is_one_and_its_newline_changes_nothing(c
 def test_a_whole_record_without_newline_that_grows_is_an_edit(corpus: Corpus) -> None:
     corpus.run(joined(LINES[:31], end=b""))
     # The record turns into a line that is none, then the line into another record.
-    reports = corpus.run(corpus.path.read_bytes() + b" trailing\n")
-    assert (reports["raw_docs"]["records"], reports["raw_docs"]["rejected_records"]) == (30, 1)
+    figures = corpus.run(corpus.path.read_bytes() + b" trailing\n")
+    assert (figures["raw_docs"]["records"], figures["raw_docs"]["rejected_records"]) == (30, 1)
     assert corpus.output == sorted(LINES[:30])
     assert corpus.run(joined(LINES[:31]))["raw_docs"]["new_documents"] == 0
     assert corpus.output == sorted(LINES[:31])
@@ -145,9 +145,9 @@ def test_truncation_is_noticed_even_in_the_middle_of_a_line(corpus: Corpus) -> N
     corpus.run(joined(LINES))
     size = len(joined(LINES[:20])) + 10
     os.truncate(corpus.path, size)
-    reports = corpus.run()
-    assert new(reports) == {0}
-    assert (reports["raw_docs"]["records"], reports["raw_docs"]["partial_lines"]) == (20, 1)
+    figures = corpus.run()
+    assert new(figures) == {0}
+    assert (figures["raw_docs"]["records"], figures["raw_docs"]["partial_lines"]) == (20, 1)
     assert corpus.output == sorted(LINES[:20])
 
 
@@ -189,15 +189,15 @@ def test_an_edit_of_a_field_beside_the_text_computes_no_document(corpus: Corpus)
     corpus.run(joined(LINES[:30]))
     edited = LINES[3].replace(b"sea.example", b"SEA.example")
     lines = [*LINES[:3], edited, *LINES[4:30]]
-    reports = corpus.run(joined(lines))
-    assert new(reports) == {0}
-    assert reports["raw_docs"]["new_records"] == 1
+    figures = corpus.run(joined(lines))
+    assert new(figures) == {0}
+    assert figures["raw_docs"]["new_records"] == 1
     assert corpus.output == sorted(lines)
 
 
 def test_line_ends_alone_change_the_output_not_at_all(corpus: Corpus) -> None:
     corpus.run(joined(LINES[:30]))
     first = (corpus.settings.output.path / "curated.jsonl").read_bytes()
-    reports = corpus.run(b"\xef\xbb\xbf" + b"\r\n\r\n".join(LINES[:30]))
-    assert (new(reports), reports["raw_docs"]["new_records"]) == ({0}, 0)
+    figures = corpus.run(b"\xef\xbb\xbf" + b"\r\n\r\n".join(LINES[:30]))
+    assert (new(figures), figures["raw_docs"]["new_records"]) == ({0}, 0)
     assert (corpus.settings.output.path / "curated.jsonl").read_bytes() == first

@@ -71,36 +71,47 @@ def settings_of(folder: Path, name: str, *changes: tuple[str, Any]) -> Settings:
     return load_settings(folder / "divorder.toml", environment(*changes))
 
 
-def results(settings: Settings) -> dict[str, tuple[str, str]]:
-    """(key, hash of the result) of every stage that an output needs."""
+Result = tuple[str, dict[str, str]]
+"""What a result is filed under, and hashes of its parts: of the fragments of a per-document one."""
+
+
+def results(settings: Settings) -> dict[str, Result]:
+    """Of every stage that an output needs."""
     run_all(settings, Silent())
     run = Run(settings, LocalStore(settings.store.path), Silent())
-    return {name: (run.receipt(name).key, _content(run, GRAPH[name])) for name in GRAPH.needed(settings)}
+    return {name: _result(run, GRAPH[name]) for name in GRAPH.needed(settings)}
 
 
-def _content(run: Run, stage: Stage) -> str:
-    digest = hashlib.sha256()
+def _result(run: Run, stage: Stage) -> Result:
     receipt = run.receipt(stage.name)
+    # The key of raw_docs is that of its fragments, which other input shares.
+    key = receipt.version if stage.name == "raw_docs" else receipt.key
     if isinstance(stage, PerDocument):
-        for fragment, file in sorted(stage.files(run, receipt.key).present().items()):
-            data = run.store.unseal(file)
-            digest.update(fragment.encode())
-            if file.endswith(".arrow"):
-                digest.update(unpack_table(data).to_pandas().to_csv().encode())
-            else:
-                for name, array in sorted(unpack(data).items()):
-                    digest.update(name.encode() + array.tobytes())
-    elif isinstance(stage, PinnedFit):
-        for name, data in sorted(read_fit(run.store, Fit(stage.name, receipt.version, "")).items()):
-            digest.update(name.encode() + (b"" if name == FITTED else data))
-    elif stage.name == "curated_output":
-        for path in sorted(run.settings.output.path.iterdir()):
-            if path.name != "curated_meta.json":
-                digest.update(path.name.encode() + path.read_bytes())
-    else:
-        for name, file in sorted(receipt.files.items()):
-            digest.update(name.encode() + (b"" if name == ABOUT else run.store.unseal(file)))
-    return digest.hexdigest()
+        files = stage.files(run, receipt.key).present()
+        return key, {fragment: _hash_of(run.store.unseal(file), file) for fragment, file in files.items()}
+    if isinstance(stage, PinnedFit):
+        fit = read_fit(run.store, Fit(stage.name, receipt.version, ""))
+        return key, {
+            "": _hash(*(name.encode() + data for name, data in sorted(fit.items()) if name != FITTED))
+        }
+    if stage.name == "curated_output":
+        paths = [
+            path for path in sorted(run.settings.output.path.iterdir()) if path.name != "curated_meta.json"
+        ]
+        return key, {"": _hash(*(path.name.encode() + path.read_bytes() for path in paths))}
+    files = {name: file for name, file in sorted(receipt.files.items()) if name != ABOUT}
+    return key, {"": _hash(*(name.encode() + run.store.unseal(file) for name, file in files.items()))}
+
+
+def _hash_of(data: bytes, file: str) -> str:
+    """Of the arrays or the table, since the file names the folder that it lies in."""
+    if file.endswith(".arrow"):
+        return _hash(unpack_table(data).to_pandas().to_csv().encode())
+    return _hash(*(name.encode() + array.tobytes() for name, array in sorted(unpack(data).items())))
+
+
+def _hash(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
 SECTIONS = sorted({name.partition(".")[0] for name, _ in fields()})
@@ -137,15 +148,17 @@ def test_a_field_is_in_the_key_of_a_stage_where_it_decides_its_result(
             except DivOrderError:
                 continue
             tried += 1
-            for stage, (key, content) in found.items():
+            for stage, (key, parts) in found.items():
                 if stage not in base:
                     continue
+                base_key, base_parts = base[stage]
+                changed = any(base_parts.get(part, content) != content for part, content in parts.items())
                 # Of another corpus a fit is another one too; in one store it would be kept.
                 other_corpus = isinstance(GRAPH[stage], PinnedFit) and found["raw_docs"] != base["raw_docs"]
-                if content != base[stage][1] and key == base[stage][0] and not other_corpus:
+                if changed and key == base_key and not other_corpus:
                     stale.append(f"{name} = {value!r} changes {stage}, and not its key")
                 if GRAPH[stage].fingerprint(settings) != GRAPH[stage].fingerprint(base_settings):
-                    in_vain[name, stage].append(content != base[stage][1])
+                    in_vain[name, stage].append(parts != base_parts)
     assert not stale
     over = [f"{name} is in the key of {stage}" for (name, stage), of in in_vain.items() if not any(of)]
     assert not over, "\n".join(over)

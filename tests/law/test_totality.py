@@ -238,7 +238,7 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
             assert name.split(".")[0] in str(error), change
         else:
             accepted += 1
-            # What a run begins with: every stage's share of them is hashed.
+            # What a run goes by: what of them decides each stage's result is hashed.
             assert all(stage.fingerprint(chosen) for stage in GRAPH.values())
     # The bootstrap model of these settings has no revisions.
     assert accepted or name.endswith(".revision")

@@ -15,11 +15,15 @@ from dagster_divorder import run_stage
 from dagster_divorder.core import cluster_map
 from dagster_divorder.core.agreement import Agreement
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.ari_comparison import (
-    AS_MUCH,
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import content_hash
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.ari_comparison import (
     DIFFERENT,
     HEATMAP,
     MAPS,
+    MIN_SHARE_OF_BITS,
     SAME,
     load_disagreements,
     load_pairs,
@@ -27,11 +31,7 @@ from dagster_divorder.pipeline.ari_comparison import (
     overlap,
     verdict,
 )
-from dagster_divorder.pipeline.graph import needed
-from dagster_divorder.pipeline.raw_docs import load_view
-from dagster_divorder.pipeline.run import Run, content_hash
-from dagster_divorder.pipeline.space import STAGE_OF, chosen_kind
-from dagster_divorder.settings import Settings
+from dagster_divorder.stages.components import STAGE_OF, chosen_kind
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
@@ -84,22 +84,18 @@ def hash_of(text: str) -> int:
 
 
 def embed(settings: Settings, **kinds: str) -> Run:
-    """The corpus read, and each space given the vectors of a kind."""
+    """The corpus read, and each space given the vectors of a kind; what else they would be made of is only named."""
     raw_docs = run_stage("raw_docs", settings, Silent())
     run = Run(settings, LocalStore(settings.store.path).open(), Silent())
     for space, kind in kinds.items():
         stage = STAGE_OF[space]
         files = StageFiles(run.store, stage, content_hash(stage, kind))
-        for fragment in load_view(run).documents:
+        for fragment in run.view.documents:
             texts = read_content(run.store, fragment.file).to_pylist()
             files.put(fragment.name, {"vectors": pointing(texts, kind)})
-        Receipt(
-            stage=stage,
-            recipe=settings.recipe(stage),
-            key=files.key,
-            version=content_hash(files.key, raw_docs.version),
-            uses={"raw_docs": raw_docs.version},
-        ).save(run.store)
+        for name in GRAPH.needed(settings, stage)[1:]:
+            key = files.key if name == stage else "given"
+            run.save(GRAPH[name].receipt(run, key, content_hash(key, raw_docs.version)))
     return run
 
 
@@ -126,7 +122,7 @@ def test_deep_vectors_are_taken_for_another_structure_that_tells_as_much(
     write_jsonl(tmp_path / "docs.jsonl", records(400))
     run = embed(settings_of(tmp_path), shallow="topics", deep=deep)
     receipt = compare(run)
-    report = receipt.report
+    report = receipt.figures
     assert (report["chosen"], report["k"], report["documents"]) == (chosen, 4, 400)
     assert said in report["verdict"]
     assert chosen_kind(run) == chosen
@@ -146,8 +142,8 @@ def test_deep_vectors_are_taken_for_another_structure_that_tells_as_much(
     ("ari", "shallow", "deep", "chosen"),
     [
         (DIFFERENT, 0.2, 0.9, "shallow"),
-        (DIFFERENT - 1e-6, 0.2, 0.2 * AS_MUCH, "deep"),
-        (DIFFERENT - 1e-6, 0.2, 0.2 * AS_MUCH - 1e-6, "shallow"),
+        (DIFFERENT - 1e-6, 0.2, 0.2 * MIN_SHARE_OF_BITS, "deep"),
+        (DIFFERENT - 1e-6, 0.2, 0.2 * MIN_SHARE_OF_BITS - 1e-6, "shallow"),
         (0.0, 0.0, 0.001, "shallow"),
         (0.0, 0.0, 0.1, "deep"),
         (SAME, 0.2, 0.9, "shallow"),
@@ -169,7 +165,7 @@ def test_the_rule(ari: float, shallow: float, deep: float, chosen: str) -> None:
         (SAME + 1e-6, "high", "much the same structure"),
     ],
 )
-def test_the_tiers_are_the_first_seeds(ari: float, tier: str, said: str) -> None:
+def test_the_tiers_are_those_of_diversity_ordered_training(ari: float, tier: str, said: str) -> None:
     assert overlap(ari) == tier
     assert said in verdict(Agreement(ari, ari, ari), {"shallow": 1.0, "external": 1.0})[1]
 
@@ -180,7 +176,7 @@ def test_figures_are_those_of_the_vectors(tmp_path: Path) -> None:
     receipt = compare(run)
     texts = [record["text"] for record in records(150)]
     groups = {kind: [text.split()[at] for text in texts] for at, kind in enumerate(("topics", "moods"))}
-    report = receipt.report
+    report = receipt.figures
     assert report["ari"] == pytest.approx(adjusted_rand_score(groups["topics"], groups["moods"]), abs=1e-9)
     for space, kind in (("shallow", "topics"), ("deep", "moods")):
         vectors = pointing(texts, kind)
@@ -205,13 +201,13 @@ def test_the_cosine_of_the_two_vectors_of_each_document_is_told_where_there_is_o
     texts = [record["text"] for record in records(80)]
     cosines = (pointing(texts, "topics") * pointing(texts, "moods")).sum(axis=1)
     expected = {name: getattr(cosines, name)() for name in ("mean", "std", "min", "max")}
-    assert compare(run).report["document_cosine"] == pytest.approx(expected, abs=1e-6)
+    assert compare(run).figures["document_cosine"] == pytest.approx(expected, abs=1e-6)
     narrow = StageFiles(run.store, STAGE_OF["deep"], content_hash("narrow"))
     wide = StageFiles(run.store, STAGE_OF["deep"], run.receipt(STAGE_OF["deep"]).key)
-    for fragment, arrays in wide.each(load_view(run).documents):
+    for fragment, arrays in wide.each(run.view.documents):
         narrow.put(fragment.name, {"vectors": arrays["vectors"][:, :5]})
     replace(run.receipt(STAGE_OF["deep"]), key=narrow.key, version=narrow.key).save(run.store)
-    assert compare(run).report["document_cosine"] is None
+    assert compare(run).figures["document_cosine"] is None
 
 
 @pytest.mark.parametrize("chosen", ["external", "shallow"])
@@ -226,12 +222,13 @@ def test_vectors_of_your_own_are_held_against_the_others(tmp_path: Path, chosen:
         embedding={"kind": "auto", "path": tmp_path / "own.npy"},
     )
     run = embed(settings, shallow="topics")
-    stages = needed(settings, "clusters")
-    assert stages[-3:] == ("external_embeddings", "ari_comparison", "clusters")
+    stages = GRAPH.needed(settings, "clusters")
+    assets = [stage for stage in stages if GRAPH[stage].asset]
+    assert assets[-3:] == ["external_embeddings", "ari_comparison", "clusters"]
     assert "deep_embeddings" not in stages
     run_stage("external_embeddings", settings, Silent())
     receipt = compare(run)
-    report = receipt.report
+    report = receipt.figures
     assert (report["chosen"], report["spaces"]) == (chosen, ["shallow", "external"])
     assert report["overlap"] == "low"
     assert set(report["word_bits"]) == set(report["silhouettes"]) == {"shallow", "external"}
@@ -240,7 +237,7 @@ def test_vectors_of_your_own_are_held_against_the_others(tmp_path: Path, chosen:
         load_pairs(run.store, receipt.files["fit"])[0]
     )
     clusters = run_stage("clusters", settings, Silent())
-    assert STAGE_OF[chosen] in clusters.uses
+    assert STAGE_OF[chosen] in clusters.upstream
 
 
 def test_a_sample_limits_the_silhouettes_alone(tmp_path: Path) -> None:
@@ -252,8 +249,8 @@ def test_a_sample_limits_the_silhouettes_alone(tmp_path: Path) -> None:
         for sample in (0, 40)
     )
     for figure in ("ari", "ami", "word_bits", "chosen"):
-        assert whole.report[figure] == sampled.report[figure]
-    assert whole.report["silhouettes"] != sampled.report["silhouettes"]
+        assert whole.figures[figure] == sampled.figures[figure]
+    assert whole.figures["silhouettes"] != sampled.figures["silhouettes"]
 
 
 def test_the_decision_is_kept_while_few_documents_change(tmp_path: Path) -> None:
@@ -262,26 +259,26 @@ def test_the_decision_is_kept_while_few_documents_change(tmp_path: Path) -> None
     run = embed(settings, shallow="topics", deep="moods")
     first = compare(run)
     again = compare(run)
-    assert (first.report["new_documents"], again.report["new_documents"]) == (200, 0)
-    assert again == replace(first, report=again.report)
-    assert again.report["measured"] == "no: kept (first run with these settings and vectors)"
+    assert (first.figures["new_documents"], again.figures["new_documents"]) == (200, 0)
+    assert again == replace(first, facts=again.facts, figures=again.figures)
+    assert again.figures["fitted"] == "no: kept (first run with these settings and inputs)"
     write_jsonl(tmp_path / "docs.jsonl", [*records(200), *records(40, start=1000)])
     kept = compare(embed(settings, shallow="topics", deep="moods"))
-    assert (kept.version, kept.report["documents"], kept.report["new_documents"]) == (first.version, 240, 0)
+    assert (kept.version, kept.figures["documents"], kept.figures["new_documents"]) == (first.version, 240, 0)
     assert chosen_kind(run) == "deep"
     write_jsonl(tmp_path / "docs.jsonl", [*records(200), *records(60, start=1000)])
     anew = compare(embed(settings, shallow="topics", deep="moods"))
-    assert anew.report["measured"] == "23% of the documents have changed since"
-    assert anew.report["measured_documents"] == anew.report["new_documents"] == 260
+    assert anew.figures["fitted"] == "23% of the documents have changed since"
+    assert anew.figures["measured_documents"] == anew.figures["new_documents"] == 260
     other = compare(embed(settings, shallow="topics", deep="noise"))
-    assert other.report["measured"] == "first run with these settings and vectors"
+    assert other.figures["fitted"] == "first run with these settings and inputs"
 
 
 def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_jsonl(tmp_path / "docs.jsonl", records(100))
     run = embed(settings_of(tmp_path), shallow="topics", deep="moods")
     receipt = compare(run)
-    assert receipt.report["note"] == "no map: this is a test"
+    assert receipt.figures["note"] == "no map: this is a test"
     assert load_picture(run.store, receipt.files["fit"], MAPS) is None
     png = load_picture(run.store, receipt.files["fit"], HEATMAP)
     assert png is not None and png.startswith(b"\x89PNG")
@@ -289,12 +286,12 @@ def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_map, "layout", lambda vectors, seed: vectors[:, :2].copy())
     # Fewer clusters in one space than in the other.
     receipt = compare(embed(settings_of(tmp_path, seed=1), shallow="topics", deep="noise"))
-    assert receipt.report["note"] is None
+    assert receipt.figures["note"] is None
     png = load_picture(run.store, receipt.files["fit"], MAPS)
     assert png is not None and png.startswith(b"\x89PNG")
 
 
 def test_a_corpus_of_one_document(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", records(1))
-    report = compare(embed(settings_of(tmp_path), shallow="topics", deep="moods")).report
+    report = compare(embed(settings_of(tmp_path), shallow="topics", deep="moods")).figures
     assert (report["ari"], report["chosen"]) == (1.0, "shallow")

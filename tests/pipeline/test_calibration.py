@@ -14,14 +14,13 @@ from sklearn.metrics import silhouette_samples
 
 from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline import k_calibration as module
-from dagster_divorder.pipeline.graph import needed
-from dagster_divorder.pipeline.k_calibration import _load, load_table
 from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.space import chosen_space
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import k_calibration as module
+from dagster_divorder.stages.components import load_space
+from dagster_divorder.stages.k_calibration import _load, load_table
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from tests.conftest import TOPICS, write_jsonl
@@ -70,10 +69,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, dict[str, 
 
 def test_planted_topics_are_found_and_clustered(made: tuple[Settings, dict[str, Receipt]]) -> None:
     settings, receipts = made
-    report = receipts["k_calibration"].report
-    assert (report["recommended"], receipts["clusters"].report["k"]) == (4, 4)
+    report = receipts["k_calibration"].figures
+    assert (report["recommended"], receipts["clusters"].figures["k"]) == (4, 4)
     assert report["documents"] == report["new_documents"] == 200
-    assert report["measured"] == "first run with these settings and vectors"
+    assert report["fitted"] == "first run with these settings and inputs"
     rows = table(settings, receipts["k_calibration"])
     assert [row["k"] for row in rows] == list(VALUES)
     assert [row["k"] for row in rows if row["recommended"]] == [4]
@@ -110,13 +109,17 @@ def test_what_is_measured_is_what_the_pipeline_then_does(made: tuple[Settings, d
 
 def test_nothing_new_keeps_it_and_it_survives_a_prune(made: tuple[Settings, dict[str, Receipt]]) -> None:
     settings, receipts = made
-    prune(LocalStore(settings.store.path).open())
+    prune(settings, LocalStore(settings.store.path).open())
     before = receipts["k_calibration"]
     for changed in (settings, settings.model_copy(update={"k_calibration": kept(settings, refresh=0.0)})):
         again = run_stage("k_calibration", changed, Silent())
-        assert (again.version, again.files, again.recipe) == (before.version, before.files, before.recipe)
-        assert again.report["new_documents"] == 0
-        assert again.report["measured"] == "no: kept (first run with these settings and vectors)"
+        assert (again.version, again.files, again.fingerprint) == (
+            before.version,
+            before.files,
+            before.fingerprint,
+        )
+        assert again.figures["new_documents"] == 0
+        assert again.figures["fitted"] == "no: kept (first run with these settings and inputs)"
 
 
 def kept(settings: Settings, **changes: Any) -> Any:
@@ -128,7 +131,7 @@ def test_vectors_beyond_the_cap_are_read_fragment_by_fragment(
 ) -> None:
     settings, _ = made
     run = Run(settings, LocalStore(settings.store.path), Silent())
-    view, space = load_view(run), chosen_space(run)
+    view, space = run.view, load_space(run)
     held = _load(run, view, space)
     assert held.held.shape == (200, 16)
     monkeypatch.setattr(module, "HELD_BYTES", 150 * 4 * 16)
@@ -144,7 +147,7 @@ def test_vectors_beyond_the_cap_are_read_fragment_by_fragment(
         update={"clusters": settings.clusters.model_copy(update={"algorithm": "minibatch"})}
     )
     receipt = run_stage("k_calibration", streamed, Silent())
-    assert receipt.report["recommended"] == 4
+    assert receipt.figures["recommended"] == 4
     assert [row["k"] for row in table(streamed, receipt)] == list(VALUES)
 
 
@@ -162,28 +165,28 @@ def test_a_sample_limits_the_silhouettes_alone(made: tuple[Settings, dict[str, R
 
 def test_it_is_measured_again_once_enough_documents_have_changed(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
-    stages = needed(settings, "clusters")
+    stages = GRAPH.needed(settings, "clusters")
     records = planted(50, topics=("sea", "kitchen", "garden"))
 
     def reports(of: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
         write_jsonl(tmp_path / "docs.jsonl", of)
         receipts = run_all(settings, Silent(), stages)
-        return receipts["k_calibration"].report, receipts["clusters"].report
+        return receipts["k_calibration"].figures, receipts["clusters"].figures
 
     calibration, clusters = reports(records)
     assert (calibration["recommended"], clusters["k"]) == (3, 3)
     records += planted(30, seed=1, topics=("sea",))
     calibration, clusters = reports(records)
-    assert calibration["measured"] == "no: kept (first run with these settings and vectors)"
+    assert calibration["fitted"] == "no: kept (first run with these settings and inputs)"
     assert (calibration["documents"], calibration["measured_documents"]) == (180, 150)
     assert (calibration["new_documents"], clusters["k"], clusters["new_documents"]) == (0, 3, 30)
     records += planted(20, topics=("rail",))
     calibration, clusters = reports(records)
-    assert calibration["measured"] == "25% of the documents have changed since"
+    assert calibration["fitted"] == "25% of the documents have changed since"
     assert (calibration["recommended"], calibration["new_documents"], clusters["k"]) == (4, 200, 4)
-    assert clusters["fitted"] == "k_calibration recommends 4 clusters now, not 3"
+    assert clusters["fitted"] == "first run with these settings and inputs"
     calibration, clusters = reports(records)
-    assert calibration["measured"] == "no: kept (25% of the documents have changed since)"
+    assert calibration["fitted"] == "no: kept (25% of the documents have changed since)"
     assert (calibration["new_documents"], clusters["new_documents"]) == (0, 0)
 
 
@@ -220,10 +223,10 @@ def test_what_is_too_small_for_a_number_is_said(
         tmp_path, k_calibration={"values": (5, 9, 12)}, sequence={"length": 8192, "batch": 256}
     )
     write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
-    receipts = run_all(settings, Silent(), needed(settings, "clusters"))
+    receipts = run_all(settings, Silent(), GRAPH.needed(settings, "clusters"))
     calibration = receipts["k_calibration"]
-    assert calibration.report["recommended"] == receipts["clusters"].report["k"] == recommended
-    assert calibration.report["notes"][0] == note
+    assert calibration.figures["recommended"] == receipts["clusters"].figures["k"] == recommended
+    assert calibration.figures["notes"][0] == note
     rows = table(settings, calibration)
     assert [row["k"] for row in rows] == tried
     # Less than a batch: nothing can stray.
@@ -236,7 +239,7 @@ def test_without_topics_it_says_that_no_number_stands_out(tmp_path: Path) -> Non
     texts = [" ".join(random.choice(words, 200)) for _ in range(300)]
     settings = settings_of(tmp_path, model={"vocab_size": 1024, "dim": 128})
     write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
-    report = run_all(settings, Silent(), needed(settings, "k_calibration"))["k_calibration"].report
+    report = run_all(settings, Silent(), GRAPH.needed(settings, "k_calibration"))["k_calibration"].figures
     assert 0 < report["best_silhouette"] < 0.02
     assert report["notes"] == [
         f"no number of clusters stands out: the best silhouette is {report['best_silhouette']:.3f}, "

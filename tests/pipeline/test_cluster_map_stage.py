@@ -14,15 +14,14 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline import cluster_map
-from dagster_divorder.pipeline.cluster_map import ClusterMap, load_map
-from dagster_divorder.pipeline.cluster_names import load_names
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.sample import document_index, rows_by_id
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH, cluster_map, map_fit
+from dagster_divorder.stages.cluster_map import ClusterMap, load_map
+from dagster_divorder.stages.cluster_names import load_names
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.sample import document_index, rows_by_id
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import View
 from tests.conftest import topic_records, write_jsonl
@@ -45,11 +44,13 @@ class Corpus:
             write_jsonl(self.path, records)
         changed = self.settings.cluster_map.model_copy(update=cluster_map)
         self.settings = self.settings.model_copy(update={"cluster_map": changed})
-        self.receipts = run_all(self.settings, Silent(), needed(self.settings, "cluster_map"))
+        self.receipts = run_all(self.settings, Silent(), GRAPH.needed(self.settings, "cluster_map"))
         return self.receipts["cluster_map"]
 
     def shown(self) -> ClusterMap:
-        return load_map(self.store, self.receipts["cluster_map"].files["places"])
+        shown = load_map(Run(self.settings, self.store))
+        assert shown
+        return shown
 
     def places(self) -> dict[tuple[int, int], bytes]:
         """By id, the place of each document on the map."""
@@ -89,8 +90,10 @@ def forbid(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     def forbidden(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("computed again")
 
-    for name in names:
-        monkeypatch.setattr(cluster_map, name, forbidden)
+    for module in (cluster_map, map_fit):
+        for name in names:
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, forbidden)
 
 
 def test_every_document_is_on_the_map_with_its_cluster(corpus: Corpus) -> None:
@@ -100,9 +103,9 @@ def test_every_document_is_on_the_map_with_its_cluster(corpus: Corpus) -> None:
     assert [tuple(i) for i in shown.ids.tolist()] == ids and len(ids) == 80
     assert np.array_equal(shown.labels, labels)
     assert not shown.placed.any() and np.isfinite(shown.xy).all()
-    assert receipt.report["documents"] == receipt.report["new_documents"] == 80
-    assert receipt.report["placed"] == 0 and receipt.report["note"] is None
-    assert receipt.report["fitted"] == "first run with these settings and vectors"
+    assert receipt.figures["documents"] == receipt.figures["new_documents"] == 80
+    assert receipt.figures["placed"] == 0 and receipt.figures["note"] is None
+    assert receipt.figures["fitted"] == "first run with these settings and inputs"
     table = pq.read_table(corpus.store.path(receipt.files["map"])).to_pylist()
     assert [row["doc_id"] for row in table] == [f"{high:016x}{low:016x}" for high, low in ids]
     assert [(row["x"], row["y"]) for row in table] == [tuple(xy) for xy in shown.xy.tolist()]
@@ -113,10 +116,10 @@ def test_every_document_is_on_the_map_with_its_cluster(corpus: Corpus) -> None:
 
 def test_nothing_new_computes_nothing(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     before = corpus.run(RECORDS)
-    forbid(monkeypatch, "fit", "place", "why_no_map", "_chart", "_parquet", "_picture")
+    forbid(monkeypatch, "fit", "place", "why_no_map", "_places", "_parquet", "_picture")
     after = corpus.run(RECORDS)
     assert (after.version, after.files) == (before.version, before.files)
-    assert (after.report["new_documents"], after.report["reused_documents"]) == (0, 80)
+    assert (after.figures["new_documents"], after.figures["reused_documents"]) == (0, 80)
 
 
 def test_the_map_stays_put_as_the_corpus_grows(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,8 +129,8 @@ def test_the_map_stays_put_as_the_corpus_grows(corpus: Corpus, monkeypatch: pyte
     receipt = corpus.run(RECORDS + MORE)
     after = corpus.places()
     assert before.items() < after.items() and len(after) == 80 + 24
-    assert [receipt.report[name] for name in ("new_documents", "reused_documents", "placed")] == [24, 80, 24]
-    assert receipt.report["fitted"].startswith("no: pinned")
+    assert [receipt.figures[name] for name in ("new_documents", "reused_documents", "placed")] == [24, 80, 24]
+    assert receipt.figures["fitted"].startswith("no: kept")
     shown = corpus.shown()
     new = [tuple(i) not in before for i in shown.ids.tolist()]
     assert np.array_equal(shown.placed.astype(bool), new)
@@ -155,7 +158,8 @@ def test_it_does_not_matter_in_how_many_runs_documents_came(
     by_parts.run(RECORDS + MORE)
     assert asked == [19], "those that were placed before are not placed again"
     assert by_parts.places() == at_once.places()
-    names = ("places", "map", "picture", "fit")
+    assert by_parts.receipts["map_fit"].version == at_once.receipts["map_fit"].version
+    names = ("places", "map", "picture")
     assert [by_parts.receipts["cluster_map"].files[n].split("/")[-1] for n in names] == [
         at_once.receipts["cluster_map"].files[n].split("/")[-1] for n in names
     ], "the same bytes: files are named by their hash"
@@ -169,9 +173,9 @@ def test_on_the_map_are_those_with_the_smallest_ids(corpus: Corpus) -> None:
     after = corpus.places()
     assert list(after) == corpus.documents()[0][:30]
     stayed = before.keys() & after.keys()
-    assert len(stayed) == 30 - receipt.report["placed"] and 0 < receipt.report["placed"] < 30
+    assert len(stayed) == 30 - receipt.figures["placed"] and 0 < receipt.figures["placed"] < 30
     assert all(before[i] == after[i] for i in stayed)
-    assert receipt.report["of_documents"] == 104
+    assert receipt.figures["of_documents"] == 104
     # Gone again, the map is what it was.
     corpus.run(RECORDS)
     assert corpus.places() == before
@@ -183,7 +187,7 @@ def test_deleted_documents_leave_the_map(corpus: Corpus) -> None:
     receipt = corpus.run(RECORDS[10:])
     after = corpus.places()
     assert len(after) == 70 and after.items() <= before.items()
-    assert receipt.report["new_documents"] == 0
+    assert receipt.figures["new_documents"] == 0
 
 
 def test_it_is_fitted_again_on_request_and_for_other_settings(corpus: Corpus) -> None:
@@ -191,17 +195,17 @@ def test_it_is_fitted_again_on_request_and_for_other_settings(corpus: Corpus) ->
     corpus.run(RECORDS + MORE)
     before = corpus.places()
     receipt = corpus.run(refit="now")
-    assert receipt.report["fitted"] == "asked for by cluster_map.refit"
-    assert receipt.report["placed"] == 0 and receipt.report["new_documents"] == 104
+    assert receipt.figures["fitted"] == "asked for by cluster_map.refit"
+    assert receipt.figures["placed"] == 0 and receipt.figures["new_documents"] == 104
     assert corpus.places() != before
     now = corpus.places()
-    assert corpus.run(refit="never").report["new_documents"] == 0
+    assert corpus.run(refit="never").figures["new_documents"] == 0
     assert corpus.places() == now
     corpus.settings = corpus.settings.model_copy(update={"seed": 5})
-    assert corpus.run().report["fitted"] == "first run with these settings and vectors"
+    assert corpus.run().figures["fitted"] == "first run with these settings and inputs"
     assert corpus.places() != now
     corpus.settings = corpus.settings.model_copy(update={"seed": 0})
-    assert corpus.run().report["new_documents"] == 0
+    assert corpus.run().figures["new_documents"] == 0
     assert corpus.places() == now
 
 
@@ -213,7 +217,7 @@ def test_another_clustering_changes_the_colours_alone(corpus: Corpus) -> None:
     second = corpus.run()
     assert corpus.places() == before
     assert corpus.shown().labels.max() == 2
-    assert second.report["new_documents"] == 0 and second.files["picture"] != first.files["picture"]
+    assert second.figures["new_documents"] == 0 and second.files["picture"] != first.files["picture"]
 
 
 def test_without_umap_there_are_sizes_and_a_word_of_what_to_do(
@@ -222,18 +226,18 @@ def test_without_umap_there_are_sizes_and_a_word_of_what_to_do(
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "umap", None)
         receipt = corpus.run(RECORDS)
-        assert set(receipt.files) == {"picture"}
-        assert "pip install umap-learn" in receipt.report["note"]
-        assert receipt.report["new_documents"] == 80 and receipt.report["placed"] is None
+        assert set(receipt.files) == {"picture", "about"}
+        assert "pip install umap-learn" in receipt.figures["note"]
+        assert receipt.figures["new_documents"] == 80 and receipt.figures["placed"] is None
         assert corpus.store.unseal(receipt.files["picture"]).startswith(b"\x89PNG")
-        assert corpus.run().report["new_documents"] == 0
+        assert corpus.run().figures["new_documents"] == 0
     receipt = corpus.run()
-    assert receipt.report["note"] is None and len(corpus.places()) == 80
+    assert receipt.figures["note"] is None and len(corpus.places()) == 80
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "umap", None)
-        assert corpus.run(RECORDS + MORE).report["placed"] == 24, "a map that is there needs no umap-learn"
+        assert corpus.run(RECORDS + MORE).figures["placed"] == 24, "a map that is there needs no umap-learn"
         refused = corpus.run(refit="now")
-        assert "pip install umap-learn" in refused.report["note"] and refused.report["placed"] == 24
+        assert "pip install umap-learn" in refused.figures["note"] and refused.figures["placed"] == 24
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
@@ -257,9 +261,10 @@ def test_a_damaged_file_is_made_again(corpus: Corpus) -> None:
         content = path.read_bytes()
         if name == "places":
             path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+            corpus.run(RECORDS + MORE)  # which reads where documents were
         else:
             path.unlink()
-        assert corpus.run().files == first.files
+        assert corpus.run(RECORDS).files == first.files
         assert path.read_bytes() == content and corpus.places() == before
 
 

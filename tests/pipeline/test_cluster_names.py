@@ -11,16 +11,17 @@ import pytest
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline import cluster_table as module
-from dagster_divorder.pipeline.cluster_names import _evenly, load_names
-from dagster_divorder.pipeline.cluster_table import EXAMPLES, NEAREST, TEXT, load_cluster_table
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import cluster_table as module
+from dagster_divorder.stages.cluster_names import _evenly, load_names
+from dagster_divorder.stages.cluster_table import EXAMPLES, NEAREST, load_cluster_table
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.sample import EXAMPLE_CHARACTERS
 from tests.conftest import TOPICS, write_jsonl
 
-CLUSTERED = needed(Settings(), "clusters")
+CLUSTERED = GRAPH.needed(Settings(), "clusters")
 
 
 def records(per_topic: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -48,8 +49,8 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
 
 
 def table_of(settings: Settings) -> list[dict[str, Any]]:
-    store = LocalStore(settings.store.path).open()
-    return load_cluster_table(store, run_all(settings, Silent(), CLUSTERED)["clusters"])
+    run_all(settings, Silent(), CLUSTERED)
+    return load_cluster_table(Run(settings, LocalStore(settings.store.path).open(), Silent()))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,7 @@ def test_the_table_describes_every_cluster(made: Settings) -> None:
         assert row["mean_distance"] == pytest.approx(own["cluster_distance"].mean(), abs=1e-6)
         nearest = own.assign(high=own["doc_id"].str[:16]).sort_values(["cluster_distance", "high"])[:NEAREST]
         assert row["nearest"] == nearest["doc_id"].tolist()
-        assert row["texts"] == [" ".join(texts[at].split())[:TEXT] for at in nearest.index]
+        assert row["texts"] == [" ".join(texts[at].split())[:EXAMPLE_CHARACTERS] for at in nearest.index]
         assert row["examples"] == row["texts"][:EXAMPLES]
 
 
@@ -97,13 +98,13 @@ def test_names_stay_when_documents_are_appended_and_only_new_examples_are_read(
     write_jsonl(tmp_path / "docs.jsonl", records(50))
     before = table_of(settings)
     read: list[int] = []
-    original = module.read_examples
+    original = module.first_lines
 
     def reading(store: LocalStore, view: Any, rows: np.ndarray) -> list[str]:
         read.append(len(rows))
         return original(store, view, rows)
 
-    monkeypatch.setattr(module, "read_examples", reading)
+    monkeypatch.setattr(module, "first_lines", reading)
     assert table_of(settings) == before
     assert not read, "nothing is new, nothing is read"
     write_jsonl(tmp_path / "docs.jsonl", [*records(50), *records(10, seed=1)])
@@ -147,7 +148,7 @@ def test_examples_that_begin_alike_are_shown_once(tmp_path: Path) -> None:
     rows = table_of(settings_of(tmp_path, clusters={"k": 2}))
     largest = max(rows, key=lambda row: row["documents"])
     assert len(largest["nearest"]) == NEAREST
-    assert largest["examples"] == [("bread and butter " * 20)[:TEXT]]
+    assert largest["examples"] == [("bread and butter " * 20)[:EXAMPLE_CHARACTERS]]
 
 
 def test_the_sample_is_spread_over_the_clusters() -> None:
@@ -170,7 +171,7 @@ def test_what_a_refit_replaces_is_gone_and_what_other_settings_have_stays(tmp_pa
         # Twice as many documents as at the last fit.
         write_jsonl(tmp_path / "docs.jsonl", records(60 * 2**number, seed=number))
         table_of(four)
-        folders = [f"fits/{stage}" for stage in ("clusters", "cluster_names")] + ["stages/clusters"]
+        folders = [f"fits/{stage}" for stage in ("centroids", "cluster_names")] + ["stages/clusters"]
         assert [len(store.folders(folder)) for folder in folders] == [2, 2, 2], number
         assert {len(store.list(f"{pins}/cluster_names")) for pins in ("pins", "history/pins")} == {2}
     assert load_names(Run(four, store, Silent()))

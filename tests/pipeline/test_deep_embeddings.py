@@ -21,10 +21,10 @@ from dagster_divorder.models.embed import NOT_FINITE, make_embedder
 from dagster_divorder.models.spec import read_spec
 from dagster_divorder.models.tensor_parallel import Group
 from dagster_divorder.models.tokenize import load_encoder
-from dagster_divorder.pipeline import deep_embeddings, run_all
-from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline import run_all
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH, deep_embeddings, token_counts
 from dagster_divorder.store import ingest, inputs
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.local import LocalStore
@@ -63,7 +63,7 @@ Make = Callable[..., Settings]
 
 
 def run(settings: Settings, progress: Any = None) -> Receipt:
-    return run_all(settings, progress or Silent(), needed(settings, STAGE))[STAGE]
+    return run_all(settings, progress or Silent(), GRAPH.needed(settings, STAGE))[STAGE]
 
 
 def stored(settings: Settings, name: str = "vectors") -> np.ndarray:
@@ -101,7 +101,7 @@ def test_a_model_with_a_tokenizer_of_its_own(
     lengths = load_encoder(models["bert"]).encode(texts)[1]
     np.testing.assert_array_equal(stored(settings, "tokens"), lengths)
     unseen = np.maximum(lengths - (CONTEXT - 2), 0)
-    report = receipt.report
+    report = receipt.figures
     assert report["documents"] == report["new_documents"] == len(texts)
     assert (report["dim"], report["pooling"], report["max_tokens"]) == (32, "mean", CONTEXT)
     assert (report["device"], report["dtype"]) == ("cpu", "float32")
@@ -116,7 +116,8 @@ def test_the_base_models_tokens_are_not_made_again(
     corpus: Path, make_settings: Make, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_settings(model={"base": str(models["llama"])}, deep={"max_tokens": 20})
-    monkeypatch.setattr(deep_embeddings, "load_encoder", lambda *_, **__: pytest.fail("tokenised again"))
+    run_all(settings, Silent(), GRAPH.needed(settings, "token_counts"))
+    monkeypatch.setattr(token_counts, "load_encoder", lambda *_, **__: pytest.fail("tokenised again"))
     run(settings)
     found = expected(models["llama"], texts_of(corpus), max_tokens=20)
     np.testing.assert_allclose(stored(settings), found, atol=1e-5)
@@ -133,12 +134,12 @@ def test_what_is_there_is_not_computed_or_loaded_again(
         patch.setattr(deep_embeddings, "read_spec", lambda *_, **__: pytest.fail("the model was looked at"))
         again = run(settings)
     assert (again.key, again.version) == (first.key, first.version)
-    assert again.report["new_documents"] == 0
+    assert again.figures["new_documents"] == 0
     for name in ("dim", "max_tokens", "tokens", "truncated_documents", "device"):
-        assert again.report[name] == first.report[name]
+        assert again.figures[name] == first.figures[name]
     write_jsonl(corpus, [*topic_records(10), {"text": "one more"}])
     appended = run(settings)
-    assert appended.report["new_documents"] == 1
+    assert appended.figures["new_documents"] == 1
     assert appended.key == first.key != appended.version
     np.testing.assert_array_equal(stored(settings)[:-1], vectors)
 
@@ -172,12 +173,11 @@ def test_the_key_is_what_settings_come_to(
 
 def key_of(settings: Settings) -> str:
     """The key that a run would have, without one."""
-    run_all(settings, Silent(), ["raw_docs", "base_model", "token_counts"])
+    run_all(settings, Silent(), GRAPH.needed(settings, "deep_model"))
     here = Run(settings, LocalStore(settings.store.path), Silent())
-    model = deep_embeddings.load_deep_model(here)
-    embed = deep_embeddings._prepare(here, model, deep_embeddings.token_files(here))
+    embed = deep_embeddings._embed_of(here)
     assert isinstance(pickle.loads(pickle.dumps(embed)), deep_embeddings._Embed)
-    return embed.key(model.fingerprint)
+    return GRAPH[STAGE].key(here)
 
 
 def test_another_device_has_another_key(
@@ -220,7 +220,7 @@ def test_documents_without_a_finite_vector_are_named(
     notes: list[str] = []
     monkeypatch.setattr("dagster_divorder.models.deep.load", load_broken)
     settings = make_settings(deep={"model": str(models["bert"])})
-    report = run(settings, Notes()).report
+    report = run(settings, Notes()).figures
     flagged = stored(settings, "flagged")
     assert np.flatnonzero(flagged == NOT_FINITE).tolist() == [3, 25, len(texts)]
     assert np.isfinite(stored(settings)).all()
@@ -232,7 +232,7 @@ KILLED = """
 import os, signal, sys
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import run_all
-from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.settings import load_settings
 from dagster_divorder.store import ingest, inputs
 from dagster_divorder.store.stages import StageFiles
@@ -249,7 +249,7 @@ def put_two(self, fragment, arrays):
 
 StageFiles.put = put_two
 settings = load_settings(sys.argv[1])
-run_all(settings, Silent(), needed(settings, "deep_embeddings"))
+run_all(settings, Silent(), GRAPH.needed(settings, "deep_embeddings"))
 """
 
 
@@ -274,8 +274,8 @@ def test_a_killed_run_goes_on_at_the_fragment(
     assert len(there) == 2
     kept = sum(len(unpack(path.read_bytes())["tokens"]) for path in there)
     receipt = run(settings)
-    assert receipt.report["reused_documents"] == kept
-    assert receipt.report["new_documents"] == 60 - kept > 0
+    assert receipt.figures["reused_documents"] == kept
+    assert receipt.figures["new_documents"] == 60 - kept > 0
     assert {path: path.stat().st_ino for path in there} == there
     never = make_settings(
         deep={"model": str(models["bert"]), "dtype": "float32"}, store={"path": tmp_path / "never"}

@@ -12,15 +12,15 @@ import pytest
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models import decoder
-from dagster_divorder.pipeline import deep_model, run_all
-from dagster_divorder.pipeline.base_model import load_base_model
-from dagster_divorder.pipeline.deep_model import checkpoint_fingerprint, load_deep_model
-from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline import run_all
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH, deep_model
+from dagster_divorder.stages.deep_model import checkpoint_fingerprint, load_deep_model
 from dagster_divorder.store import ingest, inputs
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.sample import document_index
 from dagster_divorder.store.stages import StageFiles
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
@@ -34,9 +34,9 @@ def corpus(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
 
 
-def prepared(settings: Settings, stage: str = "token_counts") -> Run:
+def prepared(settings: Settings, stage: str = "deep_model") -> Run:
     """A run of which a stage, and all before it, have run."""
-    run_all(settings, Silent(), needed(settings, stage))
+    run_all(settings, Silent(), GRAPH.needed(settings, stage))
     return Run(settings, LocalStore(settings.store.path).open(), Silent())
 
 
@@ -48,19 +48,20 @@ def test_the_decoder_is_trained_once_and_appended_documents_use_it(
     corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_settings(deep=SMALL)
-    run = prepared(settings)
+    run = prepared(settings, "token_counts")
     assert not run.store.list("fits/deep_model")
-    model = load_deep_model(run)
-    assert model.fit and model.fingerprint == model.fit.hash
-    assert model.directory == run.store.path(model.fit.folder)
+    model = load_deep_model(prepared(settings))
+    (fit,) = _stored_fits(run)
+    assert model.fingerprint == fit
+    assert model.directory == run.store.path(f"fits/deep_model/{fit}")
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
         path.name for path in model.directory.iterdir()
     }
-    assert 2_500 < model.info["tokens"] <= 3_000
-    assert model.info["loss"][-1][0] == model.info["tokens"]
+    assert 2_500 < model.trained["tokens"] <= 3_000
+    assert model.trained["loss"][-1][0] == model.trained["tokens"]
 
     forbid_training(monkeypatch)
-    assert load_deep_model(run) == model
+    assert load_deep_model(prepared(settings)) == model
     write_jsonl(corpus, topic_records(20))
     assert load_deep_model(prepared(settings)) == model
 
@@ -88,12 +89,12 @@ def test_it_is_trained_on_the_documents_of_the_lowest_ids(
 ) -> None:
     monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 7)
-    run = prepared(make_settings(deep=SMALL))
+    run = prepared(make_settings(deep=SMALL), "token_counts")
     pairs, ids = deep_model._pairs(run)
 
-    view, tokens = deep_model.load_view(run), deep_model.token_files(run)
+    view, tokens = run.view, run.files("token_counts")
     assert len(view.documents) > 3
-    document_ids, _ = deep_model.document_index(run.store, view)
+    document_ids, _ = document_index(run.store, view)
     parts = [arrays for _, arrays in tokens.each(view.documents)]
     ends = np.cumsum(np.concatenate([part["lengths"] for part in parts]))
     texts = np.split(np.concatenate([part["ids"] for part in parts]), ends[:-1])
@@ -124,23 +125,24 @@ def test_any_corpus_has_deep_embeddings(
     write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
     settings = make_settings(model={"dim": dim})
     run = prepared(settings, "deep_embeddings")
-    receipt, view = run.receipt("deep_embeddings"), deep_model.load_view(run)
-    assert (receipt.report["dim"], receipt.report["flagged_documents"]) == (dim, 0)
+    receipt, view = run.receipt("deep_embeddings"), run.view
+    assert (receipt.figures["dim"], receipt.figures["flagged_documents"]) == (dim, 0)
     vectors = StageFiles(run.store, receipt.stage, receipt.key).column(view.documents, "vectors")
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
 
 
 def test_no_tokens_to_train_on_is_no_training(corpus: Path, make_settings: Make) -> None:
     model = load_deep_model(prepared(make_settings(deep={"train_tokens": 0})))
-    assert (model.info["tokens"], model.info["loss"]) == (0, [])
+    assert (model.trained["tokens"], model.trained["loss"]) == (0, [])
 
 
 def test_prune_keeps_the_decoder_that_the_result_was_made_with(corpus: Path, make_settings: Make) -> None:
     load_deep_model(prepared(make_settings(deep={"train_tokens": 2_000})))
-    run = prepared(make_settings(deep=SMALL), "deep_embeddings")
+    settings = make_settings(deep=SMALL)
+    run = prepared(settings, "deep_embeddings")
     model = load_deep_model(run)
     assert len(_stored_fits(run)) == 2
-    prune(run.store)
+    prune(settings, run.store)
     assert _stored_fits(run) == {model.fingerprint}
     assert load_deep_model(run) == model
 
@@ -165,11 +167,12 @@ def test_a_checkpoint_is_named_by_its_content(
     folder = save_tokenizer(save_model(tmp_path / "llama"))
     settings = make_settings(deep={"model": str(folder)})
     run = prepared(settings)
-    assert load_base_model(run).info["base"] == "bootstrap"
+    assert run.receipt("base_model").figures["base"] == "bootstrap"
     model = load_deep_model(run)
-    assert (model.directory, model.fit, model.info["weights_hashed"]) == (folder, None, "whole")
+    assert (model.directory, model.trained) == (folder, {})
+    assert run.receipt("deep_model").facts["weights_hashed"] == "whole"
     (folder / "README.md").write_text("about it")
-    assert load_deep_model(run) == model
+    assert load_deep_model(prepared(settings)) == model
 
     found = {model.fingerprint}
     weights = folder / "model.safetensors"
@@ -184,11 +187,11 @@ def test_a_checkpoint_is_named_by_its_content(
     for name, content in changes.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
-        found.add(load_deep_model(run).fingerprint)
+        found.add(load_deep_model(prepared(settings)).fingerprint)
     assert len(found) == 1 + len(changes)
     weights.unlink()
     with pytest.raises(InputError, match=r"expected weights as model\.safetensors"):
-        load_deep_model(run)
+        prepared(settings)
 
 
 def test_large_weights_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

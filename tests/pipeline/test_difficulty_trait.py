@@ -10,17 +10,19 @@ import numpy as np
 import pytest
 
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline import difficulty as stage
 from dagster_divorder.pipeline import merge
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.prune import plan_prune, prune
-from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run, run_all
-from dagster_divorder.pipeline.traits import DIFFICULTY_BINS, load_traits
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import difficulty_counts as stage
+from dagster_divorder.stages.bin_edges import DIFFICULTY_BINS
+from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import load_receipt
+from dagster_divorder.store.sample import document_index
 from tests.conftest import topic_records, write_jsonl
 from tests.pipeline.test_pipeline import output_bytes, run
 
@@ -36,10 +38,10 @@ def settings(make_settings: Make) -> Settings:
 def by_document(settings: Settings) -> dict[bytes, float]:
     """Difficulty by id of the document, as the last run has left it."""
     of = Run(settings, LocalStore(settings.store.path).open(), Silent())
-    view = load_view(of)
-    ids, _ = stage.document_index(of.store, view)
+    view = of.view
+    ids, _ = document_index(of.store, view)
     used = view.used_documents()
-    bits = stage.measure_difficulty(of, view).bits
+    bits = of.column("difficulty", "bits")
     data = to_bytes(ids)
     return {bytes(data[16 * at : 16 * at + 16]): bits[at] for at in np.flatnonzero(used).tolist()}
 
@@ -59,7 +61,7 @@ def test_difficulty_is_a_trait_in_bins_of_its_own_number(tmp_path: Path, setting
     assert codes[:60].max() < codes[60:].min()
     receipt = load_receipt(of.store, "greedy_order")
     assert receipt is not None
-    assert receipt.report["traits"]["difficulty"] == len(names)
+    assert receipt.figures["traits"]["difficulty"] == len(names)
 
 
 def test_no_append_edit_merge_or_prune_changes_what_a_document_has(
@@ -79,10 +81,11 @@ def test_no_append_edit_merge_or_prune_changes_what_a_document_has(
     (folder,) = store.folders("stages/difficulty")
     assert set(store.sealed(folder)) == set(store.sealed("documents"))
     before = output_bytes(settings)
-    prune(store)
+    prune(settings, store)
     assert plan_prune(store).bytes == {}
-    assert (store.list("pins/difficulty"), store.sealed(folder)) != ([], {})
-    assert {report["new_documents"] for report in run(settings).values()} == {0}
+    assert (store.list("pins/difficulty_counts"), store.sealed(folder)) != ([], {})
+    again = run(settings)
+    assert {report["new_documents"] for stage, report in again.items() if GRAPH[stage].asset} == {0}
     assert by_document(settings) == {document: known[document] for document in by_document(settings)}
     assert output_bytes(settings) == before
 
@@ -110,13 +113,13 @@ def test_another_corpus_is_counted_anew(tmp_path: Path, settings: Settings) -> N
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
     run(settings)
     store = LocalStore(settings.store.path)
-    first = load_receipt(store, "greedy_order")
+    first = load_receipt(store, "difficulty_counts")
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20, start=500))
     run(settings)
-    second = load_receipt(store, "greedy_order")
+    second = load_receipt(store, "difficulty_counts")
     assert first is not None
     assert second is not None
-    assert first.files["difficulty"] != second.files["difficulty"]
+    assert first.version != second.version
 
 
 def test_only_a_sample_is_counted_and_of_a_long_document_the_beginning(
@@ -126,9 +129,9 @@ def test_only_a_sample_is_counted_and_of_a_long_document_the_beginning(
     monkeypatch.setattr(stage, "SAMPLE_TOKENS", 400)
     monkeypatch.setattr(stage, "CLIP_TOKENS", 8)
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    run_all(settings, Silent(), needed(settings, "token_counts"))
+    run_all(settings, Silent(), GRAPH.needed(settings, "token_counts"))
     of = Run(settings, LocalStore(settings.store.path).open(), Silent())
-    counted = stage._count(of, load_view(of))
+    counted = unpack(stage._compute(of)[stage.COUNTS])
     assert 300 < counted["tokens"].sum() <= 400
     assert len(counted["documents"]) >= 400 // 8 - 1
     assert (np.diff(counted["documents"].astype(object)) > 0).all()

@@ -9,20 +9,18 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from dagster_divorder.pipeline.packed_sequences import load_packed
-from dagster_divorder.pipeline.raw_docs import load_view
-from dagster_divorder.pipeline.sequence_order import load_sequence_order
-from dagster_divorder.pipeline.stationarity import load_stationarity
-from dagster_divorder.pipeline.token_counts import token_files
-from dagster_divorder.pipeline.traits import load_traits
-from dagster_divorder.pipeline.verify import verify
 
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.core.metrics import Feature
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline import stationarity
+from dagster_divorder.pipeline.checks import run_check
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import stationarity
+from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.sequence_order import load_sequence_order
+from dagster_divorder.stages.stationarity import load_stationarity
+from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from tests.conftest import topic_records, write_jsonl
@@ -69,7 +67,7 @@ def features(corpus: Path, request: pytest.FixtureRequest) -> tuple[Run, dict[st
 
 def tokens_of(run: Run) -> Iterator[list[tuple[int, int]]]:
     """Of each full sequence, in the order of training: (document, token id) for each of its tokens."""
-    view, files = load_view(run), token_files(run)
+    view, files = run.view, run.files("token_counts")
     ids, lengths = files.columns(view.documents, "ids", "lengths")
     starts = np.cumsum(lengths) - lengths
     packed = load_packed(run)
@@ -88,7 +86,7 @@ def tokens_of(run: Run) -> Iterator[list[tuple[int, int]]]:
 def test_features_are_those_of_the_tokens(features: tuple[Run, dict[str, Feature]]) -> None:
     """Token by token, with nothing of the code that makes them."""
     run, found = features
-    view, traits = load_view(run), load_traits(run)
+    view, traits = run.view, load_traits(run)
     shallow = run.receipt("shallow_embeddings")
     vectors = StageFiles(run.store, shallow.stage, shallow.key).column(view.documents, "vectors")
     lines = Path(run.settings.input.paths[0]).read_bytes().splitlines()
@@ -159,11 +157,11 @@ def test_it_is_measured_once_and_again_for_vectors_that_came_later(corpus: Path,
     assert run_stage("diversity_metrics", settings, Silent()).files == first.files
     run_stage("shallow_embeddings", settings, Silent())
     later = run_stage("diversity_metrics", settings, Silent())
-    assert later.version == first.version and later.report["new_documents"] == 0
+    assert later.version == first.version and later.figures["new_documents"] == 0
     assert later.files["metrics"] == first.files["metrics"]
     names = {of.feature for of in load_stationarity(left(settings)).features}
     assert {"external vectors", "shallow vectors"} <= names
-    assert run_all(settings, Silent())["curated_output"].report["written"] is False
+    assert run_all(settings, Silent())["curated_output"].figures["written"] is False
 
 
 def test_orders_that_drift_are_found_and_a_shuffle_is_not(corpus: Path) -> None:
@@ -173,7 +171,7 @@ def test_orders_that_drift_are_found_and_a_shuffle_is_not(corpus: Path) -> None:
             corpus, order={"strategy": strategy}, sequence={"length": 64, "batch": 8, "strategy": strategy}
         )
         run_all(settings, Silent())
-        found[strategy] = verify(settings, "nothing_drifts")
+        found[strategy] = run_check(settings, "nothing_drifts")
     assert found["random"].passed and found["random"].text.startswith("Nothing drifts")
     assert not found["original"].passed
     places = {
@@ -187,7 +185,7 @@ def test_what_is_asked_to_move_is_no_fault(corpus: Path) -> None:
     moving = {"progress": [0.0, 1.0], "sea.example": [0.9, 0.1]}
     settings = settings_of(corpus, order={"traits": {"source": 1.0}, "targets": {"source": moving}})
     run_all(settings, Silent())
-    found = verify(settings, "nothing_drifts")
+    found = run_check(settings, "nothing_drifts")
     assert found.passed and "order.targets asks for a mix that moves" in found.text
     assert {row["feature"] for row in found.figures["features"] if row["drifts"] == "yes"} >= {
         "source",
@@ -199,5 +197,5 @@ def test_of_a_few_sequences_nothing_is_told(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
     settings = settings_of(tmp_path, sequence={"length": 1 << 16})
     run_all(settings, Silent())
-    found = verify(settings, "nothing_drifts")
+    found = run_check(settings, "nothing_drifts")
     assert found.passed and "cannot be told" in found.text

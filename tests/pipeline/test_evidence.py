@@ -11,19 +11,18 @@ import pytest
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.cli import main
 from dagster_divorder.core.metrics import WINDOWS
+from dagster_divorder.core.metrics.tables import ORDERS
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
-from dagster_divorder.pipeline.diversity_metrics import load_metrics, load_table, remedy, verdicts
-from dagster_divorder.pipeline.diversity_tables import ORDERS
-from dagster_divorder.pipeline.graph import needed
-from dagster_divorder.pipeline.packed_sequences import load_packed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.sequence_order import load_sequence_order
-from dagster_divorder.pipeline.strategy_comparison import load_comparison
-from dagster_divorder.pipeline.traits import load_traits
 from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.diversity_metrics import load_metrics, load_table, remedy, verdicts
+from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.sequence_order import load_sequence_order
+from dagster_divorder.stages.strategy_comparison import load_comparison
+from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.receipts import load_receipt
 from tests.conftest import topic_records, write_jsonl
 
 
@@ -50,8 +49,8 @@ def left(settings: Settings) -> Run:
 
 
 def metrics_of(settings: Settings) -> dict[str, dict[str, Any]]:
-    receipts = run_all(settings, Silent())
-    return load_metrics(LocalStore(settings.store.path), receipts["diversity_metrics"].files["metrics"])
+    run_all(settings, Silent())
+    return load_metrics(left(settings))
 
 
 def test_both_scales_are_measured_over_every_window(corpus: Path) -> None:
@@ -99,10 +98,7 @@ def test_the_sequences_that_are_measured_are_those_that_are_left(corpus: Path) -
 
 def test_the_table_has_a_column_an_order(corpus: Path) -> None:
     settings = settings_of(corpus)
-    receipts = run_all(settings, Silent())
-    store = LocalStore(settings.store.path)
-    rows = load_table(store, receipts["diversity_metrics"].files["table"])
-    metrics = load_metrics(store, receipts["diversity_metrics"].files["metrics"])
+    metrics, rows = metrics_of(settings), load_table(left(settings))
     found = {(row["trait"], row["window"], row["measure"]): row for row in rows}
     assert len(found) == len(rows)
     worst = found["length", "batch (anywhere)", "worst"]
@@ -126,7 +122,7 @@ def test_windows_run_on_into_the_next_epoch(corpus: Path) -> None:
 def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) -> None:
     balanced = settings_of(corpus, order={"traits": {"cluster": 1.0}})
     run_all(balanced, Silent())
-    found = verdicts(balanced)["sequences"]
+    found = verdicts(left(balanced))["sequences"]
     assert found.passed and {c.trait for c in found.comparisons} == {"cluster"}
     assert {c.window for c in found.comparisons} >= {"batch", "batch across the seam"}
     as_it_is = settings_of(
@@ -135,9 +131,9 @@ def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) 
         sequence={"length": 64, "batch": 4, "strategy": "original"},
     )
     with pytest.raises(MissingStageError, match="made with other settings"):
-        verdicts(as_it_is)
+        verdicts(left(as_it_is))
     run_all(as_it_is, Silent())
-    found = verdicts(as_it_is)["sequences"]
+    found = verdicts(left(as_it_is))["sequences"]
     assert not found.passed
     assert "cluster in any batch" in found.text()
     # Topics lie in blocks: the last batch and the first one are of one topic each.
@@ -165,9 +161,8 @@ def test_strategies_are_compared_in_pairs(corpus: Path) -> None:
     settings = settings_of(
         corpus, comparison={"documents": ("original", "balanced"), "sequences": ("original", "random")}
     )
-    receipts = run_all(settings, Silent(), [*needed(settings), "strategy_comparison"])
-    store = LocalStore(settings.store.path)
-    rows = load_comparison(store, receipts["strategy_comparison"].files["table"])
+    run_all(settings, Silent(), [*GRAPH.needed(settings), "strategy_comparison"])
+    rows = load_comparison(left(settings))
     pairs = [(row["documents"], row["sequences"]) for row in rows]
     assert pairs == [
         ("original", "original"),
@@ -186,8 +181,8 @@ def test_strategies_are_compared_in_pairs(corpus: Path) -> None:
         assert row["seconds, documents"] >= 0 and row["seconds, sequences"] >= 0
         assert row["peak memory, MB"] is None or row["peak memory, MB"] >= 0
     again = run_stage("strategy_comparison", settings, Silent())
-    assert again.report["new_documents"] == 0
-    assert load_comparison(store, again.files["table"]) == rows
+    assert again.figures["new_documents"] == 0
+    assert load_comparison(left(settings)) == rows
 
 
 def test_one_command_prints_the_comparison_of_any_corpus(
@@ -212,7 +207,7 @@ def test_one_command_prints_the_comparison_of_any_corpus(
     assert " ".join(" ".join(names).split()).count("flush") == 3
     documents = load_settings().comparison.documents
     assert [row[:2] for row in rows] == [[name, "original"] for name in documents]
-    stored = load_comparison(LocalStore(corpus.parent / "store"), table_file(corpus.parent / "store"))
+    stored = load_comparison(left(load_settings()))
     assert [float(row[2]) for row in rows] == [
         pytest.approx(row["distinct clusters a sequence"], rel=1e-3) for row in stored
     ]
@@ -222,18 +217,12 @@ def test_one_command_prints_the_comparison_of_any_corpus(
     assert not (corpus.parent / "data").exists()
 
 
-def table_file(store: Path) -> str:
-    receipt = load_receipt(LocalStore(store), "strategy_comparison")
-    assert receipt is not None
-    return receipt.files["table"]
-
-
 def test_the_comparison_measures_the_pipelines_own_order(corpus: Path) -> None:
     """Same corpus, strategies and seed: the pair of the defaults is what the stages made."""
     settings = settings_of(corpus, comparison={"documents": ("balanced",), "sequences": ("balanced",)})
     figures = metrics_of(settings)["sequences"]
-    file = run_stage("strategy_comparison", settings, Silent()).files["table"]
-    (row,) = load_comparison(LocalStore(settings.store.path), file)
+    run_stage("strategy_comparison", settings, Silent())
+    (row,) = load_comparison(left(settings))
     assert row["distinct clusters a sequence"] == figures["split"]["mean"]
     assert row["worst share, batch anywhere"] == figures["windows"]["batch"]["cluster"]["worst"]
     assert row["mean prefix deviation, tokens"] == figures["prefix"]["mean"]

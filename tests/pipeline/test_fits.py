@@ -12,12 +12,11 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.errors import StoreError
-from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.checks import run_check
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.pipeline.verify import verify
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.fits import REFIT
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 
@@ -32,17 +31,19 @@ SMALL: dict[str, Any] = {
     "order": {"length_bins": 5},
     "sequence": {"length": 128, "batch": 4},
 }
-FITS = (
-    "ari_comparison",
-    "base_model",
-    "cluster_map",
-    "cluster_names",
-    "clusters",
-    "deep_model",
-    "k_calibration",
-    "pca",
-    "traits",
-)
+FITS = {
+    "ari_comparison": "ari_comparison.refit",
+    "base_model": "model.refit",
+    "bin_edges": "order.refit",
+    "centroids": "clusters.refit",
+    "cluster_names": None,
+    "deep_components": "clusters.refit",
+    "deep_model": "deep.refit",
+    "k_calibration": "k_calibration.refit",
+    "map_fit": "cluster_map.refit",
+    "shallow_components": "clusters.refit",
+}
+"""Every fit that is made here, and the setting that asks for another one."""
 
 
 class Notes:
@@ -76,7 +77,7 @@ def settings_in(folder: Path, **sections: Any) -> Settings:
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    receipts = run_all(settings, Notes(), [*needed(settings), "cluster_map"])
+    receipts = run_all(settings, Notes(), GRAPH.needed(settings, "curated_output", "cluster_map"))
     return {stage: receipt.version for stage, receipt in receipts.items()}
 
 
@@ -132,12 +133,12 @@ def test_a_lost_fit_is_refused_and_what_is_said_to_do_helps(
     _, versions = everything
     settings = settings_in(made)
     lost = lose(made / "store", stage)
-    for attempt in (run, make_plan) if stage in ("base_model", "clusters", "k_calibration") else (run,):
+    for attempt in (run, make_plan) if stage in ("base_model", "centroids", "k_calibration") else (run,):
         with pytest.raises(StoreError, match=rf"{re.escape(str(lost))}\S* is missing") as refused:
             attempt(settings)
     said = str(refused.value)
-    if stage in REFIT:
-        section, key = REFIT[stage].split(".")
+    if setting := FITS[stage]:
+        section, key = setting.split(".")
         assert f'set {section}.{key} = "now" for one run' in said
         run(settings_in(made, **{section: {key: "now"}}))
     else:
@@ -159,9 +160,9 @@ def test_the_record_of_a_lost_pin_takes_its_place(
 
 def test_a_pin_of_another_stage_is_refused(made: Path) -> None:
     pins = made / "store/pins"
-    (clusters,) = (pins / "clusters").iterdir()
-    shutil.copy(next((pins / "base_model").iterdir()), clusters)
-    with pytest.raises(StoreError, match=re.escape(f"pin {clusters} is damaged")):
+    (centroids,) = (pins / "centroids").iterdir()
+    shutil.copy(next((pins / "base_model").iterdir()), centroids)
+    with pytest.raises(StoreError, match=re.escape(f"pin {centroids} is damaged")):
         run(settings_in(made))
 
 
@@ -169,7 +170,7 @@ def test_fits_that_were_pruned_are_made_again_without_asking(tmp_path: Path, mak
     write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
     settings, other = (make_settings(embedding={"pca": pca}) for pca in (0, 3))
     versions = [run(one) for one in (settings, other)]
-    prune(LocalStore(settings.store.path))
+    prune(settings, LocalStore(settings.store.path))
     assert [run(one) for one in (settings, other)] == versions
 
 
@@ -177,8 +178,8 @@ def test_prune_does_not_forget_a_pin_that_was_lost(tmp_path: Path, make_settings
     write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
     settings = make_settings()
     run_all(settings, Notes())
-    lost = lose_pin(settings.store.path, "clusters")
-    prune(LocalStore(settings.store.path))
+    lost = lose_pin(settings.store.path, "centroids")
+    prune(settings, LocalStore(settings.store.path))
     with pytest.raises(StoreError, match=re.escape(f"pin {lost} is missing")):
         run_all(settings, Notes())
 
@@ -191,46 +192,46 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     pca: int, tmp_path: Path, make_settings: Make
 ) -> None:
     settings = make_settings(embedding={"pca": pca})
-    stages = [*needed(settings), "cluster_map"]
+    stages = GRAPH.needed(settings, "curated_output", "cluster_map")
     write_jsonl(tmp_path / "docs.jsonl", topic_records(30))
     run_all(settings, Notes(), stages)
-    assert verify(settings, "base_model_is_of_this_corpus").passed
+    assert run_check(settings, "base_model_is_of_this_corpus").passed
 
     other = [{**record, "text": record["text"][::-1]} for record in topic_records(30, start=500)]
     write_jsonl(tmp_path / "docs.jsonl", other)
     planned = {stage.stage: stage.why for stage in make_plan(settings).stages}
-    warning = planned["base_model"]
-    assert warning.startswith("0% of the documents that base_model was made on are left")
-    assert 'model.refit = "now"' in warning
+    reason = "0% of the documents that it was made on are left"
+    assert planned["base_model"] == f'{reason}; set model.refit = "now" for one run to make it again'
     if not pca:
-        assert planned["clusters"] == "0% of its documents are left"
+        assert planned["centroids"] == reason
 
     notes = Notes()
     receipts = run_all(settings, notes, stages)
-    assert receipts["base_model"].report["note"] == warning
-    reason = "0% of the documents that it was made on are left"
+    warning = receipts["base_model"].figures["note"]
+    assert warning.startswith("0% of the documents that base_model was made on are left")
+    assert 'model.refit = "now"' in warning
     assert f"cutting lengths and numeric fields into bins ({reason})" in notes.said
     if pca:
-        assert f"({reason})" in receipts["clusters"].report["pca_fitted"]
+        assert f"({reason})" in receipts["clusters"].figures["pca_fitted"]
     else:
-        assert receipts["clusters"].report["fitted"] == reason
-        assert 'cluster_map.refit = "now"' in receipts["cluster_map"].report["note"]
+        assert receipts["clusters"].figures["fitted"] == reason
+        assert 'cluster_map.refit = "now"' in receipts["cluster_map"].figures["note"]
     # Said in every run, until it is asked for.
     again_notes = Notes()
     again = run_all(settings, again_notes, stages)
     assert warning in notes.said
     assert warning in again_notes.said
-    assert {receipt.report["new_documents"] for receipt in again.values()} == {0}
-    assert make_plan(settings).stages[1].why == warning
-    finding = verify(settings, "base_model_is_of_this_corpus")
+    assert {receipt.figures["new_documents"] for receipt in again.values()} == {0}
+    assert make_plan(settings).stages[1].why == planned["base_model"]
+    finding = run_check(settings, "base_model_is_of_this_corpus")
     assert not finding.passed
     assert 'model.refit = "now"' in finding.remedy
 
     asked = {"model": {"refit": "now"}, "clusters": {"refit": "now"}, "cluster_map": {"refit": "now"}}
     run_all(make_settings(embedding={"pca": pca}, **asked), Notes(), stages)
     renewed = run_all(settings, Notes(), stages)
-    assert renewed["base_model"].report["note"] is None
-    assert verify(settings, "base_model_is_of_this_corpus").passed
+    assert renewed["base_model"].figures["note"] is None
+    assert run_check(settings, "base_model_is_of_this_corpus").passed
     places = {"store": {"path": tmp_path / "fresh"}, "output": {"path": tmp_path / "new"}}
     fresh = run_all(make_settings(embedding={"pca": pca}, **places), Notes(), stages)
     for stage in ("token_counts", "clusters", "cluster_map", "greedy_order", "sequence_order"):
@@ -243,9 +244,9 @@ def test_a_corpus_that_grows_many_times_over_is_the_same_corpus(tmp_path: Path, 
     run_all(settings, Notes())
     write_jsonl(tmp_path / "docs.jsonl", topic_records(120))
     receipts = run_all(settings, Notes())
-    assert receipts["base_model"].report["documents_left"] == 1.0
-    assert receipts["base_model"].report["note"] is None
-    assert receipts["clusters"].report["fitted"].startswith("the corpus has grown")
+    assert receipts["base_model"].figures["documents_left"] == 1.0
+    assert receipts["base_model"].figures["note"] is None
+    assert receipts["clusters"].figures["fitted"].startswith("the corpus has grown")
 
 
 def test_what_was_asked_never_to_be_fitted_again_is_not(tmp_path: Path, make_settings: Make) -> None:
@@ -253,4 +254,4 @@ def test_what_was_asked_never_to_be_fitted_again_is_not(tmp_path: Path, make_set
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
     run_all(settings, Notes())
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20, start=300))
-    assert run_all(settings, Notes())["clusters"].report["fitted"].startswith("no: pinned")
+    assert run_all(settings, Notes())["clusters"].figures["fitted"].startswith("no: kept")

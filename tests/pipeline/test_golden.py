@@ -15,13 +15,13 @@ import numpy as np
 import orjson
 import pyarrow.parquet as pq
 import xxhash
+from dagster_divorder.pipeline.cluster_map import load_map
+from dagster_divorder.pipeline.k_calibration import load_table
+from dagster_divorder.pipeline.strategy_comparison import load_comparison
 
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.cluster_map import load_map
 from dagster_divorder.pipeline.graph import needed
-from dagster_divorder.pipeline.k_calibration import load_table
-from dagster_divorder.pipeline.strategy_comparison import load_comparison
 from dagster_divorder.settings import CODE_VERSIONS, Embedding, Settings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles

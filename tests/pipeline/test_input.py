@@ -11,9 +11,9 @@ import pytest
 
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import run_all, run_stage
+from dagster_divorder.pipeline.checks import run_check
 from dagster_divorder.pipeline.plan import make_plan
-from dagster_divorder.pipeline.verify import verify
-from dagster_divorder.pipeline.watch import Cursor, look
+from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
@@ -41,21 +41,21 @@ def test_three_runs_read_the_same_records_with_store_and_output_among_the_input(
         assert orjson.loads(outputs[-1]["curated_meta.json"][1])["counts"]["records"] == 60
         assert make_plan(settings).new_records == 0
     assert outputs[0] == outputs[1] == outputs[2]
-    assert set(report(settings)["skipped_folders"]) == {str(settings.store.path), str(settings.output.path)}
-    said = verify(settings, "rejects_below_limit").text
+    assert set(facts(settings)["skipped_folders"]) == {str(settings.store.path), str(settings.output.path)}
+    said = run_check(settings, "rejects_below_limit").text
     assert "Not read, as DivOrder wrote them: " in said
     assert ("neither JSONL nor Parquet by their names: 1 .txt." in said) == (not pattern)
     cursor = Cursor()
     for second in range(0, 100, 5):
-        seen = look(settings, cursor, 1e6 + second, lambda: None)
+        seen = check_input(settings, cursor, 1e6 + second, lambda: None)
         assert not seen.start, seen.reason
         cursor = seen.cursor
 
 
-def report(settings: Settings) -> dict[str, Any]:
+def facts(settings: Settings) -> dict[str, Any]:
     receipt = load_receipt(LocalStore(settings.store.path), "raw_docs")
     assert receipt is not None
-    return receipt.report
+    return receipt.facts
 
 
 class Reading:
@@ -72,7 +72,7 @@ class Reading:
         kept, scratch = (self._run(store) for store in ("store", f"fresh{self.fresh}"))
         assert kept[0].version == scratch[0].version
         assert kept[1] == scratch[1]
-        return kept[0].report, [orjson.loads(line) for line in kept[1].splitlines()]
+        return kept[0].figures, [orjson.loads(line) for line in kept[1].splitlines()]
 
     def _run(self, store: str) -> tuple[Receipt, bytes]:
         settings = self.make(
@@ -163,7 +163,7 @@ def test_a_long_parquet_row_is_refused(tmp_path: Path, make_settings: Make) -> N
     limits = {"max_reject_share": 1, "max_record_bytes": 5000}
     settings = make_settings(input={"paths": [str(tmp_path / "docs.parquet")], **limits})
     receipt = run_stage("raw_docs", settings, Silent())
-    assert (receipt.report["records"], receipt.report["rejected_records"]) == (2, 2)
+    assert (receipt.figures["records"], receipt.figures["rejected_records"]) == (2, 2)
     lines = LocalStore(settings.store.path).unseal(receipt.files["rejects"]).splitlines()
     first, second = map(orjson.loads, lines)
     assert (first["row"], second["row"]) == (2, 4)

@@ -76,7 +76,7 @@ def test_every_kind_of_vectors(
     def planned_and_run() -> tuple[dict[str, str], dict[str, int]]:
         scopes = {stage.stage: stage.scope for stage in make_plan(settings).stages}
         new = {
-            stage: receipt.report["new_documents"] for stage, receipt in run_all(settings, Silent()).items()
+            stage: receipt.figures["new_documents"] for stage, receipt in run_all(settings, Silent()).items()
         }
         assert list(scopes) == list(new)
         for stage, scope in scopes.items():
@@ -93,7 +93,7 @@ def test_every_kind_of_vectors(
     assert np.allclose(np.linalg.norm(vectors.astype(np.float32), axis=1), 1, atol=2e-3)
 
     store = LocalStore(settings.store.path)
-    prune(store)
+    prune(settings, store)
     assert plan_prune(store).bytes == {}
     scopes, new = planned_and_run()
     assert set(scopes.values()) == {"nothing"}

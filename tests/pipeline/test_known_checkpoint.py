@@ -12,14 +12,15 @@ import pytest
 
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models import checkpoint
-from dagster_divorder.pipeline import deep_model, run_all
+from dagster_divorder.pipeline import run_all
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import deep_model
 from dagster_divorder.store.receipts import Receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 
 Make = Callable[..., Settings]
-STAGES = ("raw_docs", "base_model", "token_counts", "deep_embeddings")
+STAGES = ("raw_docs", "base_model", "token_counts", "deep_model", "deep_embeddings")
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_touched_files_are_read_again_and_are_the_same(
     os.utime(folder / "model.safetensors", ns=(1, 1))
     second = run(settings)
     assert len(read) == 4
-    assert second["base_model"].report["fitted"].startswith("no: pinned")
+    assert second["base_model"].figures["fitted"].startswith("no: kept")
     assert [made.version for made in first.values()] == [made.version for made in second.values()]
     run(settings)
     assert len(read) == 4
@@ -86,7 +87,7 @@ def test_other_bytes_of_the_same_size_and_time_are_noticed(settings: Settings, f
     os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert weights.stat().st_size == times.st_size
     second = run(settings)
-    assert second["base_model"].report["fitted"] == "the checkpoint has changed"
+    assert second["base_model"].figures["fitted"] == "first run with these settings and inputs"
     assert second["deep_embeddings"].version != first["deep_embeddings"].version
 
 
@@ -105,11 +106,11 @@ def test_the_same_bytes_elsewhere_give_the_same_fit_and_results(
     first = run(settings)
     shutil.copytree(folder, tmp_path / "moved")
     second = run(make_settings(model={"base": str(tmp_path / "moved")}))
-    assert second["base_model"].report["directory"] == str(tmp_path / "moved")
+    assert second["base_model"].figures["directory"] == str(tmp_path / "moved")
     assert {name: made.version for name, made in first.items()} == {
         name: made.version for name, made in second.items()
     }
-    assert second["token_counts"].report["new_documents"] == 0
+    assert second["token_counts"].figures["new_documents"] == 0
 
 
 @pytest.mark.parametrize("deep", [{}, {"model": "org/deep", "revision": "v2"}])

@@ -9,9 +9,9 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.graph import needed
-from dagster_divorder.pipeline.ordering_animation import BAR, MAP
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.ordering_animation import BAR, MAP
 from dagster_divorder.store.receipts import Receipt
 from tests.conftest import topic_records, write_jsonl
 
@@ -19,7 +19,7 @@ STAGE = "ordering_animation"
 
 
 def animate(settings: Settings) -> Receipt:
-    return run_all(settings, Silent(), [*needed(settings), "cluster_map", STAGE])[STAGE]
+    return run_all(settings, Silent(), GRAPH.needed(settings, "curated_output", STAGE))[STAGE]
 
 
 def settings_for(make_settings: Callable[..., Settings], tmp_path: Path, **sections: object) -> Settings:
@@ -34,11 +34,11 @@ def test_films_are_made_once_and_put_back_where_they_are_gone(
     first = animate(settings)
     films = {name: (settings.output.path / name).read_bytes() for name in (BAR, MAP)}
     assert all(data[4:8] == b"ftyp" for data in films.values())
-    assert first.report["new_documents"] == 140
+    assert first.figures["new_documents"] == 120
     (settings.output.path / MAP).unlink()
     (settings.output.path / BAR).write_bytes(b"half a fi")
     second = animate(settings)
-    assert second.report["new_documents"] == 0
+    assert second.figures["new_documents"] == 0
     assert second.version == first.version
     assert {name: (settings.output.path / name).read_bytes() for name in films} == films
 
@@ -56,9 +56,9 @@ def test_without_umap_there_is_one_film_and_a_note(
     make_settings: Callable[..., Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = "umap-learn cannot be imported"
-    monkeypatch.setattr("dagster_divorder.pipeline.cluster_map.why_no_map", lambda: message)
+    monkeypatch.setattr("dagster_divorder.stages.map_fit.why_no_map", lambda: message)
     settings = settings_for(make_settings, tmp_path)
     made = animate(settings)
-    assert list(made.files) == [BAR]
-    assert message in made.report["note"]
+    assert list(made.files) == [Path(BAR).stem, "about"]
+    assert message in made.figures["note"]
     assert not (settings.output.path / MAP).exists()

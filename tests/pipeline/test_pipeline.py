@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all, run_stage
+from dagster_divorder.core.metrics.tables import ORDERS
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, MissingStageError, StoreError
-from dagster_divorder.pipeline.diversity_tables import ORDERS
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.curated import is_whole
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
@@ -30,7 +30,7 @@ PER_DOCUMENT = ("token_counts", "shallow_embeddings", "clusters")
 
 
 def run(settings: Settings) -> dict[str, dict[str, Any]]:
-    return {stage: receipt.report for stage, receipt in run_all(settings, Silent()).items()}
+    return {stage: receipt.figures for stage, receipt in run_all(settings, Silent()).items()}
 
 
 def output_bytes(settings: Settings) -> dict[str, bytes]:
@@ -177,16 +177,16 @@ def test_the_same_corpus_and_settings_give_the_same_bytes(
 def test_refits_say_why(corpus: Path, make_settings: Make) -> None:
     settings = make_settings()
     reports = run(settings)
-    assert reports["clusters"]["fitted"] == "first run with these settings and vectors"
-    assert run(settings)["clusters"]["fitted"].startswith("no: pinned")
+    assert reports["clusters"]["fitted"] == "first run with these settings and inputs"
+    assert run(settings)["clusters"]["fitted"].startswith("no: kept")
     write_jsonl(corpus, topic_records(125))
     doubled = run(settings)["clusters"]
     assert "grown from 240 to 500 documents" in doubled["fitted"]
     assert doubled["new_documents"] == 500
     write_jsonl(corpus, topic_records(300))
-    assert run(make_settings(clusters={"refit": "never"}))["clusters"]["fitted"].startswith("no: pinned")
+    assert run(make_settings(clusters={"refit": "never"}))["clusters"]["fitted"].startswith("no: kept")
     asked = run(make_settings(clusters={"refit": "now"}, model={"refit": "now"}))
-    assert asked["clusters"]["fitted"].startswith(("asked for", "first run"))
+    assert asked["clusters"]["fitted"].startswith("asked for")
     assert asked["base_model"]["fitted"] == "asked for by model.refit"
 
 
@@ -307,7 +307,9 @@ def test_stages_alone_need_the_ones_before_them_up_to_date(corpus: Path, make_se
     with pytest.raises(MissingStageError, match=r"raw_docs has no result.*--select '\*raw_docs'"):
         run_stage("base_model", settings, Silent())
     run(settings)
-    with pytest.raises(MissingStageError, match="clusters was last made with other settings"):
+    with pytest.raises(
+        MissingStageError, match=r"centroids was last made with other settings.*--select '\*clusters'"
+    ):
         run_stage("greedy_order", make_settings(clusters={"k": 3}), Silent())
     write_jsonl(corpus, topic_records(30))
     run_stage("raw_docs", settings, Silent())
@@ -345,10 +347,10 @@ def test_a_checkpoint_directory_as_base_model(tmp_path: Path, corpus: Path, make
     assert reports["base_model"]["base"] == str(checkpoint)
     # The tokenizer has the same bytes, so the tokens are the same and none is made again.
     assert reports["token_counts"]["new_documents"] == 0
-    assert run(other)["base_model"]["fitted"].startswith("no: pinned")
+    assert run(other)["base_model"]["fitted"].startswith("no: kept")
     tokenizer = checkpoint / "tokenizer.json"
     tokenizer.write_bytes(tokenizer.read_bytes() + b"\n")
-    assert run(other)["base_model"]["fitted"] == "the checkpoint has changed"
+    assert run(other)["base_model"]["fitted"] == "first run with these settings and inputs"
 
 
 def test_a_corpus_smaller_than_a_batch_says_nothing_about_batches(corpus: Path, make_settings: Make) -> None:
@@ -368,14 +370,14 @@ def test_clusters_say_on_how_few_documents_they_were_fitted(
     corpus: Path, make_settings: Make, k: int, said: str
 ) -> None:
     settings = make_settings(clusters={"k": k})
-    *_, receipt = [run_stage(stage, settings, Silent()) for stage in needed(settings, "clusters")]
-    assert said in receipt.report["note"]
+    receipts = run_all(settings, Silent(), GRAPH.needed(settings, "clusters"))
+    assert said in receipts["clusters"].figures["note"]
 
 
 def test_a_sample_of_texts_is_the_first_by_id_up_to_its_bytes_and_its_documents(
     corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dagster_divorder.pipeline import sample
+    from dagster_divorder.store import sample
     from dagster_divorder.store.local import LocalStore
     from dagster_divorder.store.view import View
 
@@ -384,7 +386,7 @@ def test_a_sample_of_texts_is_the_first_by_id_up_to_its_bytes_and_its_documents(
     store = LocalStore(settings.store.path)
     view = View.load(store, receipt.files["view"])
     texts = sample.sample_texts(store, view, 1 << 20)
-    assert len(texts) == receipt.report["documents"]
+    assert len(texts) == receipt.figures["documents"]
     monkeypatch.setattr(sample, "MAX_DOCUMENTS", 7)
     assert sample.sample_texts(store, view, 1 << 20) == texts[:7]
     assert sample.sample_texts(store, view, len(texts[0].encode())) == texts[:1]

@@ -10,15 +10,15 @@ import pytest
 from dagster_divorder.cli import plan as plan_page
 from dagster_divorder.cli import prune as prune_page
 from dagster_divorder.errors import RejectLimitError
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.plan import Plan, make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.pipeline.test_pipeline import PER_DOCUMENT, run
 
-STAGES = needed(Settings())
+STAGES = GRAPH.needed(Settings())
 
 Make = Callable[..., Settings]
 WHOLE = tuple(
@@ -105,7 +105,7 @@ def test_a_changed_setting_names_its_stage_and_what_follows(corpus: Path, make_s
     changed = make_settings(embedding={"pooling": "mean"})
     made = checked_against_the_run(changed)
     assert whys(made)["shallow_embeddings"] == "its settings or its code changed"
-    assert whys(made)["greedy_order"] == "clusters is made again"
+    assert whys(made)["greedy_order"] == "traits is made again"
     assert planned(made)["token_counts"] == ("nothing", 0)
     assert planned(make_plan(make_settings(model={"refit": "now"})))["token_counts"] == ("all", 80)
 
@@ -133,7 +133,7 @@ def test_what_is_gone_is_not_kept(corpus: Path, make_settings: Make) -> None:
     first, other = make_settings(), make_settings(order={"length_bins": 3})
     run(first)
     run(other)
-    prune(LocalStore(other.store.path))
+    prune(other, LocalStore(other.store.path))
     made = checked_against_the_run(first)
     assert planned(made)["greedy_order"] == ("all", 80)
     assert planned(made)["clusters"] == ("nothing", 0)
@@ -210,6 +210,8 @@ def test_a_calibration_is_kept_until_the_corpus_has_changed(corpus: Path, make_s
     assert scopes() == ("nothing", "new")
     assert run(settings)["k_calibration"]["new_documents"] == 0
     write_jsonl(corpus, [*topic_records(20), *topic_records(3, start=90)])
-    assert scopes() == ("all", "new")
-    assert whys(make_plan(settings))["k_calibration"] == "the corpus has gone from 80 to 92 documents"
+    # How many clusters there are to be is known once it has run.
+    assert scopes() == ("all", "all")
+    assert whys(make_plan(settings))["k_calibration"] == "13% of the documents have changed since"
+    assert whys(make_plan(settings))["centroids"] == "k_calibration is made again"
     assert run(settings)["k_calibration"]["new_documents"] == 92

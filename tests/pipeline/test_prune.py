@@ -11,9 +11,9 @@ import pytest
 from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import merge
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.prune import disk_use, plan_prune, prune
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
@@ -65,14 +65,16 @@ def test_prune_says_what_it_frees_frees_it_and_changes_no_result(tmp_path: Path,
     before = output_bytes(settings)
     planned = plan_prune(store)
     assert planned.documents == 10
-    assert {"documents", "fits/clusters", "pins", "records", "stages/clusters", "views"} <= set(planned.bytes)
+    assert {"documents", "fits/centroids", "pins", "records", "stages/clusters", "views"} <= set(
+        planned.bytes
+    )
     used = sum(disk_use(store).values())
-    freed = prune(store)
+    freed = prune(settings, store)
     assert freed.documents == 10
     assert sum(disk_use(store).values()) == used - sum(freed.bytes.values())
     assert sorted(stored_texts(store)) == sorted(record["text"] for record in [*records[:50], *records[60:]])
     again = run(settings)
-    assert {report["new_documents"] for report in again.values()} == {0}
+    assert {report["new_documents"] for stage, report in again.items() if GRAPH[stage].asset} == {0}
     assert not again["curated_output"]["written"]
     assert output_bytes(settings) == before
     assert plan_prune(store).bytes == {}
@@ -87,7 +89,7 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
         deep={"train_tokens": 2_000, "dtype": "float32"}, clusters={"refit": "never"}, output={"plot": True}
     )
     store = LocalStore(settings.store.path)
-    stages = (*needed(settings), "deep_embeddings", "ari_comparison", "ordering_report")
+    stages = GRAPH.needed(settings, "curated_output", "ari_comparison", "ordering_report")
     records = topic_records(20)
     secrets = [{"text": f"xylophone {number} zeppelin xylophone quagmire " * 9} for number in range(20)]
     write_jsonl(tmp_path / "docs.jsonl", [*records, *secrets])
@@ -106,7 +108,7 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
     assert {"curated/ordering_report.html", "curated/curated_meta.json"} <= where("xylophone")
     write_jsonl(tmp_path / "docs.jsonl", records)
     run_all(settings, Silent(), stages)
-    pruned = prune(store)
+    pruned = prune(settings, store)
     assert pruned.documents == 20
     assert not (settings.output.path / "ordering_report.html").exists()
 
@@ -126,8 +128,8 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
     assert (settings.output.path / "ordering_report.html").exists()
     assert load_results(store.root).documents["cluster_name"].notna().all()
     # And it is over: nothing is made again after that.
-    assert prune(store).documents == 0
-    assert {receipt.report["new_documents"] for receipt in run_all(settings, Silent(), stages).values()} == {
+    assert prune(settings, store).documents == 0
+    assert {receipt.figures["new_documents"] for receipt in run_all(settings, Silent(), stages).values()} == {
         0
     }
 
@@ -144,7 +146,7 @@ def test_results_are_read_after_a_prune_as_they_are_after_the_run_that_follows_i
     store = LocalStore(settings.store.path)
     before = load_results(store.root).documents
     assert before["cluster_name"].cat.categories.str.contains("xylophone").any()
-    prune(store)
+    prune(settings, store)
     pruned = load_results(store.root).documents
     assert not pruned["cluster_name"].cat.categories.str.contains("xylophone").any()
     pd.testing.assert_frame_equal(pruned.drop(columns="cluster_name"), before.drop(columns="cluster_name"))
@@ -163,7 +165,7 @@ def test_deleted_documents_that_come_back_are_computed_again_after_a_prune(
     first = output_bytes(settings)
     write_jsonl(tmp_path / "docs.jsonl", records[:-7])
     run(settings)
-    prune(LocalStore(settings.store.path))
+    prune(settings, LocalStore(settings.store.path))
     write_jsonl(tmp_path / "docs.jsonl", records)
     reports = run(settings)
     assert [reports[stage]["new_documents"] for stage in PER_DOCUMENT] == [7, 7, 7]
@@ -171,5 +173,5 @@ def test_deleted_documents_that_come_back_are_computed_again_after_a_prune(
 
 
 def test_prune_of_an_empty_store_frees_nothing(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "store").open()
-    assert prune(store).bytes == {}
+    settings = Settings(store={"path": tmp_path / "store"})
+    assert prune(settings, LocalStore(settings.store.path).open()).bytes == {}

@@ -15,10 +15,10 @@ from dagster_divorder import load_results, run_all
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline.packed_sequences import load_packed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.sequence_order import load_sequence_order
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 
@@ -296,7 +296,7 @@ def test_copies_are_separated(corpus: Path, make_settings: Make) -> None:
         )
         for separate in (False, True)
     )
-    spacing = [run_all(settings, Silent())["greedy_order"].report["copies"] for settings in (near, far)]
+    spacing = [run_all(settings, Silent())["greedy_order"].figures["copies"] for settings in (near, far)]
     assert spacing[0]["copies"] == spacing[1]["copies"]
     assert spacing[1]["smallest"] > 2 * spacing[0]["smallest"]
 
@@ -339,7 +339,7 @@ def test_copies_are_apart_in_the_output(corpus: Path, make_settings: Make, packi
     settings = make_settings(
         order={"separate_copies": True}, packing=packing, sequence={"length": LENGTH, "batch": 8, "epochs": 2}
     )
-    found = run_all(settings, Silent())["sequence_order"].report["copies"]
+    found = run_all(settings, Silent())["sequence_order"].figures["copies"]
     nearest, together = nearest_in_the_stream(settings)
     assert (together, found["together"]) == (0, 0)
     assert nearest > 0.3
@@ -372,5 +372,5 @@ def test_copies_stay_apart_behind_a_consumed_beginning(corpus: Path, make_settin
 def test_related_documents_are_never_equal(corpus: Path, make_settings: Make) -> None:
     write_jsonl(corpus, with_copies())
     settings = make_settings(packing={"method": "related"}, sequence={"length": 4 * LENGTH})
-    assert run_all(settings, Silent())["sequence_order"].report["copies"]["together"] == 0
+    assert run_all(settings, Silent())["sequence_order"].figures["copies"]["together"] == 0
     assert nearest_in_the_stream(settings)[1] == 0

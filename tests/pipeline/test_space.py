@@ -14,19 +14,16 @@ import pytest
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import StoreError
-from dagster_divorder.pipeline import clusters
-from dagster_divorder.pipeline.clusters import cluster_files, load_pinned
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.plan import make_plan
-from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.space import chosen_space
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH, centroids
+from dagster_divorder.stages.centroids import load_clusters
+from dagster_divorder.stages.components import load_space
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
-CLUSTERED = needed(Settings(), "clusters")
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +37,14 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def cluster(settings: Settings) -> dict[str, Any]:
-    """The report of clusters, its key and its files."""
-    made = run_all(settings, Silent(), CLUSTERED)["clusters"]
-    return {**made.report, "key": made.key, "files": made.files}
+    """The figures of clusters, its key, and the hashes of the fits that it rests on."""
+    made = run_all(settings, Silent(), GRAPH.needed(settings, "clusters"))
+    fits = {name: made[name] for name in ("shallow_components", "centroids") if name in made}
+    return {
+        **made["clusters"].figures,
+        "key": made["clusters"].key,
+        "fits": {name: fit.version for name, fit in fits.items()},
+    }
 
 
 def opened(settings: Settings) -> Run:
@@ -54,14 +56,13 @@ def test_vectors_are_seen_along_their_components(corpus: Path, make_settings: Ma
     report = cluster(settings)
     assert (report["vectors"], report["pca"]) == ("shallow_embeddings", 3)
     assert 0.2 < report["explained_variance"] < 1
-    assert report["pca_fitted"] == "to 80 documents (first run with these settings and vectors)"
+    assert report["pca_fitted"] == "to 80 documents (first run with these settings and inputs)"
     assert sum(report["cluster_sizes"]) == 80
     run = opened(settings)
-    space, view = chosen_space(run), load_view(run)
-    clusters = load_pinned(run, space.key)
-    assert clusters is not None
-    assert clusters.clusters.centroids.shape == (4, 3)
-    assert not clusters.clusters.centre.any(), "components have taken the mean away"
+    space, view = load_space(run), run.view
+    clusters = load_clusters(run)
+    assert clusters.centroids.shape == (4, 3)
+    assert not clusters.centre.any(), "components have taken the mean away"
     whole = np.concatenate([vectors for _, vectors in space.each(view.documents)])
     assert whole.dtype == np.float32
     assert np.allclose(np.linalg.norm(whole, axis=1), 1, atol=1e-6)
@@ -75,7 +76,7 @@ def test_an_append_uses_the_components_there_are(corpus: Path, make_settings: Ma
     write_jsonl(corpus, [*topic_records(20), *topic_records(2, start=90)])
     second = cluster(settings)
     assert (second["new_documents"], second["key"]) == (8, first["key"])
-    assert [second["files"][name] == first["files"][name] for name in ("pca", "fit")] == [True, True]
+    assert second["fits"] == first["fits"]
 
 
 def test_components_are_fitted_again_with_the_clusters(corpus: Path, make_settings: Make) -> None:
@@ -84,11 +85,9 @@ def test_components_are_fitted_again_with_the_clusters(corpus: Path, make_settin
     write_jsonl(corpus, topic_records(40))
     kept = cluster(never)
     assert (kept["pca_fitted"], kept["new_documents"]) == (first["pca_fitted"], 80)
-    assert make_plan(auto).stages[4].scope == "all"
+    assert {plan.stage: plan.scope for plan in make_plan(auto).stages}["clusters"] == "all"
     grown = cluster(auto)
-    assert grown["pca_fitted"] == (
-        "to 160 documents (the corpus has grown from 80 to 160 documents since the fit)"
-    )
+    assert grown["pca_fitted"] == ("to 160 documents (the corpus has grown from 80 to 160 documents since)")
     assert grown["new_documents"] == 160
     # Fitted to the same documents they are the same.
     asked = cluster(make_settings(embedding={"pca": 3}, clusters={"refit": "now"}))
@@ -136,7 +135,7 @@ def test_there_are_no_more_components_than_dims_or_documents_and_a_note_says_so(
     assert (clipped["pca"], clipped["new_documents"]) == (8, 8)
     assert "8 are all that 8 documents of 16 dims have" in clipped["pca_note"]
     report = cluster(make_settings(embedding={"pca": 8}))
-    assert report["hint"] is None and "pca_note" not in report
+    assert report["hint"] is None and report["pca_note"] is None
 
 
 def test_more_dims_than_documents_without_components_come_with_a_hint(
@@ -158,9 +157,9 @@ def test_one_document_has_components_too(corpus: Path, make_settings: Make) -> N
 def test_damaged_components_are_refused_and_named(corpus: Path, make_settings: Make) -> None:
     settings = make_settings(embedding={"pca": 3})
     cluster(settings)
-    (file,) = settings.store.path.glob("fits/pca/*/components.safetensors")
+    (file,) = settings.store.path.glob("fits/shallow_components/*/components.safetensors")
     file.write_bytes(file.read_bytes()[:-1] + b"\0")
-    with pytest.raises(StoreError, match=r"fits/pca/.* is damaged"):
+    with pytest.raises(StoreError, match=r"fits/shallow_components/.* is damaged"):
         cluster(settings)
 
 
@@ -168,16 +167,25 @@ def test_another_recommended_number_of_clusters_is_a_reason_to_fit(
     corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     auto = make_settings(clusters={"k": "auto"}, k_calibration={"values": [2, 4]})
-    never = make_settings(clusters={"k": "auto", "refit": "never"}, k_calibration={"values": [2, 4]})
-    first = run_all(auto, Silent(), needed(auto, "clusters"))
-    recommended = first["k_calibration"].report["recommended"]
-    assert first["clusters"].report["k"] == recommended
-    assert first["clusters"].uses["k_calibration"] == first["k_calibration"].version
-    monkeypatch.setattr(clusters, "cluster_count", lambda run: recommended - 1)
-    assert run_all(never, Silent(), ["clusters"])["clusters"].report["k"] == recommended
-    again = run_all(auto, Silent(), ["clusters"])["clusters"].report
-    assert (again["k"], again["new_documents"]) == (recommended - 1, 80)
-    assert again["fitted"] == f"k_calibration recommends {recommended - 1} clusters now, not {recommended}"
+    stages = GRAPH.needed(auto, "clusters")
+    first = run_all(auto, Silent(), stages)
+    recommended = first["k_calibration"].figures["recommended"]
+    assert first["clusters"].figures["k"] == recommended
+    assert first["centroids"].upstream["k_calibration"] == first["k_calibration"].version
+    monkeypatch.setattr(centroids, "_count", lambda run: recommended - 1)
+    again = run_all(auto, Silent(), stages)
+    assert (again["clusters"].figures["k"], again["clusters"].figures["new_documents"]) == (
+        recommended - 1,
+        80,
+    )
+    assert again["centroids"].figures["fitted"] == "first run with these settings and inputs"
+    # The fit to as many clusters as before is pinned still.
+    monkeypatch.setattr(centroids, "_count", lambda run: recommended)
+    back = run_all(auto, Silent(), stages)
+    assert (back["clusters"].version, back["clusters"].figures["new_documents"]) == (
+        first["clusters"].version,
+        0,
+    )
 
 
 @pytest.mark.parametrize("algorithm", ["minibatch", "faiss"])
@@ -188,14 +196,12 @@ def test_clusters_may_be_euclidean(corpus: Path, make_settings: Make, algorithm:
     cluster(settings)
     write_jsonl(corpus, [*topic_records(20), *topic_records(2, start=90)])
     grown = cluster(settings)
-    assert grown["fitted"].startswith("no: pinned") and grown["new_documents"] == 8
+    assert grown["fitted"].startswith("no: kept") and grown["new_documents"] == 8
     run = opened(settings)
-    space, view = chosen_space(run), load_view(run)
-    pinned = load_pinned(run, space.key)
-    assert pinned is not None
+    space, view = load_space(run), run.view
     vectors = np.concatenate([vectors for _, vectors in space.each(view.documents)])
-    apart = np.linalg.norm(vectors[:, np.newaxis] - pinned.clusters.centroids, axis=2)
-    labels, distances = cluster_files(run).columns(view.documents, "labels", "distances")
+    apart = np.linalg.norm(vectors[:, np.newaxis] - load_clusters(run).centroids, axis=2)
+    labels, distances = run.files("clusters").columns(view.documents, "labels", "distances")
     assert np.array_equal(labels, apart.argmin(axis=1))
     assert np.allclose(distances, apart.min(axis=1), atol=1e-5)
     plain = cluster(make_settings(embedding={"pooling": "mean"}))

@@ -10,18 +10,18 @@ from typing import Any
 
 import orjson
 import pytest
-from dagster_divorder.pipeline.diversity_metrics import load_metrics, remedy, verdicts
-from dagster_divorder.pipeline.ordering_report import PAGE
-from dagster_divorder.pipeline.targets import warnings_of
-from dagster_divorder.pipeline.traits import load_traits
-from dagster_divorder.pipeline.verify import verify
 
 from dagster_divorder import run_all
 from dagster_divorder.cli import summary
+from dagster_divorder.core.targets import warnings_of
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline.checks import run_check
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.diversity_metrics import load_metrics, remedy, verdicts
+from dagster_divorder.stages.ordering_report import PAGE
+from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.view.html_page import Page, check
@@ -65,16 +65,18 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(settings: Settings) -> tuple[dict[str, Any], list[str]]:
     """(metrics, what the run said) of a run with a report."""
     noted = Noted()
-    receipts = run_all(settings, noted, [*needed(settings), "ordering_report"])
-    file = receipts["diversity_metrics"].files["metrics"]
-    return load_metrics(LocalStore(settings.store.path), file), noted.said
+    run_all(settings, noted, GRAPH.needed(settings, "curated_output", "ordering_report"))
+    return load_metrics(left(settings)), noted.said
+
+
+def left(settings: Settings) -> Run:
+    return Run(settings, LocalStore(settings.store.path).open(), Silent())
 
 
 def test_what_cannot_be_had_is_said_everywhere(corpus: Path) -> None:
     settings = settings_of(corpus, (0.8, 0.4))
     metrics, said = made(settings)
-    run = Run(settings, LocalStore(settings.store.path).open(), Silent())
-    traits = load_traits(run)
+    traits = load_traits(left(settings))
     codes, names = traits.codes["source"], traits.names["source"]
     own = traits.tokens[codes == names.index(SEA)].sum() / traits.tokens.sum()
     for name in ("curated", "sequences"):
@@ -109,7 +111,7 @@ def test_what_cannot_be_had_is_said_everywhere(corpus: Path) -> None:
 def test_the_verdict_is_about_the_targets(corpus: Path) -> None:
     settings = settings_of(corpus, (0.8, 0.4))
     metrics, _ = made(settings)
-    found = verdicts(settings)["sequences"]
+    found = verdicts(left(settings))["sequences"]
     moving = [c for c in found.comparisons if c.trait == "source"]
     assert moving and all(c.moving for c in moving)
     assert found.traits(moving=False) == ["length"]
@@ -117,7 +119,7 @@ def test_the_verdict_is_about_the_targets(corpus: Path) -> None:
     batch = next(c for c in moving if c.window == "batch")
     assert batch.passed and batch.worst < batch.shuffled_worst
     assert batch.shuffled_mean > 0.1
-    finding = verify(settings, "order_beats_shuffling")
+    finding = run_check(settings, "order_beats_shuffling")
     assert "source is held against the mix that can be had of its targets, which moves" in finding.text
     assert "order.targets.source asks for" in finding.text
     if not finding.passed:

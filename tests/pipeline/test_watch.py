@@ -1,4 +1,4 @@
-"""Looks at an input that is new, grows, is edited, touched, replaced or missing: one run a change, and no other."""
+"""Checks of an input that is new, grows, is edited, touched, replaced or missing: one run a change, and no other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dagster_divorder.pipeline import run_all, run_stage
-from dagster_divorder.pipeline.watch import Cursor, Look, look
+from dagster_divorder.pipeline.watch import Cursor, Outcome, check_input
 from dagster_divorder.settings import Settings
 from tests.conftest import topic_records, write_jsonl
 
@@ -19,7 +19,7 @@ SETTLE = 10.0
 
 
 class Watcher:
-    """Looks again and again, with a clock of its own and nothing to remember but the cursor's JSON."""
+    """Checks again and again, with a clock of its own and nothing to remember but the cursor's JSON."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -27,15 +27,15 @@ class Watcher:
         self.now = 1_000_000.0
         self.busy: str | None = None
 
-    def look(self, seconds: float = 0.0) -> Look:
+    def check(self, seconds: float = 0.0) -> Outcome:
         self.now += seconds
-        found = look(self.settings, Cursor.from_json(self.cursor), self.now, lambda: self.busy)
+        found = check_input(self.settings, Cursor.from_json(self.cursor), self.now, lambda: self.busy)
         self.cursor = found.cursor.to_json()
         return found
 
     def starts(self) -> list[str]:
         """Why runs start in the next three minutes, whether they succeed or not."""
-        found = [self.look(SETTLE) for _ in range(18)]
+        found = [self.check(SETTLE) for _ in range(18)]
         return [one.reason for one in found if one.start]
 
 
@@ -90,20 +90,20 @@ def append(file: Path, text: str = "appended") -> None:
 
 def test_an_input_of_which_nothing_was_made_waits_for_the_first_run_by_hand(settings: Settings) -> None:
     watcher = Watcher(settings)
-    assert "materialise it once" in watcher.look().reason
+    assert "materialise it once" in watcher.check().reason
     assert watcher.starts() == []
 
 
 def test_a_change_starts_a_run_even_before_the_first_one(settings: Settings, file: Path) -> None:
     watcher = Watcher(settings)
-    watcher.look()
+    watcher.check()
     append(file)
     assert watcher.starts() == ["docs.jsonl is new (0.02 MB)"]
 
 
 def test_a_missing_input_is_waited_for(tmp_path: Path) -> None:
     watcher = Watcher(settings_for(tmp_path / "in"))
-    found = watcher.look()
+    found = watcher.check()
     assert not found.start
     assert "no file matches" in found.reason
     assert found.reason.endswith("A run starts once there is input.")
@@ -113,7 +113,7 @@ def test_a_missing_input_is_waited_for(tmp_path: Path) -> None:
 
 def test_what_the_last_run_has_read_starts_none(watcher: Watcher) -> None:
     assert watcher.starts() == []
-    assert watcher.look().reason == "no change in 1 input file"
+    assert watcher.check().reason == "no change in 1 input file"
 
 
 def test_appended_lines_start_one_run(watcher: Watcher) -> None:
@@ -131,19 +131,19 @@ def test_a_run_starts_only_once_the_input_is_still(watcher: Watcher) -> None:
     watcher.starts()
     for number in range(5):
         append(docs(watcher), str(number))
-        found = watcher.look(SETTLE)
+        found = watcher.check(SETTLE)
         assert not found.start
         assert f"still for {SETTLE:g} s" in found.reason
-    assert not watcher.look(SETTLE - 1).start
-    assert watcher.look(1).start
+    assert not watcher.check(SETTLE - 1).start
+    assert watcher.check(1).start
 
 
 def test_without_a_time_to_settle_it_starts_at_once(watcher: Watcher) -> None:
     at_once = watcher.settings.automation.model_copy(update={"settle_seconds": 0.0})
     watcher.settings = watcher.settings.model_copy(update={"automation": at_once})
-    watcher.look()
+    watcher.check()
     append(docs(watcher))
-    assert watcher.look().start
+    assert watcher.check().start
 
 
 def test_while_a_run_is_under_way_nothing_is_remembered(watcher: Watcher) -> None:
@@ -151,7 +151,7 @@ def test_while_a_run_is_under_way_nothing_is_remembered(watcher: Watcher) -> Non
     append(docs(watcher))
     watcher.busy, before = "run abc is queued", watcher.cursor
     assert watcher.starts() == []
-    assert watcher.look().reason.startswith("run abc is queued")
+    assert watcher.check().reason.startswith("run abc is queued")
     assert watcher.cursor == before
     watcher.busy = None
     assert len(watcher.starts()) == 1
@@ -160,7 +160,7 @@ def test_while_a_run_is_under_way_nothing_is_remembered(watcher: Watcher) -> Non
 def test_what_a_run_by_hand_has_read_starts_no_second_one(watcher: Watcher) -> None:
     watcher.starts()
     append(docs(watcher))
-    watcher.look()
+    watcher.check()
     run_all(watcher.settings)
     assert watcher.starts() == []
 
@@ -175,9 +175,9 @@ def test_a_run_that_did_not_come_to_its_end_is_started_once(watcher: Watcher) ->
 def test_a_touched_file_starts_none(watcher: Watcher) -> None:
     watcher.starts()
     os.utime(docs(watcher))
-    watcher.look(1)
+    watcher.check(1)
     assert (
-        watcher.look(SETTLE).reason == "only times differ: 1 input file, every byte as the last run read it"
+        watcher.check(SETTLE).reason == "only times differ: 1 input file, every byte as the last run read it"
     )
     docs(watcher).write_bytes(docs(watcher).read_bytes())
     assert watcher.starts() == []
@@ -195,7 +195,7 @@ def test_a_file_that_is_too_large_to_look_into_starts_a_run(
     watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dagster_divorder.pipeline.watch.CONTENT_BYTES", 10)
-    watcher.look()
+    watcher.check()
     os.utime(docs(watcher))
     assert watcher.starts() == ["times of 1 input file, which are too large to look into"]
 
@@ -242,7 +242,7 @@ def test_a_file_that_vanishes_and_returns_starts_none(watcher: Watcher) -> None:
     watcher.starts()
     file = docs(watcher)
     file.rename(file.with_suffix(".away"))
-    assert "no file matches" in watcher.look(SETTLE).reason
+    assert "no file matches" in watcher.check(SETTLE).reason
     file.with_suffix(".away").rename(file)
     assert watcher.starts() == []
 
@@ -250,10 +250,10 @@ def test_a_file_that_vanishes_and_returns_starts_none(watcher: Watcher) -> None:
 def test_a_clock_that_was_set_back_delays_no_longer_than_a_change_does(watcher: Watcher) -> None:
     watcher.starts()
     append(docs(watcher))
-    watcher.look()
+    watcher.check()
     watcher.now -= 86_400
-    assert not watcher.look().start
-    assert watcher.look(SETTLE).start
+    assert not watcher.check().start
+    assert watcher.check(SETTLE).start
 
 
 def test_damage_in_the_store_starts_a_run_to_mend_it(watcher: Watcher) -> None:

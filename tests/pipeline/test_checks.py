@@ -1,4 +1,4 @@
-"""Every promise is seen kept, and broken: results are spoilt one by one, and each finding says what to do."""
+"""Every check is seen passed, and failed: results are spoilt one by one, and each finding says what to do."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder.errors import InputError, MissingStageError
-from dagster_divorder.pipeline import run_all
-from dagster_divorder.pipeline.graph import needed
-from dagster_divorder.pipeline.verify import PROMISES, verify, verify_all
+from dagster_divorder.pipeline import run_all, run_stage
+from dagster_divorder.pipeline.checks import all_checks, run_check, run_checks
 from dagster_divorder.settings import Model, Settings
+from dagster_divorder.stages import GRAPH, clusters
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.curated import _check, read_manifest
 from dagster_divorder.store.local import LocalStore
@@ -27,7 +27,7 @@ from dagster_divorder.store.receipts import Receipt, load_receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 
-STAGES = needed(Settings(), "clusters")
+STAGES = GRAPH.needed(Settings(), "clusters")
 
 BASE: dict[str, Any] = {
     "model": {"vocab_size": 512, "dim": 16},
@@ -89,17 +89,17 @@ def spoil(settings: Settings, stage: str, file: str, change: Callable[[dict[str,
     replace(before, files={**before.files, file: name}).save(store)
 
 
-def test_every_promise_is_kept(kept: Settings) -> None:
-    found = verify_all(kept)
-    assert list(found) == list(PROMISES)
+def test_every_check_is_passed(kept: Settings) -> None:
+    found = run_checks(kept)
+    assert list(found) == [check.name for _, check in all_checks(GRAPH)]
     assert {name: finding.text for name, finding in found.items() if not finding.passed} == {}
     assert found["every_record_in_output"].figures["records"] == 125
     assert found["rejects_below_limit"].figures["first_rejects"][0]["line"] == 125
 
 
-def test_without_a_result_there_is_nothing_to_verify(tmp_path: Path) -> None:
+def test_without_a_result_there_is_nothing_to_check(tmp_path: Path) -> None:
     with pytest.raises(MissingStageError, match="materialise it first"):
-        verify(settings_in(tmp_path), "no_token_lost")
+        run_check(settings_in(tmp_path), "no_token_lost")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_an_order_that_is_no_permutation(made: Settings, stage: str, value: int,
 
     spoil(made, stage, "order", put)
     name = "order_is_a_permutation" if stage == "greedy_order" else "sequence_order_is_a_permutation"
-    finding = verify(made, name)
+    finding = run_check(made, name)
     assert not finding.passed
     assert said in finding.text
     assert f"materialise {stage} again" in finding.remedy
@@ -136,7 +136,7 @@ def test_an_order_that_is_no_permutation(made: Settings, stage: str, value: int,
 )
 def test_a_token_that_is_lost(made: Settings, change: Callable[[Any], None], said: str) -> None:
     spoil(made, "packed_sequences", "plan", change)
-    finding = verify(made, "no_token_lost")
+    finding = run_check(made, "no_token_lost")
     assert not finding.passed
     assert said in finding.text
     assert "materialise packed_sequences again" in finding.remedy
@@ -188,24 +188,24 @@ def test_an_output_that_does_not_hold_the_records(
     made: Settings, change: Callable[[Settings], Any], said: str
 ) -> None:
     change(made)
-    finding = verify(made, "every_record_in_output")
+    finding = run_check(made, "every_record_in_output")
     assert not finding.passed
     assert said in finding.text
     assert "materialise curated_output again" in finding.remedy
     # What the finding says to do helps.
     (made.output.path / "curated_meta.json").unlink(missing_ok=True)
     run_all(made)
-    assert verify(made, "every_record_in_output").passed
+    assert run_check(made, "every_record_in_output").passed
 
 
 def test_lines_in_another_order_are_the_same_records(made: Settings) -> None:
     edit(lambda lines: lines[::-1])(made)
-    assert verify(made, "every_record_in_output").passed
+    assert run_check(made, "every_record_in_output").passed
 
 
 def test_a_limit_of_rejects_that_was_lowered(kept: Settings) -> None:
     strict = kept.model_copy(update={"input": kept.input.model_copy(update={"max_reject_share": 0.001})})
-    finding = verify(strict, "rejects_below_limit")
+    finding = run_check(strict, "rejects_below_limit")
     assert not finding.passed
     assert "1 of 126 records were refused (0.79%)" in finding.text
     assert "input.max_reject_share above 0.007937" in finding.remedy
@@ -221,10 +221,11 @@ def test_a_limit_of_rejects_that_was_lowered(kept: Settings) -> None:
         ([117, 2, 1], "cluster 0 holds 98% of the documents, more than 95%"),
     ],
 )
-def test_clusters_that_tell_little_apart(made: Settings, sizes: list[int], said: str) -> None:
-    before = receipt(made, "clusters")
-    replace(before, report={**before.report, "cluster_sizes": sizes}).save(LocalStore(made.store.path))
-    finding = verify(made, "clusters_not_degenerate")
+def test_clusters_that_tell_little_apart(
+    made: Settings, sizes: list[int], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "cluster_sizes", lambda run: np.array(sizes))
+    finding = run_check(made, "clusters_not_degenerate")
     assert not finding.passed
     assert said in finding.text
     assert "clusters.k" in finding.remedy
@@ -234,7 +235,7 @@ def test_one_cluster_that_was_asked_for_is_not_degenerate(tmp_path: Path) -> Non
     write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
     settings = settings_in(tmp_path, clusters={"k": 1})
     run_all(settings, stages=STAGES)
-    assert verify(settings, "clusters_not_degenerate").passed
+    assert run_check(settings, "clusters_not_degenerate").passed
 
 
 def change_table(folder: Path, change: Callable[[np.ndarray], Any]) -> None:
@@ -287,7 +288,7 @@ def test_a_model_without_any_finite_vector_is_refused(tmp_path: Path, model: Pat
         deep={"dtype": "float32", "model": str(model)},
     ).model_copy(update={"model": Model(vocab_size=512, dim=16)})
     with pytest.raises(InputError, match="no finite vector for any of 40 documents"):
-        run_all(settings, stages=needed(settings))
+        run_all(settings, stages=GRAPH.needed(settings))
 
 
 def test_a_tokenizer_that_makes_no_token_is_refused(tmp_path: Path, model: Path) -> None:
@@ -301,7 +302,7 @@ def test_a_tokenizer_that_drops_most_documents(tmp_path: Path, model: Path) -> N
     texts = [f"{'wave ' * (n % 5)}Война и мир, {n}" for n in range(50)]
     settings = with_model(tmp_path, model, texts)
     run_all(settings, stages=STAGES)
-    tokens, vectors = (verify(settings, f"documents_have_{what}") for what in ("tokens", "vectors"))
+    tokens, vectors = (run_check(settings, f"documents_have_{what}") for what in ("tokens", "vectors"))
     assert not tokens.passed
     assert "10 of 50 documents have no token (the first: record 0 of the input), 20.00%" in tokens.text
     assert not vectors.passed
@@ -313,11 +314,11 @@ def test_vectors_that_are_all_alike_or_zero(tmp_path: Path, model: Path) -> None
         change_table(model, lambda table, value=value: table.fill(value))
         settings = with_model(tmp_path, model, TOPICS_OF_10, clusters={"k": 3})
         run_all(settings, stages=STAGES)
-        finding = verify(settings, "clusters_not_degenerate")
+        finding = run_check(settings, "clusters_not_degenerate")
         assert not finding.passed
         assert "holds 100% of the documents" in finding.text
         assert "the sample has no more distinct vectors" in finding.text
-        vectors = verify(settings, "documents_have_vectors")
+        vectors = run_check(settings, "documents_have_vectors")
         assert vectors.passed == (not zero)
         assert f"{zero} have a zero vector" in vectors.text
 
@@ -325,10 +326,12 @@ def test_vectors_that_are_all_alike_or_zero(tmp_path: Path, model: Path) -> None
 def test_a_damaged_file_is_a_finding(made: Settings) -> None:
     file = made.store.path / receipt(made, "greedy_order").files["order"]
     file.write_bytes(file.read_bytes()[:-1] + b"?")
-    finding = verify(made, "order_is_a_permutation")
+    finding = run_check(made, "order_is_a_permutation")
     assert not finding.passed
     assert "is damaged" in finding.text
     assert finding.remedy.startswith("materialise greedy_order again")
+    run_stage("greedy_order", made)
+    assert run_check(made, "order_is_a_permutation").passed
 
 
 ROWS = {
@@ -355,7 +358,7 @@ def test_rows_of_parquet(tmp_path: Path, format: str) -> None:
     output = {"path": tmp_path / "curated", "plot": False, "format": format}
     settings = settings_in(tmp_path, "docs.parquet", output=output)
     run_all(settings)
-    finding = verify(settings, "every_record_in_output")
+    finding = run_check(settings, "every_record_in_output")
     assert finding.passed, finding.text
     assert finding.figures["records"] == 42
     (file,) = tmp_path.glob("curated/curated.*")
@@ -364,4 +367,4 @@ def test_rows_of_parquet(tmp_path: Path, format: str) -> None:
     else:
         written = pq.read_table(file)
         pq.write_table(pa.concat_tables([written.slice(1), written.slice(1, 1)]), file)
-    assert "as many, but other ones" in verify(settings, "every_record_in_output").text
+    assert "as many, but other ones" in run_check(settings, "every_record_in_output").text
