@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 from collections.abc import Callable, Iterable
@@ -13,14 +14,8 @@ import orjson
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-# Tests run in several processes at once (`make test`), and what they multiply is small: threads would wait for each other.
-for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_threads, "1")
-# Each process keeps its own compiled kernels: Numba's cache may mix up two that are compiled at once.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ["NUMBA_CACHE_DIR"] = os.path.abspath(
-        f".pytest_cache/numba/{os.environ['PYTEST_XDIST_WORKER']}"
-    )
+# Tests run in several processes at once (`make test`), and what they multiply is small: threads would only wait.
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
 from dagster_divorder.settings import Settings
 
@@ -35,6 +30,26 @@ SLOW_FIRST = ("law", "faults", "ui", "defs", "pipeline", "bad_input")
 def pytest_xdist_auto_num_workers() -> int:
     """Processes of `pytest -n auto`: one a core, of 2 GB each."""
     return min(8, max(2, joblib.cpu_count()))
+
+
+def pytest_configure() -> None:
+    """Let one process of several add to Numba's cache at a time: two that compile one function for two types at once
+    would give both the same file."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    from numba.core.caching import IndexDataCacheFile
+
+    save = IndexDataCacheFile.save
+
+    def save_alone(self: Any, key: Any, data: Any) -> None:
+        folder = os.open(self._cache_path, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            save(self, key, data)
+        finally:
+            os.close(folder)
+
+    IndexDataCacheFile.save = save_alone
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,7 +8,8 @@ import numpy as np
 import xxhash
 
 TOLERANCE = 1e-3
-"""Of a number: what processors differ by lies well below it, what a change of a result moves well above."""
+"""Of a number, relative to it from one on: what processors differ by lies well below it, a change of a result well
+above."""
 
 
 def digest(array: np.ndarray) -> str:
@@ -21,7 +22,7 @@ def signature(vectors: np.ndarray) -> list[float]:
 
     Other vectors have another signature, and so have the same ones in another order or with another sign.
     """
-    draws = np.random.default_rng(0).normal(size=len(vectors)) / np.sqrt(len(vectors))
+    draws = np.random.default_rng(0).normal(size=len(vectors)) / np.sqrt(max(len(vectors), 1))
     return [round(float(value), 6) for value in np.atleast_1d(draws @ vectors.astype(np.float64))]
 
 
@@ -29,8 +30,8 @@ def same(found: Any, golden: Any) -> bool:
     """Whether two results as JSON has them are equal, numbers with a fraction within TOLERANCE."""
     if isinstance(golden, dict) and isinstance(found, dict):
         return found.keys() == golden.keys() and all(same(found[name], golden[name]) for name in golden)
-    if isinstance(golden, list) and isinstance(found, list | tuple):
+    if isinstance(golden, list | tuple) and isinstance(found, list | tuple):
         return len(found) == len(golden) and all(map(same, found, golden))
     if isinstance(golden, float) and isinstance(found, float):
-        return abs(found - golden) <= TOLERANCE
+        return bool(np.isclose(found, golden, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True))
     return bool(found == golden)
