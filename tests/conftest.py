@@ -8,15 +8,49 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import joblib
 import orjson
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Tests run in several processes at once (`make test`), and what they multiply is small: threads would wait for each other.
+for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")
+# Each process keeps its own compiled kernels: Numba's cache may mix up two that are compiled at once.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["NUMBA_CACHE_DIR"] = os.path.abspath(
+        f".pytest_cache/numba/{os.environ['PYTEST_XDIST_WORKER']}"
+    )
 
 from dagster_divorder.settings import Settings
 
 # A shell's background job ignores Ctrl-C, and so would every process that the tests start and stop.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+SLOW_FIRST = ("law", "faults", "ui", "defs", "pipeline", "bad_input")
+"""Folders of tests that run commands, in the order in which they are begun: no long one is left for the end."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Processes of `pytest -n auto`: one a core, of 2 GB each."""
+    return min(8, max(2, joblib.cpu_count()))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the slow folders; what shares a module's fixture runs in one process, which makes it once."""
+
+    def rank(item: pytest.Item) -> int:
+        folder = item.path.parent.name
+        return SLOW_FIRST.index(folder) if folder in SLOW_FIRST else len(SLOW_FIRST)
+
+    items.sort(key=rank)
+    for item in items:
+        definitions: dict[str, Any] = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
+        if any(fixture.scope == "module" for found in definitions.values() for fixture in found):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
 
 TOPICS = {
     "sea": "wave tide boat harbour salt gull net anchor sail reef",

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.sample import document_index, rows_by_id
+from dagster_divorder.pipeline.space import chosen_space
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from dagster_divorder import Settings, load_results, run_stage
 from dagster_divorder.core.cluster import POINTS_PER_CENTROID, assign, fit
 from dagster_divorder.pipeline.graph import needed
-from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.sample import document_index, rows_by_id
-from dagster_divorder.pipeline.space import chosen_space
 from dagster_divorder.store.local import LocalStore
 
 

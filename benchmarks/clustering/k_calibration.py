@@ -15,10 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from dagster_divorder.pipeline.k_calibration import load_table
+
 from dagster_divorder import Settings, run_stage
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.graph import needed
-from dagster_divorder.pipeline.k_calibration import load_table
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 

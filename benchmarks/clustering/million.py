@@ -137,13 +137,13 @@ def _stage(k: int) -> dict[str, Any]:
 
 def _bare(k: int) -> dict[str, Any]:
     import faiss
+    from dagster_divorder.pipeline.raw_docs import load_view
+    from dagster_divorder.pipeline.sample import document_index, rows_by_id
+    from dagster_divorder.pipeline.space import chosen_space
 
     from dagster_divorder.core.cluster import ITERATIONS, POINTS_PER_CENTROID
     from dagster_divorder.engine.progress import Silent
-    from dagster_divorder.pipeline.raw_docs import load_view
     from dagster_divorder.pipeline.run import Run
-    from dagster_divorder.pipeline.sample import document_index, rows_by_id
-    from dagster_divorder.pipeline.space import chosen_space
     from dagster_divorder.settings import load_settings
     from dagster_divorder.store.local import LocalStore
 

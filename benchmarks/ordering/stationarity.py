@@ -14,14 +14,14 @@ import argparse
 import time
 
 import numpy as np
+from dagster_divorder.pipeline.stationarity import features, load_sample, load_stationarity
+from dagster_divorder.pipeline.traits import load_traits
 
 from dagster_divorder import run_all
 from dagster_divorder.core.metrics.stationarity import SHUFFLES, Orders, against_shuffles, measures
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stationarity import features, load_sample, load_stationarity
-from dagster_divorder.pipeline.traits import load_traits
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.store.local import LocalStore
 

@@ -12,11 +12,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from dagster_divorder.pipeline.verify import PROMISES, verify
 from shared import environment, parser
 
 from dagster_divorder.pipeline import run_all, run_stage
 from dagster_divorder.pipeline.graph import OUTPUT
-from dagster_divorder.pipeline.verify import PROMISES, verify
 from dagster_divorder.settings import load_settings
 
 

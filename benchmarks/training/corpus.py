@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 import orjson
+from dagster_divorder.pipeline.base_model import load_base_model
+from dagster_divorder.pipeline.packed_sequences import load_packed
+from dagster_divorder.pipeline.raw_docs import load_view
+from dagster_divorder.pipeline.sequence_order import load_sequence_order
+from dagster_divorder.pipeline.token_counts import token_files
 
 from dagster_divorder import Settings, run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.base_model import load_base_model
 from dagster_divorder.pipeline.graph import needed
-from dagster_divorder.pipeline.packed_sequences import load_packed
-from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.sequence_order import load_sequence_order
-from dagster_divorder.pipeline.token_counts import token_files
 from dagster_divorder.store.compression import open_compressed
 from dagster_divorder.store.local import LocalStore
 

@@ -16,15 +16,14 @@ from pathlib import Path
 
 import numpy as np
 from corpus import draw, order, run_of, settings_of
-from model import Decoder, evaluate, train
-from numpy.typing import NDArray
-from scipy.stats import spearmanr
-from tiny import DATA, both
-
 from dagster_divorder.pipeline.clusters import cluster_files
 from dagster_divorder.pipeline.difficulty import measure_difficulty
 from dagster_divorder.pipeline.raw_docs import load_view
 from dagster_divorder.pipeline.token_counts import token_files
+from model import Decoder, evaluate, train
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+from tiny import DATA, both
 
 LENGTH, BATCH, SHORTEST = 256, 16, 32
 

@@ -68,15 +68,17 @@ class Graph(Mapping[str, Stage]):
             for name in upstream
             if self[name].asset
         }
-        told: dict[str, set[str]] = {}
+        shown_by: dict[str, set[str]] = {}
         for name, reads in direct.items():
-            told[name] = set(reads).union(*(told[read] for read in reads)) if _follows(self[name]) else set()
+            shown_by[name] = (
+                set(reads).union(*(shown_by[read] for read in reads)) if _follows(self[name]) else set()
+            )
         return {
             name: tuple(
                 read
                 for read in reads
                 if (read in (*upstream[name], *self[name].after) and isinstance(self[read], PinnedFit))
-                or not any(read in told[other] for other in reads)
+                or not any(read in shown_by[other] for other in reads)
             )
             for name, reads in direct.items()
         }

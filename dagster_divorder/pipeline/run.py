@@ -38,6 +38,7 @@ class ToBeMadeError(MissingStageError):
 
     def __init__(self, stage: str) -> None:
         super().__init__(f"{stage} is made again")
+        self.stage = stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,8 +294,8 @@ def _run_one(run: Run, name: str) -> Receipt:
     new = decision.documents or figures["new_documents"]
     pace = seconds / new if new else before.facts.get("seconds_per_new_document") if before else None
     receipt = receipt.with_(
-        facts={**receipt.facts, "seconds_per_new_document": pace},
-        figures={**figures, **stage.told(run), **run.observed, **timing},
+        facts={**receipt.facts, "computed": new, "seconds_per_new_document": pace},
+        figures={**figures, **stage.figures_now(run), **run.observed, **timing},
     )
     run.save(receipt)
     return receipt

@@ -175,7 +175,7 @@ class Stage(ABC):
     quotes: tuple[str, ...] = ()
     doing: str = ""
     """What it does, for progress, such as `tokenising`."""
-    told: Callable[[Run], Mapping[str, Any]] = lambda run: {}
+    figures_now: Callable[[Run], Mapping[str, Any]] = lambda run: {}
     """Figures that every run tells anew, since they are of more than the result: what it rests on, and why."""
     show: Callable[[Run, Receipt], Shown] = _nothing_shown
     checks: tuple[Check, ...] = ()

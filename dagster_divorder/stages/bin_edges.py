@@ -35,14 +35,15 @@ def numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
     columns = {
         name: table.column(name)
         for name in table.column_names
-        if name in run.settings.order.traits and _is_number(table.column(name).type)
+        if name in run.settings.order.traits and is_number(table.column(name).type)
     }
     if "difficulty" in run.settings.order.traits:
         columns["difficulty"] = pa.array(run.column("difficulty", "bits")[run.view.document_row])
     return columns
 
 
-def _is_number(of: pa.DataType) -> bool:
+def is_number(of: pa.DataType) -> bool:
+    """Whether values of a type are cut into bins; those of others are categories."""
     return bool(pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_decimal(of))
 
 

@@ -148,7 +148,7 @@ def _parquet(shown: ClusterMap, names: Sequence[str]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _told(run: Run) -> dict[str, Any]:
+def _figures_now(run: Run) -> dict[str, Any]:
     refused = why_no_map() if run.settings.cluster_map.refit == "now" else None
     fitted = {"fitted": run.receipt("map_fit").figures["fitted"]}
     return {**fitted, "note": refused} if refused else fitted
@@ -176,6 +176,6 @@ CLUSTER_MAP = WholeCorpus(
     quotes=("map", "picture"),
     doing="drawing the cluster map",
     compute=_compute,
-    told=_told,
+    figures_now=_figures_now,
     show=_show,
 )

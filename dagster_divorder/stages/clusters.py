@@ -49,7 +49,7 @@ def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
     }
 
 
-def _told(run: Run) -> dict[str, Any]:
+def _figures_now(run: Run) -> dict[str, Any]:
     centroids = run.receipt("centroids")
     fit = centroids.facts
     return {
@@ -59,7 +59,9 @@ def _told(run: Run) -> dict[str, Any]:
         "fit_mean_distance": fit["mean_distance"],
         "note": fit["note"],
         **space_figures(run),
-        "hint": None if run.settings.components[chosen_kind(run)] else _hint(fit["dims"], run.corpus.documents),
+        "hint": None
+        if run.settings.components[chosen_kind(run)]
+        else _hint(fit["dims"], run.corpus.documents),
     }
 
 
@@ -154,7 +156,7 @@ CLUSTERS = PerDocument(
     doing="assigning to clusters",
     compute=_compute,
     figures=_figures,
-    told=_told,
+    figures_now=_figures_now,
     show=_show,
     checks=(
         Check(

@@ -7,10 +7,11 @@ import orjson
 import pyarrow as pa
 
 from dagster_divorder.core.traits import Traits, bin_codes, column_codes
+from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.bin_edges import bins_of, load_edges
+from dagster_divorder.stages.bin_edges import bins_of, is_number, load_edges
 from dagster_divorder.stages.fields import extracted, load_fields
 from dagster_divorder.store.arrays import pack
 
@@ -48,10 +49,16 @@ def _compute(run: Run) -> Made:
                 if difficulty
                 else table.column(trait)
             )
+            number = is_number(column.type)
+            if number and trait not in edges:
+                raise InputError(
+                    f"order.traits: field {trait!r} is a number, and was none when the bins that are kept were cut; "
+                    'set order.refit = "now" for one run'
+                )
             coded = column_codes(
                 column,
                 bins=bins_of(settings, trait),
-                edges=edges.get(trait),
+                edges=edges[trait] if number else None,
                 name=f"order.traits: field {trait!r}",
             )
             codes, of = coded.codes, coded.names

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dagster_divorder.pipeline.checks import run_check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
-from dagster_divorder.pipeline.verify import verify
 from dagster_divorder.settings import Settings
 from tests.arrow_types import Kind, kinds, parquet
 from tests.bad_input.conftest import SOUND, Outcome
@@ -56,7 +56,7 @@ def run(folder: Path, format: str, trait: str | None, files: dict[str, bytes]) -
         run_all(chosen, Silent())
     except DivOrderError as error:
         return str(error)
-    finding = verify(chosen, "every_record_in_output")
+    finding = run_check(chosen, "every_record_in_output")
     assert finding.passed, finding.text
     return None
 

@@ -241,7 +241,7 @@ def test_the_append_is_a_hard_one(scenarios: dict[str, Scenario]) -> None:
     assert copied, "expected merged fragments"
     assert len(list((whole / "curated").glob("curated-*.jsonl"))) > 2
     assert not (whole / "curated/curated.jsonl").exists()
-    clusters = orjson.loads((whole / "store/receipts/clusters.json").read_bytes())["report"]
-    assert clusters["fitted"].startswith("no: pinned")
+    clusters = orjson.loads((whole / "store/receipts/clusters.json").read_bytes())["figures"]
+    assert clusters["fitted"].startswith("no: kept")
     assert clusters["new_documents"] > 80
     assert len(TOPICS) == 4 and (start / "curated/curated.jsonl").exists()

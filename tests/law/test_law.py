@@ -35,6 +35,7 @@ from dagster_divorder import load_results, run_all
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import merge
+from dagster_divorder.pipeline.plan import StagePlan, make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
@@ -58,7 +59,6 @@ TEXT_FIELDS = ("text", "body")
 CHOICES: dict[str, tuple[Any, ...]] = {
     "clusters.k": (3, 2, 5),
     "clusters.refit": ("auto", "never"),
-    "order.refit": ("auto", "never"),
     "embedding.pooling": ("idf", "mean"),
     "embedding.pca": (0, 2),
     "input.text_field": TEXT_FIELDS,
@@ -113,6 +113,8 @@ DRIFTS = {
     "difficulty_counts": (" are left",),
 }
 """Why a fit may be made again, in words of the reason, by stage; the others may not."""
+PLANNED: Counter[str] = Counter()
+"""Stages of runs by what was planned for them, and whether a run found out more."""
 REACHED: Counter[tuple[str, bool]] = Counter()
 """Runs by how prefixes were recognised, and whether there was something new behind them."""
 
@@ -219,8 +221,10 @@ class Law(RuleBasedStateMachine):
     def prune(self) -> None:
         """The model forgets what the last run did not use."""
         before = self.view_content()
-        prune(self.settings(), self.store)
+        pruned = prune(self.settings(), self.store)
         assert self.view_content() == before
+        # What had words of deleted documents is gone, and the next run makes it anew.
+        self.dirty |= pruned.documents > 0
         self.pins = self.read_pins()
         self.documents &= self.used_documents
         self.records = dict(self.used_records)
@@ -278,7 +282,9 @@ class Law(RuleBasedStateMachine):
         # What a file that has grown is known by, in turn: all of its chunks, or samples, in files this small all again.
         readings.WHOLE_BYTES = 0 if readings.WHOLE_BYTES else 10 << 30
         stages = GRAPH.needed(chosen)[:count]
+        plan = {stage.stage: stage for stage in make_plan(chosen, *stages).stages}
         made = run_all(chosen, Silent(), stages)
+        self.check_plan(plan, made)
         self.receipts |= made
         self.dirty = stages != GRAPH.needed(chosen)
         text_field = chosen.input.text_field
@@ -291,7 +297,9 @@ class Law(RuleBasedStateMachine):
         figures = made["raw_docs"].figures
         assert figures["records"] == len(accepted)
         assert figures["documents"] == len(self.used_documents)
-        assert figures["rejected_records"] + figures["partial_lines"] == len(read) - len(accepted) + unfinished
+        assert (
+            figures["rejected_records"] + figures["partial_lines"] == len(read) - len(accepted) + unfinished
+        )
         known = self.records.setdefault(text_field, set())
         assert figures["new_records"] == len(set(accepted) - known)
         assert figures["new_documents"] == len(self.used_documents - self.documents)
@@ -332,6 +340,21 @@ class Law(RuleBasedStateMachine):
                 "dropped_documents": len(self.put_out - self.used_documents),
             }
             self.put_out = self.used_documents
+
+    def check_plan(self, plan: dict[str, StagePlan], made: dict[str, Receipt]) -> None:
+        """A run computes what was planned, but where the plan said what only a run can tell: a fit is made again after all,
+        and with it what follows, or what is made again comes out as it was."""
+        surprises: set[str] = set()
+        for stage, receipt in made.items():
+            computed = receipt.facts["computed"]
+            if not surprises.isdisjoint(GRAPH[stage].reads(self.settings())):
+                surprises.add(stage)
+            elif computed != plan[stage].documents:
+                assert plan[stage].unless, (stage, plan[stage], computed)
+                assert computed == 0 or plan[stage].documents == 0, (stage, plan[stage], computed)
+                surprises |= {stage} if computed else set()
+            else:
+                PLANNED[plan[stage].scope] += 1
 
     def view(self) -> View:
         receipt = load_receipt(self.store, "raw_docs")
@@ -440,3 +463,4 @@ def test_any_history_ends_in_the_bytes_of_one_fresh_run(fast_and_small: None) ->
         ways = ("whole", "tail and samples")
         assert all(REACHED[way, False] for way in ways), REACHED
         assert any(REACHED[way, True] for way in ways), REACHED
+        assert PLANNED["nothing"] and PLANNED["new"] and PLANNED["all"], PLANNED

@@ -120,6 +120,7 @@ def test_a_store_of_another_version_is_refused(store: LocalStore) -> None:
         LocalStore(store.root).open()
 
 
+@pytest.mark.slow
 def test_a_second_run_is_refused_or_waits(store: LocalStore) -> None:
     code = (
         "import sys; from dagster_divorder.store.local import LocalStore\n"
@@ -149,6 +150,7 @@ def test_a_second_run_is_refused_or_waits(store: LocalStore) -> None:
     assert "waiting for it to end" in said[0]
 
 
+@pytest.mark.slow
 def test_the_lease_of_a_killed_process_is_free_at_once(store: LocalStore) -> None:
     code = (
         "import sys, subprocess; from dagster_divorder.store.local import LocalStore\n"

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import orjson
 import pytest
-
 from dagster_divorder.defs.stage import PICTURE_BYTES
+from dagster_divorder.pipeline.verify import PROMISES
+
 from dagster_divorder.pipeline import run_all
 from dagster_divorder.pipeline.graph import needed, upstream
-from dagster_divorder.pipeline.verify import PROMISES
 from dagster_divorder.settings import load_settings
 from tests.conftest import topic_records
 from tests.defs.conftest import pictures, run_command

@@ -12,7 +12,6 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 import pytest
-from dagster_divorder.pipeline.k_calibration import DISTINCT, WORST
 from jinja2 import UndefinedError
 from markupsafe import Markup
 from PIL import Image
@@ -24,6 +23,7 @@ from dagster_divorder.core.metrics.along import Binned
 from dagster_divorder.core.metrics.stationarity import Stationarity
 from dagster_divorder.core.metrics.window_deviation import WindowDeviation
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.k_calibration import DISTINCT, WORST
 from dagster_divorder.view import drawing, words
 from dagster_divorder.view.report import sections
 from dagster_divorder.view.report.check import sentences
@@ -372,6 +372,7 @@ def test_values_are_escaped_and_a_missing_one_is_an_error() -> None:
         part("notes")
 
 
+@pytest.mark.slow
 def test_importing_it_loads_no_matplotlib() -> None:
     code = "import sys, dagster_divorder.view.report.sections; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

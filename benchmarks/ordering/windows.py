@@ -1,6 +1,6 @@
 """Seconds that the deviation over every window position takes.
 
-    python benchmarks/ordering/certificate.py [--documents 1000000 10000000]
+    python benchmarks/ordering/windows.py [--documents 1000000 10000000]
 
 Documents of log-normal length in three traits of 30,
 100 and 16 values; windows of 8192 tokens, and of 256 and 2560 times that. CPU seconds, compiled before, and the
