@@ -162,6 +162,8 @@ class Stage(ABC):
     reads: Callable[[Settings], Sequence[str]]
     settings: Callable[[Settings], Mapping[str, Any]] = lambda settings: {}
     inputs: Callable[[Run], Mapping[str, Any]] | None = None
+    resolved: bool = False
+    """Whether `inputs` say what the settings come to, so that settings that come to the same share a result."""
     when: Callable[[Settings], bool] = lambda settings: True
     """Whether these settings have the stage at all."""
     group: str = "evidence"
@@ -190,7 +192,8 @@ class Stage(ABC):
             MissingStageError: a stage before it has no current result.
         """
         of = self.inputs(run) if self.inputs else self._all_inputs(run)
-        return content_hash(self.name, self.fingerprint(run.settings), of)
+        code = self.version if self.resolved else self.fingerprint(run.settings)
+        return content_hash(self.name, code, of)
 
     def _all_inputs(self, run: Run) -> Mapping[str, Any]:
         return versions(run, *self.reads(run.settings))
