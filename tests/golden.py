@@ -11,6 +11,9 @@ TOLERANCE = 1e-3
 """Of a number, relative to it from one on: what processors differ by lies well below it, a change of a result well
 above."""
 
+NO_NUMBER = -12_345.0
+"""What a NaN counts as."""
+
 
 def digest(array: np.ndarray) -> str:
     """Of an array whose bytes are the same on every processor."""
@@ -23,7 +26,8 @@ def signature(vectors: np.ndarray) -> list[float]:
     Other vectors have another signature, and so have the same ones in another order or with another sign.
     """
     draws = np.random.default_rng(0).normal(size=len(vectors)) / np.sqrt(max(len(vectors), 1))
-    return [round(float(value), 6) for value in np.atleast_1d(draws @ vectors.astype(np.float64))]
+    numbers = np.nan_to_num(vectors.astype(np.float64), nan=NO_NUMBER)
+    return [round(float(value), 6) for value in np.atleast_1d(draws @ numbers)]
 
 
 def same(found: Any, golden: Any) -> bool:

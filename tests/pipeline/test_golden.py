@@ -8,6 +8,7 @@ their last digits between processors: of those a signature is compared, within a
 from __future__ import annotations
 
 import io
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,10 @@ DRAWN = ("ordering_report", "ordering_animation")
 """Their output is pictures, whose bytes follow matplotlib and ffmpeg."""
 PLACES = {"map_fit", "cluster_map"}
 """Stages whose floating-point numbers are UMAP's: on each processor another map."""
-TIMES = {"seconds", "took", "created"}
+OF_THE_MOMENT = re.compile("seconds|peak memory")
+"""Columns and fields that are another in each run."""
+HASH = re.compile("[0-9a-f]{32,}")
+"""Of numbers with a fraction, it may be: their signature is compared."""
 
 GOLDEN = Path(__file__).with_name("golden.json")
 
@@ -58,13 +62,25 @@ def of_table(table: pa.Table, places: bool) -> Any:
         if pa.types.is_floating(column.type)
         else xxhash.xxh3_64_hexdigest(repr(column.to_pylist()).encode())
         for name, column in zip(table.column_names, table.columns, strict=True)
+        if not OF_THE_MOMENT.match(name)
     }
 
 
 def of_json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: of_json(of) for name, of in value.items() if name not in TIMES}
-    return [of_json(of) for of in value] if isinstance(value, list) else value
+    """Its numbers with a fraction as one signature, and a digest of the rest."""
+    fractions: list[float] = []
+
+    def rest(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: rest(of) for name, of in sorted(value.items()) if not OF_THE_MOMENT.match(name)}
+        if isinstance(value, list):
+            return [rest(of) for of in value]
+        if isinstance(value, float):
+            fractions.append(value)
+            return None
+        return None if isinstance(value, str) and HASH.fullmatch(value) else value
+
+    return [xxhash.xxh3_64_hexdigest(orjson.dumps(rest(value))), *signature(np.array(fractions))]
 
 
 def of_file(name: str, data: bytes, places: bool = False) -> Any:
@@ -78,7 +94,7 @@ def of_file(name: str, data: bytes, places: bool = False) -> Any:
             return of_table(unpack_table(data), places)
         case "parquet":
             return of_table(pq.read_table(io.BytesIO(data)), places)
-        case "json" if len(data) < 10_000:
+        case "json":
             return of_json(orjson.loads(data))
         case _:
             return xxhash.xxh3_64_hexdigest(data)
@@ -118,6 +134,7 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
         deep={"train_tokens": 8_000, "dtype": "float32"},
         k_calibration={"values": (2, 4, 8)},
         clusters={"k": 4},
+        embedding={"pca": 4},
         order={"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0, "difficulty": 1.0}, "length_bins": 5},
         sequence={"length": 128, "batch": 4},
     )
@@ -130,7 +147,7 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
 
     evidence = [stage for name in EVIDENCE for stage in GRAPH.step(settings, name)]
     make(settings, tuple(dict.fromkeys([*GRAPH.needed(settings), *evidence])))
-    external = Embedding(kind="external", path=folder / "vectors.npy")
+    external = Embedding(kind="external", path=folder / "vectors.npy", pca=2)
     make(settings.model_copy(update={"embedding": external}), EXTERNAL)
     return {
         name: {"code_version": GRAPH[name].version, "result": found[name]} for name in GRAPH if name in found
@@ -139,9 +156,9 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
 
 def test_no_stage_changes_its_output_under_the_same_code_version(tmp_path: Path) -> None:
     golden = orjson.loads(GOLDEN.read_bytes())
-    found = results(tmp_path)
+    found = orjson.loads(orjson.dumps(results(tmp_path)))
     assert set(found) == set(golden)
-    changed = [stage for stage in golden if not same(found[stage], golden[stage])]
+    changed = [stage for stage in GRAPH if stage in golden and not same(found[stage], golden[stage])]
     assert not changed, (
         f"{changed[0]} is the first stage whose output or code version differs: see this file's top"
     )
@@ -154,4 +171,6 @@ def test_every_stage_is_held() -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
-        GOLDEN.write_bytes(orjson.dumps(results(Path(made)), option=orjson.OPT_INDENT_2) + b"\n")
+        GOLDEN.write_bytes(
+            orjson.dumps(results(Path(made)), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n"
+        )
