@@ -2,8 +2,8 @@
 
 Every stage decides as it does when it runs (`Stage.decide`), on what the stages before it would come to. The input is
 read as a run reads it, and nothing is stored. Times are the last measured seconds a new document.
-What only a run can tell is said (`unless`): whether new documents lie too far from the centroids, or leave the bins, and
-whether what is made again comes out as it was, so that nothing follows from it.
+What only a run can tell is said (`unless`): whether new documents lie too far from the centroids, or leave the bins,
+and whether what is made again comes out as it was, so that nothing follows from it.
 """
 
 from __future__ import annotations

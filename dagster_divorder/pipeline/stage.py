@@ -290,7 +290,7 @@ class PerDocument(Stage):
                 try:
                     if isinstance(result, pa.Table):
                         size = result.nbytes
-                        run.store.seal(files.folder, fragment.name, pack_table(result), "arrow")
+                        run.store.put_hashed(files.folder, fragment.name, pack_table(result), "arrow")
                     else:
                         size = sum(array.nbytes for array in result.values())
                         files.put(fragment.name, result)
@@ -315,7 +315,7 @@ class WholeCorpus(Stage):
     def decide(self, run: Run) -> Decision:
         key = self.key(run)
         found, why = self._stored(run, key), ""
-        if ABOUT in run.store.sealed(f"stages/{self.name}/{key}"):
+        if ABOUT in run.store.hashed(f"stages/{self.name}/{key}"):
             why = self.lacks(run, key) or ("" if found else "files of it are gone")
         if found and not why:
             return Decision(scope="nothing", documents=0, why="", receipt=found)
@@ -323,10 +323,10 @@ class WholeCorpus(Stage):
 
     def _stored(self, run: Run, key: str) -> Receipt | None:
         """The result that is stored under a key, None where not all of it is there."""
-        found = run.store.sealed(f"stages/{self.name}/{key}")
+        found = run.store.hashed(f"stages/{self.name}/{key}")
         if ABOUT not in found:
             return None
-        about = orjson.loads(run.store.unseal(found[ABOUT]))
+        about = orjson.loads(run.store.read_verified(found[ABOUT]))
         if not all(name in found for name in about["files"]):
             return None
         files = {name: found[name] for name in (*about["files"], ABOUT)}
@@ -342,9 +342,11 @@ class WholeCorpus(Stage):
             key, folder = decision.key, f"stages/{self.name}/{decision.key}"
             made = self.compute(run)
             for name, (data, extension) in made.files.items():
-                run.store.seal(folder, name, data, extension)
+                run.store.put_hashed(folder, name, data, extension)
             about = {"files": sorted(made.files), "facts": made.facts, "figures": made.figures}
-            run.store.seal(folder, ABOUT, orjson.dumps(about, option=orjson.OPT_SERIALIZE_NUMPY), "json")
+            run.store.put_hashed(
+                folder, ABOUT, orjson.dumps(about, option=orjson.OPT_SERIALIZE_NUMPY), "json"
+            )
             receipt = self._stored(run, key)
             assert receipt is not None
         self.publish(run, receipt)

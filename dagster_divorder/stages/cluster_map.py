@@ -43,7 +43,9 @@ def load_map(run: Run) -> ClusterMap | None:
     """The documents on the map; None where there is no map."""
     receipt = run.receipt("cluster_map")
     return (
-        ClusterMap(**unpack(run.store.unseal(receipt.files["places"]))) if "places" in receipt.files else None
+        ClusterMap(**unpack(run.store.read_verified(receipt.files["places"])))
+        if "places" in receipt.files
+        else None
     )
 
 
@@ -101,7 +103,7 @@ def _placed_before(run: Run) -> ClusterMap | None:
         return None
     if not run.store.exists(last.files["places"]):
         return None
-    shown = ClusterMap(**unpack(run.store.unseal(last.files["places"])))
+    shown = ClusterMap(**unpack(run.store.read_verified(last.files["places"])))
     later = shown.placed == 1
     return ClusterMap(shown.ids[later], shown.xy[later], shown.labels[later], shown.placed[later])
 

@@ -83,9 +83,9 @@ def spoil(settings: Settings, stage: str, file: str, change: Callable[[dict[str,
     """Put other arrays where a stage's receipt says that its result is."""
     store = LocalStore(settings.store.path)
     before = receipt(settings, stage)
-    arrays = {name: array.copy() for name, array in unpack(store.unseal(before.files[file])).items()}
+    arrays = {name: array.copy() for name, array in unpack(store.read_verified(before.files[file])).items()}
     change(arrays)
-    name = store.seal("stages/spoilt", file, pack(arrays), "safetensors")
+    name = store.put_hashed("stages/spoilt", file, pack(arrays), "safetensors")
     replace(before, files={**before.files, file: name}).save(store)
 
 

@@ -111,7 +111,7 @@ def test_every_document_is_on_the_map_with_its_cluster(corpus: Corpus) -> None:
     assert [(row["x"], row["y"]) for row in table] == [tuple(xy) for xy in shown.xy.tolist()]
     names = load_names(Run(corpus.settings, corpus.store))
     assert [(row["cluster"], row["name"]) for row in table] == [(c, names[c]) for c in labels]
-    assert corpus.store.unseal(receipt.files["picture"]).startswith(b"\x89PNG")
+    assert corpus.store.read_verified(receipt.files["picture"]).startswith(b"\x89PNG")
 
 
 def test_nothing_new_computes_nothing(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_without_umap_there_are_sizes_and_a_word_of_what_to_do(
         assert set(receipt.files) == {"picture", "about"}
         assert "pip install umap-learn" in receipt.figures["note"]
         assert receipt.figures["new_documents"] == 80 and receipt.figures["placed"] is None
-        assert corpus.store.unseal(receipt.files["picture"]).startswith(b"\x89PNG")
+        assert corpus.store.read_verified(receipt.files["picture"]).startswith(b"\x89PNG")
         assert corpus.run().figures["new_documents"] == 0
     receipt = corpus.run()
     assert receipt.figures["note"] is None and len(corpus.places()) == 80

@@ -107,7 +107,7 @@ def of_stage(run: Run, name: str) -> Any:
         return receipt.version
     if isinstance(stage, PerDocument):
         (file,) = stage.files(run, receipt.key).present().values()
-        return of_file(file, run.store.unseal(file))
+        return of_file(file, run.store.read_verified(file))
     if isinstance(stage, PinnedFit):
         files = {file: data for file, data in run.fit(name).items() if file != FITTED}
     elif name == "curated_output":
@@ -117,7 +117,7 @@ def of_stage(run: Run, name: str) -> Any:
             if path.name != "curated_meta.json"
         }
     else:
-        files = {f"{label}.{file.rpartition('.')[2]}": run.store.unseal(file)
+        files = {f"{label}.{file.rpartition('.')[2]}": run.store.read_verified(file)
                  for label, file in receipt.files.items() if label != ABOUT}  # fmt: skip
     return {file: of_file(file, data, places) for file, data in sorted(files.items())}
 

@@ -84,7 +84,7 @@ class Corpus:
         return figures
 
     def rejects(self, receipt: Receipt, store: str) -> bytes:
-        return LocalStore(self.folder.parent / store).unseal(receipt.files["rejects"])
+        return LocalStore(self.folder.parent / store).read_verified(receipt.files["rejects"])
 
     def records(self, receipt: Receipt, store: str) -> list[bytes]:
         from dagster_divorder.store.fragments import read_content
@@ -244,7 +244,7 @@ def test_parquet_columns_and_their_metadata_are_the_first_files(corpus: Corpus, 
 
     def schema() -> Any:
         receipt = run_stage("raw_docs", corpus.settings("store"), Silent())
-        data = LocalStore(corpus.settings("store").store.path).unseal(receipt.files["schema"])
+        data = LocalStore(corpus.settings("store").store.path).read_verified(receipt.files["schema"])
         return pa.ipc.read_schema(pa.py_buffer(data)).metadata
 
     write("b.parquet", 0, b"b")
