@@ -117,7 +117,7 @@ def main() -> None:
         for name, items, strategy, seeds in (
             ("original", both, "original", 1),
             (f"random, {options.seeds} seeds", both, "random", options.seeds),
-            ("stratified (the first seed)", both, "stratified", 1),
+            ("stratified (Diversity-Ordered Training)", both, "stratified", 1),
             (f"balanced in tokens only, {options.seeds} seeds", tokens, "balanced", options.seeds),
             (f"balanced in tokens and in documents, {options.seeds} seeds", both, "balanced", options.seeds),
         ):

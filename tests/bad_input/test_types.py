@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dagster_divorder.pipeline.checks import run_check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
+from dagster_divorder.pipeline.checks import run_check
 from dagster_divorder.settings import Settings
 from tests.arrow_types import Kind, kinds, parquet
 from tests.bad_input.conftest import SOUND, Outcome

@@ -1,0 +1,96 @@
+"""The whole pipeline against the script of Diversity-Ordered Training, in turn on this machine, on one model.
+
+    .venv/bin/python benchmarks/speed/diversity_ordered_training.py FILE.jsonl --model DIRECTORY
+        --script curate_dataset.py [--scratch FOLDER] [--repeat 3]
+
+curate_dataset.py is the script of eous/diversity-ordered-training, with its device set to the CPU; it is not part of
+this repository.
+Both read FILE.jsonl, make 30 clusters, measure sequences of 8192 tokens, write the reordered file and draw nothing.
+Wall time is with process start; compute is the script's from its first line of log to its last, and here the stages'
+sum. Processor time is less disturbed by other work on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import orjson
+from shared import environment, parser
+
+STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", re.MULTILINE)
+
+
+def main() -> None:
+    made = parser(__doc__, bootstrap=False)
+    made.add_argument("input", type=Path)
+    made.add_argument("--script", type=Path, required=True)
+    made.add_argument("--repeat", type=int, default=1)
+    options = made.parse_args()
+    best: dict[str, tuple[float, ...]] = {}
+    for _ in range(options.repeat):
+        with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+            # The script leaves its token counts beside its input.
+            corpus = Path(folder) / "corpus.jsonl"
+            corpus.symlink_to(options.input.resolve())
+            for name, run in (("script", run_script), ("divorder", run_divorder)):
+                found = run(options, corpus, Path(folder))
+                best[name] = tuple(map(min, best.get(name, found), found))
+    print(f"{'':10}{'wall, s':>10}{'compute, s':>12}{'processor, s':>14}")
+    for name, figures in best.items():
+        print(f"{name:10}{figures[0]:10.2f}{figures[1]:12.2f}{figures[2]:14.2f}")
+    ratios = [slow / fast for slow, fast in zip(best["script"], best["divorder"], strict=True)]
+    print(f"{'ratio':10}{ratios[0]:10.1f}{ratios[1]:12.1f}{ratios[2]:14.1f}")
+
+
+def run_script(options: argparse.Namespace, corpus: Path, folder: Path) -> tuple[float, float, float]:
+    """Seconds: wall, compute, processor."""
+    command = [
+        sys.executable,
+        options.script,
+        "--input",
+        corpus,
+        "--output",
+        folder / "script" / "out.jsonl",
+    ]
+    command += ["--model-dir", options.model, "--n-clusters", "30", "--seq-len", "8192", "--no-plot"]
+    (folder / "script").mkdir()
+    wall, processor, log = timed([str(part) for part in command], {})
+    stamps = [datetime.datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S,%f") for stamp in STAMP.findall(log)]
+    return wall, (stamps[-1] - stamps[0]).total_seconds(), processor
+
+
+def run_divorder(options: argparse.Namespace, corpus: Path, folder: Path) -> tuple[float, float, float]:
+    """Seconds: wall, compute, processor."""
+    environ = {
+        **environment(corpus, folder, options.model),
+        "DIVORDER_CLUSTERS__K": "30",
+        "DIVORDER_SEQUENCE__LENGTH": "8192",
+    }
+    wall, processor, _ = timed([str(Path(sys.executable).parent / "divorder"), "run"], environ)
+    receipts = [orjson.loads(path.read_bytes()) for path in (folder / "store" / "receipts").iterdir()]
+    return wall, sum(receipt["report"]["seconds"] for receipt in receipts), processor
+
+
+def timed(command: list[str], environ: dict[str, str]) -> tuple[float, float, str]:
+    """Wall and processor seconds of a command, and what it wrote to standard error."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.perf_counter()
+    process = subprocess.run(
+        command, env={**os.environ, **environ}, capture_output=True, text=True, check=True
+    )
+    wall = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, process.stderr
+
+
+if __name__ == "__main__":
+    main()
