@@ -5,6 +5,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # The settings that `make ui` shows: make ui CONFIG=divorder.toml
 CONFIG ?= data/demo.toml
 
+# What `make test-fast` runs, but for the tests marked slow.
+FAST := tests/core tests/store tests/view tests/models tests/test_settings.py tests/test_layers.py tests/test_golden_vectors.py
+
 BIN := .venv/bin
 # --no-compile: a third less time, since most modules of the large packages are never imported.
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq --no-compile --no-warn-script-location -c constraints.txt
@@ -12,10 +15,10 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq --no-com
 DAGSTER := PYTHONWARNINGS=ignore::FutureWarning $(BIN)/dagster
 
 .DEFAULT_GOAL := help
-.PHONY: help install sample demo test lint types format ui clean
+.PHONY: help install sample demo test test-fast lint types format ui clean
 
 help: ## list the verbs
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1 - /'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1 - /'
 
 install: .venv/.installed ## create .venv and install the pinned packages (nothing to do: instant)
 
@@ -39,8 +42,11 @@ demo: sample ## order the sample corpus with Dagster and show what it changed
 	@DIVORDER_CONFIG=data/demo.toml $(BIN)/divorder summary
 
 # The tests start hundreds of Python processes: without kept bytecode each would compile its imports again.
-test: install ## run the tests
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+test: install ## run the tests, on all cores
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder
+
+test-fast: install ## run the tests of every edit: under a minute, no command, browser or Dagster run among them
+	@$(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder -m 'not slow' $(FAST)
 
 lint: install ## check style and formatting
 	@$(BIN)/ruff check

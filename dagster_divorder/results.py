@@ -44,7 +44,7 @@ class Results:
         import pandas as pd
 
         view = self._view()
-        order = unpack(self.store.unseal(self._receipt("greedy_order").files["order"]))["order"]
+        order = unpack(self.store.read_verified(self._receipt("greedy_order").files["order"]))["order"]
         position = np.empty(len(order), dtype=np.int64)
         position[order] = np.arange(len(order))
         clusters = self._stage("clusters")
@@ -101,8 +101,8 @@ class Results:
         """
         import pandas as pd
 
-        plan = unpack(self.store.unseal(self._receipt("packed_sequences").files["plan"]))
-        order = unpack(self.store.unseal(self._receipt("sequence_order").files["order"]))["order"][0]
+        plan = unpack(self.store.read_verified(self._receipt("packed_sequences").files["plan"]))
+        order = unpack(self.store.read_verified(self._receipt("sequence_order").files["order"]))["order"][0]
         position = np.empty(len(order), dtype=np.int64)
         position[order] = np.arange(len(order))
         sequence = np.repeat(np.arange(len(order)), np.diff(plan["indptr"]))
@@ -114,7 +114,7 @@ class Results:
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Measures of document and sequence orders by name (see `core.metrics.Diversity`)."""
         metrics: dict[str, dict[str, Any]] = orjson.loads(
-            self.store.unseal(self._receipt("diversity_metrics").files["metrics"])
+            self.store.read_verified(self._receipt("diversity_metrics").files["metrics"])
         )
         return metrics
 
@@ -134,8 +134,8 @@ class Results:
 
     def _ids(self, folder: str, fragments: tuple[Fragment, ...]) -> np.ndarray:
         """Ids of all rows as hex strings."""
-        present = self.store.sealed(f"{folder}/index")
-        words = np.concatenate([unpack(self.store.unseal(present[f.name]))["id"] for f in fragments])
+        present = self.store.hashed(f"{folder}/index")
+        words = np.concatenate([unpack(self.store.read_verified(present[f.name]))["id"] for f in fragments])
         data = to_bytes(words).hex()
         return np.array([data[at : at + 32] for at in range(0, len(data), 32)], dtype=object)
 

@@ -2,21 +2,70 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import joblib
 import orjson
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Tests run in several processes at once (`make test`), and what they multiply is small: threads would only wait.
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
 from dagster_divorder.settings import Settings
 
 # A shell's background job ignores Ctrl-C, and so would every process that the tests start and stop.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+SLOW_FIRST = ("law", "faults", "ui", "defs", "pipeline", "bad_input")
+"""Folders of tests that run commands, in the order in which they are begun: no long one is left for the end."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Processes of `pytest -n auto`: one a core, of 2 GB each."""
+    return min(8, max(2, joblib.cpu_count()))
+
+
+def pytest_configure() -> None:
+    """Let one process of several add to Numba's cache at a time: two that compile one function for two types at once
+    would give both the same file."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    from numba.core.caching import IndexDataCacheFile
+
+    save = IndexDataCacheFile.save
+
+    def save_alone(self: Any, key: Any, data: Any) -> None:
+        folder = os.open(self._cache_path, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            save(self, key, data)
+        finally:
+            os.close(folder)
+
+    IndexDataCacheFile.save = save_alone
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the slow folders; what shares a module's fixture runs in one process, which makes it once."""
+
+    def rank(item: pytest.Item) -> int:
+        folder = item.path.parent.name
+        return SLOW_FIRST.index(folder) if folder in SLOW_FIRST else len(SLOW_FIRST)
+
+    items.sort(key=rank)
+    for item in items:
+        definitions: dict[str, Any] = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
+        if any(fixture.scope == "module" for found in definitions.values() for fixture in found):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
 
 TOPICS = {
     "sea": "wave tide boat harbour salt gull net anchor sail reef",

@@ -25,6 +25,7 @@ def loaded(code: str) -> set[str]:
     return set(run.stdout.split())
 
 
+@pytest.mark.slow
 def test_core_loads_without_orchestrator_engine_or_network() -> None:
     core = [name_of(path) for path in MODULES if "core" in path.relative_to(PACKAGE).parts]
     assert len(core) > 20
@@ -34,11 +35,13 @@ def test_core_loads_without_orchestrator_engine_or_network() -> None:
     assert {"numba", "numpy"} <= found
 
 
+@pytest.mark.slow
 def test_the_package_itself_loads_nothing_heavy() -> None:
     heavy = {"numpy", "pandas", "pyarrow", "torch", "dagster", "numba", "pydantic"}
     assert loaded("import dagster_divorder").isdisjoint(heavy)
 
 
+@pytest.mark.slow
 def test_the_code_location_loads_no_model_library() -> None:
     heavy = {
         "torch",

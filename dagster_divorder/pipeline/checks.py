@@ -1,5 +1,5 @@
-"""Holding results against what their stages claim of them (`Stage.checks`). Nothing is stored or mended; a finding says
-what to do.
+"""Holding results against what their stages claim of them (`Stage.checks`). A finding says what to do; nothing is
+stored, and only a damaged file is taken away, so that its stage makes it again.
 
 Cost: of the order of writing the output for `every_record_in_output`, which reads it; of a sort for the others.
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DamagedFileError
 from dagster_divorder.pipeline.graph import Graph, default_graph
+from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Stage
 from dagster_divorder.settings import Settings
@@ -38,10 +39,12 @@ def run_check(settings: Settings, name: str, graph: Graph | None = None) -> Find
         try:
             return check.check(Run(settings, store.open(), Silent(), graph))
         except DamagedFileError as error:
+            # No stage reads its own result to see whether it is sound.
+            maker = discard(store, error.name, graph) or stage.name
             return Finding(
                 passed=False,
                 text=str(error),
-                remedy=f"materialise {stage.name} again: a damaged file is made anew by the stage that made it",
+                remedy=f"materialise {maker} again: a damaged file is made anew by the stage that made it",
             )
 
 

@@ -59,7 +59,7 @@ def rewrite(store: LocalStore, graph: Graph, receipt: Receipt, view: View, *, dr
             Fragments(store, folder).delete(name)
     gone = {*records.dropped, *documents.dropped}
     for folder in (*of_records, *of_documents):
-        for name, stored in store.sealed(folder).items():
+        for name, stored in store.hashed(folder).items():
             if name in gone:
                 store.delete(stored)
     return sorted(gone)
@@ -73,8 +73,8 @@ def _compact(
     results: list[str],
     drop_unused: bool,
 ) -> Compacted:
-    indexes = store.sealed(f"{folder}/index")
-    sizes = [unpack(store.unseal(indexes[fragment.name]))["size"] for fragment in fragments]
+    indexes = store.hashed(f"{folder}/index")
+    sizes = [unpack(store.read_verified(indexes[fragment.name]))["size"] for fragment in fragments]
     used = np.zeros(sum(fragment.rows for fragment in fragments), dtype=bool)
     used[rows] = True
     return compact(

@@ -2,8 +2,8 @@
 
 Every stage decides as it does when it runs (`Stage.decide`), on what the stages before it would come to. The input is
 read as a run reads it, and nothing is stored. Times are the last measured seconds a new document.
-What only a run can tell is said (`unless`): whether new documents lie too far from the centroids, or leave the bins, and
-whether what is made again comes out as it was, so that nothing follows from it.
+What only a run can tell is said (`unless`): whether new documents lie too far from the centroids, or leave the bins,
+and whether what is made again comes out as it was, so that nothing follows from it.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def _plan(run: Run, stage: str) -> StagePlan:
     try:
         decision = run.graph[stage].decide(run)
     except ToBeMadeError as missing:
-        same = f"{missing.stage} comes out as it was"
-        decision = Decision(scope="all", documents=run.corpus.documents, why=str(missing), unless=same)
+        as_it_was = f"{missing.stage} comes out as it was"
+        decision = Decision(scope="all", documents=run.corpus.documents, why=str(missing), unless=as_it_was)
     run.foreseen[stage] = decision.receipt
     why = decision.why
     if receipt is None and decision.scope == "all":

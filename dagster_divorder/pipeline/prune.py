@@ -112,7 +112,7 @@ def _forget_quotes(store: LocalStore, stage: Stage) -> None:
                     receipt.with_(version=left.hash, files=files).save(store)
     else:
         for folder in store.folders(f"stages/{stage.name}"):
-            for key, name in store.sealed(folder).items():
+            for key, name in store.hashed(folder).items():
                 if stage.quotes == ("*",) or key in stage.quotes:
                     store.delete(name)
     if stage.quotes == ("*",):
@@ -188,7 +188,7 @@ def _needed_by_view(store: LocalStore, graph: Graph, receipts: dict[str, Receipt
         file
         for of in folders
         for folder in folders[of]
-        for name, file in store.sealed(folder).items()
+        for name, file in store.hashed(folder).items()
         if name in wanted[of]
     }
 

@@ -172,7 +172,7 @@ class Run:
 
     def read(self, stage: str, file: str) -> bytes:
         """A file of a whole-corpus result."""
-        return self.store.unseal(self.receipt(stage).files[file])
+        return self.store.read_verified(self.receipt(stage).files[file])
 
     def arrays(self, stage: str, file: str) -> dict[str, np.ndarray]:
         """The arrays of a file of a whole-corpus result."""

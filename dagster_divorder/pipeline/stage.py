@@ -162,6 +162,8 @@ class Stage(ABC):
     reads: Callable[[Settings], Sequence[str]]
     settings: Callable[[Settings], Mapping[str, Any]] = lambda settings: {}
     inputs: Callable[[Run], Mapping[str, Any]] | None = None
+    resolved: bool = False
+    """Whether `inputs` say what the settings come to, so that settings that come to the same share a result."""
     when: Callable[[Settings], bool] = lambda settings: True
     """Whether these settings have the stage at all."""
     group: str = "evidence"
@@ -190,7 +192,8 @@ class Stage(ABC):
             MissingStageError: a stage before it has no current result.
         """
         of = self.inputs(run) if self.inputs else self._all_inputs(run)
-        return content_hash(self.name, self.fingerprint(run.settings), of)
+        code = self.version if self.resolved else self.fingerprint(run.settings)
+        return content_hash(self.name, code, of)
 
     def _all_inputs(self, run: Run) -> Mapping[str, Any]:
         return versions(run, *self.reads(run.settings))
@@ -287,7 +290,7 @@ class PerDocument(Stage):
                 try:
                     if isinstance(result, pa.Table):
                         size = result.nbytes
-                        run.store.seal(files.folder, fragment.name, pack_table(result), "arrow")
+                        run.store.put_hashed(files.folder, fragment.name, pack_table(result), "arrow")
                     else:
                         size = sum(array.nbytes for array in result.values())
                         files.put(fragment.name, result)
@@ -312,7 +315,7 @@ class WholeCorpus(Stage):
     def decide(self, run: Run) -> Decision:
         key = self.key(run)
         found, why = self._stored(run, key), ""
-        if ABOUT in run.store.sealed(f"stages/{self.name}/{key}"):
+        if ABOUT in run.store.hashed(f"stages/{self.name}/{key}"):
             why = self.lacks(run, key) or ("" if found else "files of it are gone")
         if found and not why:
             return Decision(scope="nothing", documents=0, why="", receipt=found)
@@ -320,10 +323,10 @@ class WholeCorpus(Stage):
 
     def _stored(self, run: Run, key: str) -> Receipt | None:
         """The result that is stored under a key, None where not all of it is there."""
-        found = run.store.sealed(f"stages/{self.name}/{key}")
+        found = run.store.hashed(f"stages/{self.name}/{key}")
         if ABOUT not in found:
             return None
-        about = orjson.loads(run.store.unseal(found[ABOUT]))
+        about = orjson.loads(run.store.read_verified(found[ABOUT]))
         if not all(name in found for name in about["files"]):
             return None
         files = {name: found[name] for name in (*about["files"], ABOUT)}
@@ -339,9 +342,11 @@ class WholeCorpus(Stage):
             key, folder = decision.key, f"stages/{self.name}/{decision.key}"
             made = self.compute(run)
             for name, (data, extension) in made.files.items():
-                run.store.seal(folder, name, data, extension)
+                run.store.put_hashed(folder, name, data, extension)
             about = {"files": sorted(made.files), "facts": made.facts, "figures": made.figures}
-            run.store.seal(folder, ABOUT, orjson.dumps(about, option=orjson.OPT_SERIALIZE_NUMPY), "json")
+            run.store.put_hashed(
+                folder, ABOUT, orjson.dumps(about, option=orjson.OPT_SERIALIZE_NUMPY), "json"
+            )
             receipt = self._stored(run, key)
             assert receipt is not None
         self.publish(run, receipt)
@@ -400,10 +405,12 @@ class PinnedFit(Stage):
             if why := self.drift(run, stored):
                 return self._anew(run, key, why)
             unless = self.tentative if run.planning else ""
-        receipt = self._receipt(run, key, fit, self.facts(run, stored.files))
+        receipt, why = self._receipt(run, key, fit, self.facts(run, stored.files)), ""
         if refit.when != "auto":
             receipt.facts["judged"] = None
-        return Decision(scope="nothing", documents=0, why="", receipt=receipt, unless=unless)
+            if run.planning and (drift := self.drift(run, stored)):
+                why = f'{drift}; set {refit.setting} = "now" for one run to make it again'
+        return Decision(scope="nothing", documents=0, why=why, receipt=receipt, unless=unless)
 
     def _anew(self, run: Run, key: str, why: str) -> Decision:
         return Decision(scope="all", documents=run.corpus.documents, why=why, key=key)

@@ -16,12 +16,13 @@ from dagster_divorder.settings.loading import (
     valid_keys,
 )
 from dagster_divorder.settings.model import ENV_PREFIX, Settings
-from dagster_divorder.settings.sections import MAX_RECORD_BYTES, Embedding, Model, Order, Output
+from dagster_divorder.settings.sections import KINDS, MAX_RECORD_BYTES, Embedding, Model, Order, Output
 
 __all__ = [
     "CONFIG_VARIABLE",
     "DEFAULT_FILE",
     "ENV_PREFIX",
+    "KINDS",
     "MAX_RECORD_BYTES",
     "Embedding",
     "Model",

@@ -175,7 +175,9 @@ def _explain(error: ValidationError, path: Path | None) -> str:
         if problem["type"] == "extra_forbidden":
             lines.append(f"unknown key {key!r}{_nearest(key, valid_keys())}")
         else:
-            lines.append(f"{key} = {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}")
+            # What is wrong with a whole section its message says.
+            value = "" if isinstance(problem["input"], dict) else f" = {problem['input']!r}"
+            lines.append(f"{key}{value}: {problem['msg'].removeprefix('Value error, ')}")
     where = f"{path} or the environment" if path else "settings"
     return f"{where}: " + "; ".join(lines)
 

@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings.sections import (
+    KINDS,
     Animation,
     AriComparison,
     Automation,
@@ -137,5 +138,5 @@ class Settings(BaseSettings):
     @property
     def components(self) -> dict[str, int]:
         """Principal components by kind of vectors, 0 for all dimensions."""
-        pca = self.embedding.pca
-        return {"shallow": pca, "deep": pca if self.deep.pca is None else self.deep.pca, "external": pca}
+        components = dict.fromkeys(KINDS, self.embedding.pca)
+        return components if self.deep.pca is None else {**components, "deep": self.deep.pca}

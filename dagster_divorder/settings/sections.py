@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -120,8 +120,13 @@ class Model(_Section):
         return self
 
 
+Kind = Literal["shallow", "deep", "external"]
+"""Kinds of vectors, each made by the stage `<kind>_embeddings`."""
+KINDS: tuple[str, ...] = get_args(Kind)
+
+
 class Embedding(_Section):
-    kind: Literal["shallow", "deep", "external", "auto"] = "shallow"
+    kind: Literal[Kind, "auto"] = "shallow"
     """shallow: pooled rows of the base model's token table; deep: hidden states of `deep.model`; external: vectors of
     your own, from `path`; auto: deep where ari_comparison finds other structure there that tells as much of the
     texts, else shallow (the second of ari_comparison.spaces, else the first)."""
@@ -229,10 +234,7 @@ class KCalibration(_Section):
 
 
 class AriComparison(_Section):
-    spaces: tuple[Literal["shallow", "deep", "external"], Literal["shallow", "deep", "external"]] = (
-        "shallow",
-        "deep",
-    )
+    spaces: tuple[Kind, Kind] = ("shallow", "deep")
     """Two kinds of vectors, as in embedding.kind: whether the second holds other structure than the first, and is worth
     using."""
     sample: int = Field(0, ge=0, le=MAX_COUNT)

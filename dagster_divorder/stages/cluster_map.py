@@ -1,7 +1,7 @@
 """cluster_map: a sample of the documents as a map, coloured by cluster, and the sizes of all clusters.
 
 The map is a pinned fit (`map_fit`), so that documents stay where they are as the corpus grows: those that came after it
-are placed on it, each on its own, so that it does not matter in how many runs they came; deleted ones leave it.
+are placed on it once, each on its own, so that it does not matter in how many runs they came; deleted ones leave it.
 Without a map there are the sizes alone, and the picture says what to do.
 """
 
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.core.cluster_map import place
+from dagster_divorder.core.cluster_map import place, why_no_map
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, documents_left
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCorpus, load_fitted
+from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCorpus, counts, load_fitted
 from dagster_divorder.stages.cluster_names import load_names
 from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.components import load_space, space_reads
@@ -25,7 +25,7 @@ from dagster_divorder.stages.map_fit import load_map_fit, sampled_rows
 from dagster_divorder.store.arrays import binary_array, pack, unpack
 from dagster_divorder.store.fits import Fit
 from dagster_divorder.store.ids import IdIndex, to_bytes
-from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.receipts import Receipt, load_receipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,16 @@ def load_map(run: Run) -> ClusterMap | None:
     """The documents on the map; None where there is no map."""
     receipt = run.receipt("cluster_map")
     return (
-        ClusterMap(**unpack(run.store.unseal(receipt.files["places"]))) if "places" in receipt.files else None
+        ClusterMap(**unpack(run.store.read_verified(receipt.files["places"])))
+        if "places" in receipt.files
+        else None
     )
 
 
 def _compute(run: Run) -> Made:
     names, sizes = load_names(run), cluster_sizes(run).tolist()
-    shown, missing = _places(run), run.receipt("map_fit").facts["note"]
+    found, missing = _places(run), run.receipt("map_fit").facts["note"]
+    shown, new = found or (None, sum(sizes))
     files = {"picture": File(_picture(shown, missing, names, sizes), "png")}
     if shown:
         files["places"] = File(pack(asdict(shown)), "safetensors")
@@ -63,6 +66,7 @@ def _compute(run: Run) -> Made:
         )
         run.progress.note(note)
     figures = {
+        **counts(sum(sizes), new),
         "k": len(names),
         "of_documents": sum(sizes),
         "on_map": len(shown.ids) if shown else None,
@@ -72,22 +76,36 @@ def _compute(run: Run) -> Made:
     return Made(files, {"note": note, "of_documents": sum(sizes)}, figures)
 
 
-def _places(run: Run) -> ClusterMap | None:
+def _places(run: Run) -> tuple[ClusterMap, int] | None:
+    """The documents on the map, and how many of them were never placed on it before; None where there is no map."""
     found = load_map_fit(run)
     if found is None:
         return None
     fitted, known = found
+    before = _placed_before(run)
     ids, rows = sampled_rows(run)
     index = IdIndex()
-    index.add(known)
+    index.add(np.concatenate([known, before.ids]) if before else known)
     at = index.find(ids)
     new = at < 0
-    xy = np.empty((len(rows), 2), np.float32)
-    xy[~new] = fitted.xy[at[~new]]
+    xy = np.concatenate([fitted.xy, before.xy] if before else [fitted.xy])[at]
     if new.any():
         xy[new] = place(load_space(run).rows(run.view, rows[new]), fitted)
     labels = run.column("clusters", "labels")[rows]
-    return ClusterMap(ids, xy, labels, new.astype(np.uint8))
+    placed = (new | (at >= len(known))).astype(np.uint8)
+    return ClusterMap(ids, xy, labels, placed), int(new.sum()) if before else len(rows)
+
+
+def _placed_before(run: Run) -> ClusterMap | None:
+    """What the last run has placed on the map as it is now; None where it drew none, or another one."""
+    last = load_receipt(run.store, "cluster_map")
+    if last is None or last.upstream["map_fit"] != run.receipt("map_fit").version:
+        return None
+    if not run.store.exists(last.files["places"]):
+        return None
+    shown = ClusterMap(**unpack(run.store.read_verified(last.files["places"])))
+    later = shown.placed == 1
+    return ClusterMap(shown.ids[later], shown.xy[later], shown.labels[later], shown.placed[later])
 
 
 def _picture(
@@ -132,6 +150,12 @@ def _parquet(shown: ClusterMap, names: Sequence[str]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+def _figures_now(run: Run) -> dict[str, Any]:
+    refused = why_no_map() if run.settings.cluster_map.refit == "now" else None
+    fitted = {"fitted": run.receipt("map_fit").figures["fitted"]}
+    return {**fitted, "note": refused} if refused else fitted
+
+
 def _show(run: Run, receipt: Receipt) -> Shown:
     return {
         "cluster_map": Picture(run.store.path(receipt.files["picture"]), "map of the documents by cluster")
@@ -154,6 +178,6 @@ CLUSTER_MAP = WholeCorpus(
     quotes=("map", "picture"),
     doing="drawing the cluster map",
     compute=_compute,
-    figures_now=lambda run: {"fitted": run.receipt("map_fit").figures["fitted"]},
+    figures_now=_figures_now,
     show=_show,
 )

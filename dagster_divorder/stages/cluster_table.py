@@ -66,7 +66,7 @@ def _texts(run: Run, ids: np.ndarray, rows: np.ndarray) -> dict[int, str]:
     before = load_receipt(run.store, "cluster_table")
     known: dict[str, str] = {}
     if before and run.store.exists(before.files["table"]):
-        for row in orjson.loads(run.store.unseal(before.files["table"])):
+        for row in orjson.loads(run.store.read_verified(before.files["table"])):
             known |= zip(row["nearest"], row["texts"], strict=True)
     texts = {row: known.get(to_bytes(ids[row : row + 1]).hex()) for row in rows.tolist()}
     missing = np.array([row for row, text in texts.items() if text is None], np.int64)

@@ -17,17 +17,13 @@ from dagster_divorder.engine.local import count_workers
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import FITTED, PinnedFit, Refit, content_hash
-from dagster_divorder.settings import Settings
+from dagster_divorder.settings import KINDS, Settings
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import document_index, rows_by_id
 from dagster_divorder.store.space import Space
 
-STAGE_OF = {
-    "shallow": "shallow_embeddings",
-    "deep": "deep_embeddings",
-    "external": "external_embeddings",
-}
+STAGE_OF = {kind: f"{kind}_embeddings" for kind in KINDS}
 """The stage of each kind of vectors."""
 
 COMPONENTS_OF = {kind: f"{kind}_components" for kind in STAGE_OF}

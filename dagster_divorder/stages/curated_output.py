@@ -84,7 +84,7 @@ def _compute(run: Run) -> Made:
     ids = document_index(run.store, view)[0][view.used_documents()]
     kept = File(pack({"ids": ids}), "safetensors")
     # The manifest names it, also where a run is killed before its receipt does.
-    file = run.store.seal(f"stages/curated_output/{key}", "ids", *kept)
+    file = run.store.put_hashed(f"stages/curated_output/{key}", "ids", *kept)
     before = read_manifest(folder)
     manifest = _write(run, view, key, ids, file, before)
     if before and before.get("ids", file) != file:
@@ -100,7 +100,7 @@ def _compute(run: Run) -> Made:
         "bytes": sum(entry["bytes"] for entry in files.values()),
     }
     hashes = orjson.dumps({name: entry["sha256"] for name, entry in files.items()})
-    return Made({"ids": kept, "hashes": File(hashes, "json")}, figures=figures)
+    return Made({"ids": kept, "hashes": File(hashes, "json")}, {"files": list(files)}, figures)
 
 
 def _lacks(run: Run, key: str) -> str | None:
@@ -115,7 +115,7 @@ def _lacks(run: Run, key: str) -> str | None:
 
 
 def _publish(run: Run, receipt: Receipt) -> None:
-    tidy(run.store, run.settings.output.path, receipt.figures["files"])
+    tidy(run.store, run.settings.output.path, receipt.facts["files"])
 
 
 def _write(
@@ -187,9 +187,9 @@ def _shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
 
 def _record_sizes(run: Run, view: View) -> np.ndarray:
     """Bytes of every record row of the view, int64."""
-    present = run.store.sealed(f"{records_folder(run.receipt('raw_docs').key)}/index")
+    present = run.store.hashed(f"{records_folder(run.receipt('raw_docs').key)}/index")
     return np.concatenate(
-        [unpack(run.store.unseal(present[fragment.name]))["size"] for fragment in view.records]
+        [unpack(run.store.read_verified(present[fragment.name]))["size"] for fragment in view.records]
     )
 
 
@@ -278,7 +278,7 @@ def _delta(run: Run, now: np.ndarray, before: dict[str, Any] | None) -> dict[str
     old = np.empty((0, 2), dtype=np.uint64)
     name = (before or {}).get("ids")
     if name and run.store.exists(name):
-        old = unpack(run.store.unseal(name))["ids"]
+        old = unpack(run.store.read_verified(name))["ids"]
     index = IdIndex()
     index.add(old)
     reused = int((index.find(now) >= 0).sum())

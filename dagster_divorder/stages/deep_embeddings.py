@@ -327,6 +327,7 @@ DEEP_EMBEDDINGS = PerDocument(
     reads=lambda settings: ("raw_docs", "token_counts", "base_model", "deep_model"),
     settings=_settings,
     inputs=lambda run: {"model": load_deep_model(run).fingerprint, "made": _facts(run)["made"]},
+    resolved=True,
     facts=_facts,
     doing="storing vectors",
     compute=_compute,

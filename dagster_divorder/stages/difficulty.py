@@ -19,10 +19,10 @@ from dagster_divorder.store.view import Fragment
 
 
 def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.ndarray]]:
-    index, arrays = run.store.sealed(f"{DOCUMENTS}/index"), unpack(run.fit("difficulty_counts")[COUNTS])
+    index, arrays = run.store.hashed(f"{DOCUMENTS}/index"), unpack(run.fit("difficulty_counts")[COUNTS])
     counts = Counts(arrays["tokens"].copy(), arrays["pairs"].copy())
     for fragment, tokens in run.files("token_counts").each(fragments):
-        ids = unpack(run.store.unseal(index[fragment.name]))["id"][:, 0]
+        ids = unpack(run.store.read_verified(index[fragment.name]))["id"][:, 0]
         counted = np.where(np.isin(ids, arrays["documents"]), np.minimum(tokens["lengths"], CLIP_TOKENS), 0)
         yield {"bits": bits_a_token(tokens["ids"], tokens["lengths"], counted, counts)}
 

@@ -19,7 +19,7 @@ import orjson
 from dagster_divorder.core.metrics import (
     Diversity,
     Seam,
-    Verdict,
+    ShufflingCheck,
     WindowDeviation,
     average,
     beats_shuffling,
@@ -107,7 +107,7 @@ def _compute(run: Run) -> Made:
 def _publish(run: Run, receipt: Receipt) -> None:
     """What cannot be had of the targets is said by every run."""
     if run.settings.order.targets:
-        metrics = orjson.loads(run.store.unseal(receipt.files["metrics"]))
+        metrics = orjson.loads(run.store.read_verified(receipt.files["metrics"]))
         for warning in warnings_of(metrics["sequences"]["targets"]):
             run.progress.note(warning)
 
@@ -223,7 +223,7 @@ def _picture(run: Run, traits: Traits, measured: dict[str, Diversity]) -> bytes:
     return ordering_comparison(orders, load_names(run))
 
 
-def verdicts(run: Run) -> dict[str, Verdict]:
+def shuffling_checks(run: Run) -> dict[str, ShufflingCheck]:
     """Whether the curated documents and the sequences beat shuffling, by the last run's measures, for the traits that
     are balanced. One whose target moves is held against the mix that can be had of it.
 
@@ -299,14 +299,14 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 def _order_beats_shuffling(run: Run) -> Finding:
     """The sequences in their order, as a trainer consumes them, against shuffled ones (mean of three seeds), and beside
     them the curated documents. The output is whole and can be trained on, whatever this says."""
-    found = verdicts(run)
+    found = shuffling_checks(run)
     said = "\n".join(f"- {line}" for line in run.receipt("diversity_metrics").figures["findings"])
     return Finding(
         passed=found["sequences"].passed,
         text=f"{found['sequences'].text()}\n\nThe curated documents alone. {found['curated'].text()}\n\n{said}",
         remedy=remedy(run.settings),
         figures={
-            name: [vars(comparison) for comparison in verdict.comparisons] for name, verdict in found.items()
+            name: [vars(comparison) for comparison in check.comparisons] for name, check in found.items()
         },
     )
 

@@ -304,8 +304,8 @@ def _records(
         index.add(document_index(run.store, view)[0])
         position = first_record
     else:
-        present = run.store.sealed(f"{records_folder(run.receipt('raw_docs').key)}/index")
-        parts = [unpack(run.store.unseal(present[part.name]))["id"] for part in view.records]
+        present = run.store.hashed(f"{records_folder(run.receipt('raw_docs').key)}/index")
+        parts = [unpack(run.store.read_verified(present[part.name]))["id"] for part in view.records]
         index.add(np.concatenate(parts))
         position = _first_of(view.record_row, index.size)
     return lambda block: position[index.find(block.keys)]

@@ -44,8 +44,8 @@ def load_fields(run: Run, *fields: str) -> pa.Table:
 
 def read_fields(store: LocalStore, view: View, receipt: Receipt, *fields: str) -> pa.Table:
     """As `load_fields`, of a receipt."""
-    present = store.sealed(f"stages/{receipt.stage}/{receipt.key}")
-    parts = [unpack_table(store.unseal(present[fragment.name])) for fragment in view.records]
+    present = store.hashed(f"stages/{receipt.stage}/{receipt.key}")
+    parts = [unpack_table(store.read_verified(present[fragment.name])) for fragment in view.records]
     rows = row_array(view.record_row)
     columns = {field: settle(concat([part.column(field) for part in parts]).take(rows)) for field in fields}
     for field, column in columns.items():

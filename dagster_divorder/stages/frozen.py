@@ -78,8 +78,8 @@ def _drift(run: Run, fitted: Fitted) -> str | None:
     documents, sequences = unpack(fitted.files[DOCUMENTS]), unpack(fitted.files[SEQUENCES])
     if last is None:
         return None
-    order = unpack(run.store.unseal(last.files["order"]))["order"][: len(documents["id"])]
-    records = unpack(run.store.unseal(last.files["records"]))["id"]
+    order = unpack(run.store.read_verified(last.files["order"]))["order"][: len(documents["id"])]
+    records = unpack(run.store.read_verified(last.files["records"]))["id"]
     if not np.array_equal(records[order], documents["id"]):
         return ANOTHER
     try:
@@ -131,9 +131,9 @@ def _compute(run: Run) -> Mapping[str, bytes]:
             f"was {made_with[1]}, is {length}); tokens consumed under one cannot be counted under another: set both "
             f"back, {REMEDY}"
         )
-    ids = unpack(run.store.unseal(last.files["records"]))["id"]
+    ids = unpack(run.store.read_verified(last.files["records"]))["id"]
     copy = _copy_number(distinct(ids).inverse)
-    order = unpack(run.store.unseal(last.files["order"]))["order"]
+    order = unpack(run.store.read_verified(last.files["order"]))["order"]
     # A record that is gone counts no token here; `load_frozen` refuses it.
     position = _locate(run, ids[order], copy[order])
     tokens = run.column("token_counts", "lengths")[run.view.document_row]
@@ -148,9 +148,9 @@ def _compute(run: Run) -> Mapping[str, bytes]:
 def _sequences(run: Run, output: tuple[Receipt, Receipt, Receipt], count: int) -> dict[str, np.ndarray]:
     """The first `count` sequences in the order of an output: their runs, by record id and copy."""
     last, packed, sequence_order = output
-    ids = unpack(run.store.unseal(last.files["records"]))["id"]
-    plan = unpack(run.store.unseal(packed.files["plan"]))
-    chosen = unpack(run.store.unseal(sequence_order.files["order"]))["order"][0][:count]
+    ids = unpack(run.store.read_verified(last.files["records"]))["id"]
+    plan = unpack(run.store.read_verified(packed.files["plan"]))
+    chosen = unpack(run.store.read_verified(sequence_order.files["order"]))["order"][0][:count]
     entries, indptr = runs_in_order(plan["indptr"], chosen)
     of = plan["document"][entries]
     return {
@@ -164,8 +164,8 @@ def _sequences(run: Run, output: tuple[Receipt, Receipt, Receipt], count: int) -
 
 def _ids_by_row(run: Run) -> np.ndarray:
     """Ids of all record rows of the view, uint64 (rows, 2)."""
-    present = run.store.sealed(f"{records_folder(run.receipt('raw_docs').key)}/index")
-    return np.concatenate([unpack(run.store.unseal(present[f.name]))["id"] for f in run.view.records])
+    present = run.store.hashed(f"{records_folder(run.receipt('raw_docs').key)}/index")
+    return np.concatenate([unpack(run.store.read_verified(present[f.name]))["id"] for f in run.view.records])
 
 
 def _copy_number(groups: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from dagster_divorder.core.pca import Pca
 from dagster_divorder.pipeline.drift import another_corpus
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit, Refit
+from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import chosen_space_key, load_space, space_reads
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.receipts import load_receipt
@@ -67,6 +68,12 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     return {ARRAYS: pack(arrays)}
 
 
+def _refit(settings: Settings) -> Refit:
+    """A map that is there stays where no other one can be fitted."""
+    when = settings.cluster_map.refit
+    return Refit("never" if when != "never" and why_no_map() else when, "cluster_map.refit")
+
+
 MAP_FIT = PinnedFit(
     name="map_fit",
     version=1,
@@ -77,7 +84,7 @@ MAP_FIT = PinnedFit(
     inputs=_inputs,
     doing="fitting the map",
     compute=_compute,
-    refit=lambda settings: Refit(settings.cluster_map.refit, "cluster_map.refit"),
+    refit=_refit,
     drift=another_corpus,
     facts=lambda run, files: {
         "space": chosen_space_key(run),

@@ -54,7 +54,7 @@ def _compute(run: Run) -> Made:
 
 
 def _publish(run: Run, receipt: Receipt) -> None:
-    films = {name: run.store.unseal(receipt.files[Path(name).stem]) for name in receipt.facts["films"]}
+    films = {name: run.store.read_verified(receipt.files[Path(name).stem]) for name in receipt.facts["films"]}
     write_beside(run.store, run.settings.output.path, films)
 
 

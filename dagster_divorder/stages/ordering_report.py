@@ -40,7 +40,7 @@ from dagster_divorder.stages.cluster_map import load_map
 from dagster_divorder.stages.cluster_names import load_names
 from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.components import chosen_kind
-from dagster_divorder.stages.diversity_metrics import load_metrics, remedy, verdicts
+from dagster_divorder.stages.diversity_metrics import load_metrics, remedy, shuffling_checks
 from dagster_divorder.stages.fields import BUILT_IN, load_fields
 from dagster_divorder.stages.greedy_order import load_order
 from dagster_divorder.stages.packed_sequences import load_packed
@@ -103,12 +103,13 @@ def _compute(run: Run) -> Made:
         "sections": sections,
         "missing": list(missing),
     }
-    return Made({"page": File(page, "html"), "picture": File(small_picture(shown), "png")}, figures=figures)
+    files = {"page": File(page, "html"), "picture": File(small_picture(shown), "png")}
+    return Made(files, {"beside": figures["beside"]}, figures)
 
 
 def _publish(run: Run, receipt: Receipt) -> None:
-    files = {PAGE: run.store.unseal(receipt.files["page"])}
-    if CLOUD in receipt.figures["beside"]:
+    files = {PAGE: run.store.read_verified(receipt.files["page"])}
+    if CLOUD in receipt.facts["beside"]:
         files[CLOUD] = run.read("cluster_map", "picture")
     write_beside(run.store, run.settings.output.path, files)
 
@@ -141,7 +142,7 @@ def numbers(
     run: Run, manifest: Mapping[str, Any], found: Mapping[str, Receipt], missing: Mapping[str, str]
 ) -> Numbers:
     """All that the report shows; found, missing: see `at_hand`."""
-    settings, metrics, compared = run.settings, load_metrics(run), verdicts(run)
+    settings, metrics, compared = run.settings, load_metrics(run), shuffling_checks(run)
     of = _load(run)
     tokens, labels, clusters = of.traits.tokens, of.traits.codes["cluster"], of.traits.sizes()["cluster"]
     total = int(tokens.sum())

@@ -91,7 +91,7 @@ class _RawDocs(Stage):
         }
         if schema is not None:
             data = schema.serialize().to_pybytes()
-            files["schema"] = run.store.seal("schemas", "schema", data, "arrow")
+            files["schema"] = run.store.put_hashed("schemas", "schema", data, "arrow")
         facts = _facts(run, found, corpus, survey)
         figures = {
             **counts(survey.documents, survey.new_documents),

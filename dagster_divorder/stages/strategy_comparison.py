@@ -67,7 +67,7 @@ def row(outcome: Outcome) -> dict[str, Any]:
     where a corpus smaller than a batch can tell nothing."""
     diversity = outcome.diversity
     batch, anywhere = diversity.batch_shares["cluster"], diversity.windows["batch"]["cluster"]
-    told = batch.windows > 0 and not batch.partial
+    enough = batch.windows > 0 and not batch.partial
     peaks = [cost.peak_bytes for cost in (outcome.document_cost, outcome.sequence_cost)]
     return {
         "documents": outcome.documents,
@@ -78,9 +78,9 @@ def row(outcome: Outcome) -> dict[str, Any]:
         "distinct clusters, flush": diversity.flush.mean,
         "fewest, flush": int(diversity.flush.min),
         "std, flush": diversity.flush.std,
-        "batch TV, clusters": batch.mean_tv if told else None,
-        "worst batch TV, clusters": batch.max_tv if told else None,
-        "worst share, batch anywhere": anywhere.worst if told else None,
+        "batch TV, clusters": batch.mean_tv if enough else None,
+        "worst batch TV, clusters": batch.max_tv if enough else None,
+        "worst share, batch anywhere": anywhere.worst if enough else None,
         "mean prefix deviation, tokens": diversity.prefix.mean,
         **drift_columns(outcome.drift),
         "seconds, documents": outcome.document_cost.seconds,

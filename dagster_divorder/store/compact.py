@@ -64,7 +64,7 @@ def compact(
     row = np.full(len(used), -1, dtype=np.int64)
     dropped: list[str] = []
     at = 0
-    present = {stage: store.sealed(stage) for stage in stage_folders}
+    present = {stage: store.hashed(stage) for stage in stage_folders}
     computed = [
         frozenset(stage for stage, files in present.items() if fragment.name in files)
         for fragment in fragments
@@ -127,8 +127,8 @@ def _merge(
     picks: Sequence[np.ndarray],
     stage_folders: Iterable[str],
 ) -> Fragment:
-    indexes = store.sealed(f"{stored.folder}/index")
-    parts = [unpack(store.unseal(indexes[member.name])) for member in members]
+    indexes = store.hashed(f"{stored.folder}/index")
+    parts = [unpack(store.read_verified(indexes[member.name])) for member in members]
     index = {
         column: np.concatenate([part[column][pick] for part, pick in zip(parts, picks, strict=True)])
         for column in parts[0]
@@ -153,14 +153,18 @@ def _merge_results(
     members: Sequence[Fragment],
     picks: Sequence[np.ndarray],
 ) -> None:
-    present = store.sealed(folder)
+    present = store.hashed(folder)
     files = [present[member.name] for member in members]
     if files[0].endswith(".arrow"):
-        tables = [unpack_table(store.unseal(file)) for file in files]
+        tables = [unpack_table(store.read_verified(file)) for file in files]
         taken = [table.take(row_array(pick)) for table, pick in zip(tables, picks, strict=True)]
-        store.seal(folder, name, pack_table(pa.concat_tables(taken, promote_options="permissive")), "arrow")
+        store.put_hashed(
+            folder, name, pack_table(pa.concat_tables(taken, promote_options="permissive")), "arrow"
+        )
         return
-    parts = [take_rows(unpack(store.unseal(file)), pick) for file, pick in zip(files, picks, strict=True)]
+    parts = [
+        take_rows(unpack(store.read_verified(file)), pick) for file, pick in zip(files, picks, strict=True)
+    ]
     arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     put_arrays(store, folder, name, arrays)
 

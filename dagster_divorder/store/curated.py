@@ -19,7 +19,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -273,7 +273,7 @@ class OutputFolder:
         return manifest
 
 
-def tidy(store: LocalStore, path: Path, files: Mapping[str, Any]) -> None:
+def tidy(store: LocalStore, path: Path, files: Iterable[str]) -> None:
     """Remove what a broken-off write or commit left in an output folder; `files` are the ones its manifest lists."""
     kept = {MANIFEST, *files}
     noted = _read_ledger(store, path)

@@ -54,8 +54,8 @@ class Fragments:
         table = pa.table({"content": content})
         with pa.ipc.new_file(sink, table.schema, options=_WRITE) as writer:
             writer.write_table(table)
-        self.store.seal(self.folder, name, memoryview(sink.getvalue()), "arrow")
-        self.store.seal(f"{self.folder}/index", name, pack(index), "safetensors")
+        self.store.put_hashed(self.folder, name, memoryview(sink.getvalue()), "arrow")
+        self.store.put_hashed(f"{self.folder}/index", name, pack(index), "safetensors")
         return name
 
     def delete(self, name: str) -> None:
@@ -67,12 +67,12 @@ class Fragments:
 
     def indexes(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         """Name and index of every fragment, by name."""
-        for name, file in self.store.sealed(f"{self.folder}/index").items():
-            yield name, unpack(self.store.unseal(file))
+        for name, file in self.store.hashed(f"{self.folder}/index").items():
+            yield name, unpack(self.store.read_verified(file))
 
     def files(self) -> dict[str, str]:
         """Name -> content file of every fragment."""
-        return self.store.sealed(self.folder)
+        return self.store.hashed(self.folder)
 
 
 def read_content(store: LocalStore, file: str) -> pa.ChunkedArray:
@@ -81,7 +81,7 @@ def read_content(store: LocalStore, file: str) -> pa.ChunkedArray:
     Raises:
         StoreError: the file is missing or damaged.
     """
-    data = pa.py_buffer(store.unseal(file))
+    data = pa.py_buffer(store.read_verified(file))
     try:
         return pa.ipc.open_file(data).read_all().column("content")
     except (pa.ArrowInvalid, KeyError) as error:

@@ -154,7 +154,7 @@ class Ingest:
         if before and self._kept_rows is not None:
             self.known = before.readings
             if any(reading.refused for reading in self.known):
-                self._kept_rejects = store.unseal(before.rejects)
+                self._kept_rejects = store.read_verified(before.rejects)
 
     def __enter__(self) -> Ingest:
         return self
@@ -396,7 +396,7 @@ class Ingest:
         return Ingested(
             survey=survey,
             view=View(self.kind, records, documents, record_row, document_row),
-            rejects=self.store.seal("rejects", "rejects", self._reject_lines(), "jsonl"),
+            rejects=self.store.put_hashed("rejects", "rejects", self._reject_lines(), "jsonl"),
             readings=tuple(self._readings),
             text_bytes=text_bytes,
         )

@@ -3,7 +3,7 @@
 Guarantee: a name is either absent or complete. `put` writes under a temporary name, flushes to disk and renames, so
 neither a killed process nor a full disk leaves a half-written file under its name.
 
-A *sealed* name carries the xxh3-128 of its folder, key, extension and bytes, `<key>.<32 hex digits>.<ext>`: a damaged
+A *hashed* name carries the xxh3-128 of its folder, key, extension and bytes, `<key>.<32 hex digits>.<ext>`: a damaged
 file, or one that lies under another's name, is found when it is read, and whether a result is present is one listing of
 its folder. A damaged or missing file raises DamagedFileError, which `pipeline.repair` answers where the file can be
 made again.
@@ -219,33 +219,33 @@ class LocalStore:
                         found[name] = entry.stat().st_size
         return dict(sorted(found.items()))
 
-    # Sealed files -------------------------------------------------------------------------------------------------
+    # Hashed files -------------------------------------------------------------------------------------------------
 
-    def seal(self, folder: str, key: str, data: Bytes, extension: str) -> str:
+    def put_hashed(self, folder: str, key: str, data: Bytes, extension: str) -> str:
         """Put bytes under a name that carries the hash of them and of itself."""
         prefix = f"{folder}/{key}"
-        return self.put(f"{prefix}.{_seal(prefix, extension, data)}.{extension}", data)
+        return self.put(f"{prefix}.{_hash_of(prefix, extension, data)}.{extension}", data)
 
-    def sealed(self, folder: str) -> dict[str, str]:
-        """Key -> name of the sealed files in a folder (the first by name if a key is there twice).
+    def hashed(self, folder: str) -> dict[str, str]:
+        """Key -> name of the hashed files in a folder (the first by name if a key is there twice).
 
         Looking up a key that is not there raises DamagedFileError: who asks for a file without asking whether it is
         there was promised one.
         """
-        found = _Sealed(self, folder)
+        found = _Hashed(self, folder)
         for name in self.list(folder):
             found.setdefault(name.rsplit("/", 1)[1].split(".", 1)[0], name)
         return found
 
-    def unseal(self, name: str) -> bytes:
-        """Read a sealed file.
+    def read_verified(self, name: str) -> bytes:
+        """Read a hashed file.
 
         Raises:
             DamagedFileError: the bytes are not the ones that were written under this name.
         """
         data = self.read(name)
         prefix, expected, extension = name.rsplit(".", 2)
-        found = _seal(prefix, extension, data)
+        found = _hash_of(prefix, extension, data)
         if found != expected:
             raise DamagedFileError(
                 f"{self.root / name} is damaged: its name and content hash to {found}, expected {expected}; "
@@ -320,13 +320,13 @@ class LocalStore:
                 shutil.rmtree(self.path(name), ignore_errors=True)
 
 
-def _seal(prefix: str, extension: str, data: Bytes) -> str:
+def _hash_of(prefix: str, extension: str, data: Bytes) -> str:
     name = xxhash.xxh3_64_intdigest(f"{prefix}.{extension}".encode())
     return xxhash.xxh3_128_hexdigest(data, seed=name)
 
 
-class _Sealed(dict[str, str]):
-    """Key -> name of the sealed files in a folder."""
+class _Hashed(dict[str, str]):
+    """Key -> name of the hashed files in a folder."""
 
     def __init__(self, store: LocalStore, folder: str) -> None:
         super().__init__()

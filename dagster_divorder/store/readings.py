@@ -201,7 +201,7 @@ def save_readings(store: LocalStore, name: str, readings: Sequence[FileState]) -
         "record_bytes": np.array([reading.multiset.bytes for reading in readings], np.int64),
         "record_hashes": _bytes(reading.multiset.hashes.to_bytes(ID_BYTES) for reading in readings),
     }
-    return store.seal(FOLDER, name, pack(arrays), "safetensors")
+    return store.put_hashed(FOLDER, name, pack(arrays), "safetensors")
 
 
 def _bytes(parts: Iterable[bytes]) -> np.ndarray:
@@ -214,7 +214,7 @@ def load_readings(store: LocalStore, file: str) -> list[FileState]:
     Raises:
         DamagedFileError: the file is missing or not what was written.
     """
-    arrays = unpack(store.unseal(file))
+    arrays = unpack(store.read_verified(file))
     meta = orjson.loads(arrays["meta"].tobytes())
     if meta["chunk_bytes"] != CHUNK_BYTES:
         return []

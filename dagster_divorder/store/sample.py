@@ -21,8 +21,8 @@ MAX_DOCUMENTS = 1 << 18
 
 def document_index(store: LocalStore, view: View) -> tuple[np.ndarray, np.ndarray]:
     """Ids, uint64 (rows, 2), and text sizes in bytes, int64 (rows,), of all document rows of a view."""
-    present = store.sealed(f"{DOCUMENTS}/index")
-    parts = [unpack(store.unseal(present[fragment.name])) for fragment in view.documents]
+    present = store.hashed(f"{DOCUMENTS}/index")
+    parts = [unpack(store.read_verified(present[fragment.name])) for fragment in view.documents]
     return np.concatenate([part["id"] for part in parts]), np.concatenate([part["size"] for part in parts])
 
 

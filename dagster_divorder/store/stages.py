@@ -27,7 +27,7 @@ class StageFiles:
 
     def present(self) -> dict[str, str]:
         """Fragment name -> file."""
-        return self.store.sealed(self.folder)
+        return self.store.hashed(self.folder)
 
     def put(self, fragment: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Store a fragment's result; arrays have one row a row of the fragment, or as the stage says."""
@@ -40,7 +40,7 @@ class StageFiles:
             MissingStageError: a fragment has no result.
         """
         for fragment, file in self._files(fragments):
-            yield fragment, unpack(self.store.unseal(file))
+            yield fragment, unpack(self.store.read_verified(file))
 
     def _files(self, fragments: Sequence[Fragment]) -> Iterator[tuple[Fragment, str]]:
         present = self.present()
@@ -71,4 +71,4 @@ class StageFiles:
 
 def put_arrays(store: LocalStore, folder: str, fragment: str, arrays: Mapping[str, np.ndarray]) -> None:
     """Store a fragment's result in a folder of results."""
-    store.seal(folder, fragment, pack(arrays, f"{folder}/{fragment}"), "safetensors")
+    store.put_hashed(folder, fragment, pack(arrays, f"{folder}/{fragment}"), "safetensors")

@@ -75,11 +75,11 @@ class View:
             "record_row": self.record_row,
             "document_row": self.document_row,
         }
-        return store.seal("views", name, pack(arrays), "safetensors")
+        return store.put_hashed("views", name, pack(arrays), "safetensors")
 
     @classmethod
     def load(cls, store: LocalStore, file: str) -> View:
-        arrays = unpack(store.unseal(file))
+        arrays = unpack(store.read_verified(file))
         meta = orjson.loads(arrays["meta"].tobytes())
         return cls(
             kind=meta["kind"],

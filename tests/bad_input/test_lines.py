@@ -98,9 +98,12 @@ def test_nul_passes_the_tokenizer(tmp_path: Path, divorder: Divorder) -> None:
     assert divorder().status == 0
     store = LocalStore(tmp_path / "store")
     (folder,) = store.folders("stages/token_counts")
-    (file,) = store.sealed(folder).values()
+    (file,) = store.hashed(folder).values()
     (tokenizer,) = store.root.glob("fits/base_model/*/tokenizer.json")
-    assert Tokenizer.from_file(str(tokenizer)).decode(unpack(store.unseal(file))["ids"].tolist()) == "a\0b"
+    assert (
+        Tokenizer.from_file(str(tokenizer)).decode(unpack(store.read_verified(file))["ids"].tolist())
+        == "a\0b"
+    )
 
 
 def test_byte_order_mark_and_crlf_are_stripped_and_blank_lines_skipped(

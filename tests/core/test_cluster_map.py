@@ -29,6 +29,7 @@ def fitted() -> MapFit:
     return fit(blobs(500)[0], seed=3)
 
 
+@pytest.mark.slow
 def test_documents_are_placed_where_umap_places_one_at_a_time(fitted):
     """And nearer to it than at the mean of their neighbours, which lies between groups."""
     import umap

@@ -172,6 +172,7 @@ def test_the_label_is_the_largest_value_of_group_0():
     assert result.tolist() == [1, 0, 3, 2, 4]
 
 
+@pytest.mark.slow
 def test_importing_the_strategies_loads_nothing_heavy():
     code = (
         "import sys, dagster_divorder.core.order; "

@@ -162,6 +162,7 @@ def test_a_name_that_is_taken_grows() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_counting_words_does_not_import_pandas() -> None:
     """Which takes longer than everything else that naming does."""
     code = (

@@ -22,8 +22,9 @@ from dagster_divorder.engine.memory import (
 )
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MemoryLimitError
-from dagster_divorder.pipeline import raw_docs, run_all
+from dagster_divorder.pipeline import run_all
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.raw_docs import RAW_DOCS
 from tests.conftest import topic_records, write_jsonl
 
 
@@ -109,10 +110,10 @@ def test_memory_that_runs_out_in_a_stage_says_in_which_and_what_is_allowed(
     error: Exception,
     limit: int,
 ) -> None:
-    def run(_: object) -> None:
+    def make(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(raw_docs, "run", run)
+    monkeypatch.setattr(type(RAW_DOCS), "make", make)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     said = r"addresses \(ulimit -v\)" if limit == ADDRESSES else "of memory are there"
     with pytest.raises(MemoryLimitError, match=rf"memory ran out in raw_docs \(.*llocate.*\d MB.*{said}"):

@@ -16,8 +16,9 @@ import pytest
 from dagster_divorder.engine.local import count_workers, each, worker_number
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, WorkerError
-from dagster_divorder.pipeline import run_stage, token_counts
+from dagster_divorder.pipeline import run_stage
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import token_counts
 from dagster_divorder.store import ingest, inputs
 from tests.conftest import topic_records, write_jsonl
 
@@ -148,7 +149,7 @@ def test_tokens_do_not_depend_on_the_number_of_workers(
         asked.append(workers)
         return each(function, items, workers, **options)
 
-    monkeypatch.setattr("dagster_divorder.pipeline.fragments.each", watched)
+    monkeypatch.setattr(token_counts, "each", watched)
     found = []
     for workers in (1, 2, 3):
         settings = make_settings(engine={"workers": workers}, store={"path": tmp_path / f"store{workers}"})

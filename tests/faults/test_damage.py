@@ -153,7 +153,7 @@ def test_what_can_be_made_again_is(
 
 
 def swap(one: Path, other: Path) -> tuple[Path, Path]:
-    """Two sealed files under each other's keys, each with the hash that its content was stored under."""
+    """Two hashed files under each other's keys, each with the hash that its content was stored under."""
     keys, endings = zip(*(path.name.split(".", 1) for path in (one, other)), strict=True)
     moved = [
         path.with_name(f"{key}.{end}")

@@ -88,8 +88,8 @@ def test_a_pointer_of_any_shape_ends_well_or_in_a_sentence(
         plain.pop(_CHECK, None)
         forged = changed(plain, data.draw(st.sampled_from(places(plain))), new, remove)
         try:
-            sealed = forged | {_CHECK: _hash(name, forged)} if isinstance(forged, dict) else forged
-            (store / name).write_bytes(orjson.dumps(sealed))
+            signed = forged | {_CHECK: _hash(name, forged)} if isinstance(forged, dict) else forged
+            (store / name).write_bytes(orjson.dumps(signed))
         except (orjson.JSONEncodeError, UnicodeEncodeError):
             return  # no JSON
         if append:

@@ -342,8 +342,8 @@ class Law(RuleBasedStateMachine):
             self.put_out = self.used_documents
 
     def check_plan(self, plan: dict[str, StagePlan], made: dict[str, Receipt]) -> None:
-        """A run computes what was planned, but where the plan said what only a run can tell: a fit is made again after all,
-        and with it what follows, or what is made again comes out as it was."""
+        """A run computes what was planned, but where the plan said what only a run can tell: a fit is made again after
+        all, and with it what follows, or what is made again comes out as it was."""
         surprises: set[str] = set()
         for stage, receipt in made.items():
             computed = receipt.facts["computed"]

@@ -60,6 +60,7 @@ def test_it_is_loaded_like_any_other_checkpoint(trained):
     assert encoder.eos_id not in ids
 
 
+@pytest.mark.slow
 def test_transformers_loads_all_of_it(trained):
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -86,6 +87,7 @@ def test_any_width_makes_a_valid_configuration(tmp_path, dim):
     assert AutoConfig.from_pretrained(tmp_path).hidden_size == dim
 
 
+@pytest.mark.slow
 def test_the_same_texts_settings_and_seed_give_the_same_bytes_whatever_the_threads(tmp_path):
     script = (
         "import sys\nfrom dagster_divorder.models.bootstrap import train\n"
@@ -164,6 +166,7 @@ def test_what_cannot_be_trained_on_is_refused(tmp_path, texts, settings, message
         train(texts, tmp_path, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not NEWSGROUPS.is_file(), reason=f"needs {NEWSGROUPS}, local benchmark data")
 def test_clusters_of_newsgroups_share_half_the_information_of_the_labels(tmp_path):
     """Of a quarter of the default sample, to be quick; with all of it, see docs/decisions/base-model.md."""

@@ -144,6 +144,7 @@ def test_pairs_are_disjoint_spans_of_the_first_documents(lengths: list[int], tok
     assert pairs.epochs == EPOCHS or pairs.span_starts[-1] + one_epoch > tokens
 
 
+@pytest.mark.slow
 def test_transformers_loads_all_of_it(trained: Trained, base: Path) -> None:
     folder, report, texts, *_ = trained
     model = load(folder)
@@ -170,6 +171,7 @@ def test_the_report_tells_how_training_went(trained: Trained) -> None:
     assert curve[-1][0] == report["tokens"]
 
 
+@pytest.mark.slow
 def test_topics_come_out_better_than_from_the_mean_of_the_table(trained: Trained, base: Path) -> None:
     from sklearn.metrics import normalized_mutual_info_score
 
@@ -213,6 +215,7 @@ def small_training() -> tuple[np.ndarray, Pairs, np.ndarray]:
     return np.ones(WORDS, np.float32), pairs, tokens_of(pairs, texts)
 
 
+@pytest.mark.slow
 def test_bytes_repeat_in_another_process_on_another_number_of_threads(base: Path, tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     train(base, here, *small_training(), seed=3)

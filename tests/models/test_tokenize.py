@@ -130,6 +130,7 @@ def test_a_document_of_fifty_megabytes(engines):
     assert np.array_equal(ids.reshape(-1, len(one)), np.broadcast_to(one, (1_000_000, len(one))))
 
 
+@pytest.mark.slow
 def test_threads_do_not_change_the_ids(make_tokenizer):
     directory = make_tokenizer("gpt2")
     script = (
@@ -150,6 +151,7 @@ def test_threads_do_not_change_the_ids(make_tokenizer):
     assert outputs[0] == outputs[1] != b""
 
 
+@pytest.mark.slow
 def test_tokenising_imports_neither_torch_nor_transformers_nor_awkward(make_tokenizer):
     script = (
         "import sys\nfrom dagster_divorder.models.tokenize import load_encoder\n"

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder.errors import InputError, MissingStageError
-from dagster_divorder.pipeline import run_all
+from dagster_divorder.pipeline import run_all, run_stage
 from dagster_divorder.pipeline.checks import all_checks, run_check, run_checks
 from dagster_divorder.settings import Model, Settings
 from dagster_divorder.stages import GRAPH, clusters
@@ -83,9 +83,9 @@ def spoil(settings: Settings, stage: str, file: str, change: Callable[[dict[str,
     """Put other arrays where a stage's receipt says that its result is."""
     store = LocalStore(settings.store.path)
     before = receipt(settings, stage)
-    arrays = {name: array.copy() for name, array in unpack(store.unseal(before.files[file])).items()}
+    arrays = {name: array.copy() for name, array in unpack(store.read_verified(before.files[file])).items()}
     change(arrays)
-    name = store.seal("stages/spoilt", file, pack(arrays), "safetensors")
+    name = store.put_hashed("stages/spoilt", file, pack(arrays), "safetensors")
     replace(before, files={**before.files, file: name}).save(store)
 
 
@@ -330,6 +330,8 @@ def test_a_damaged_file_is_a_finding(made: Settings) -> None:
     assert not finding.passed
     assert "is damaged" in finding.text
     assert finding.remedy.startswith("materialise greedy_order again")
+    run_stage("greedy_order", made)
+    assert run_check(made, "order_is_a_permutation").passed
 
 
 ROWS = {

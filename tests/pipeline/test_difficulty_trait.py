@@ -79,11 +79,11 @@ def test_no_append_edit_merge_or_prune_changes_what_a_document_has(
         known |= now
     store = LocalStore(settings.store.path)
     (folder,) = store.folders("stages/difficulty")
-    assert set(store.sealed(folder)) == set(store.sealed("documents"))
+    assert set(store.hashed(folder)) == set(store.hashed("documents"))
     before = output_bytes(settings)
     prune(settings, store)
     assert plan_prune(store).bytes == {}
-    assert (store.list("pins/difficulty_counts"), store.sealed(folder)) != ([], {})
+    assert (store.list("pins/difficulty_counts"), store.hashed(folder)) != ([], {})
     again = run(settings)
     assert {report["new_documents"] for stage, report in again.items() if GRAPH[stage].asset} == {0}
     assert by_document(settings) == {document: known[document] for document in by_document(settings)}

@@ -376,7 +376,7 @@ def test_merging_and_pruning_keep_the_vectors(corpus: Corpus, monkeypatch: pytes
     again = corpus.run(clusters={"refit": "never"}, embedding={"pca": 3})
     assert {receipt.report["new_documents"] for receipt in again.values()} == {0}
     (folder,) = store.folders("stages/external_embeddings")
-    assert set(store.sealed(folder)) == set(store.sealed("documents"))
+    assert set(store.hashed(folder)) == set(store.hashed("documents"))
 
 
 def test_the_plan_of_vectors_of_your_own(corpus: Corpus) -> None:

@@ -200,16 +200,16 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     other = [{**record, "text": record["text"][::-1]} for record in topic_records(30, start=500)]
     write_jsonl(tmp_path / "docs.jsonl", other)
     planned = {stage.stage: stage.why for stage in make_plan(settings).stages}
-    warning = planned["base_model"]
-    assert warning.startswith("0% of the documents that base_model was made on are left")
-    assert 'model.refit = "now"' in warning
+    reason = "0% of the documents that it was made on are left"
+    assert planned["base_model"] == f'{reason}; set model.refit = "now" for one run to make it again'
     if not pca:
-        assert planned["clusters"] == "0% of its documents are left"
+        assert planned["centroids"] == reason
 
     notes = Notes()
     receipts = run_all(settings, notes, stages)
-    assert receipts["base_model"].figures["note"] == warning
-    reason = "0% of the documents that it was made on are left"
+    warning = receipts["base_model"].figures["note"]
+    assert warning.startswith("0% of the documents that base_model was made on are left")
+    assert 'model.refit = "now"' in warning
     assert f"cutting lengths and numeric fields into bins ({reason})" in notes.said
     if pca:
         assert f"({reason})" in receipts["clusters"].figures["pca_fitted"]
@@ -222,7 +222,7 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     assert warning in notes.said
     assert warning in again_notes.said
     assert {receipt.figures["new_documents"] for receipt in again.values()} == {0}
-    assert make_plan(settings).stages[1].why == warning
+    assert make_plan(settings).stages[1].why == planned["base_model"]
     finding = run_check(settings, "base_model_is_of_this_corpus")
     assert not finding.passed
     assert 'model.refit = "now"' in finding.remedy

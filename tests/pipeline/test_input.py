@@ -80,7 +80,7 @@ class Reading:
             store={"path": self.file.parent / store},
         )
         receipt = run_stage("raw_docs", settings, Silent())
-        return receipt, LocalStore(settings.store.path).unseal(receipt.files["rejects"])
+        return receipt, LocalStore(settings.store.path).read_verified(receipt.files["rejects"])
 
 
 def record(size: int) -> bytes:
@@ -164,7 +164,7 @@ def test_a_long_parquet_row_is_refused(tmp_path: Path, make_settings: Make) -> N
     settings = make_settings(input={"paths": [str(tmp_path / "docs.parquet")], **limits})
     receipt = run_stage("raw_docs", settings, Silent())
     assert (receipt.figures["records"], receipt.figures["rejected_records"]) == (2, 2)
-    lines = LocalStore(settings.store.path).unseal(receipt.files["rejects"]).splitlines()
+    lines = LocalStore(settings.store.path).read_verified(receipt.files["rejects"]).splitlines()
     first, second = map(orjson.loads, lines)
     assert (first["row"], second["row"]) == (2, 4)
     assert "more than input.max_record_bytes allows" in first["reason"]

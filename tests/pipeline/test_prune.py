@@ -25,7 +25,7 @@ TRAITS = {"cluster": 1.0, "length": 1.0, "source": 1.0, "score": 1.0}
 
 def stored_texts(store: LocalStore) -> list[str]:
     return [
-        text for file in store.sealed("documents").values() for text in read_content(store, file).to_pylist()
+        text for file in store.hashed("documents").values() for text in read_content(store, file).to_pylist()
     ]
 
 
@@ -41,12 +41,12 @@ def test_small_fragments_of_many_appends_are_merged_and_nothing_is_computed_agai
         reports = run(settings)
         for stage in PER_DOCUMENT:
             assert reports[stage]["new_documents"] == (80 if appended == 20 else 4), (appended, stage)
-        counts.append(len(store.sealed("documents")))
+        counts.append(len(store.hashed("documents")))
     assert max(counts) <= 4
     assert len(stored_texts(store)) == 80 + 4 * 7
     for stage in PER_DOCUMENT:
         (folder,) = store.folders(f"stages/{stage}")
-        assert set(store.sealed(folder)) == set(store.sealed("documents"))
+        assert set(store.hashed(folder)) == set(store.hashed("documents"))
     merged = output_bytes(settings)
     monkeypatch.setattr(merge, "MERGE_FROM", 1_000)
     again = run(settings)

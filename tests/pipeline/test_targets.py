@@ -19,7 +19,7 @@ from dagster_divorder.pipeline.checks import run_check
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.diversity_metrics import load_metrics, remedy, verdicts
+from dagster_divorder.stages.diversity_metrics import load_metrics, remedy, shuffling_checks
 from dagster_divorder.stages.ordering_report import PAGE
 from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.local import LocalStore
@@ -111,7 +111,7 @@ def test_what_cannot_be_had_is_said_everywhere(corpus: Path) -> None:
 def test_the_verdict_is_about_the_targets(corpus: Path) -> None:
     settings = settings_of(corpus, (0.8, 0.4))
     metrics, _ = made(settings)
-    found = verdicts(left(settings))["sequences"]
+    found = shuffling_checks(left(settings))["sequences"]
     moving = [c for c in found.comparisons if c.trait == "source"]
     assert moving and all(c.moving for c in moving)
     assert found.traits(moving=False) == ["length"]

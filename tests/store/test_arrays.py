@@ -112,6 +112,7 @@ def test_rows_come_back() -> None:
     assert unpack_rows(pack_rows(ROWS)) == ROWS
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
 def test_reading_rows_begins_no_thread(tmp_path: Path) -> None:
     """One that has only just begun aborts a process that ends: `divorder compare` did, once in three times."""

@@ -161,6 +161,7 @@ except InputError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["in", "in/**/*.jsonl", "in/*/b.jsonl"])
 @pytest.mark.parametrize(("what", "mode"), [("in/sub", 0o000), ("in/sub", 0o644), ("in/sub/b.jsonl", 0o000)])
 def test_what_cannot_be_read_is_an_error_that_names_it(

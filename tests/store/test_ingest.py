@@ -75,7 +75,7 @@ def test_every_state_of_the_input_is_seen_whole_and_nothing_is_stored_twice(
             assert records(store, result.view) == sound
             assert texts(store, result.view) == held
             assert result.survey.rejected == len(lines) - len(sound)
-            rejects = [orjson.loads(entry) for entry in store.unseal(result.rejects).splitlines()]
+            rejects = [orjson.loads(entry) for entry in store.read_verified(result.rejects).splitlines()]
             assert [(entry["line"], entry["raw"].encode()) for entry in rejects] == [
                 (number, one) for number, one in enumerate(lines, 1) if b'"extra"' not in one
             ]

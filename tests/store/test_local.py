@@ -64,23 +64,23 @@ def test_half_written_files_are_not_listed(store: LocalStore) -> None:
 
 
 def test_sealed_files_are_found_by_key_and_checked_when_read(store: LocalStore) -> None:
-    name = store.seal("stage/key", "fragment", b"content", "bin")
-    assert store.sealed("stage/key") == {"fragment": name}
-    assert store.unseal(name) == b"content"
+    name = store.put_hashed("stage/key", "fragment", b"content", "bin")
+    assert store.hashed("stage/key") == {"fragment": name}
+    assert store.read_verified(name) == b"content"
     store.path(name).write_bytes(b"conteNt")
     with pytest.raises(StoreError, match=r"fragment.*damaged.*delete the file"):
-        store.unseal(name)
+        store.read_verified(name)
 
 
 @pytest.mark.parametrize(
     "place", ["stage/key/other.{}.bin", "stage/other/one.{}.bin", "stage/key/one.{}.png"]
 )
 def test_a_sealed_file_under_another_name_is_refused(store: LocalStore, place: str) -> None:
-    name = store.seal("stage/key", "one", b"content", "bin")
+    name = store.put_hashed("stage/key", "one", b"content", "bin")
     moved = place.format(name.split(".")[-2])
     store.put(moved, store.read(name))
     with pytest.raises(DamagedFileError, match=r"damaged: its name and content hash to"):
-        store.unseal(moved)
+        store.read_verified(moved)
 
 
 def test_a_result_under_another_fragments_name_is_refused(store: LocalStore) -> None:
@@ -120,6 +120,7 @@ def test_a_store_of_another_version_is_refused(store: LocalStore) -> None:
         LocalStore(store.root).open()
 
 
+@pytest.mark.slow
 def test_a_second_run_is_refused_or_waits(store: LocalStore) -> None:
     code = (
         "import sys; from dagster_divorder.store.local import LocalStore\n"
@@ -149,6 +150,7 @@ def test_a_second_run_is_refused_or_waits(store: LocalStore) -> None:
     assert "waiting for it to end" in said[0]
 
 
+@pytest.mark.slow
 def test_the_lease_of_a_killed_process_is_free_at_once(store: LocalStore) -> None:
     code = (
         "import sys, subprocess; from dagster_divorder.store.local import LocalStore\n"

@@ -41,6 +41,10 @@ def joined(lines: list[bytes], end: bytes = b"\n") -> bytes:
     return b"\n".join(lines) + end
 
 
+def told(receipt: Receipt) -> dict[str, Any]:
+    return {**receipt.facts, **receipt.figures}
+
+
 class Corpus:
     """A folder of input files; each `read` is compared with one into a fresh store."""
 
@@ -58,11 +62,12 @@ class Corpus:
         (self.folder / name).write_bytes(data)
 
     def read(self) -> dict[str, Any]:
-        """The report of raw_docs; what it came to is what a fresh store comes to."""
+        """Facts and figures of raw_docs; what they come to is what a fresh store comes to."""
         receipt = run_stage("raw_docs", self.settings("store"), Silent())
         self.fresh += 1
         scratch = run_stage("raw_docs", self.settings(f"fresh{self.fresh}"), Silent())
-        assert scratch.report["recognised_by"] == "rescan"
+        figures, expected = told(receipt), told(scratch)
+        assert expected["recognised_by"] == "rescan"
         for name in (
             "records",
             "documents",
@@ -72,14 +77,14 @@ class Corpus:
             "files",
             "file_bytes",
         ):
-            assert receipt.report[name] == scratch.report[name], name
+            assert figures[name] == expected[name], name
         assert receipt.version == scratch.version
         assert self.rejects(receipt, "store") == self.rejects(scratch, f"fresh{self.fresh}")
         assert self.records(receipt, "store") == self.records(scratch, f"fresh{self.fresh}")
-        return receipt.report
+        return figures
 
     def rejects(self, receipt: Receipt, store: str) -> bytes:
-        return LocalStore(self.folder.parent / store).unseal(receipt.files["rejects"])
+        return LocalStore(self.folder.parent / store).read_verified(receipt.files["rejects"])
 
     def records(self, receipt: Receipt, store: str) -> list[bytes]:
         from dagster_divorder.store.fragments import read_content
@@ -109,12 +114,12 @@ def test_an_append_is_read_from_the_old_end(corpus: Corpus, way: str) -> None:
     corpus["a.jsonl"] = joined(LINES[:40])
     assert corpus.read()["recognised_by"] == "rescan"
     corpus["a.jsonl"] = joined(LINES[:43])
-    report = corpus.read()
-    assert (report["recognised_by"], report["recognised_bytes"]) == (way, len(joined(LINES[:40])))
-    assert (report["records"], report["new_records"]) == (43, 3)
+    figures = corpus.read()
+    assert (figures["recognised_by"], figures["recognised_bytes"]) == (way, len(joined(LINES[:40])))
+    assert (figures["records"], figures["new_records"]) == (43, 3)
     corpus["a.jsonl"] = joined(LINES[:44])
-    report = corpus.read()
-    assert (report["recognised_bytes"], report["new_records"]) == (len(joined(LINES[:43])), 1)
+    figures = corpus.read()
+    assert (figures["recognised_bytes"], figures["new_records"]) == (len(joined(LINES[:43])), 1)
 
 
 def test_only_the_appended_bytes_are_parsed(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,10 +133,10 @@ def test_only_the_appended_bytes_are_parsed(corpus: Corpus, monkeypatch: pytest.
     run_stage("raw_docs", corpus.settings("store"), Silent())
     seen.clear()
     corpus["a.jsonl"] = joined([*LINES[:40], BAD, *LINES[40:42]])
-    report = run_stage("raw_docs", corpus.settings("store"), Silent()).report
+    figures = told(run_stage("raw_docs", corpus.settings("store"), Silent()))
     # The refused line of the prefix is not looked at again.
     assert seen == LINES[40:42]
-    assert report["rejected_records"] == 1
+    assert figures["rejected_records"] == 1
 
 
 def test_a_partial_line_is_left_and_read_when_it_is_whole(corpus: Corpus, way: str) -> None:
@@ -139,16 +144,16 @@ def test_a_partial_line_is_left_and_read_when_it_is_whole(corpus: Corpus, way: s
     corpus["a.jsonl"] = whole + LINES[30][:9]
     assert corpus.read()["partial_lines"] == 1
     corpus["a.jsonl"] = whole + LINES[30][:12]
-    report = corpus.read()
-    assert (report["partial_lines"], report["recognised_bytes"]) == (1, len(whole))
+    figures = corpus.read()
+    assert (figures["partial_lines"], figures["recognised_bytes"]) == (1, len(whole))
     corpus["a.jsonl"] = whole + LINES[30] + b"\n" + LINES[31]
-    report = corpus.read()
-    assert (report["records"], report["partial_lines"], report["recognised_bytes"]) == (32, 0, len(whole))
+    figures = corpus.read()
+    assert (figures["records"], figures["partial_lines"], figures["recognised_bytes"]) == (32, 0, len(whole))
     # A last line without newline is a record, and no part of the prefix: it may grow.
     corpus["a.jsonl"] = whole + LINES[30] + b"\n" + LINES[31] + b" and more\n"
-    report = corpus.read()
-    assert (report["records"], report["rejected_records"]) == (31, 1)
-    assert report["recognised_bytes"] == len(joined(LINES[:31]))
+    figures = corpus.read()
+    assert (figures["records"], figures["rejected_records"]) == (31, 1)
+    assert figures["recognised_bytes"] == len(joined(LINES[:31]))
 
 
 @pytest.mark.parametrize("at", [0, 3, 20, 38, 39])
@@ -159,19 +164,19 @@ def test_an_edit_of_the_same_length_before_an_append_is_noticed(corpus: Corpus, 
     edited = [*LINES[:at], LINES[at].replace(b"document", b"DOCUMENT"), *LINES[at + 1 : 41]]
     corpus["a.jsonl"] = joined(edited)
     os.utime(corpus.folder / "a.jsonl", ns=(times.st_atime_ns, times.st_mtime_ns))
-    report = corpus.read()
-    assert (report["recognised_by"], report["new_records"]) == ("rescan", 2)
+    figures = corpus.read()
+    assert (figures["recognised_by"], figures["new_records"]) == ("rescan", 2)
 
 
 def test_truncation_and_rotation_are_read_again(corpus: Corpus) -> None:
     corpus["a.jsonl"] = joined(LINES[:40])
     corpus.read()
     corpus["a.jsonl"] = joined(LINES[:40])[:-30]
-    report = corpus.read()
-    assert (report["recognised_by"], report["records"], report["partial_lines"]) == ("rescan", 39, 1)
+    figures = corpus.read()
+    assert (figures["recognised_by"], figures["records"], figures["partial_lines"]) == ("rescan", 39, 1)
     corpus["a.jsonl"] = joined(LINES[40:])
-    report = corpus.read()
-    assert (report["recognised_by"], report["new_records"]) == ("rescan", 20)
+    figures = corpus.read()
+    assert (figures["recognised_by"], figures["new_records"]) == ("rescan", 20)
 
 
 def test_renamed_added_and_repeated_files_are_known_by_their_content(corpus: Corpus, way: str) -> None:
@@ -182,15 +187,15 @@ def test_renamed_added_and_repeated_files_are_known_by_their_content(corpus: Cor
     (corpus.folder / "c.jsonl").rename(corpus.folder / "d.jsonl")
     (corpus.folder / "b.jsonl").rename(corpus.folder / "c.jsonl")
     corpus["b.jsonl"] = joined([LINES[50], BAD])
-    report = corpus.read()
-    assert (report["recognised_by"], report["recognised_bytes"]) == (way, len(first + second))
-    assert (report["new_records"], report["rejected_records"]) == (1, 4)
+    figures = corpus.read()
+    assert (figures["recognised_by"], figures["recognised_bytes"]) == (way, len(first + second))
+    assert (figures["new_records"], figures["rejected_records"]) == (1, 4)
     # A file in front moves every position; copies of a file are known twice.
     corpus["a.jsonl"] = second + joined(LINES[55:57])
     corpus["e.jsonl"] = second
-    report = corpus.read()
-    assert report["recognised_bytes"] == len(first + 3 * second + joined([LINES[50], BAD]))
-    assert (report["new_records"], report["documents"]) == (2, 43)
+    figures = corpus.read()
+    assert figures["recognised_bytes"] == len(first + 3 * second + joined([LINES[50], BAD]))
+    assert (figures["new_records"], figures["documents"]) == (2, 43)
 
 
 def test_reject_lines_keep_their_numbers_in_prefix_and_tail(corpus: Corpus) -> None:
@@ -222,12 +227,12 @@ def test_compressed_and_parquet_files_are_known_only_if_unchanged(corpus: Corpus
     corpus["a.jsonl.gz"] = gzip.compress(joined([*LINES[:20], BAD]), mtime=0)
     corpus["b.jsonl"] = joined(LINES[20:22])
     corpus.read()
-    report = corpus.read()
-    size = report["file_bytes"] if way == "whole" else len(joined(LINES[20:22]))
-    assert (report["recognised_by"], report["recognised_bytes"]) == (way, size)
+    figures = corpus.read()
+    size = figures["file_bytes"] if way == "whole" else len(joined(LINES[20:22]))
+    assert (figures["recognised_by"], figures["recognised_bytes"]) == (way, size)
     corpus["a.jsonl.gz"] = gzip.compress(joined([*LINES[:20], BAD, LINES[30]]), mtime=0)
-    report = corpus.read()
-    assert (report["recognised_bytes"], report["new_records"]) == (len(joined(LINES[20:22])), 1)
+    figures = corpus.read()
+    assert (figures["recognised_bytes"], figures["new_records"]) == (len(joined(LINES[20:22])), 1)
 
 
 def test_parquet_columns_and_their_metadata_are_the_first_files(corpus: Corpus, way: str) -> None:
@@ -239,14 +244,14 @@ def test_parquet_columns_and_their_metadata_are_the_first_files(corpus: Corpus, 
 
     def schema() -> Any:
         receipt = run_stage("raw_docs", corpus.settings("store"), Silent())
-        data = LocalStore(corpus.settings("store").store.path).unseal(receipt.files["schema"])
+        data = LocalStore(corpus.settings("store").store.path).read_verified(receipt.files["schema"])
         return pa.ipc.read_schema(pa.py_buffer(data)).metadata
 
     write("b.parquet", 0, b"b")
     assert corpus.read()["records"] == 9
     write("a.parquet", 9, b"a")
-    report = corpus.read()
-    assert report["recognised_by"] == ("whole" if way == "whole" else "rescan")
+    figures = corpus.read()
+    assert figures["recognised_by"] == ("whole" if way == "whole" else "rescan")
     assert schema() == {b"made by": b"a"}
     (corpus.folder / "a.parquet").unlink()
     corpus.read()

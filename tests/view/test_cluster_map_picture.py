@@ -144,6 +144,7 @@ def test_colours_of_the_largest_lie_far_apart():
         assert gaps.min() > 0.12, k
 
 
+@pytest.mark.slow
 def test_importing_it_loads_no_matplotlib():
     code = "import sys, dagster_divorder.view.pictures; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

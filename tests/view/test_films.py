@@ -17,6 +17,8 @@ from dagster_divorder.view.films import HEIGHT, WIDTH, film, map_frames, orderin
 
 FRAMES = 5
 
+pytestmark = pytest.mark.slow  # ffmpeg is a process.
+
 
 def frames_of_ordering(documents: int) -> list[np.ndarray]:
     rng = np.random.default_rng(1)

@@ -149,6 +149,7 @@ def test_thirty_colours_differ_and_neighbours_differ_in_lightness():
     assert np.abs(np.diff(grey)).min() > 0.05
 
 
+@pytest.mark.slow
 def test_importing_it_loads_no_matplotlib():
     code = "import sys, dagster_divorder.view.pictures; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -12,18 +12,18 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 import pytest
-from dagster_divorder.pipeline.k_calibration import DISTINCT, WORST
 from jinja2 import UndefinedError
 from markupsafe import Markup
 from PIL import Image
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.metrics import Feature, Verdict, beats_shuffling
+from dagster_divorder.core.metrics import Feature, ShufflingCheck, beats_shuffling
 from dagster_divorder.core.metrics import stationarity as held_against_shuffles
 from dagster_divorder.core.metrics.along import Binned
 from dagster_divorder.core.metrics.stationarity import Stationarity
 from dagster_divorder.core.metrics.window_deviation import WindowDeviation
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.k_calibration import DISTINCT, WORST
 from dagster_divorder.view import drawing, words
 from dagster_divorder.view.report import sections
 from dagster_divorder.view.report.check import sentences
@@ -334,7 +334,7 @@ def a_check(ours: float, shuffled: float, tokens: int = 10**6) -> Check:
         for name, worst in (("original", 0.9), ("sequences_random", shuffled), ("sequences", ours))
     }
     return Check(
-        sequences=found, documents=Verdict((), (), ()), metrics=metrics, remedy="balance fewer traits"
+        sequences=found, documents=ShufflingCheck((), (), ()), metrics=metrics, remedy="balance fewer traits"
     )
 
 
@@ -372,6 +372,7 @@ def test_values_are_escaped_and_a_missing_one_is_an_error() -> None:
         part("notes")
 
 
+@pytest.mark.slow
 def test_importing_it_loads_no_matplotlib() -> None:
     code = "import sys, dagster_divorder.view.report.sections; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -390,8 +391,8 @@ def test_what_drifts_comes_first_with_its_tenths() -> None:
     assert made == found_drift(found)
     shown = check(a_page(made))
     assert made.lead == found.claim() and found.claim().startswith("Of 3 features of 500 sequences, 2 drift")
-    verdicts = re.findall(r">(drifts|still)</td>", body(made))
-    assert verdicts == ["drifts", "drifts", "still"]
+    shuffling_checks = re.findall(r">(drifts|still)</td>", body(made))
+    assert shuffling_checks == ["drifts", "drifts", "still"]
     assert "0.5 (0.00" in body(made) and "1 (0.0" in body(made)
     assert "script" not in {tag for tag, _ in shown.elements}
     nothing = found_drift(held_against_shuffles(features, np.arange(5), batch=2))

@@ -22,10 +22,10 @@ from dagster_divorder.core.metrics.packed import measure_packed
 from dagster_divorder.core.metrics.prefix import PrefixDeviation, coverage, prefix_deviation
 from dagster_divorder.core.metrics.seam import Seam
 from dagster_divorder.core.metrics.shares import ShareDeviation, cluster_mix, share_deviation
+from dagster_divorder.core.metrics.shuffling_check import ShufflingCheck, beats_shuffling
 from dagster_divorder.core.metrics.stationarity import Drift, Feature, Stationarity, stationarity
 from dagster_divorder.core.metrics.tracking import Tracking, track
 from dagster_divorder.core.metrics.trait_errors import TraitErrors, compare_errors, error_curves
-from dagster_divorder.core.metrics.verdict import Verdict, beats_shuffling
 from dagster_divorder.core.metrics.window_deviation import WindowDeviation, shuffled_tokens, windows_in_stream
 
 __all__ = [
@@ -37,10 +37,10 @@ __all__ = [
     "PrefixDeviation",
     "Seam",
     "ShareDeviation",
+    "ShufflingCheck",
     "Stationarity",
     "Tracking",
     "TraitErrors",
-    "Verdict",
     "WindowDeviation",
     "average",
     "beats_shuffling",

@@ -45,7 +45,7 @@ def distinct_clusters(
     split: out[i] = |{labels[d] : d has a token in [iL, (i+1)L)}|, S = ceil(tokens / L).
     flush: see the module; S depends on the order.
     A document of zero tokens is in no sequence under `split`; under `flush` its label joins the open
-    sequence, as the seed has it.
+    sequence, as Diversity-Ordered Training has it.
     """
     stream = tokens_in_order(order, tokens)
     n_values = n_values_of(labels)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dagster_divorder.core.metrics import Diversity
-from dagster_divorder.core.metrics.verdict import SEAM
+from dagster_divorder.core.metrics.shuffling_check import SEAM
 from dagster_divorder.core.targets import warnings_of
 
 SHUFFLED = {"curated": "random", "sequences": "sequences_random"}

@@ -7,8 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from dagster_divorder.core.metrics import Verdict
-from dagster_divorder.core.metrics.verdict import SEAM
+from dagster_divorder.core.metrics import ShufflingCheck
+from dagster_divorder.core.metrics.shuffling_check import SEAM
 from dagster_divorder.view.charts import SERIES
 from dagster_divorder.view.report.html import Column, Section, notes, part, table
 from dagster_divorder.view.report.numbers import Check
@@ -117,7 +117,7 @@ def section(of: Check) -> Section:
     )
 
 
-def _windows(caption: str, found: Verdict, before: dict[str, Any]) -> list[Markup]:
+def _windows(caption: str, found: ShufflingCheck, before: dict[str, Any]) -> list[Markup]:
     def original(of: Any) -> float:
         there = before["seam"] if of.window == SEAM else before["windows"][of.window]
         worst: float = there[of.trait]["worst"]

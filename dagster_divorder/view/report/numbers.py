@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.metrics import Verdict
+from dagster_divorder.core.metrics import ShufflingCheck
 from dagster_divorder.core.metrics.along import Binned
 from dagster_divorder.core.metrics.stationarity import Stationarity
 from dagster_divorder.settings import Settings
@@ -26,8 +26,8 @@ class Check:
     metrics: by order, see `pipeline.diversity_metrics.load_metrics`. remedy: what to change where it does not.
     """
 
-    sequences: Verdict
-    documents: Verdict
+    sequences: ShufflingCheck
+    documents: ShufflingCheck
     metrics: dict[str, dict[str, Any]]
     remedy: str
 

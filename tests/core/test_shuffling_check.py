@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dagster_divorder.core.metrics import Seam, Verdict, WindowDeviation, beats_shuffling
+from dagster_divorder.core.metrics import Seam, ShufflingCheck, WindowDeviation, beats_shuffling
 
 SIZES = {"sequence": 100, "batch": 1000, "10 batches": 10_000}
 AT = WindowDeviation(
@@ -29,7 +29,9 @@ def windows(changed: dict[str, dict[str, float]] | None = None, traits: tuple[st
     }
 
 
-def verdict(ours: dict[str, dict[str, float]], tokens: int = 100_000, **others: dict[str, float]) -> Verdict:
+def verdict(
+    ours: dict[str, dict[str, float]], tokens: int = 100_000, **others: dict[str, float]
+) -> ShufflingCheck:
     better = {name: {"mean": 0.1, "worst": 0.3} for name in ("batch", "10 batches")}
     return beats_shuffling(windows(better | ours), windows(others), ["cluster"], tokens)
 
@@ -99,7 +101,9 @@ def test_only_the_named_traits_are_looked_at():
     assert beats_shuffling(ours, shuffled, [], 10**6).comparisons == ()
 
 
-def seam_verdict(ours: tuple[float, float], shuffled: tuple[float, float], tokens: int = 100_000) -> Verdict:
+def seam_verdict(
+    ours: tuple[float, float], shuffled: tuple[float, float], tokens: int = 100_000
+) -> ShufflingCheck:
     """(mean, worst) across the seam; all other windows are better than shuffling's."""
     better = {name: {"mean": 0.1, "worst": 0.3} for name in SIZES}
     seams = tuple(

@@ -44,7 +44,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ShufflingCheck:
     """comparisons: all that were made. skipped: windows that were not looked at, with the reason. good_enough: windows
     larger than a sequence in which shuffling keeps every trait within GOOD_ENOUGH."""
 
@@ -101,7 +101,7 @@ def beats_shuffling(
     *,
     seams: tuple[Seams, Seams] | None = None,
     moving: Collection[str] = (),
-) -> Verdict:
+) -> ShufflingCheck:
     """Compare windows by name, the smallest first (which is that of a sequence), for the traits that are balanced.
 
     ours, shuffled: window -> trait -> deviation, the latter the average over several shuffles. tokens: in the corpus.
@@ -138,7 +138,7 @@ def beats_shuffling(
         larger = size != smallest and window != SEAM
         if larger and made and max(comparison.shuffled_worst for comparison in made) <= GOOD_ENOUGH:
             good_enough.append(window)
-    return Verdict(tuple(comparisons), tuple(skipped), tuple(good_enough))
+    return ShufflingCheck(tuple(comparisons), tuple(skipped), tuple(good_enough))
 
 
 def _passes(
