@@ -23,7 +23,7 @@ import umap
 from dagster_divorder import Settings, load_results, run_all
 from dagster_divorder.core import pca
 from dagster_divorder.core.cluster_map import COMPONENTS, NEIGHBOURS, A, B
-from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.stages import GRAPH
 
 
 def nearest(vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -47,7 +47,7 @@ def main() -> None:
     corpus = parser.parse_args().corpus
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(input={"paths": [str(corpus)]}, store={"path": folder}, clusters={"k": 20})
-        run_all(settings, None, needed(settings, "greedy_order"))
+        run_all(settings, None, GRAPH.needed(settings, "greedy_order"))
         results = load_results(folder)
         vectors, labels = np.array(results.embeddings), results.documents["cluster"].to_numpy()
 

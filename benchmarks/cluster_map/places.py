@@ -23,7 +23,7 @@ import numpy as np
 from dagster_divorder import Settings, load_results, run_all
 from dagster_divorder.core import pca
 from dagster_divorder.core.cluster_map import COMPONENTS, NEIGHBOURS, A, B, MapFit, fit, place
-from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.stages import GRAPH
 
 
 def timed(function: Callable[[], np.ndarray]) -> tuple[np.ndarray, float]:
@@ -44,7 +44,7 @@ def main() -> None:
         settings = Settings(
             input={"paths": [str(options.corpus)]}, store={"path": folder}, clusters={"k": 20}
         )
-        run_all(settings, None, needed(settings, "greedy_order"))
+        run_all(settings, None, GRAPH.needed(settings, "greedy_order"))
         results = load_results(folder)
         vectors, labels = np.array(results.embeddings), results.documents["cluster"].to_numpy()
     shuffled = np.random.default_rng(0).permutation(len(vectors))

@@ -18,22 +18,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dagster_divorder.pipeline.raw_docs import load_view
-from dagster_divorder.pipeline.sample import document_index, rows_by_id
-from dagster_divorder.pipeline.space import chosen_space
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from dagster_divorder import Settings, load_results, run_stage
 from dagster_divorder.core.cluster import POINTS_PER_CENTROID, assign, fit
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.run import Run
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.components import load_space
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.sample import document_index, rows_by_id
 
 
 def cluster(settings: Settings) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
     """Labels, clusters, and clusters of the uncentred vectors, by record; seconds of the stage of vectors."""
     seconds = 0.0
-    for stage in needed(settings, "greedy_order"):
+    for stage in GRAPH.needed(settings, "greedy_order"):
         start = time.perf_counter()
         run_stage(stage, settings)
         if stage == f"{settings.embedding.kind}_embeddings":
@@ -45,7 +44,7 @@ def cluster(settings: Settings) -> tuple[np.ndarray, np.ndarray, np.ndarray, flo
 def uncentred(settings: Settings) -> np.ndarray:
     """What the stage `clusters` does, without a centre."""
     run = Run(settings, LocalStore(settings.store.path).open())
-    view, space, k = load_view(run), chosen_space(run), settings.clusters.k
+    view, space, k = run.view, load_space(run), settings.clusters.k
     assert isinstance(k, int)
     ids, _ = document_index(run.store, view)
     sample = space.rows(view, rows_by_id(ids, view)[: POINTS_PER_CENTROID * k])

@@ -15,11 +15,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from dagster_divorder.pipeline.k_calibration import load_table
-
 from dagster_divorder import Settings, run_stage
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.k_calibration import load_table
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 
@@ -36,7 +35,7 @@ def taken(corpus: Path, documents: int | None) -> list[bytes]:
 
 def calibrated(settings: Settings) -> tuple[Receipt, float]:
     """The receipt, and the processor seconds of the stage."""
-    *before, stage = needed(settings, "k_calibration")
+    *before, stage = GRAPH.needed(settings, "k_calibration")
     for name in before:
         run_stage(name, settings, Silent())
     start = time.process_time()
@@ -83,15 +82,15 @@ def main() -> None:
             file.write(b"".join(lines[PERCENT - 1 :: PERCENT]))
         appended, _ = calibrated(settings)
         show(load_table(LocalStore(settings.store.path), first.files["fit"]))
-    for note in first.report["notes"]:
+    for note in first.figures["notes"]:
         print(note)
-    report = first.report
-    taken_by = f"{report['seconds']:.2f} s ({processor:.2f} s of processor time)"
-    print(f"\n{report['documents']:,} documents: {taken_by}, of which")
-    for part, seconds in report["seconds_of"].items():
+    figures = first.figures
+    taken_by = f"{figures['seconds']:.2f} s ({processor:.2f} s of processor time)"
+    print(f"\n{figures['documents']:,} documents: {taken_by}, of which")
+    for part, seconds in figures["seconds_of"].items():
         print(f"  {part:28}{seconds:8.2f}")
-    share = appended.report["seconds"] / report["seconds"]
-    print(f"1 % appended: {appended.report['seconds']:.3f} s, {share:.2%} ({appended.report['measured']})")
+    share = appended.figures["seconds"] / figures["seconds"]
+    print(f"1 % appended: {appended.figures['seconds']:.3f} s, {share:.2%} ({appended.figures['fitted']})")
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 

@@ -103,12 +103,13 @@ def _stage(k: int) -> dict[str, Any]:
 
     from dagster_divorder.core import cluster
     from dagster_divorder.engine.progress import Silent
-    from dagster_divorder.pipeline import clusters, run_stage
+    from dagster_divorder.pipeline import run_stage
     from dagster_divorder.settings import load_settings
+    from dagster_divorder.stages import centroids, clusters
 
     settings = load_settings()
     # What the round before has computed.
-    for part in ("stages/clusters", "fits/clusters", "pins/clusters"):
+    for part in ("stages/clusters", "fits/centroids", "pins/centroids", "history/pins/centroids"):
         shutil.rmtree(settings.store.path / part, ignore_errors=True)
     spent = {name: np.zeros(2) for name in ("fit", "assign")}
 
@@ -122,7 +123,7 @@ def _stage(k: int) -> dict[str, Any]:
 
         return call
 
-    clusters.fit, clusters.assign = timed("fit", cluster.fit), timed("assign", cluster.assign)
+    centroids.fit, clusters.assign = timed("fit", cluster.fit), timed("assign", cluster.assign)
     before = _peak()
     start = _now()
     receipt = run_stage("clusters", settings, Silent())
@@ -131,27 +132,26 @@ def _stage(k: int) -> dict[str, Any]:
         **{name: list(spent) for name, spent in times.items()},
         "before": before,
         "peak": _peak(),
-        "distance": receipt.report["mean_distance"],
+        "distance": receipt.figures["mean_distance"],
     }
 
 
 def _bare(k: int) -> dict[str, Any]:
     import faiss
-    from dagster_divorder.pipeline.raw_docs import load_view
-    from dagster_divorder.pipeline.sample import document_index, rows_by_id
-    from dagster_divorder.pipeline.space import chosen_space
 
     from dagster_divorder.core.cluster import ITERATIONS, POINTS_PER_CENTROID
     from dagster_divorder.engine.progress import Silent
     from dagster_divorder.pipeline.run import Run
     from dagster_divorder.settings import load_settings
+    from dagster_divorder.stages.components import load_space
     from dagster_divorder.store.local import LocalStore
+    from dagster_divorder.store.sample import document_index, rows_by_id
 
     settings = load_settings()
     run = Run(settings, LocalStore(settings.store.path), Silent())
-    view = load_view(run)
+    view = run.view
     rows = rows_by_id(document_index(run.store, view)[0], view)[: POINTS_PER_CENTROID * k]
-    sample = chosen_space(run).rows(view, rows)
+    sample = load_space(run).rows(view, rows)
     sample -= sample.mean(axis=0)
     faiss.normalize_L2(sample)
     start = _now()

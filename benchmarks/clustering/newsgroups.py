@@ -12,7 +12,7 @@ from pathlib import Path
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from dagster_divorder import Settings, load_results, run_stage
-from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.stages import GRAPH
 
 
 def clustering(corpus: Path, folder: Path, seed: int, pooling: str) -> tuple[float, float]:
@@ -25,7 +25,7 @@ def clustering(corpus: Path, folder: Path, seed: int, pooling: str) -> tuple[flo
         clusters={"k": 20},
         seed=seed,
     )
-    for stage in needed(settings, "greedy_order"):
+    for stage in GRAPH.needed(settings, "greedy_order"):
         run_stage(stage, settings)
     documents = load_results(folder).documents
     labels, clusters = documents["source"], documents["cluster"]

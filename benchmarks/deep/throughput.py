@@ -30,7 +30,6 @@ from typing import Any
 import numpy as np
 import orjson
 import torch
-from dagster_divorder.pipeline.raw_docs import load_view
 from transformers import AutoModel, AutoTokenizer
 
 from dagster_divorder.engine.progress import Silent
@@ -38,9 +37,10 @@ from dagster_divorder.models.batches import batch_end, cut_windows
 from dagster_divorder.models.deep import Model, load
 from dagster_divorder.models.embed import Embedder, make_embedder
 from dagster_divorder.models.spec import EmbeddingSpec, quiet
-from dagster_divorder.pipeline import deep_embeddings, run_all
+from dagster_divorder.pipeline import run_all
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH, deep_embeddings
 from dagster_divorder.store.local import LocalStore
 
 
@@ -72,11 +72,10 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
         store={"path": folder / "store"},
         deep={**deep, "model": None if options.model == "bootstrap" else options.model},
     )
-    run_all(settings, Silent(), ["raw_docs", "base_model", "token_counts"])
+    run_all(settings, Silent(), GRAPH.needed(settings, "token_counts", "deep_model"))
     run = Run(settings, LocalStore(settings.store.path), Silent())
-    model = deep_embeddings.load_deep_model(run)
-    embed = deep_embeddings._prepare(run, model, deep_embeddings.token_files(run))
-    (fragment,) = load_view(run).documents
+    embed = deep_embeddings._embed_of(run)
+    (fragment,) = run.view.documents
     ids, lengths = embed._tokens(fragment)
     loaded = load(embed.directory, embed.spec)
     embedder = make_embedder(loaded, chunk=False, threads=embed.threads)

@@ -108,11 +108,11 @@ def check(read: bytes, output: Path, receipt: Receipt) -> dict[str, int]:
         raw = base64.b64decode(reject["raw_base64"]) if "raw_base64" in reject else reject["raw"].encode()
         assert raw == lines.pop(reject["line"]), reject
         assert reject["reason"], reject
-    partial = receipt.report["partial_lines"]
+    partial = receipt.figures["partial_lines"]
     if partial:
         del lines[max(lines)]
-    assert receipt.report["records"] == len(lines)
-    assert receipt.report["rejected_records"] == len(rejects)
+    assert receipt.figures["records"] == len(lines)
+    assert receipt.figures["rejected_records"] == len(rejects)
     assert len(lines) + len(rejects) + partial == total
     out = (output / "curated.jsonl").read_bytes()
     assert Counter(out.removesuffix(b"\n").split(b"\n")) == Counter(lines.values())
@@ -140,7 +140,7 @@ def run(folder: Path, lines: int, seed: int, log: Callable[[str], None] = lambda
     receipts = run_all(settings(folder), Silent())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     log(f"ran in {time.perf_counter() - start:,.1f} s, peak memory of this process {peak:.2f} GB")
-    log(" ".join(f"{stage} {receipt.report['seconds']:.1f}" for stage, receipt in receipts.items()))
+    log(" ".join(f"{stage} {receipt.figures['seconds']:.1f}" for stage, receipt in receipts.items()))
     return check(path.read_bytes(), folder / "out", receipts["raw_docs"])
 
 

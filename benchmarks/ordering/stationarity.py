@@ -14,15 +14,15 @@ import argparse
 import time
 
 import numpy as np
-from dagster_divorder.pipeline.stationarity import features, load_sample, load_stationarity
-from dagster_divorder.pipeline.traits import load_traits
 
 from dagster_divorder import run_all
 from dagster_divorder.core.metrics.stationarity import SHUFFLES, Orders, against_shuffles, measures
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.stationarity import features, load_sample, load_stationarity
+from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.local import LocalStore
 
 BATCHES = ("cluster", "clusters of another seed", "source", "words", "shallow vectors", "deep vectors")
@@ -43,7 +43,7 @@ def strategies(settings: Settings, names: list[str], seeds: list[int]) -> None:
         for seed in seeds:
             sequence = settings.sequence.model_copy(update={"strategy": name})
             made = settings.model_copy(update={"sequence": sequence, "seed": seed})
-            run_all(made, Silent(), needed(made, "diversity_metrics"))
+            run_all(made, Silent(), GRAPH.needed(made, "diversity_metrics"))
             found = load_stationarity(left(made))
             by_name = {of.feature: of.measures for of in found.features}
             cells = [
@@ -58,7 +58,7 @@ def strategies(settings: Settings, names: list[str], seeds: list[int]) -> None:
 
 
 def false_alarms(settings: Settings, number: int) -> None:
-    run_all(settings, Silent(), needed(settings, "diversity_metrics"))
+    run_all(settings, Silent(), GRAPH.needed(settings, "diversity_metrics"))
     run = left(settings)
     traits = load_traits(run)
     sample = load_sample(run, traits)

@@ -41,9 +41,9 @@ def run_pipeline(environ: Mapping[str, str], stages: str = "") -> dict[str, Any]
 def _main() -> None:
     watched = _Watch()
     from dagster_divorder.engine.progress import Silent
-    from dagster_divorder.pipeline import run_stage
-    from dagster_divorder.pipeline.graph import needed
+    from dagster_divorder.pipeline import run_all
     from dagster_divorder.settings import load_settings
+    from dagster_divorder.stages import GRAPH
 
     settings = load_settings()
     seconds: dict[str, float] = {}
@@ -51,13 +51,13 @@ def _main() -> None:
     new: dict[str, int] = {}
     peaks: dict[str, int] = {}
     records = 0
-    for stage in sys.argv[1].split(",") if sys.argv[1] else needed(settings):
+    for stage in sys.argv[1].split(",") if sys.argv[1] else GRAPH.needed(settings):
         start, cpu_start = time.perf_counter(), sum(os.times()[:4])
-        receipt = run_stage(stage, settings, Silent())
+        receipt = run_all(settings, Silent(), [stage])[stage]
         seconds[stage] = time.perf_counter() - start
         cpu[stage] = sum(os.times()[:4]) - cpu_start
-        new[stage] = receipt.report["new_documents"]
-        records = receipt.report.get("records", records)
+        new[stage] = receipt.figures["new_documents"]
+        records = receipt.figures.get("records", records)
         peaks[stage] = watched.peak()
         print(
             f"  {stage:20}{seconds[stage]:9.2f} s{cpu[stage]:9.2f} s CPU{peaks[stage] / 1e6:9.0f} MB",

@@ -12,10 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from dagster_divorder.pipeline.verify import PROMISES, verify
 from shared import environment, parser
 
 from dagster_divorder.pipeline import run_all, run_stage
+from dagster_divorder.pipeline.checks import all_checks, run_check
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.settings import load_settings
 
@@ -32,18 +32,18 @@ def main() -> None:
             # An output is written again where there is none.
             shutil.rmtree(settings.output.path)
             again = run_stage(OUTPUT, settings)
-            seconds = min(again.report["seconds"], receipts[OUTPUT].report["seconds"])
-            receipts[OUTPUT].report["seconds"] = seconds
+            seconds = min(again.figures["seconds"], receipts[OUTPUT].figures["seconds"])
+            receipts[OUTPUT].figures["seconds"] = seconds
         print(f"{'check':<36}{'seconds':>10}{'its stage':>12}")
-        for name, promise in PROMISES.items():
+        for stage, check in all_checks():
             taken = []
             for _ in range(given.times):
                 start = time.perf_counter()
-                finding = verify(settings, name)
+                finding = run_check(settings, check.name)
                 taken.append(time.perf_counter() - start)
-            if not finding.passed and promise.essential:
+            if not finding.passed and check.blocking:
                 sys.exit(finding.text)
-            print(f"{name:<36}{min(taken):>10.3f}{receipts[promise.stage].report['seconds']:>12.3f}")
+            print(f"{check.name:<36}{min(taken):>10.3f}{receipts[stage.name].figures['seconds']:>12.3f}")
         print("load", os.getloadavg())
 
 

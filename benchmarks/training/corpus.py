@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 import orjson
-from dagster_divorder.pipeline.base_model import load_base_model
-from dagster_divorder.pipeline.packed_sequences import load_packed
-from dagster_divorder.pipeline.raw_docs import load_view
-from dagster_divorder.pipeline.sequence_order import load_sequence_order
-from dagster_divorder.pipeline.token_counts import token_files
 
 from dagster_divorder import Settings, run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.run import Run
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.base_model import load_base_model
+from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.store.compression import open_compressed
 from dagster_divorder.store.local import LocalStore
 
@@ -95,7 +93,7 @@ class Ordered:
 
 def order(settings: Settings) -> Ordered:
     """Run the pipeline as far as the order of the sequences, and gather the tokens in that order."""
-    run_all(settings, Silent(), needed(settings, "sequence_order"))
+    run_all(settings, Silent(), GRAPH.needed(settings, "sequence_order"))
     run = run_of(settings)
     stream, starts = sequences_of(run)
     lengths = np.diff(starts)
@@ -126,7 +124,7 @@ def tokenised(settings: Settings, texts: Documents, sequences: int) -> dict[str,
 
 def sequences_of(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """Token ids of all packed sequences, as packed, and where each begins, int64 (S + 1,)."""
-    view, packed, tokens = load_view(run), load_packed(run), token_files(run)
+    view, packed, tokens = run.view, load_packed(run), run.files("token_counts")
     ids = tokens.column(view.documents, "ids")
     lengths = tokens.column(view.documents, "lengths")
     begins = (np.cumsum(lengths) - lengths)[view.document_row]

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import numpy as np
 from corpus import draw, order, run_of, settings_of
-from dagster_divorder.pipeline.clusters import cluster_files
-from dagster_divorder.pipeline.difficulty import measure_difficulty
-from dagster_divorder.pipeline.raw_docs import load_view
-from dagster_divorder.pipeline.token_counts import token_files
 from model import Decoder, evaluate, train
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from tiny import DATA, both
+
+from dagster_divorder import run_all
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.stages import GRAPH
 
 LENGTH, BATCH, SHORTEST = 256, 16, 32
 
@@ -67,16 +67,17 @@ def main() -> None:
         settings = settings_of(Path(work), 0, LENGTH, BATCH, both("random"))
         shuffled = order(settings)
         model, _ = train(shuffled.epochs[0], shuffled.vocabulary, BATCH, seed=0)
+        run_all(settings, Silent(), GRAPH.needed(settings, "difficulty"))
         run = run_of(settings)
-        view, tokens = load_view(run), token_files(run)
+        view, tokens = run.view, run.files("token_counts")
         ids, lengths = tokens.column(view.documents, "ids"), tokens.column(view.documents, "lengths")
-        labels = cluster_files(run).column(view.documents, "labels")
+        labels = run.column("clusters", "labels")
         counts = np.bincount(ids, minlength=shuffled.vocabulary)
         document = np.repeat(np.arange(len(lengths)), lengths)
         unigram = np.bincount(document, -np.log2(counts[ids] / len(ids)), len(lengths)) / np.maximum(
             1, lengths
         )
-        measures = {"unigram": unigram, "difficulty": measure_difficulty(run, view).bits}
+        measures = {"unigram": unigram, "difficulty": run.column("difficulty", "bits")}
     loss = losses(model, ids, lengths)
     long = lengths >= SHORTEST
     print(f"{options.corpus.name}: {long.sum():,} documents, {len(ids):,} tokens")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from dagster_divorder.pipeline.ordering_report import PAGE
 
+from dagster_divorder.stages.ordering_report import PAGE
 from tests.conftest import write_jsonl
 from tests.pipeline.test_ordering_report import hostile_records, report, settings_of
 
