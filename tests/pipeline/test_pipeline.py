@@ -317,6 +317,16 @@ def test_stages_alone_need_the_ones_before_them_up_to_date(corpus: Path, make_se
         run_stage("clusters", settings, Silent())
 
 
+def test_a_part_is_made_with_one_asset_alone() -> None:
+    """Else a fit that is asked for would be made with every asset that reads it."""
+    settings = Settings(
+        embedding={"kind": "auto", "pca": 3}, clusters={"k": "auto"}, order={"traits": {"difficulty": 1.0}}
+    )
+    needed = GRAPH.needed(settings)
+    made = [part for stage in needed if GRAPH[stage].asset for part in GRAPH.step(settings, stage)]
+    assert Counter(made) == Counter(needed)
+
+
 def test_a_trait_no_record_has_is_an_error(corpus: Path, make_settings: Make) -> None:
     with pytest.raises(InputError, match="no record has the field 'langauge'"):
         run(make_settings(order={"traits": {"cluster": 1.0, "langauge": 1.0}}))
