@@ -53,7 +53,11 @@ def embed_again(folder: Path) -> None:
     shutil.rmtree(folder / "store/stages/shallow_embeddings")
 
 
-EVENTS = (lose_output, append, tokenise_again, embed_again)
+def order_again(folder: Path) -> None:
+    shutil.rmtree(folder / "store/stages/greedy_order")
+
+
+EVENTS = (lose_output, append, tokenise_again, embed_again, order_again)
 
 MADE_AGAIN = [
     ("documents/*.arrow", tokenise_again),
@@ -66,9 +70,11 @@ MADE_AGAIN = [
     ("stages/token_counts/*/*", embed_again),
     ("stages/shallow_embeddings/*/*", lose_output),
     ("stages/clusters/*/*", append),
-    ("stages/traits/*/*", append),
+    ("stages/fields/*/*", append),
+    ("stages/traits/*/codes.*", order_again),
+    ("stages/greedy_order/*/about.*", lose_output),
     ("stages/greedy_order/*/order.*", lose_output),
-    ("stages/curated_output/*", append),
+    ("stages/curated_output/*/ids.*", append),
     ("stages/diversity_metrics/*/metrics.*", lose_output),
     *((f"receipts/{stage}.json", lose_output) for stage in STAGES),
 ]
@@ -212,15 +218,13 @@ REFUSED = [
     *(
         (damage, f"{kind}/{stage}/*")
         for kind in ("fits", "pins")
-        for stage in ("base_model", "clusters", "traits")
+        for stage in ("base_model", "centroids", "bin_edges", "cluster_names")
         for damage in (alter, Path.unlink)
     ),
-    *((damage, pattern) for damage in (cut, empty) for pattern in ("fits/base_model/*", "pins/clusters/*")),
+    *((damage, pattern) for damage in (cut, empty) for pattern in ("fits/base_model/*", "pins/centroids/*")),
 ]
-REFIT = {
-    "base_model": '[model]\nrefit = "now"\n',
-    "clusters": '[clusters]\nrefit = "now"\n',
-}
+REFIT = {"base_model": "model", "centroids": "clusters", "bin_edges": "order"}
+"""The section with the `refit` that asks for another fit."""
 
 
 @pytest.mark.parametrize(
@@ -247,10 +251,10 @@ def test_fits_are_refused_with_the_remedy_and_the_remedy_works(
         assert f"copy {record} there" in said
         assert record.read_bytes() == whole
     if stage in REFIT:
-        assert f'set {stage.removeprefix("base_")}.refit = "now" for one run to fit again' in said
+        section = REFIT[stage]
+        assert f'set {section}.refit = "now" for one run to fit again' in said
         kept = config.read_text()
-        section = REFIT[stage].splitlines()[0]
-        config.write_text(kept.replace(section, REFIT[stage].rstrip()))
+        config.write_text(kept.replace(f"[{section}]", f'[{section}]\nrefit = "now"'))
         assert runner.run(config, folder / "log") == 0, (folder / "log.out").read_text()
         config.write_text(kept)
     else:
@@ -291,6 +295,7 @@ def test_a_mended_file_that_is_damaged_at_once_again_ends_the_run(
             empty(self.store.path(file))
 
     monkeypatch.setattr(StageFiles, "put", put_badly)
-    shutil.rmtree(folder / "store/stages/token_counts")
+    tokenise_again(folder)
+    embed_again(folder)
     with pytest.raises(DamagedFileError, match="stages/token_counts"):
         run_all(load_settings(folder / "divorder.toml"), Silent())
