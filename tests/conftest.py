@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,8 @@ def pytest_configure() -> None:
     IndexDataCacheFile.save = save_alone
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Begin with the slow folders; what shares a module's fixture runs in one process, which makes it once."""
 
     def rank(item: pytest.Item) -> int:
@@ -65,6 +65,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         definitions: dict[str, Any] = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
         if any(fixture.scope == "module" for found in definitions.values() for fixture in found):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    # Only now xdist reads the groups.
+    return (yield)
 
 
 TOPICS = {

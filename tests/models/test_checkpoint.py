@@ -293,6 +293,7 @@ def locate_with(base: str, endpoint: str, cache: Path, offline: str = "0", **opt
     return run.stdout.strip()
 
 
+@pytest.mark.slow
 def test_of_a_sharded_model_on_the_hub_one_weight_file_is_downloaded(hub, make_checkpoint, tmp_path):
     handler, endpoint = hub
     make_checkpoint({"lm_head.weight": OTHER}, {"model.embed_tokens.weight": TABLE}, name="served")
