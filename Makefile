@@ -41,12 +41,12 @@ demo: sample ## order the sample corpus with Dagster and show what it changed
 	@DIVORDER_CONFIG=data/demo.toml $(DAGSTER) asset materialize --select '*' -m dagster_divorder.definitions
 	@DIVORDER_CONFIG=data/demo.toml $(BIN)/divorder summary
 
-# The tests start hundreds of Python processes: without kept bytecode each would compile its imports again.
+# `worksteal`: tests of one file stay together, with the fixtures they share. They start hundreds of Python processes: without kept bytecode each would compile its imports again.
 test: install ## run the tests, on all cores
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
 
 test-fast: install ## run the tests of every edit: under a minute, no command, browser or Dagster run among them
-	@$(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder -m 'not slow' $(FAST)
+	@$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow' $(FAST)
 
 lint: install ## check style and formatting
 	@$(BIN)/ruff check

@@ -52,19 +52,14 @@ def pytest_configure() -> None:
     IndexDataCacheFile.save = save_alone
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slow folders; what shares a module's fixture runs in one process, which makes it once."""
+    """Begin with the slow folders."""
 
     def rank(item: pytest.Item) -> int:
         folder = item.path.parent.name
         return SLOW_FIRST.index(folder) if folder in SLOW_FIRST else len(SLOW_FIRST)
 
     items.sort(key=rank)
-    for item in items:
-        definitions: dict[str, Any] = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
-        if any(fixture.scope == "module" for found in definitions.values() for fixture in found):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
 TOPICS = {

@@ -15,6 +15,8 @@ from dagster_divorder.errors import InputError
 
 BLOBS = 6
 
+pytestmark = pytest.mark.slow  # UMAP compiles for ten seconds in each process.
+
 
 def blobs(n, dims=10, seed=0):
     """Vectors float32 (n, dims) around BLOBS centres, and which one each is of."""
@@ -29,7 +31,6 @@ def fitted() -> MapFit:
     return fit(blobs(500)[0], seed=3)
 
 
-@pytest.mark.slow
 def test_documents_are_placed_where_umap_places_one_at_a_time(fitted):
     """And nearer to it than at the mean of their neighbours, which lies between groups."""
     import umap

@@ -218,6 +218,7 @@ def test_copies_are_far_apart_in_the_stream(method, options):
     assert found.smallest_share > 0.15 > 10 * before.smallest_share
 
 
+@pytest.mark.slow
 @every_method
 @pytest.mark.parametrize(
     ("options", "share"),

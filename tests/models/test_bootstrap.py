@@ -79,6 +79,7 @@ def test_transformers_loads_all_of_it(trained):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [2, 3, 100, 128, 192, 320])
 def test_any_width_makes_a_valid_configuration(tmp_path, dim):
     from transformers import AutoConfig

@@ -293,6 +293,7 @@ def locate_with(base: str, endpoint: str, cache: Path, offline: str = "0", **opt
     return run.stdout.strip()
 
 
+@pytest.mark.slow
 def test_of_a_sharded_model_on_the_hub_one_weight_file_is_downloaded(hub, make_checkpoint, tmp_path):
     handler, endpoint = hub
     make_checkpoint({"lm_head.weight": OTHER}, {"model.embed_tokens.weight": TABLE}, name="served")
@@ -309,6 +310,7 @@ def test_of_a_sharded_model_on_the_hub_one_weight_file_is_downloaded(hub, make_c
     assert locate_with("org/model", "http://127.0.0.1:9", tmp_path / "cache", offline="1") == str(found)
 
 
+@pytest.mark.slow
 def test_all_weight_files_of_a_sharded_model_are_downloaded_where_they_are_asked_for(
     hub, make_checkpoint, tmp_path
 ):
@@ -345,6 +347,7 @@ def test_a_directory_that_lacks_a_shard_is_enough_for_its_table_only(make_checkp
         locate(str(directory), weights="all")
 
 
+@pytest.mark.slow
 def test_a_hub_model_that_cannot_be_used_says_why(hub, make_checkpoint, tmp_path):
     _, endpoint = hub
     served = make_checkpoint({"wte.weight": TABLE}, name="served")
@@ -357,6 +360,7 @@ def test_a_hub_model_that_cannot_be_used_says_why(hub, make_checkpoint, tmp_path
     assert "Hub does not give its config.json" in locate_with("nobody/nothing", endpoint, tmp_path / "c")
 
 
+@pytest.mark.slow
 def test_a_revision_chooses_what_the_hub_or_the_cache_gives(make_checkpoint, tmp_path):
     """A cache as huggingface_hub lays it out, without network."""
     commits = {"main": "a" * 40, "v1": "b" * 40}

@@ -116,7 +116,7 @@ def test_a_missing_file_is_named(store: LocalStore) -> None:
 
 def test_a_store_of_another_version_is_refused(store: LocalStore) -> None:
     store.put("format.json", b'{"version": 999}', replace=True)
-    with pytest.raises(StoreError, match=r"version 999.*reads version 2"):
+    with pytest.raises(StoreError, match=r"version 999.*reads version 3"):
         LocalStore(store.root).open()
 
 
