@@ -52,7 +52,7 @@ class Scenario:
     points: dict[tuple[str, int], Point] = field(default_factory=dict)
     """By stage and number."""
     seconds: float = 0.0
-    per_stage: int = 3
+    per_stage: int = 2
 
     def copy(self, to: Path) -> Path:
         shutil.copytree(self.start, to)
