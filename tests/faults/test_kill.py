@@ -29,7 +29,7 @@ SCENARIOS = {"first": 3, "append": 2}
 """And how many points of each stage to try, beside those where much hangs on one."""
 AT_RANDOM = 3
 PER_FRAGMENT = ("documents", "records", *(f"stages/{name}" for name in (
-    "token_counts", "shallow_embeddings", "clusters", "traits"
+    "token_counts", "shallow_embeddings", "clusters", "fields"
 )))  # fmt: skip
 
 

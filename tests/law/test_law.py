@@ -4,7 +4,7 @@ A state machine edits input files, changes settings and changes them back, prune
 the counts of new documents are compared with a model that remembers what was computed under which key; at the end a
 fresh store with a copy of the fits has to come to the same ids, labels, order and output bytes.
 
-`DIVORDER_LAW_EXAMPLES` sets the number of examples (default 40, some 20 seconds).
+`DIVORDER_LAW_EXAMPLES` sets the number of examples (default 25).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.view import View
 from tests.conftest import TOPICS, topic_text
 
-EXAMPLES = int(os.environ.get("DIVORDER_LAW_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("DIVORDER_LAW_EXAMPLES", "25"))
 STEPS = 12
 PER_DOCUMENT = ("token_counts", "shallow_embeddings", "clusters")
 MEMORY = Path("/dev/shm")
