@@ -41,7 +41,8 @@ demo: sample ## order the sample corpus with Dagster and show what it changed
 	@DIVORDER_CONFIG=data/demo.toml $(DAGSTER) asset materialize --select '*' -m dagster_divorder.definitions
 	@DIVORDER_CONFIG=data/demo.toml $(BIN)/divorder summary
 
-# `worksteal`: tests of one file stay together, with the fixtures they share. They start hundreds of Python processes: without kept bytecode each would compile its imports again.
+# `worksteal`: tests of one file stay together, with the fixtures that they share. The tests start hundreds of Python
+# processes: without kept bytecode each would compile its imports again.
 test: install ## run the tests, on all cores
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
 
