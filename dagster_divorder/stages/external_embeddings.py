@@ -55,6 +55,7 @@ class _ExternalEmbeddings(PerDocument):
         if last and (known or (run.planning and not run.has_view)):
             run.memo |= {"read_as": read_as, "facts": last.facts}
             if _is_whole(run, last.key) or run.planning:
+                run.observed["read"] = "no: it has not changed"
                 return last.key
         if "found" not in run.memo:
             spool = Spool(file, run.store.root)

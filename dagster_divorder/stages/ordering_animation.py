@@ -50,7 +50,9 @@ def _compute(run: Run) -> Made:
     with run.progress("drawing films", frames * len(pictures), "frames") as advance:
         films = {name: _film(run.store, draw(), fps, advance) for name, draw in pictures.items()}
     files = {Path(name).stem: File(made, "mp4") for name, made in films.items()}
-    return Made(files, {"films": list(films)}, {"frames": frames, "fps": fps, "note": note})
+    return Made(
+        files, {"films": list(films)}, {"films": list(films), "frames": frames, "fps": fps, "note": note}
+    )
 
 
 def _publish(run: Run, receipt: Receipt) -> None:

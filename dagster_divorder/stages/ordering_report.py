@@ -452,10 +452,11 @@ def _settings(settings: Settings) -> dict[str, Any]:
 
 
 def _inputs(run: Run) -> dict[str, Any]:
+    output = run.receipt(OUTPUT).key
     found, missing = at_hand(run)
     evidence = {stage: receipt.version for stage, receipt in found.items()}
     of = versions(run, "clusters", "cluster_names", "diversity_metrics", "stationarity", "traits")
-    return {**of, "output": run.receipt(OUTPUT).key, "evidence": evidence, "missing": missing}
+    return {**of, "output": output, "evidence": evidence, "missing": missing}
 
 
 ORDERING_REPORT = WholeCorpus(

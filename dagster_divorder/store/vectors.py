@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,6 +178,9 @@ class Spool:
         self._file, self._scratch = file, scratch
         self._parts: list[np.ndarray] = []
         self._kept = None if isinstance(file, NpyVectors) else tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115
+        if self._kept:
+            # Also of one that nobody takes anything out of.
+            weakref.finalize(self, self._kept.close)
 
     def __enter__(self) -> Spool:
         return self

@@ -12,7 +12,6 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dagster_divorder.pipeline.space import map_vectors
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,15 +19,17 @@ from dagster_divorder import load_results, run_all
 from dagster_divorder.core import cluster_map
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline import external_embeddings, merge
-from dagster_divorder.pipeline.graph import needed
+from dagster_divorder.pipeline import merge
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import plan_prune, prune
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import ingest
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.vectors import Spool
 from dagster_divorder.store.view import View
 from tests.conftest import topic_records, write_jsonl
 
@@ -68,7 +69,7 @@ class Corpus:
         return run_all(self.settings(**sections), Silent(), stages or None)
 
     def read(self, **sections: Any) -> dict[str, Any]:
-        return self.run(*READ, **sections)["external_embeddings"].report
+        return self.run(*READ, **sections)["external_embeddings"].figures
 
     def stored(self, receipt: Receipt, raw_docs: Receipt) -> np.ndarray:
         """Vectors of the records, as stored."""
@@ -95,7 +96,7 @@ def test_the_whole_pipeline_on_vectors_of_your_own(corpus: Corpus) -> None:
     vectors[60] += 1
     np.save(corpus.path, vectors.astype(np.float64) * 1e200)
     made = corpus.run(output={"sidecars": True})
-    report = made["external_embeddings"].report
+    report = made["external_embeddings"].figures
     assert (report["dim"], report["dtype"], report["keyed_by"]) == (DIMS, "float64", "row")
     assert (report["rows"], report["zero_vectors"], report["copies_with_other_vectors"]) == (64, 1, 1)
     expected = unit(vectors)
@@ -106,10 +107,10 @@ def test_the_whole_pipeline_on_vectors_of_your_own(corpus: Corpus) -> None:
     assert np.array_equal(np.load(corpus.folder / "curated/embeddings.npy"), found)
     meta = orjson.loads((corpus.folder / "curated/curated_meta.json").read_bytes())
     assert meta["space"] == {"vectors": "external_embeddings"}
-    assert made["clusters"].uses["external_embeddings"] == made["external_embeddings"].version
+    assert made["clusters"].upstream["external_embeddings"] == made["external_embeddings"].version
     again = corpus.run(output={"sidecars": True})
-    assert {receipt.report["new_documents"] for receipt in again.values()} == {0}
-    assert again["external_embeddings"].report["read"] == "no: it has not changed"
+    assert {receipt.figures["new_documents"] for receipt in again.values()} == {0}
+    assert again["external_embeddings"].figures["read"] == "no: it has not changed"
 
 
 def test_vectors_of_your_own_may_be_compared_without_being_clustered(
@@ -120,10 +121,14 @@ def test_vectors_of_your_own_may_be_compared_without_being_clustered(
     settings = corpus.settings(
         embedding={"kind": "shallow"}, ari_comparison={"spaces": ("shallow", "external")}
     )
-    assert "external_embeddings" not in needed(settings)
-    made = run_all(settings, Silent(), needed(settings, "ari_comparison"))
-    assert made["ari_comparison"].report["spaces"] == ["shallow", "external"]
-    assert set(made["ari_comparison"].uses) == {"shallow_embeddings", "external_embeddings"}
+    assert "external_embeddings" not in GRAPH.needed(settings)
+    made = run_all(settings, Silent(), GRAPH.needed(settings, "ari_comparison"))
+    assert made["ari_comparison"].figures["spaces"] == ["shallow", "external"]
+    assert set(made["ari_comparison"].upstream) == {
+        "raw_docs",
+        "shallow_embeddings",
+        "external_embeddings",
+    }
     auto = settings.model_copy(update={"embedding": corpus.settings(embedding={"kind": "auto"}).embedding})
     run_all(auto, Silent())
     scopes = {stage.stage: stage.scope for stage in make_plan(auto).stages}
@@ -137,10 +142,10 @@ def test_an_append_computes_the_new_vectors_and_clusters_nothing_again(corpus: C
     corpus.write([*TEXTS[:30], "more 1", "more 2", *TEXTS[30:], "more 3"])
     made = corpus.run(packing={"method": "related"})
     for stage in ("external_embeddings", "clusters"):
-        assert (made[stage].report["new_documents"], made[stage].report["reused_documents"]) == (3, 60)
+        assert (made[stage].figures["new_documents"], made[stage].figures["reused_documents"]) == (3, 60)
         assert made[stage].key == first[stage].key
-    assert made["clusters"].report["fitted"].startswith("no: pinned")
-    assert made["external_embeddings"].report["read"].startswith("no: pinned")
+    assert made["clusters"].figures["fitted"].startswith("no: kept")
+    assert made["external_embeddings"].figures["read"] == "no: they are stored"
 
 
 def test_another_vector_of_a_known_document_is_noticed(corpus: Corpus) -> None:
@@ -151,11 +156,11 @@ def test_another_vector_of_a_known_document_is_noticed(corpus: Corpus) -> None:
     np.save(corpus.path, vectors)
     os.utime(corpus.path, ns=(times.st_atime_ns, times.st_mtime_ns))
     changed = corpus.run(*READ)["external_embeddings"]
-    assert changed.report["read"] == "1 of 60 known documents have another vector now"
-    assert (changed.report["new_documents"], changed.key == first.key) == (60, False)
+    assert changed.figures["read"] == "1 of 60 known documents have another vector now"
+    assert (changed.figures["new_documents"], changed.key == first.key) == (60, False)
     np.save(corpus.path, vectors_of(TEXTS))
     back = corpus.run(*READ)["external_embeddings"]
-    assert (back.report["new_documents"], back.key) == (0, first.key)
+    assert (back.figures["new_documents"], back.key) == (0, first.key)
     np.save(corpus.path, np.pad(vectors, ((0, 0), (0, 1))))
     assert corpus.read()["read"] == "the vectors have 7 dims now, not 6"
 
@@ -166,7 +171,7 @@ def test_the_path_of_the_file_says_nothing(corpus: Corpus) -> None:
     corpus.write([*TEXTS, "new"])
     corpus.path = corpus.path.rename(corpus.folder / "vectors-2.npy")
     second = corpus.run(*READ)["external_embeddings"]
-    assert (second.key, second.report["new_documents"]) == (first.key, 1)
+    assert (second.key, second.figures["new_documents"]) == (first.key, 1)
     # Another model's, and back.
     other = corpus.folder / "other.npy"
     np.save(other, vectors_of([*TEXTS, "new"], model=1))
@@ -184,16 +189,16 @@ def parquet(corpus: Corpus, vectors: np.ndarray, order: np.ndarray, **keys: list
 def test_parquet_in_any_order_is_the_same_as_npy(corpus: Corpus, keyed_by: str) -> None:
     texts = [*TEXTS, *TEXTS[:4]]
     corpus.write(texts)
-    made = corpus.run(*READ, "base_model", "token_counts", "clusters", "greedy_order")
+    made = corpus.run(*GRAPH.needed(corpus.settings(), "greedy_order"))
     documents = load_results(corpus.folder / "store").documents
     keys = list(range(64)) if keyed_by == "row" else documents[keyed_by].tolist()
     order = np.random.default_rng(0).permutation(64)
     path = parquet(corpus, vectors_of(texts), order, **{keyed_by: keys})
     same = corpus.run(*READ, embedding={"path": path})["external_embeddings"]
-    assert (same.key, same.report["new_documents"]) == (made["external_embeddings"].key, 0)
+    assert (same.key, same.figures["new_documents"]) == (made["external_embeddings"].key, 0)
     fresh = corpus.run(*READ, embedding={"path": path}, store={"path": corpus.folder / "fresh"})
     assert fresh["external_embeddings"].key == same.key
-    assert fresh["external_embeddings"].report["keyed_by"] == keyed_by
+    assert fresh["external_embeddings"].figures["keyed_by"] == keyed_by
     store = LocalStore(corpus.folder / "fresh")
     view = View.load(store, fresh["raw_docs"].files["view"])
     found = StageFiles(store, "external_embeddings", same.key).column(view.documents, "vectors")
@@ -204,7 +209,7 @@ def test_parquet_in_any_order_is_the_same_as_npy(corpus: Corpus, keyed_by: str) 
 
 def test_vectors_of_documents_that_are_not_in_the_input_are_counted(corpus: Corpus) -> None:
     corpus.write([*TEXTS, "gone"])
-    corpus.run(*READ, "base_model", "token_counts", "clusters", "greedy_order")
+    corpus.run(*GRAPH.needed(corpus.settings(), "greedy_order"))
     keys = load_results(corpus.folder / "store").documents["doc_id"].tolist()
     path = parquet(corpus, vectors_of([*TEXTS, "gone", "never"]), np.arange(62), doc_id=[*keys, "f" * 32])
     corpus.write(TEXTS)
@@ -256,12 +261,12 @@ def test_rows_with_nan_count_as_zero_vectors_on_request(corpus: Corpus, suffix: 
     with pytest.raises(InputError, match=r"embedding\.nan_as_zero = true"):
         corpus.read()
     made = corpus.run(embedding={"nan_as_zero": True})
-    assert made["external_embeddings"].report["zero_vectors"] == 3
+    assert made["external_embeddings"].figures["zero_vectors"] == 3
     expected = unit(np.where(np.isnan(vectors).any(axis=1, keepdims=True), 0, vectors))
     stored = corpus.stored(made["external_embeddings"], made["raw_docs"])
     assert np.abs(stored - expected).max() < 1e-6
     again = corpus.run(*READ, embedding={"nan_as_zero": True})["external_embeddings"]
-    assert (again.report["new_documents"], again.key) == (0, made["external_embeddings"].key)
+    assert (again.figures["new_documents"], again.key) == (0, made["external_embeddings"].key)
     # What is stored of them does not hide them from a run that has not asked.
     with pytest.raises(InputError, match="holds nan"):
         corpus.read()
@@ -309,13 +314,13 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus.write(TEXTS)
-    fill = external_embeddings.fill
+    take = Spool.take
 
-    def change(*args: Any) -> Any:
+    def change(spool: Spool, rows: np.ndarray) -> np.ndarray:
         np.save(corpus.path, vectors_of(TEXTS, model=1))
-        return fill(*args)
+        return take(spool, rows)
 
-    monkeypatch.setattr(external_embeddings, "fill", change)
+    monkeypatch.setattr(Spool, "take", change)
     with pytest.raises(InputError, match="changed while it was read; run again"):
         corpus.run(*READ)
 
@@ -350,7 +355,7 @@ def test_whatever_happened_before_every_record_has_its_vector(
                 corpus.run("raw_docs")
                 continue
             made = corpus.run(*READ)
-            report = made["external_embeddings"].report
+            report = made["external_embeddings"].figures
             known = stored.setdefault(made["external_embeddings"].key, set())
             assert report["documents"] == len(set(texts))
             assert report["new_documents"] == len(set(texts) - known)
@@ -368,13 +373,13 @@ def test_merging_and_pruning_keep_the_vectors(corpus: Corpus, monkeypatch: pytes
     for number in range(4):
         corpus.write(texts)
         made = corpus.run(clusters={"refit": "never"}, embedding={"pca": 3})
-        assert made["external_embeddings"].report["new_documents"] == (1 if number else 60)
+        assert made["external_embeddings"].figures["new_documents"] == (1 if number else 60)
         texts = [*texts, f"new {number}"]
     store = LocalStore(corpus.folder / "store")
-    prune(store)
+    prune(corpus.settings(clusters={"refit": "never"}, embedding={"pca": 3}), store)
     assert plan_prune(store).bytes == {}
     again = corpus.run(clusters={"refit": "never"}, embedding={"pca": 3})
-    assert {receipt.report["new_documents"] for receipt in again.values()} == {0}
+    assert {receipt.figures["new_documents"] for receipt in again.values()} == {0}
     (folder,) = store.folders("stages/external_embeddings")
     assert set(store.hashed(folder)) == set(store.hashed("documents"))
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dagster_divorder.pipeline.ordering_report import PAGE
 
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.cli import main
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
-from dagster_divorder.pipeline.graph import needed
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.ordering_report import PAGE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from tests.conftest import topic_records, write_jsonl
@@ -50,7 +50,7 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
 
 
 def report(settings: Settings, *others: str) -> Receipt:
-    return run_all(settings, Silent(), [*needed(settings), *others, "ordering_report"])["ordering_report"]
+    return run_all(settings, Silent(), GRAPH.needed(settings, *others, "ordering_report"))["ordering_report"]
 
 
 def page_of(settings: Settings) -> Page:
@@ -68,7 +68,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_shows_what_an_output_is_made_of(corpus: Path) -> None:
     settings = settings_of(corpus)
     found = report(settings)
-    page, shown = page_of(settings), found.report
+    page, shown = page_of(settings), found.figures
     assert shown["path"] == str(settings.output.path / PAGE)
     assert shown["bytes"] == (settings.output.path / PAGE).stat().st_size < 1_000_000
     assert shown["check"] in " ".join(page.text.split())
@@ -99,7 +99,7 @@ def test_nothing_new_makes_nothing(corpus: Path) -> None:
     path = settings.output.path / PAGE
     before, when = path.read_bytes(), path.stat().st_mtime_ns
     again = report(settings)
-    assert again.report["new_documents"] == 0 and again.version == first.version
+    assert again.figures["new_documents"] == 0 and again.version == first.version
     assert path.stat().st_mtime_ns == when
     # A page that was altered or removed is put back.
     path.write_bytes(b"altered")
@@ -110,7 +110,7 @@ def test_nothing_new_makes_nothing(corpus: Path) -> None:
     assert path.read_bytes() == before
     # The store's own copy, too: a damaged one is made again.
     settings.store.path.joinpath(first.files["page"]).write_bytes(b"damaged")
-    assert report(settings).report["new_documents"] > 0
+    assert report(settings).figures["new_documents"] > 0
     check(path.read_bytes())
 
 
@@ -119,8 +119,8 @@ def test_pruning_and_another_output_leave_it_alone(corpus: Path) -> None:
     report(settings)
     path = settings.output.path / PAGE
     before = path.read_bytes()
-    prune(LocalStore(settings.store.path))
-    assert report(settings).report["new_documents"] == 0
+    prune(settings, LocalStore(settings.store.path))
+    assert report(settings).figures["new_documents"] == 0
     run_all(settings_of(corpus, output={"sidecars": True}), Silent())
     assert path.read_bytes() == before
     run_all(settings, Silent())
@@ -137,7 +137,7 @@ def test_evidence_is_in_it_while_it_fits(corpus: Path) -> None:
     assert [of["class"] for of in page.all("tr") if "class" in of].count("marked") == 2
     other = settings_of(corpus, comparison={"documents": ("random",)})
     found = report(other)
-    assert "strategy_comparison" in found.report["missing"]
+    assert "strategy_comparison" in found.figures["missing"]
     assert "strategy_comparison was last made with other settings" in page_of(other).text
     assert found.version != report(settings).version
 
@@ -149,7 +149,7 @@ def test_appended_data_makes_it_again(tmp_path: Path) -> None:
     assert "first output in its folder" in page_of(settings).text
     write_jsonl(tmp_path / "docs.jsonl", [*hostile_records(20), *topic_records(5, 900)])
     again = report(settings)
-    assert again.version != first.version and again.report["new_documents"] == again.report["documents"]
+    assert again.version != first.version and again.figures["new_documents"] == again.figures["documents"]
     assert "20 documents are new, 80 were there, 0 are gone" in page_of(settings).text
 
 
