@@ -46,7 +46,7 @@ demo: sample ## order the sample corpus with Dagster and show what it changed
 test: install ## run the tests, on all cores
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
 
-test-fast: install ## run the tests of every edit: under a minute, no command, browser or Dagster run among them
+test-fast: install ## run the tests of every edit: in a minute or two, no command, browser or Dagster run among them
 	@$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow' $(FAST)
 
 lint: install ## check style and formatting
