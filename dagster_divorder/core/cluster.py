@@ -52,8 +52,8 @@ as two; in a small fit, threads that wait for each other take thirty times as lo
 BLOCK_SCORES = 1 << 21
 """Scores held at once: 8 MB, of the order of a core's cache."""
 
-GROWTH = 2.0
 DRIFT = 1.25
+"""Clusters are fitted again where new documents lie on average so many times as far out as the sample of the fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,24 +210,6 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
     with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(cpu_count()) as workers:
         list(workers.map(assign_block, firsts))
     return labels, distances
-
-
-def needs_refit(
-    fit_documents: int, now_documents: int, fit_mean_distance: float, new_mean_distance: float | None
-) -> str | None:
-    """Why the clusters no longer describe the corpus, in words, or None.
-
-    They do not once the corpus has doubled since the fit, or the documents that came after it lie on average more than
-    DRIFT times as far from their centroids as the fit's own sample. new_mean_distance is None without new documents.
-    """
-    if now_documents >= GROWTH * fit_documents:
-        return f"the corpus has grown from {fit_documents:,} to {now_documents:,} documents since the fit"
-    if new_mean_distance is not None and new_mean_distance > DRIFT * fit_mean_distance:
-        return (
-            f"new documents lie {new_mean_distance:.3f} from their centroids on average, "
-            f"those of the fit {fit_mean_distance:.3f}"
-        )
-    return None
 
 
 def _thinned(sample: NDArray[np.float32], rows: int, seed: int) -> NDArray[np.float32]:

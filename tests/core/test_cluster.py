@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from threadpoolctl import threadpool_limits
 
 from dagster_divorder.core import cluster
-from dagster_divorder.core.cluster import ClusterFit, assign, fit, needs_refit
+from dagster_divorder.core.cluster import ClusterFit, assign, fit
 from dagster_divorder.core.seeds import small_seed
 from dagster_divorder.errors import InputError
 from tests.twins import pool as slow_pool
@@ -276,22 +276,6 @@ def test_impossible_fits_are_refused():
         fit(vectors, 3, algorithm="dbscan")
     with pytest.raises(InputError, match="metric is 'l1'; expected one of cosine, euclidean"):
         fit(vectors, 3, metric="l1")
-
-
-@pytest.mark.parametrize(
-    ("documents", "new_distance", "reason"),
-    [
-        (1999, 0.5, None),
-        (1999, None, None),
-        (2000, None, "grown from 1,000 to 2,000"),
-        (1001, 0.626, "new documents lie 0.626"),
-        (1001, 0.625, None),
-        (500, 0.1, None),
-    ],
-)
-def test_the_drift_rule(documents, new_distance, reason):
-    found = needs_refit(1000, documents, 0.5, new_distance)
-    assert found is None if reason is None else reason in found
 
 
 @pytest.mark.parametrize("algorithm", ["faiss", "minibatch"])
