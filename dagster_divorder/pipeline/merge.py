@@ -38,8 +38,8 @@ def rewrite(store: LocalStore, graph: Graph, receipt: Receipt, view: View, *, dr
     """Compact the fragments of the current view, point the view at the result, then remove what was replaced."""
     of_records, of_documents = (result_folders(store, graph, of) for of in ("records", "documents"))
     folder = records_folder(receipt.key)
-    records = _compact(store, folder, view.records, view.record_row, of_records, drop_unused)
-    documents = _compact(store, DOCUMENTS, view.documents, view.document_row, of_documents, drop_unused)
+    records = _compact(store, folder, view.records, view.used_records(), of_records, drop_unused)
+    documents = _compact(store, DOCUMENTS, view.documents, view.used_documents(), of_documents, drop_unused)
     if not records.dropped and not documents.dropped:
         return []
     compacted = View(
@@ -69,14 +69,12 @@ def _compact(
     store: LocalStore,
     folder: str,
     fragments: tuple[Fragment, ...],
-    rows: np.ndarray,
+    used: np.ndarray,
     results: list[str],
     drop_unused: bool,
 ) -> Compacted:
     indexes = store.hashed(f"{folder}/index")
     sizes = [unpack(store.read_verified(indexes[fragment.name]))["size"] for fragment in fragments]
-    used = np.zeros(sum(fragment.rows for fragment in fragments), dtype=bool)
-    used[rows] = True
     return compact(
         store,
         folder,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
 
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
@@ -48,12 +46,10 @@ def plan_prune(store: LocalStore, graph: Graph | None = None) -> Pruned:
     if receipt:
         view = View.load(store, receipt.files["view"])
         parts = (
-            (DOCUMENTS, view.documents, view.document_row),
-            (records_folder(receipt.key), view.records, view.record_row),
+            (DOCUMENTS, view.documents, view.used_documents()),
+            (records_folder(receipt.key), view.records, view.used_records()),
         )
-        for folder, fragments, rows in parts:
-            used = np.zeros(sum(fragment.rows for fragment in fragments), dtype=bool)
-            used[rows] = True
+        for folder, fragments, used in parts:
             start = offsets(fragments)
             for at, fragment in enumerate(fragments):
                 dead = 1 - used[start[at] : start[at + 1]].mean()
@@ -109,7 +105,7 @@ def _forget_quotes(store: LocalStore, stage: Stage) -> None:
                 left = pin(store, stage.name, key, kept, fit.reason)
                 if receipt and receipt.version == fit.hash:
                     files = {**receipt.files, "fit": left.folder}
-                    receipt.with_(version=left.hash, files=files).save(store)
+                    replace(receipt, version=left.hash, files=files).save(store)
     else:
         for folder in store.folders(f"stages/{stage.name}"):
             for key, name in store.hashed(folder).items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,8 @@ class Run:
     """What a stage has found out while it was decided on, and needs again to be made."""
     _current: dict[str, Receipt] = field(default_factory=dict)
     _view: tuple[str, View] | None = None
-    _corpus: Corpus | None = None
+    _corpus: tuple[str | None, Corpus] | None = None
+    """Of a view's file; while planning, of no file, the input as it was surveyed."""
 
     def receipt(self, stage: str) -> Receipt:
         """The current result of a stage before this one, known to fit these settings and its own inputs.
@@ -105,8 +106,6 @@ class Run:
         made = (receipt.fingerprint, set(receipt.upstream))
         if made != (here.fingerprint(self.settings), set(here.reads(self.settings))):
             raise MissingStageError(f"{stage} was last made with other settings; {remedy}")
-        if set(receipt.upstream) != set(self.graph[stage].reads(self.settings)):
-            raise MissingStageError(f"{stage} was last made from other stages; {remedy}")
         for name, version in receipt.upstream.items():
             if self.receipt(name).version != version:
                 raise MissingStageError(f"{stage} was made for an earlier state of {name}; {remedy}")
@@ -128,12 +127,16 @@ class Run:
     def save(self, receipt: Receipt) -> None:
         """Make a receipt the current one of its stage."""
         receipt.save(self.store)
-        self.forget()
+        known = self._current.get(receipt.stage)
+        if known and known.version != receipt.version:
+            # What was current may rest on the result that this one replaces.
+            self._current.clear()
+        self._current[receipt.stage] = receipt
 
     def forget(self) -> None:
         """Look at the store again."""
         self._current.clear()
-        self._corpus = None
+        self._view = self._corpus = None
 
     @property
     def has_view(self) -> bool:
@@ -152,15 +155,15 @@ class Run:
 
     @property
     def corpus(self) -> Corpus:
-        version = self.receipt("raw_docs").version
-        if self._corpus is None or self._corpus.version != version:
-            assert not self.planning
-            self._corpus = _corpus_of(self.store, version, self.view)
-        return self._corpus
+        raw_docs = self.receipt("raw_docs")
+        file = None if self.planning else raw_docs.files["view"]
+        if self._corpus is None or self._corpus[0] != file:
+            self._corpus = (file, _corpus_of(self.store, raw_docs.version, self.view))
+        return self._corpus[1]
 
     def foresee(self, corpus: Corpus) -> None:
         """Plan on an input as a survey found it."""
-        self._corpus = corpus
+        self._corpus = (None, corpus)
 
     def files(self, stage: str) -> StageFiles:
         """The results of a per-document stage."""
@@ -178,15 +181,17 @@ class Run:
         """The arrays of a file of a whole-corpus result."""
         return unpack(self.read(stage, file))
 
+    def current_fit(self, stage: str) -> Fit:
+        """The fit that a stage's result names."""
+        return Fit(stage, self.receipt(stage).version, self.receipt(stage).facts["reason"])
+
     def fit(self, stage: str) -> dict[str, bytes]:
         """The files of a fit."""
-        return read_fit(self.store, Fit(stage, self.receipt(stage).version, ""))
+        return read_fit(self.store, self.current_fit(stage))
 
 
 def _corpus_of(store: LocalStore, version: str, view: View) -> Corpus:
-    used = view.used_documents()
-    records = np.zeros(sum(fragment.rows for fragment in view.records), bool)
-    records[view.record_row] = True
+    used, records = view.used_documents(), view.used_records()
     ids, _ = document_index(store, view)
     return Corpus(
         version=version,
@@ -293,7 +298,8 @@ def _run_one(run: Run, name: str) -> Receipt:
     # What a plan goes by: of this run where it computed some, else as known before.
     new = decision.documents or figures["new_documents"]
     pace = seconds / new if new else before.facts.get("seconds_per_new_document") if before else None
-    receipt = receipt.with_(
+    receipt = replace(
+        receipt,
         facts={**receipt.facts, "computed": new, "seconds_per_new_document": pace},
         figures={**figures, **stage.figures_now(run), **run.observed, **timing},
     )

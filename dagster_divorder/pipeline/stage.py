@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -28,7 +28,7 @@ import xxhash
 from dagster_divorder.core.sketch import sketch
 from dagster_divorder.errors import DiskFullError
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.arrays import pack, pack_table
+from dagster_divorder.store.arrays import pack, pack_table, unpack
 from dagster_divorder.store.fits import Fit, drop_unpinned, pin, pinned, read_fit, unpin
 from dagster_divorder.store.local import LocalStore, megabytes
 from dagster_divorder.store.receipts import Receipt, load_receipt
@@ -253,18 +253,23 @@ class PerDocument(Stage):
     def files(self, run: Run, key: str) -> StageFiles:
         return StageFiles(run.store, self.name, key)
 
+    def missing(self, run: Run, key: str) -> int:
+        """How many documents (or records) of the input have no result under a key."""
+        present = self.files(run, key).present()
+        stored = run.corpus.stored[self.of]
+        return run.corpus.distinct[self.of] - sum(rows for name, rows in stored.items() if name in present)
+
     def decide(self, run: Run) -> Decision:
         key, corpus = self.key(run), run.corpus
-        present = self.files(run, key).present()
-        there = sum(rows for name, rows in corpus.stored[self.of].items() if name in present)
-        total = corpus.distinct[self.of]
+        missing, total = self.missing(run, key), corpus.distinct[self.of]
         receipt = self.receipt(run, key, content_hash(key, corpus.version), facts=dict(self.facts(run)))
-        if there == total:
+        if not missing:
             return Decision(scope="nothing", documents=0, why="", receipt=receipt)
+        some = missing < total
         return Decision(
-            scope="new" if there else "all",
-            documents=total - there,
-            why=f"new {self.of}" if there else "",
+            scope="new" if some else "all",
+            documents=missing,
+            why=f"new {self.of}" if some else "",
             receipt=receipt,
         )
 
@@ -279,7 +284,7 @@ class PerDocument(Stage):
         unchanged = last and (last.key, last.version) == (receipt.key, receipt.version)
         figures = last.figures if last and unchanged else dict(self.figures(run, files))
         total = run.corpus.distinct[self.of]
-        return receipt.with_(figures={**figures, **counts(total, decision.documents)})
+        return replace(receipt, figures={**figures, **counts(total, decision.documents)})
 
     def _fill(self, run: Run, files: StageFiles, missing: Sequence[Fragment]) -> None:
         if not missing:
@@ -314,16 +319,16 @@ class WholeCorpus(Stage):
 
     def decide(self, run: Run) -> Decision:
         key = self.key(run)
-        found, why = self._stored(run, key), ""
-        if ABOUT in run.store.hashed(f"stages/{self.name}/{key}"):
+        present = run.store.hashed(f"stages/{self.name}/{key}")
+        found, why = self._stored(run, key, present), ""
+        if ABOUT in present:
             why = self.lacks(run, key) or ("" if found else "files of it are gone")
         if found and not why:
             return Decision(scope="nothing", documents=0, why="", receipt=found)
         return Decision(scope="all", documents=run.corpus.documents, why=why, key=key)
 
-    def _stored(self, run: Run, key: str) -> Receipt | None:
-        """The result that is stored under a key, None where not all of it is there."""
-        found = run.store.hashed(f"stages/{self.name}/{key}")
+    def _stored(self, run: Run, key: str, found: Mapping[str, str]) -> Receipt | None:
+        """The result that is stored under a key in these files, None where not all of it is there."""
         if ABOUT not in found:
             return None
         about = orjson.loads(run.store.read_verified(found[ABOUT]))
@@ -347,13 +352,15 @@ class WholeCorpus(Stage):
             run.store.put_hashed(
                 folder, ABOUT, orjson.dumps(about, option=orjson.OPT_SERIALIZE_NUMPY), "json"
             )
-            receipt = self._stored(run, key)
+            receipt = self._stored(run, key, run.store.hashed(folder))
             assert receipt is not None
         self.publish(run, receipt)
         of_all = counts(run.corpus.documents, decision.documents)
         # A result that was made now may say itself how many of its documents are new in it.
         kept = decision.scope == "nothing"
-        return receipt.with_(figures={**receipt.figures, **of_all} if kept else {**of_all, **receipt.figures})
+        return replace(
+            receipt, figures={**receipt.figures, **of_all} if kept else {**of_all, **receipt.figures}
+        )
 
 
 class Refit(NamedTuple):
@@ -438,7 +445,7 @@ class PinnedFit(Stage):
         documents = run.corpus.documents
         fitted = decision.why if decision.scope == "all" else f"no: kept ({receipt.facts['reason']})"
         figures = {"fitted": fitted, **self.figures(run, receipt)}
-        return receipt.with_(figures={**figures, **counts(documents, decision.documents)})
+        return replace(receipt, figures={**figures, **counts(documents, decision.documents)})
 
 
 def _about_documents(run: Run) -> dict[str, bytes]:
@@ -452,8 +459,6 @@ def load_fitted(store: LocalStore, fit: Fit, setting: str = "") -> Fitted:
     Raises:
         StoreError: a file of it is missing or altered.
     """
-    from dagster_divorder.store.arrays import unpack
-
     files = read_fit(store, fit, setting)
     documents = int(orjson.loads(files[FITTED])["documents"])
     return Fitted(fit, files, documents, unpack(files[SKETCH])["ids"])

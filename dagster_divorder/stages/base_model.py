@@ -72,7 +72,7 @@ def load_base_model(run: Run) -> BaseModel:
     statistics = unpack(files[STATISTICS])
     bootstrap = run.settings.model.base == BOOTSTRAP
     return BaseModel(
-        directory=fit_path(run.store, Fit("base_model", receipt.version, ""))
+        directory=fit_path(run.store, run.current_fit("base_model"))
         if bootstrap
         else Path(receipt.facts["directory"]),
         info=orjson.loads(files[INFO]),
@@ -190,8 +190,7 @@ def _another_corpus(left: float) -> str | None:
 def _is_of_this_corpus(run: Run) -> Finding:
     """A corpus that was exchanged for another keeps the tokenizer (or the weights of tokens) that was learnt from the
     first one, and is cut into more tokens than need be."""
-    fit = Fit("base_model", run.receipt("base_model").version, "")
-    left = documents_left(run, load_fitted(run.store, fit))
+    left = documents_left(run, load_fitted(run.store, run.current_fit("base_model")))
     return Finding(
         passed=_another_corpus(left) is None,
         text=f"{left:.0%} of the documents that the base model was made on are left in the input.",

@@ -52,11 +52,15 @@ def load_edges(run: Run) -> dict[str, np.ndarray]:
     return unpack(run.fit("bin_edges")[EDGES])
 
 
-def _shares(run: Run, edges: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _shares(
+    run: Run,
+    tokens: np.ndarray,
+    columns: Mapping[str, pa.ChunkedArray | pa.Array],
+    edges: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
     """The share of the records in each bin, by trait."""
-    tokens = run.column("token_counts", "lengths")[run.view.document_row]
     codes = {"length": bin_codes(tokens, edges["length"])}
-    for trait, column in numbers(run).items():
+    for trait, column in columns.items():
         if trait in edges:
             coded = column_codes(column, bins=bins_of(run.settings, trait), edges=edges[trait], name=trait)
             codes[trait] = coded.codes
@@ -65,12 +69,12 @@ def _shares(run: Run, edges: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _compute(run: Run) -> Mapping[str, bytes]:
     tokens = run.column("token_counts", "lengths")[run.view.document_row]
-    edges = {"length": quantile_edges(tokens, run.settings.order.length_bins)}
-    for trait, column in numbers(run).items():
+    columns, edges = numbers(run), {"length": quantile_edges(tokens, run.settings.order.length_bins)}
+    for trait, column in columns.items():
         cut = column_codes(column, bins=bins_of(run.settings, trait)).edges
         assert cut is not None
         edges[trait] = cut
-    return {EDGES: pack(edges), SHARES: pack(_shares(run, edges))}
+    return {EDGES: pack(edges), SHARES: pack(_shares(run, tokens, columns, edges))}
 
 
 def _drift(run: Run, fitted: Fitted) -> str | None:
@@ -78,15 +82,17 @@ def _drift(run: Run, fitted: Fitted) -> str | None:
     if why or run.planning:
         return why
     edges, then = unpack(fitted.files[EDGES]), unpack(fitted.files[SHARES])
-    for trait in numbers(run):
+    columns = numbers(run)
+    for trait in columns:
         if trait not in edges:
             return f"{trait} is a number now"
-    for trait, now in _shares(run, edges).items():
+    tokens = run.column("token_counts", "lengths")[run.view.document_row]
+    for trait, now in _shares(run, tokens, columns, edges).items():
         before = np.zeros(len(now))
         before[: len(then[trait])] = then[trait][: len(now)]
         over = (now > BAND * before) & ((now - before) * len(run.view) > MIN_OVER)
         if over.any():
-            at = int((now - before).argmax())
+            at = int(np.where(over, now - before, -1).argmax())
             return f"a bin of {trait} holds {now[at]:.1%} of the records now, and held {before[at]:.1%}"
     return None
 

@@ -23,7 +23,6 @@ from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.components import load_space, space_reads
 from dagster_divorder.stages.map_fit import load_map_fit, sampled_rows
 from dagster_divorder.store.arrays import binary_array, pack, unpack
-from dagster_divorder.store.fits import Fit
 from dagster_divorder.store.ids import IdIndex, to_bytes
 from dagster_divorder.store.receipts import Receipt, load_receipt
 
@@ -41,12 +40,8 @@ class ClusterMap:
 
 def load_map(run: Run) -> ClusterMap | None:
     """The documents on the map; None where there is no map."""
-    receipt = run.receipt("cluster_map")
-    return (
-        ClusterMap(**unpack(run.store.read_verified(receipt.files["places"])))
-        if "places" in receipt.files
-        else None
-    )
+    there = "places" in run.receipt("cluster_map").files
+    return ClusterMap(**run.arrays("cluster_map", "places")) if there else None
 
 
 def _compute(run: Run) -> Made:
@@ -58,8 +53,8 @@ def _compute(run: Run) -> Made:
         files["places"] = File(pack(asdict(shown)), "safetensors")
         files["map"] = File(_parquet(shown, names), "parquet")
     note = missing
-    fit = Fit("map_fit", run.receipt("map_fit").version, "")
-    if shown and (left := documents_left(run, load_fitted(run.store, fit))) < MIN_SHARE_LEFT:
+    fitted = load_fitted(run.store, run.current_fit("map_fit"))
+    if shown and (left := documents_left(run, fitted)) < MIN_SHARE_LEFT:
         note = (
             f"{left:.0%} of the documents that the map was fitted to are left; "
             'set cluster_map.refit = "now" for one run to fit it to the present ones'

@@ -132,15 +132,10 @@ def _compute(kind: str) -> Callable[[Run], Mapping[str, bytes]]:
         ids, _ = document_index(run.store, view)
         rows = rows_by_id(ids, view)[: min(ROWS, max(1, BYTES // (4 * vectors.dims(view))))]
         pca = fit(vectors.rows(view, rows), run.settings.components[kind])
-        made = {
-            ARRAYS: pack({"mean": pca.mean, "axes": pca.axes}),
-            INFO: orjson.dumps(
-                {"explained": pca.explained, "dims": pca.axes.shape[0], "found": pca.axes.shape[1]}
-            ),
-        }
-        if note := _note(run.settings.components[kind], orjson.loads(made[INFO]), run.corpus.documents):
+        info = {"explained": pca.explained, "dims": pca.axes.shape[0], "found": pca.axes.shape[1]}
+        if note := _note(run.settings.components[kind], info, run.corpus.documents):
             run.progress.note(note)
-        return made
+        return {ARRAYS: pack({"mean": pca.mean, "axes": pca.axes}), INFO: orjson.dumps(info)}
 
     return compute
 

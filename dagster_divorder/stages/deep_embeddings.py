@@ -58,17 +58,11 @@ def _facts(run: Run) -> dict[str, Any]:
             model.fingerprint, declared_lengths(model.directory), tokens, _settings(run.settings)
         )
         last = load_receipt(run.store, STAGE)
-        known = last is not None and last.facts["source"] == source and _is_whole(run, last.key)
+        known = last and last.facts["source"] == source and not DEEP_EMBEDDINGS.missing(run, last.key)
         made = last.facts["made"] if last and known else _embed_of(run).made()
         run.memo |= {"made": {"source": source, "made": made}}
     found: dict[str, Any] = run.memo["made"]
     return found
-
-
-def _is_whole(run: Run, key: str) -> bool:
-    stored, present = run.corpus.stored["documents"], StageFiles(run.store, STAGE, key).present()
-    there = all(name in present for name, rows in stored.items() if rows)
-    return there and sum(stored.values()) == run.corpus.documents
 
 
 def _embed_of(run: Run) -> _Embed:
@@ -272,22 +266,23 @@ def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
     """Of all documents: how vectors are made, their tokens, those that were not seen, and flags."""
     view, settings, model = run.view, run.settings, load_deep_model(run)
     ((_, first),) = files.each(view.documents[:1])
-    spec = _facts(run)["made"]["spec"]
+    spec = EmbeddingSpec(**_facts(run)["made"]["spec"])
     lengths, flagged = files.columns(view.documents, "tokens", "flagged")
     used = view.used_documents()
     tokens = lengths[used]
-    room = spec["window"] - len(spec["prefix"]) - len(spec["suffix"])
     unseen = (
-        np.maximum(tokens - room, 0) if settings.deep.long_documents == "truncate" else np.zeros(1, np.int64)
+        np.maximum(tokens - spec.room, 0)
+        if settings.deep.long_documents == "truncate"
+        else np.zeros(1, np.int64)
     )
     figures: dict[str, Any] = {
         "model": settings.deep_model,
         "dim": int(first["vectors"].shape[1]),
-        "pooling": spec["pooling"],
-        "max_tokens": spec["window"],
-        "own_tokens": spec["window"] - room,
-        "device": spec["device"],
-        "dtype": spec["dtype"],
+        "pooling": spec.pooling,
+        "max_tokens": spec.window,
+        "own_tokens": spec.window - spec.room,
+        "device": spec.device,
+        "dtype": spec.dtype,
         "tokens": int(tokens.sum()),
         "truncated_documents": int((unseen > 0).sum()),
         "unseen_tokens": round(float(unseen.sum() / max(1, tokens.sum())), 4),

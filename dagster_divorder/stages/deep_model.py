@@ -32,7 +32,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit, Refit
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.base_model import BOOTSTRAP, BaseModel, load_base_model
-from dagster_divorder.store.fits import Fit, fit_path
+from dagster_divorder.store.fits import fit_path
 from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sample import document_index, rows_by_id, sample_texts
 from dagster_divorder.store.view import offsets
@@ -70,9 +70,10 @@ def load_deep_model(run: Run) -> DeepModel:
     """
     receipt = run.receipt("deep_model")
     facts = receipt.facts
-    fit = Fit("deep_model", receipt.version, "")
     return DeepModel(
-        directory=Path(facts["directory"]) if "directory" in facts else fit_path(run.store, fit),
+        directory=Path(facts["directory"])
+        if "directory" in facts
+        else fit_path(run.store, run.current_fit("deep_model")),
         fingerprint=facts.get("fingerprint", receipt.version),
         tokenizer=facts["tokenizer"],
         engine=facts["engine"],

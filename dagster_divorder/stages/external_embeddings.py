@@ -54,7 +54,7 @@ class _ExternalEmbeddings(PerDocument):
         known = last is not None and last.facts["read_as"] == read_as
         if last and (known or (run.planning and not run.has_view)):
             run.memo |= {"read_as": read_as, "facts": last.facts}
-            if _is_whole(run, last.key) or run.planning:
+            if run.planning or not self.missing(run, last.key):
                 run.observed["read"] = "no: it has not changed"
                 return last.key
         if "found" not in run.memo:
@@ -74,8 +74,7 @@ class _ExternalEmbeddings(PerDocument):
                 "zero_vectors": int((found.source[used] == zero).sum()),
             }
             run.memo |= {"read_as": read_as, "facts": facts, "found": found, "spool": spool, "key": key}
-        key = run.memo["key"]
-        return str(key)
+        return str(run.memo["key"])
 
     def decide(self, run: Run) -> Decision:
         decision = super().decide(run)
@@ -140,11 +139,6 @@ def _state(path: Path) -> list[int]:
     """What changes with a file. Its time of change is the system's own: no program can set it back."""
     found = path.stat()
     return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
-
-
-def _is_whole(run: Run, key: str) -> bool:
-    present = StageFiles(run.store, STAGE, key).present()
-    return all(name in present for name, rows in run.corpus.stored["documents"].items() if rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,10 +36,6 @@ class Receipt:
     facts: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
 
-    def with_(self, **changes: Any) -> Receipt:
-        """A copy with other values."""
-        return replace(self, **changes)
-
     def save(self, store: LocalStore) -> None:
         write_pointer(store, f"{FOLDER}/{self.stage}.json", self)
         made = Made(self.fingerprint, self.version, self.upstream, self.files)

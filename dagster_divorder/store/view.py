@@ -52,6 +52,12 @@ class View:
         used[self.document_row] = True
         return used
 
+    def used_records(self) -> np.ndarray:
+        """bool (record rows,): which records the view holds."""
+        used = np.zeros(sum(fragment.rows for fragment in self.records), dtype=bool)
+        used[self.record_row] = True
+        return used
+
     def by_fragment(self, records: np.ndarray) -> Iterator[tuple[Fragment, np.ndarray, np.ndarray]]:
         """(document fragment, places in `records` whose documents are in it, their rows in it), of each fragment that
         holds some, in order. records: int64 (Q,), positions in the view, also repeatedly."""

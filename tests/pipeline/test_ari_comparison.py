@@ -263,7 +263,8 @@ def test_the_decision_is_kept_while_few_documents_change(tmp_path: Path) -> None
     assert again == replace(first, facts=again.facts, figures=again.figures)
     assert again.figures["fitted"] == "no: kept (first run with these settings and inputs)"
     write_jsonl(tmp_path / "docs.jsonl", [*records(200), *records(40, start=1000)])
-    kept = compare(embed(settings, shallow="topics", deep="moods"))
+    run = embed(settings, shallow="topics", deep="moods")
+    kept = compare(run)
     assert (kept.version, kept.figures["documents"], kept.figures["new_documents"]) == (first.version, 240, 0)
     assert chosen_kind(run) == "deep"
     write_jsonl(tmp_path / "docs.jsonl", [*records(200), *records(60, start=1000)])
