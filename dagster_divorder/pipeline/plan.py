@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.changes import what_changed
 from dagster_divorder.pipeline.graph import OUTPUT, Graph, default_graph
 from dagster_divorder.pipeline.prune import disk_use
-from dagster_divorder.pipeline.run import Run, ToBeMadeError
+from dagster_divorder.pipeline.run import Run, ToBeMadeError, check_settings
 from dagster_divorder.pipeline.stage import Decision
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.curated import refuse_foreign_files
@@ -56,6 +57,7 @@ def make_plan(settings: Settings, *stages: str, graph: Graph | None = None) -> P
     if OUTPUT in wanted:
         refuse_foreign_files(store, settings.output)
     run = Run(settings, store, Silent(), graph, planning=True)
+    check_settings(run, wanted)
     run.foreseen = dict.fromkeys(wanted)
     plans = tuple(_plan(run, stage) for stage in wanted)
     records = run.corpus.records
@@ -69,15 +71,11 @@ def _plan(run: Run, stage: str) -> StagePlan:
         decision = run.graph[stage].decide(run)
     except ToBeMadeError as missing:
         as_it_was = f"{missing.stage} comes out as it was"
-        decision = Decision(scope="all", documents=run.corpus.documents, why=str(missing), unless=as_it_was)
+        why = what_changed(run.graph[stage], run, str(missing))
+        decision = Decision(scope="all", documents=run.corpus.documents, why=why, unless=as_it_was)
     run.foreseen[stage] = decision.receipt
     why = decision.why
-    if receipt is None and decision.scope == "all":
-        why = "never ran on this store"
-    elif not why and decision.scope == "all":
-        changed = receipt and receipt.fingerprint != run.graph[stage].fingerprint(run.settings)
-        why = "its settings or its code changed" if changed else "what it reads has changed"
-    elif not why:
+    if not why:
         same = receipt and decision.receipt and receipt.version == decision.receipt.version
         why = "up to date" if same else "kept from other settings"
     pace = receipt.facts.get("seconds_per_new_document") if receipt else None

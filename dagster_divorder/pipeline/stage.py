@@ -27,6 +27,7 @@ import xxhash
 
 from dagster_divorder.core.sketch import sketch
 from dagster_divorder.errors import DiskFullError
+from dagster_divorder.pipeline.changes import given_settings, what_changed
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import pack, pack_table, unpack
 from dagster_divorder.store.fits import Fit, drop_unpinned, pin, pinned, read_fit, unpin
@@ -177,6 +178,8 @@ class Stage(ABC):
     """What it does, for progress, such as `tokenising`."""
     figures_now: Callable[[Run], Mapping[str, Any]] = lambda run: {}
     """Figures that every run tells anew, since they are of more than the result: what it rests on, and why."""
+    check_settings: Callable[[Run], None] = lambda run: None
+    """Raises what can be known to be wrong with the settings before the first stage runs."""
     show: Callable[[Run, Receipt], Shown] = _nothing_shown
     checks: tuple[Check, ...] = ()
 
@@ -206,6 +209,7 @@ class Stage(ABC):
             key=key,
             version=version,
             upstream=versions(run, *self.reads(run.settings)),
+            settings=given_settings(run.settings),
             **parts,
         )
 
@@ -269,7 +273,7 @@ class PerDocument(Stage):
         return Decision(
             scope="new" if some else "all",
             documents=missing,
-            why=f"new {self.of}" if some else "",
+            why=f"new {self.of}" if some else what_changed(self, run),
             receipt=receipt,
         )
 
@@ -325,6 +329,7 @@ class WholeCorpus(Stage):
             why = self.lacks(run, key) or ("" if found else "files of it are gone")
         if found and not why:
             return Decision(scope="nothing", documents=0, why="", receipt=found)
+        why = why or what_changed(self, run)
         return Decision(scope="all", documents=run.corpus.documents, why=why, key=key)
 
     def _stored(self, run: Run, key: str, found: Mapping[str, str]) -> Receipt | None:
@@ -405,7 +410,7 @@ class PinnedFit(Stage):
         if refit.when == "now":
             return self._anew(run, key, f"asked for by {refit.setting}")
         if fit is None:
-            return self._anew(run, key, "first run with these settings and inputs")
+            return self._anew(run, key, what_changed(self, run))
         stored = load_fitted(run.store, fit, refit.setting)
         unless = ""
         if refit.when == "auto" and not (self.of_corpus and self._was_judged(run, fit)):

@@ -15,6 +15,7 @@ import orjson
 import pyarrow as pa
 
 from dagster_divorder.engine.progress import Advance
+from dagster_divorder.pipeline.changes import what_changed
 from dagster_divorder.pipeline.merge import merge_small
 from dagster_divorder.pipeline.run import Corpus as RunCorpus
 from dagster_divorder.pipeline.run import Run
@@ -61,13 +62,12 @@ class _RawDocs(Stage):
         receipt = self.receipt(run, key, survey.version, files=files, facts=facts)
         new = survey.new_documents
         scope = "nothing" if not new else "all" if new == survey.documents else "new"
-        why = (
-            "new records"
-            if scope == "new"
-            else ""
-            if new or not survey.new_records
-            else "records of known texts"
-        )
+        if scope == "all":
+            why = what_changed(self, run, "new records")
+        elif scope == "new":
+            why = "new records"
+        else:
+            why = "records of known texts" if survey.new_records else ""
         return Decision(scope=scope, documents=new, why=why, receipt=receipt)  # type: ignore[arg-type]
 
     def make(self, run: Run, decision: Decision) -> Receipt:

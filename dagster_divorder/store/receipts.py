@@ -24,7 +24,8 @@ class Receipt:
 
     `fingerprint` is the code version and the hash of the settings it was made with, `key` what it is filed under,
     `version` the hash of its content, `upstream` the versions of the stages it read, `files` its named files in the
-    store, `facts` what later stages and runs read of it, `figures` what people see.
+    store, `facts` what later stages and runs read of it, `figures` what people see, `settings` those that were not at
+    their defaults.
     """
 
     stage: str
@@ -35,6 +36,7 @@ class Receipt:
     files: dict[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def save(self, store: LocalStore) -> None:
         write_pointer(store, f"{FOLDER}/{self.stage}.json", self)

@@ -261,7 +261,7 @@ def test_the_decision_is_kept_while_few_documents_change(tmp_path: Path) -> None
     again = compare(run)
     assert (first.figures["new_documents"], again.figures["new_documents"]) == (200, 0)
     assert again == replace(first, facts=again.facts, figures=again.figures)
-    assert again.figures["fitted"] == "no: kept (first run with these settings and inputs)"
+    assert again.figures["fitted"] == "no: kept (first run on this store)"
     write_jsonl(tmp_path / "docs.jsonl", [*records(200), *records(40, start=1000)])
     run = embed(settings, shallow="topics", deep="moods")
     kept = compare(run)
@@ -272,7 +272,7 @@ def test_the_decision_is_kept_while_few_documents_change(tmp_path: Path) -> None
     assert anew.figures["fitted"] == "23% of the documents have changed since"
     assert anew.figures["measured_documents"] == anew.figures["new_documents"] == 260
     other = compare(embed(settings, shallow="topics", deep="noise"))
-    assert other.figures["fitted"] == "first run with these settings and inputs"
+    assert other.figures["fitted"] == "what it reads has changed"
 
 
 def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

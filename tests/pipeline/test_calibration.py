@@ -72,7 +72,7 @@ def test_planted_topics_are_found_and_clustered(made: tuple[Settings, dict[str, 
     report = receipts["k_calibration"].figures
     assert (report["recommended"], receipts["clusters"].figures["k"]) == (4, 4)
     assert report["documents"] == report["new_documents"] == 200
-    assert report["fitted"] == "first run with these settings and inputs"
+    assert report["fitted"] == "first run on this store"
     rows = table(settings, receipts["k_calibration"])
     assert [row["k"] for row in rows] == list(VALUES)
     assert [row["k"] for row in rows if row["recommended"]] == [4]
@@ -119,7 +119,7 @@ def test_nothing_new_keeps_it_and_it_survives_a_prune(made: tuple[Settings, dict
             before.fingerprint,
         )
         assert again.figures["new_documents"] == 0
-        assert again.figures["fitted"] == "no: kept (first run with these settings and inputs)"
+        assert again.figures["fitted"] == "no: kept (first run on this store)"
 
 
 def kept(settings: Settings, **changes: Any) -> Any:
@@ -177,14 +177,14 @@ def test_it_is_measured_again_once_enough_documents_have_changed(tmp_path: Path)
     assert (calibration["recommended"], clusters["k"]) == (3, 3)
     records += planted(30, seed=1, topics=("sea",))
     calibration, clusters = reports(records)
-    assert calibration["fitted"] == "no: kept (first run with these settings and inputs)"
+    assert calibration["fitted"] == "no: kept (first run on this store)"
     assert (calibration["documents"], calibration["measured_documents"]) == (180, 150)
     assert (calibration["new_documents"], clusters["k"], clusters["new_documents"]) == (0, 3, 30)
     records += planted(20, topics=("rail",))
     calibration, clusters = reports(records)
     assert calibration["fitted"] == "25% of the documents have changed since"
     assert (calibration["recommended"], calibration["new_documents"], clusters["k"]) == (4, 200, 4)
-    assert clusters["fitted"] == "first run with these settings and inputs"
+    assert clusters["fitted"] == "what it reads has changed"
     calibration, clusters = reports(records)
     assert calibration["fitted"] == "no: kept (25% of the documents have changed since)"
     assert (calibration["new_documents"], clusters["new_documents"]) == (0, 0)

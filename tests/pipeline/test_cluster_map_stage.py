@@ -105,7 +105,7 @@ def test_every_document_is_on_the_map_with_its_cluster(corpus: Corpus) -> None:
     assert not shown.placed.any() and np.isfinite(shown.xy).all()
     assert receipt.figures["documents"] == receipt.figures["new_documents"] == 80
     assert receipt.figures["placed"] == 0 and receipt.figures["note"] is None
-    assert receipt.figures["fitted"] == "first run with these settings and inputs"
+    assert receipt.figures["fitted"] == "first run on this store"
     table = pq.read_table(corpus.store.path(receipt.files["map"])).to_pylist()
     assert [row["doc_id"] for row in table] == [f"{high:016x}{low:016x}" for high, low in ids]
     assert [(row["x"], row["y"]) for row in table] == [tuple(xy) for xy in shown.xy.tolist()]
@@ -202,7 +202,7 @@ def test_it_is_fitted_again_on_request_and_for_other_settings(corpus: Corpus) ->
     assert corpus.run(refit="never").figures["new_documents"] == 0
     assert corpus.places() == now
     corpus.settings = corpus.settings.model_copy(update={"seed": 5})
-    assert corpus.run().figures["fitted"] == "first run with these settings and inputs"
+    assert corpus.run().figures["fitted"] == "seed 0 -> 5"
     assert corpus.places() != now
     corpus.settings = corpus.settings.model_copy(update={"seed": 0})
     assert corpus.run().figures["new_documents"] == 0

@@ -87,7 +87,7 @@ def test_other_bytes_of_the_same_size_and_time_are_noticed(settings: Settings, f
     os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert weights.stat().st_size == times.st_size
     second = run(settings)
-    assert second["base_model"].figures["fitted"] == "first run with these settings and inputs"
+    assert second["base_model"].figures["fitted"] == "what it reads has changed"
     assert second["deep_embeddings"].version != first["deep_embeddings"].version
 
 

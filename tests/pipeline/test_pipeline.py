@@ -177,7 +177,7 @@ def test_the_same_corpus_and_settings_give_the_same_bytes(
 def test_refits_say_why(corpus: Path, make_settings: Make) -> None:
     settings = make_settings()
     reports = run(settings)
-    assert reports["clusters"]["fitted"] == "first run with these settings and inputs"
+    assert reports["clusters"]["fitted"] == "first run on this store"
     assert run(settings)["clusters"]["fitted"].startswith("no: kept")
     write_jsonl(corpus, topic_records(125))
     doubled = run(settings)["clusters"]
@@ -360,7 +360,7 @@ def test_a_checkpoint_directory_as_base_model(tmp_path: Path, corpus: Path, make
     assert run(other)["base_model"]["fitted"].startswith("no: kept")
     tokenizer = checkpoint / "tokenizer.json"
     tokenizer.write_bytes(tokenizer.read_bytes() + b"\n")
-    assert run(other)["base_model"]["fitted"] == "first run with these settings and inputs"
+    assert run(other)["base_model"]["fitted"] == "what it reads has changed"
 
 
 def test_a_corpus_smaller_than_a_batch_says_nothing_about_batches(corpus: Path, make_settings: Make) -> None:

@@ -59,7 +59,7 @@ def whys(made: Plan) -> dict[str, str]:
 def test_a_new_store_computes_everything_and_no_time_is_known(corpus: Path, make_settings: Make) -> None:
     settings = make_settings()
     made = checked_against_the_run(settings)
-    assert {stage.why for stage in made.stages} == {"never ran on this store"}
+    assert {stage.why for stage in made.stages} == {"first run on this store"}
     assert {stage.seconds for stage in made.stages} == {None}
 
 
@@ -104,7 +104,7 @@ def test_a_changed_setting_names_its_stage_and_what_follows(corpus: Path, make_s
     run(make_settings())
     changed = make_settings(embedding={"pooling": "mean"})
     made = checked_against_the_run(changed)
-    assert whys(made)["shallow_embeddings"] == "its settings or its code changed"
+    assert whys(made)["shallow_embeddings"] == "embedding.pooling idf -> mean"
     assert whys(made)["greedy_order"] == "traits is made again"
     assert planned(made)["token_counts"] == ("nothing", 0)
     assert planned(make_plan(make_settings(model={"refit": "now"})))["token_counts"] == ("all", 80)

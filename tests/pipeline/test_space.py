@@ -56,7 +56,7 @@ def test_vectors_are_seen_along_their_components(corpus: Path, make_settings: Ma
     report = cluster(settings)
     assert (report["vectors"], report["pca"]) == ("shallow_embeddings", 3)
     assert 0.2 < report["explained_variance"] < 1
-    assert report["pca_fitted"] == "to 80 documents (first run with these settings and inputs)"
+    assert report["pca_fitted"] == "to 80 documents (first run on this store)"
     assert sum(report["cluster_sizes"]) == 80
     run = opened(settings)
     space, view = load_space(run), run.view
@@ -178,7 +178,7 @@ def test_another_recommended_number_of_clusters_is_a_reason_to_fit(
         recommended - 1,
         80,
     )
-    assert again["centroids"].figures["fitted"] == "first run with these settings and inputs"
+    assert again["centroids"].figures["fitted"] == "what it reads has changed"
     # The fit to as many clusters as before is pinned still.
     monkeypatch.setattr(centroids, "_count", lambda run: recommended)
     back = run_all(auto, Silent(), stages)

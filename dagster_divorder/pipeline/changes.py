@@ -1,0 +1,74 @@
+"""Why a stage has no result under its key: the settings that have changed since it last ran, by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from pydantic import ValidationError
+
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.receipts import Receipt, load_receipt
+
+if TYPE_CHECKING:
+    from dagster_divorder.pipeline.run import Run
+    from dagster_divorder.pipeline.stage import Stage
+
+SHOWN_CHARACTERS = 60
+
+
+def given_settings(settings: Settings) -> dict[str, Any]:
+    """What a receipt keeps of the settings it was made with: those that are not at their defaults. Where the store lies
+    changes no result."""
+    return settings.model_dump(mode="json", exclude_defaults=True, exclude={"store"})
+
+
+def what_changed(stage: Stage, run: Run, otherwise: str = "what it reads has changed") -> str:
+    """Why a stage has to compute its result: it never did, under other settings or with other code, or `otherwise`."""
+    last = load_receipt(run.store, stage.name)
+    if last is None:
+        return "first run on this store"
+    if changed := changed_settings(stage, last, run.settings):
+        return ", ".join(changed)
+    return "its code changed" if last.fingerprint.partition("-")[0] != str(stage.version) else otherwise
+
+
+def changed_settings(stage: Stage, last: Receipt, settings: Settings) -> list[str]:
+    """The settings that decide a stage's result and differ from those of its last one, such as `clusters.k 30 -> 15`;
+    empty where only several of them together make the difference."""
+    try:
+        before = Settings(**last.settings)
+    except ValidationError:  # of a version that had other settings
+        return []
+    now, then = (of.model_dump(mode="json", exclude={"store"}) for of in (settings, before))
+    found: list[str] = []
+    for section, fields in now.items():
+        for field in fields if isinstance(fields, dict) else [None]:
+            new, old = (of[section] if field is None else of[section][field] for of in (now, then))
+            if new != old and _decides(stage, settings, before, section, field):
+                found += _differences(f"{section}.{field}" if field else section, old, new)
+    return found
+
+
+def _decides(stage: Stage, settings: Settings, before: Settings, section: str, field: str | None) -> bool:
+    """Whether a stage would have another result if this one setting were as it was before."""
+    value = getattr(before, section)
+    if field is not None:
+        value = getattr(settings, section).model_copy(update={field: getattr(value, field)})
+    other = settings.model_copy(update={section: value})
+    return stage.fingerprint(other) != stage.fingerprint(settings)
+
+
+def _differences(key: str, old: Any, new: Any) -> Iterator[str]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in sorted({*old, *new}):
+            if old.get(name) != new.get(name):
+                yield from _differences(f"{key}.{name}", old.get(name), new.get(name))
+    else:
+        yield f"{key} {_shown(old)} -> {_shown(new)}"
+
+
+def _shown(value: Any) -> str:
+    text = "unset" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
