@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from dagster_divorder.results import load_results
     from dagster_divorder.settings import Settings, load_settings
 
+__version__ = "0.1.0"
+
 _WHERE = {
     "Settings": "dagster_divorder.settings",
     "load_settings": "dagster_divorder.settings",

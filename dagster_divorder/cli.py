@@ -1,5 +1,6 @@
 """The `divorder` command.
 
+divorder init       a settings file for a corpus, out of what its first records hold
 divorder run        every stage, without Dagster
 divorder summary    what the last run made: before and after, where the output is, what was new
 divorder plan       what a run would compute, why, for about how long; the disk in use
@@ -11,36 +12,69 @@ divorder prune      remove what nothing needs any more (--dry-run: only say what
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dagster_divorder import __version__
 from dagster_divorder.errors import DivOrderError, MissingStageError
-from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.settings import DEFAULT_FILE, Settings, load_settings
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _run(options)
+    except BrokenPipeError:
+        # Whoever read the output has closed it, as `head` does: what is left in the buffer has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _parser() -> argparse.ArgumentParser:
+    shared = argparse.ArgumentParser(add_help=False)
+    config = "TOML settings file (default: DIVORDER_CONFIG, then divorder.toml)"
+    # Before or after the command; where it is not given, it must not take away what was given in the other place.
+    shared.add_argument("--config", default=argparse.SUPPRESS, help=config)
     parser = argparse.ArgumentParser(
-        prog="divorder", description="Order training data so that every window carries the corpus's own mix."
+        prog="divorder",
+        description="Order training data so that every window of training carries the corpus's own mix.",
+        parents=[shared],
     )
-    parser.add_argument("--config", help="TOML settings file (default: DIVORDER_CONFIG, then divorder.toml)")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("run", help="run every stage, without Dagster; only what is new is computed")
-    commands.add_parser("summary", help="show what the last run made")
-    commands.add_parser("plan", help="show what a run would compute, and why; stores nothing")
-    commands.add_parser(
-        "compare", help="run every pair of the strategies in `comparison`, and show the table"
+    parser.add_argument("--version", action="version", version=f"divorder {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, what: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=what, description=what, parents=[shared])
+
+    starting = command("init", "write divorder.toml for a corpus, out of what its first records hold")
+    starting.add_argument(
+        "paths", nargs="+", metavar="FILE_OR_FOLDER", help="JSONL or Parquet; globs in quotes"
     )
-    reporting = commands.add_parser("report", help="run what an output needs, and write the report beside it")
+    command("run", "run every stage, without Dagster; only what is new is computed")
+    command("summary", "show what the last run made")
+    command("plan", "show what a run would compute, and why; stores nothing")
+    command("compare", "run every pair of the strategies in `comparison`, and show the table")
+    reporting = command("report", "run what an output needs, and write the report beside it")
     reporting.add_argument(
         "--all", action="store_true", help="first make all evidence that the report can show; takes longer"
     )
-    pruning = commands.add_parser("prune", help="remove what neither the current input nor settings need")
+    pruning = command("prune", "remove what neither the current input nor settings need")
     pruning.add_argument("--dry-run", action="store_true", help="only show what would be freed")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    config = getattr(options, "config", None)
     try:
-        settings = load_settings(options.config)
+        if options.command == "init":
+            print(init(options.paths, config or DEFAULT_FILE))
+            return 0
+        settings = load_settings(config)
         if options.command == "plan":
             print(plan(settings))
         elif options.command == "compare":
@@ -55,6 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
 
                 run_all(settings)
             print(summary(settings))
+        sys.stdout.flush()
     except DivOrderError as error:
         print(f"divorder: {error}", file=sys.stderr)
         return 1
@@ -62,6 +97,23 @@ def main(arguments: list[str] | None = None) -> int:
         print("divorder: stopped; the next run goes on where this one was", file=sys.stderr)
         return 130
     return 0
+
+
+def init(paths: Sequence[str], file: str) -> str:
+    """Write a settings file; a few lines of text on it."""
+    from dagster_divorder.propose import write_settings
+
+    settings = write_settings(paths, Path(file))
+    option = "" if file == DEFAULT_FILE else f" --config {file}"
+    return "\n".join(
+        [
+            f"wrote {file}: the text is in {settings.input.text_field!r}, every window shall carry the corpus's mix of "
+            f"{', '.join(settings.order.traits)}",
+            "look it over, then:",
+            f"  divorder{option} plan    # what a run would compute",
+            f"  divorder{option} run     # the order, in {settings.output.path}",
+        ]
+    )
 
 
 def plan(settings: Settings) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from itertools import pairwise
 from pathlib import Path
@@ -31,7 +32,12 @@ MIN_STEP = 1e-9
 
 
 def _split_paths(value: Any) -> Any:
-    """One path, or several separated by the platform's path separator, is what a shell variable can hold."""
+    """One path, several separated by the platform's path separator, or a JSON list: what a shell variable can hold."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ValueError(f'expected paths, or a JSON list of them such as ["a", "b"]: {error}') from None
     if isinstance(value, str):
         return [part for part in value.split(os.pathsep) if part]
     return value

@@ -84,13 +84,12 @@ def load_base_model(run: Run) -> BaseModel:
 def _checkpoint(run: Run) -> dict[str, Any]:
     """Of the checkpoint that `model.base` names: its `directory`, the `signature` of its files, and `content`, what
     names its bytes; nothing for the bootstrap model, which lies in the fit itself."""
-    from dagster_divorder.models.checkpoint import locate, signature
+    from dagster_divorder.models.checkpoint import signature
 
-    model = run.settings.model
-    if model.base == BOOTSTRAP:
+    if run.settings.model.base == BOOTSTRAP:
         return {}
     if "checkpoint" not in run.memo:
-        directory = locate(model.base, revision=model.revision)
+        directory = _locate(run.settings)
         # Before anything is read: what changes meanwhile is noticed next time.
         files, last = signature(directory), load_receipt(run.store, "base_model")
         known = last.facts if last and files else {}
@@ -99,6 +98,18 @@ def _checkpoint(run: Run) -> dict[str, Any]:
         run.memo["checkpoint"] = {"directory": str(directory), "signature": files, "content": content}
     found: dict[str, Any] = run.memo["checkpoint"]
     return found
+
+
+def _checkpoint_is_there(run: Run) -> None:
+    """A checkpoint that is missing or has no tokenizer is found before the corpus is read."""
+    if run.settings.model.base != BOOTSTRAP:
+        _locate(run.settings)
+
+
+def _locate(settings: Settings) -> Path:
+    from dagster_divorder.models.checkpoint import locate
+
+    return locate(settings.model.base, revision=settings.model.revision)
 
 
 def _content_of(directory: Path) -> dict[str, Any]:
@@ -217,6 +228,7 @@ BASE_MODEL = PinnedFit(
     settings=_settings,
     inputs=lambda run: {"content": _checkpoint(run).get("content")},
     doing="making the base model",
+    check_settings=_checkpoint_is_there,
     compute=_compute,
     refit=lambda settings: Refit(settings.model.refit, "model.refit"),
     drift=another_corpus,

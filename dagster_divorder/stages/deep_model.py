@@ -97,6 +97,17 @@ def _is_bootstrap(settings: Settings) -> bool:
     return True
 
 
+def _locate(settings: Settings) -> Path:
+    setting = "deep.model" if settings.deep.model else "model.base"
+    return locate(settings.deep_model, weights="all", setting=setting, revision=settings.deep_revision)
+
+
+def _checkpoint_is_there(run: Run) -> None:
+    """A checkpoint that is missing or not whole is found before the corpus is read."""
+    if not _is_bootstrap(run.settings):
+        _locate(run.settings)
+
+
 def _checkpoint(run: Run) -> dict[str, Any]:
     """Of the checkpoint that `deep.model` names: its `directory`, the `signature` of its files, its `fingerprint`, and
     how much of its weights was hashed; nothing for the bootstrap decoder.
@@ -108,10 +119,7 @@ def _checkpoint(run: Run) -> dict[str, Any]:
     if _is_bootstrap(settings):
         return {}
     if "checkpoint" not in run.memo:
-        setting = "deep.model" if settings.deep.model else "model.base"
-        directory = locate(
-            settings.deep_model, weights="all", setting=setting, revision=settings.deep_revision
-        )
+        directory = _locate(settings)
         # Before anything is read: what changes meanwhile is noticed next time.
         files, last = signature(directory), load_receipt(run.store, "deep_model")
         known = last.facts if last and files else {}
@@ -252,6 +260,7 @@ DEEP_MODEL = PinnedFit(
     settings=_settings,
     inputs=_inputs,
     doing="making the deep model",
+    check_settings=_checkpoint_is_there,
     compute=_compute,
     refit=lambda settings: Refit(settings.deep.refit, "deep.refit"),
     drift=another_corpus,

@@ -95,6 +95,12 @@ def _open(run: Run) -> VectorFile:
     )
 
 
+def _vectors_are_there(run: Run) -> None:
+    """A file of vectors that is missing, cut short or of another kind is found before the corpus is read."""
+    assert run.settings.embedding.path is not None
+    open_vectors(run.settings.embedding.path)
+
+
 def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.ndarray]]:
     found, view, path = run.memo["found"], run.view, run.settings.embedding.path
     start = dict(zip([part.name for part in view.documents], offsets(view.documents).tolist(), strict=False))
@@ -331,6 +337,7 @@ EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
     },
     when=_is_there,
     doing="storing vectors",
+    check_settings=_vectors_are_there,
     compute=_compute,
     facts=_facts,
     figures=_figures,

@@ -271,8 +271,11 @@ def read_rows(
         first += rows.num_rows
 
 
-def read_batches(path: Path, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    """All rows of a Parquet file; of one without rows an empty batch, since its columns may be wrong, too.
+def read_batches(
+    path: Path, schema: pa.Schema | None, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """All rows of a Parquet file, of some `columns` those that it has; of one without rows an empty batch, since its
+    columns may be wrong, too.
 
     Raises:
         InputError: the file is no Parquet, or its columns differ from `schema`, the first file's.
@@ -280,9 +283,13 @@ def read_batches(path: Path, schema: pa.Schema | None) -> Iterator[pa.RecordBatc
     import pyarrow as pa
 
     with _open_parquet(path, schema) as (file, found):
+        if columns is not None:
+            found = pa.schema([field for field in found if field.name in columns])
         read = 0
         try:
-            for rows in file.iter_batches(batch_size=_rows_at_once(file)):
+            for rows in file.iter_batches(
+                _rows_at_once(file), columns=None if columns is None else found.names
+            ):
                 # Only where there is something to cast: lists of nulls, for one, Arrow casts wrongly.
                 columns = [
                     column if column.type.equals(field.type) else column.cast(field.type)

@@ -85,4 +85,21 @@ def load_receipt(store: LocalStore, stage: str) -> Receipt | None:
     Raises:
         DamagedFileError: it is not what was written.
     """
-    return read_pointer(store, f"{FOLDER}/{stage}.json", Receipt)
+    name = f"{FOLDER}/{stage}.json"
+    receipt = read_pointer(store, name, Receipt)
+    if receipt is None:
+        return None
+    return replace(receipt, **{of: _Recorded(getattr(receipt, of), name) for of in ("files", "facts")})
+
+
+class _Recorded(dict[str, Any]):
+    """What a receipt holds; to look for what it does not hold is to find that it is damaged."""
+
+    def __init__(self, values: Any, pointer: str = "") -> None:
+        super().__init__(values)
+        self.pointer = pointer
+
+    def __missing__(self, key: str) -> Any:
+        raise DamagedFileError(
+            f"{self.pointer} has no {key!r}: it is damaged; delete the file and run again", self.pointer
+        )

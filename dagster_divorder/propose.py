@@ -1,0 +1,235 @@
+"""`divorder init`: a short settings file for a corpus, out of what its first records hold."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, count, islice
+from pathlib import Path
+from typing import Any
+
+from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.find import Found, find_files
+from dagster_divorder.store.peek import first_records
+
+SAMPLE_FILES, SAMPLE_RECORDS = 20, 4_000
+MOST = 0.9
+"""Share of the records that a field must be in to be taken for the text or the id."""
+MAX_VALUES = 50
+"""Values that a field may have to be proposed as a trait."""
+BYTES_PER_TOKEN = 4
+MIN_SEQUENCES, MIN_BATCHES = 2_000, 50
+"""What a corpus should come to, so that an order has something to do; shorter sequences and smaller batches are proposed
+down to 512 and 8."""
+
+TEXT_NAMES = ("text", "content", "body", "document", "raw_content", "markdown", "code", "article", "message")
+ID_NAMES = ("id", "_id", "doc_id", "docid", "document_id", "record_id", "uid", "uuid", "guid", "url")
+SOURCE_NAMES = (
+    "source",
+    "dataset",
+    "subset",
+    "origin",
+    "corpus",
+    "collection",
+    "domain",
+    "split",
+    "category",
+)
+
+
+@dataclass(slots=True)
+class Field:
+    """What the sampled records hold in a field: how many have it, the characters of its texts, its distinct values (as
+    far as they are counted), and the kinds of values."""
+
+    records: int = 0
+    characters: int = 0
+    values: set[Any] = field(default_factory=set)
+    kinds: set[str] = field(default_factory=set)
+
+    def add(self, value: Any) -> None:
+        self.records += 1
+        self.kinds.add(_kind(value))
+        if isinstance(value, str):
+            self.characters += len(value)
+        if isinstance(value, str | int | float):
+            self.values.add(value)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, int | float):
+        return "number"
+    return "text" if isinstance(value, str) else "other"
+
+
+def propose(paths: Sequence[str], folder: Path) -> str:
+    """Settings for a corpus, TOML, for a file that will lie in `folder`.
+
+    Raises:
+        InputError: no file matches, or no field of the first records holds text.
+    """
+    found = find_files(paths)
+    records, fields = _sample(found)
+    if not records:
+        raise InputError(
+            f"{found.files[0]} holds no record that can be read; expected one JSON object a line"
+        )
+    text = _text_field(fields, records)
+    rest = {name: of for name, of in fields.items() if name != text}
+    own_id = _named(ID_NAMES, (name for name, of in rest.items() if _is_id(of, records)))
+    rest.pop(own_id or "", None)
+    traits = {
+        name: of for name, of in rest.items() if of.kinds <= {"text", "true or false"} and _is_trait(of)
+    }
+    source = _named(SOURCE_NAMES, traits)
+    size = sum(path.stat().st_size for path in found.files)
+    length, batch = _lengths(size // BYTES_PER_TOKEN)
+    # What lies in a folder that is there already is somebody's, perhaps the input.
+    base = next(
+        name
+        for name in chain(["divorder"], map("divorder-{}".format, count(2)))
+        if not (folder / name).exists()
+    )
+    files = f"{len(found.files):,} {'JSONL' if found.kind == 'jsonl' else 'Parquet'} files"
+    seen = ", ".join(f"{name} ({' or '.join(sorted(of.kinds))})" for name, of in fields.items())
+    input_lines = "\n".join(
+        [
+            f"paths = [{', '.join(_toml(_seen_from(path, folder)) for path in paths)}]",
+            f"text_field = {_toml(text)}",
+            f"id_field = {_toml(own_id)}"
+            if own_id
+            else '# id_field = "..."         # your own ids, shown in results',
+            f"source_field = {_toml(source)}"
+            if source
+            else '# source_field = "..."     # where a document is from',
+        ]
+    )
+    trait_lines = "\n".join(
+        [
+            "cluster = 1.0              # topics, found by clustering",
+            "length = 1.0",
+            *([f"{_key(source)} = 1.0"] if source else []),
+            *(
+                f"# {_key(name)} = 1.0  # {len(of.values):,} values in the records looked at"
+                for name, of in traits.items()
+                if name != source
+            ),
+        ]
+    )
+    return f"""\
+# Settings of DivOrder: `divorder plan` says what a run would do, `divorder run` does it.
+# Every key, with its default: divorder.example.toml in the repository.
+
+[input]
+# {files}, {size / 1e6:,.1f} MB; fields of the first records: {seen}
+{input_lines}
+
+[model]
+base = "bootstrap"         # a small tokenizer trained here; better: the model to be trained, an id or a directory
+
+[order.traits]             # what every window of training shall carry in the corpus's own mix
+{trait_lines}
+
+[sequence]                 # as your trainer has them
+length = {length}
+batch = {batch}
+
+[store]
+path = "{base}/store"      # what has been computed; can be deleted at the price of computing it again
+
+[output]
+path = "{base}/curated"
+"""
+
+
+def _sample(found: Found) -> tuple[int, dict[str, Field]]:
+    """How many records were looked at, and their fields by name: of files from all over the corpus, since corpora come
+    in blocks."""
+    step = -(-len(found.files) // SAMPLE_FILES)
+    files = found.files[::step]
+    records, fields = 0, {}
+    for path in files:
+        for record in islice(first_records(replace(found, files=[path])), SAMPLE_RECORDS // len(files)):
+            records += 1
+            for name, value in record.items():
+                if value is not None:
+                    fields.setdefault(name, Field()).add(value)
+    return records, fields
+
+
+def _text_field(fields: dict[str, Field], records: int) -> str:
+    texts = {name: of for name, of in fields.items() if of.kinds == {"text"} and of.records >= MOST * records}
+    if not texts:
+        raise InputError(
+            f"no field holds text in most of the first {records:,} records; the fields are {', '.join(fields)}"
+        )
+    longest = max(texts, key=lambda name: texts[name].characters)
+    named = _named(TEXT_NAMES, texts)
+    # A field called `text` may hold a title beside a much longer `body`.
+    return named if named and 2 * texts[named].characters >= texts[longest].characters else longest
+
+
+def _is_id(of: Field, records: int) -> bool:
+    return of.records == len(of.values) == records and len(of.kinds) == 1 and of.characters < 200 * records
+
+
+def _is_trait(of: Field) -> bool:
+    return len(of.values) <= MAX_VALUES and of.characters < 100 * of.records
+
+
+def _named(names: Iterable[str], fields: Iterable[str]) -> str | None:
+    """The field whose name comes first in a list, whatever its case."""
+    lower = {name.lower(): name for name in fields}
+    return next((lower[name] for name in names if name in lower), None)
+
+
+def _lengths(tokens: int) -> tuple[int, int]:
+    length, batch = 8192, 256
+    while length > 512 and tokens < MIN_SEQUENCES * length:
+        length //= 2
+    while batch > 8 and tokens < MIN_BATCHES * batch * length:
+        batch //= 2
+    return length, batch
+
+
+def _seen_from(path: str, folder: Path) -> str:
+    absolute = os.path.abspath(os.path.expanduser(path))
+    inside = os.path.commonpath([absolute, folder]) == str(folder)
+    return os.path.relpath(absolute, folder) if inside else absolute
+
+
+def _toml(text: str) -> str:
+    """A basic string: what JSON escapes TOML escapes alike."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(name: str) -> str:
+    return name if name.isascii() and name.replace("-", "_").isidentifier() else _toml(name)
+
+
+def write_settings(paths: Sequence[str], file: Path) -> Settings:
+    """Write a settings file for a corpus; the settings that it holds.
+
+    Raises:
+        SettingsError: the file is there already.
+        InputError: as `propose` does.
+    """
+    from dagster_divorder.settings import load_settings
+
+    there = f"{file} is there already; remove it, or name another file with --config"
+    if file.exists():
+        raise SettingsError(there)
+    text = propose(paths, file.absolute().parent)
+    try:
+        with open(file, "x", encoding="utf-8") as made:
+            made.write(text)
+    except FileExistsError:
+        raise SettingsError(there) from None
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be written: {error.strerror}") from error
+    return load_settings(file, {})

@@ -1,0 +1,141 @@
+"""`divorder init` writes settings that run, and says what it took for what; nothing there is ever overwritten."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dagster_divorder
+from dagster_divorder.cli import main
+from dagster_divorder.settings import Settings, load_settings
+from tests.conftest import topic_records, write_jsonl
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("DIVORDER_")]:
+        monkeypatch.delenv(name)
+
+
+def initialised(*paths: str) -> Settings:
+    assert main(["init", *paths]) == 0
+    return load_settings()
+
+
+def test_a_folder_becomes_settings_that_run_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_jsonl(tmp_path / "in/a.jsonl", topic_records(20))
+    settings = initialised("in")
+    assert settings.input.paths == (str(tmp_path / "in"),)
+    assert settings.input.source_field == "source"
+    assert list(settings.order.traits) == ["cluster", "length", "source"]
+    assert (settings.sequence.length, settings.sequence.batch) == (512, 8)
+    said = capsys.readouterr().out
+    assert "wrote divorder.toml" in said
+    assert str(tmp_path / "divorder/curated") in said
+    for section, key, value in (("MODEL", "VOCAB_SIZE", "512"), ("MODEL", "DIM", "16"), ("CLUSTERS", "K", "4")):
+        monkeypatch.setenv(f"DIVORDER_{section}__{key}", value)
+    assert main(["run"]) == 0
+    assert "80 records" in capsys.readouterr().out
+    assert main(["run"]) == 0
+    assert "unchanged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("record", "text", "own_id", "source", "commented"),
+    [
+        ({"url": "u{n}", "content": "long text {n}" * 9, "lang": "en"}, "content", "url", None, ["lang"]),
+        ({"text": "t{n}", "body": "a much longer body {n}" * 9}, "body", "text", None, []),
+        ({"ID": "x{n}", "Text": "some text {n}" * 9, "Domain": "d"}, "Text", "ID", "Domain", []),
+        ({"text": "words {n}" * 9, "ein \"Feld\"\u00e9\U0001f600": "v"}, "text", None, None, ['"ein \\"Feld\\"\u00e9\U0001f600"']),
+    ],
+)
+def test_fields_are_taken_for_what_they_are(
+    record: dict[str, str], text: str, own_id: str | None, source: str | None, commented: list[str], tmp_path: Path
+) -> None:
+    records = [{name: value.replace("{n}", str(n)) for name, value in record.items()} for n in range(60)]
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    settings = initialised("docs.jsonl")
+    assert (settings.input.text_field, settings.input.id_field) == (text, own_id)
+    assert settings.input.source_field == source
+    written = Path("divorder.toml").read_text(encoding="utf-8")
+    for name in commented:
+        assert f"\n# {name} = 1.0" in written
+
+
+def test_parquet_and_globs_and_several_paths(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        pq.write_table(pa.Table.from_pylist(topic_records(20)), tmp_path / f"{name}.parquet")
+    settings = initialised("a.parquet", str(tmp_path / "b*.parquet"))
+    assert settings.input.paths == (str(tmp_path / "a.parquet"), str(tmp_path / "b*.parquet"))
+    assert settings.input.source_field == "source"
+
+
+def test_nothing_that_is_there_is_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_jsonl(tmp_path / "divorder/docs.jsonl", topic_records(5))
+    settings = initialised("divorder")
+    # The input lies in the folder that would be taken first.
+    assert settings.store.path == tmp_path / "divorder-2/store"
+    before = Path("divorder.toml").read_bytes()
+    assert main(["init", "divorder"]) == 1
+    assert "divorder.toml is there already; remove it" in capsys.readouterr().err
+    assert Path("divorder.toml").read_bytes() == before
+    assert main(["--config", "other.toml", "init", "divorder"]) == 0
+    assert load_settings("other.toml").input == settings.input
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        ([{"a": 1, "b": [2]}] * 3, "no field holds text in most of the first 3 records; the fields are a, b"),
+        ([], "holds no record that can be read"),
+    ],
+)
+def test_an_input_without_text_is_refused(
+    records: list[dict[str, Any]], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    assert main(["init", "docs.jsonl"]) == 1
+    assert said in capsys.readouterr().err
+    assert not Path("divorder.toml").exists()
+
+
+def test_without_settings_the_message_says_how_to_get_some(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run"]) == 1
+    assert "there are no settings" in (said := capsys.readouterr().err)
+    assert "`divorder init FILES_OR_FOLDER`" in said
+
+
+def test_options_stand_before_or_after_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--config", "gone.toml", "plan"], ["plan", "--config", "gone.toml"]):
+        assert main(arguments) == 1
+        assert "'gone.toml', which is not a file" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"divorder {dagster_divorder.__version__}\n"
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
+    initialised("docs.jsonl")
+    command = [sys.executable, "-m", "dagster_divorder.cli", "plan"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ours:
+        assert ours.stdout and ours.stderr
+        ours.stdout.close()
+        said = ours.stderr.read().decode()
+    assert ours.returncode == 141
+    assert said == ""
