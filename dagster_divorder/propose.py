@@ -22,8 +22,8 @@ MAX_VALUES = 50
 """Values that a field may have to be proposed as a trait."""
 BYTES_PER_TOKEN = 4
 MIN_SEQUENCES, MIN_BATCHES = 2_000, 50
-"""What a corpus should come to, so that an order has something to do; shorter sequences and smaller batches are proposed
-down to 512 and 8."""
+"""What a corpus should come to, so that there is something to order; sequences and batches that are proposed are
+smaller where it is, down to 512 tokens and 8 sequences."""
 
 TEXT_NAMES = ("text", "content", "body", "document", "raw_content", "markdown", "code", "article", "message")
 ID_NAMES = ("id", "_id", "doc_id", "docid", "document_id", "record_id", "uid", "uuid", "guid", "url")

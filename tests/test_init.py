@@ -42,7 +42,11 @@ def test_a_folder_becomes_settings_that_run_twice(
     said = capsys.readouterr().out
     assert "wrote divorder.toml" in said
     assert str(tmp_path / "divorder/curated") in said
-    for section, key, value in (("MODEL", "VOCAB_SIZE", "512"), ("MODEL", "DIM", "16"), ("CLUSTERS", "K", "4")):
+    for section, key, value in (
+        ("MODEL", "VOCAB_SIZE", "512"),
+        ("MODEL", "DIM", "16"),
+        ("CLUSTERS", "K", "4"),
+    ):
         monkeypatch.setenv(f"DIVORDER_{section}__{key}", value)
     assert main(["run"]) == 0
     assert "80 records" in capsys.readouterr().out
@@ -56,11 +60,22 @@ def test_a_folder_becomes_settings_that_run_twice(
         ({"url": "u{n}", "content": "long text {n}" * 9, "lang": "en"}, "content", "url", None, ["lang"]),
         ({"text": "t{n}", "body": "a much longer body {n}" * 9}, "body", "text", None, []),
         ({"ID": "x{n}", "Text": "some text {n}" * 9, "Domain": "d"}, "Text", "ID", "Domain", []),
-        ({"text": "words {n}" * 9, "ein \"Feld\"\u00e9\U0001f600": "v"}, "text", None, None, ['"ein \\"Feld\\"\u00e9\U0001f600"']),
+        (
+            {"text": "words {n}" * 9, 'ein "Feld"\u00e9\U0001f600': "v"},
+            "text",
+            None,
+            None,
+            ['"ein \\"Feld\\"\u00e9\U0001f600"'],
+        ),
     ],
 )
 def test_fields_are_taken_for_what_they_are(
-    record: dict[str, str], text: str, own_id: str | None, source: str | None, commented: list[str], tmp_path: Path
+    record: dict[str, str],
+    text: str,
+    own_id: str | None,
+    source: str | None,
+    commented: list[str],
+    tmp_path: Path,
 ) -> None:
     records = [{name: value.replace("{n}", str(n)) for name, value in record.items()} for n in range(60)]
     write_jsonl(tmp_path / "docs.jsonl", records)
@@ -115,7 +130,9 @@ def test_without_settings_the_message_says_how_to_get_some(capsys: pytest.Captur
     assert "`divorder init FILES_OR_FOLDER`" in said
 
 
-def test_options_stand_before_or_after_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_stand_before_or_after_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for arguments in (["--config", "gone.toml", "plan"], ["plan", "--config", "gone.toml"]):
         assert main(arguments) == 1
         assert "'gone.toml', which is not a file" in capsys.readouterr().err
