@@ -13,11 +13,12 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.arrays import row_array, unpack_table
+from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.columns import concat, extract, settle
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View
 
 BUILT_IN = ("cluster", "length", "difficulty")
@@ -44,8 +45,7 @@ def load_fields(run: Run, *fields: str) -> pa.Table:
 
 def read_fields(store: LocalStore, view: View, receipt: Receipt, *fields: str) -> pa.Table:
     """As `load_fields`, of a receipt."""
-    present = store.hashed(f"stages/{receipt.stage}/{receipt.key}")
-    parts = [unpack_table(store.read_verified(present[fragment.name])) for fragment in view.records]
+    parts = StageFiles(store, receipt.stage, receipt.key).tables(view.records)
     rows = row_array(view.record_row)
     columns = {field: settle(concat([part.column(field) for part in parts]).take(rows)) for field in fields}
     for field, column in columns.items():
