@@ -59,9 +59,11 @@ class _ExternalEmbeddings(PerDocument):
                 run.observed["read"] = "no: it has not changed"
                 return last.key
         if "found" not in run.memo:
+            # Before the store is written to: while planning there may be neither.
+            view = run.view
             spool = Spool(file, run.store.root)
-            found, key = _read(run, run.view, file, last.key if last else "", spool)
-            used = run.view.used_documents()
+            found, key = _read(run, view, file, last.key if last else "", spool)
+            used = view.used_documents()
             zero = row_hashes(np.zeros((1, file.dims), file.dtype))
             facts = {
                 "path": str(file.path),
