@@ -93,7 +93,7 @@ class Graph(Mapping[str, Stage]):
             if name not in found:
                 found.add(name)
                 if name not in without:
-                    then = (part for part in self[name].then if self[part].when(settings))
+                    then = [part for part in self[name].then if part in self and self[part].when(settings)]
                     pending += [*self[name].reads(settings), *then]
         return tuple(name for name in self._stages if name in found)
 

@@ -45,7 +45,7 @@ def load_fields(run: Run, *fields: str) -> pa.Table:
 
 def read_fields(store: LocalStore, view: View, receipt: Receipt, *fields: str) -> pa.Table:
     """As `load_fields`, of a receipt."""
-    parts = StageFiles(store, receipt.stage, receipt.key).tables(view.records)
+    parts = list(StageFiles(store, receipt.stage, receipt.key).tables(view.records))
     rows = row_array(view.record_row)
     columns = {field: settle(concat([part.column(field) for part in parts]).take(rows)) for field in fields}
     for field, column in columns.items():

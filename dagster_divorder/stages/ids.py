@@ -43,13 +43,13 @@ def read_ids(files: StageFiles, view: View, records: np.ndarray) -> pa.ChunkedAr
 
 
 def own_ids(run: Run, records: np.ndarray) -> list[str | None]:
-    """What people know the records at some input positions, int64 (Q,), by: their own ids, or, of those that have none,
-    their record ids. None of all without `input.id_field`."""
+    """What people know the records at some input positions, int64 (Q,), by: their own ids, or, of those that have none
+    or an empty one, their record ids. None of all without `input.id_field`."""
     if run.settings.input.id_field is None:
         return [None] * len(records)
     column = read_ids(run.files("ids"), run.view, records)
     ids: list[str | None] = column.cast(pa.large_string()).to_pylist()
-    if None not in ids:
+    if all(ids):
         return ids
     hashes = record_index(run, "id")[run.view.record_row[records]]
     return [own or f"record_id {to_bytes(of).hex()}" for own, of in zip(ids, hashes, strict=True)]
@@ -58,7 +58,7 @@ def own_ids(run: Run, records: np.ndarray) -> list[str | None]:
 def id_hashes(files: StageFiles, view: View) -> tuple[np.ndarray, np.ndarray]:
     """(input positions of the records that have an id, int64 (Q,), and 128-bit hashes of these as text, uint64 (Q, 2)).
 
-    Memory: 16 bytes a record.
+    Memory: 32 bytes a record.
     """
     parts = [np.empty((0, 2), np.uint64)]
     there = [np.empty(0, bool)]

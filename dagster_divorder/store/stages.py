@@ -43,13 +43,13 @@ class StageFiles:
         for fragment, file in self._files(fragments):
             yield fragment, unpack(self.store.read_verified(file))
 
-    def tables(self, fragments: Sequence[Fragment]) -> list[pa.Table]:
-        """Results that are tables, of some fragments.
+    def tables(self, fragments: Sequence[Fragment]) -> Iterator[pa.Table]:
+        """Results that are tables, fragment by fragment, in the order given.
 
         Raises:
             MissingStageError: a fragment has no result.
         """
-        return [unpack_table(self.store.read_verified(file)) for _, file in self._files(fragments)]
+        return (unpack_table(self.store.read_verified(file)) for _, file in self._files(fragments))
 
     def _files(self, fragments: Sequence[Fragment]) -> Iterator[tuple[Fragment, str]]:
         present = self.present()
