@@ -152,7 +152,8 @@ def _sample(found: Found) -> tuple[int, dict[str, Field]]:
     in blocks."""
     step = -(-len(found.files) // SAMPLE_FILES)
     files = found.files[::step]
-    records, fields = 0, {}
+    records = 0
+    fields: dict[str, Field] = {}
     for path in files:
         for record in islice(first_records(replace(found, files=[path])), SAMPLE_RECORDS // len(files)):
             records += 1

@@ -15,6 +15,7 @@ from dagster_divorder.errors import MissingStageError
 from dagster_divorder.stages.cluster_names import FILE as NAMES
 from dagster_divorder.stages.components import STAGE_OF
 from dagster_divorder.stages.fields import read_fields
+from dagster_divorder.stages.ids import read_ids
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.fragments import DOCUMENTS, records_folder
 from dagster_divorder.store.ids import to_bytes
@@ -38,7 +39,8 @@ class Results:
     def documents(self) -> pd.DataFrame:
         """One row per accepted record in input order.
 
-        Columns: `record_id`, `doc_id` (hex), `source`, `tokens`, `cluster`, `cluster_name` (a category),
+        Columns: `id` (your own, of `input.id_field`: Int64 where all are whole numbers, else text; None where a record
+        has none), `record_id`, `doc_id` (hex), `source`, `tokens`, `cluster`, `cluster_name` (a category),
         `cluster_distance` (cosine), `position` (in the curated order), then one per field in `order.traits`.
         """
         import pandas as pd
@@ -53,18 +55,23 @@ class Results:
             "names"
         ]
         fields, source, columns = [], None, pa.table({})
+        none = pd.Series([None] * len(view), dtype="str")
         if "fields" in self._receipt("traits").upstream:
             receipt = self._receipt("fields")
             fields, source = receipt.facts["fields"], receipt.facts["source"]
             columns = read_fields(self.store, view, receipt, *fields)
+        ids = none
+        if self._receipt("raw_docs").facts.get("id_field"):
+            # As a type that keeps large numbers whole where some are missing.
+            whole = {pa.int64(): pd.Int64Dtype()}.get
+            ids = read_ids(self._stage("ids"), view, np.arange(len(view))).to_pandas(types_mapper=whole)
         frame = {
+            "id": ids,
             "record_id": self._ids(records_folder(self._receipt("raw_docs").key), view.records)[
                 view.record_row
             ],
             "doc_id": self._ids(DOCUMENTS, view.documents)[view.document_row],
-            "source": columns.column(source).to_pandas()
-            if source
-            else pd.Series([None] * len(view), dtype="str"),
+            "source": columns.column(source).to_pandas() if source else none,
             "tokens": self._stage("token_counts").column(view.documents, "lengths")[view.document_row],
             "cluster": labels,
             "cluster_name": pd.Categorical.from_codes(labels, pd.Index(names)),

@@ -58,7 +58,7 @@ def test_a_folder_becomes_settings_that_run_twice(
     ("record", "text", "own_id", "source", "commented"),
     [
         ({"url": "u{n}", "content": "long text {n}" * 9, "lang": "en"}, "content", "url", None, ["lang"]),
-        ({"text": "t{n}", "body": "a much longer body {n}" * 9}, "body", "text", None, []),
+        ({"text": "t{n}", "body": "a much longer body {n}" * 9}, "body", None, None, []),
         ({"ID": "x{n}", "Text": "some text {n}" * 9, "Domain": "d"}, "Text", "ID", "Domain", []),
         (
             {"text": "words {n}" * 9, 'ein "Feld"\u00e9\U0001f600': "v"},
@@ -126,7 +126,7 @@ def test_an_input_without_text_is_refused(
 
 def test_without_settings_the_message_says_how_to_get_some(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run"]) == 1
-    assert "there are no settings" in (said := capsys.readouterr().err)
+    assert "no settings name an input" in (said := capsys.readouterr().err)
     assert "`divorder init FILES_OR_FOLDER`" in said
 
 

@@ -52,7 +52,7 @@ TABLE_NAMES = (
     "embedding",
 )
 KEYS_SHOWN = 40
-HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 TABLE_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """safetensors' names of the dtypes that a table may have, and how NumPy reads them."""
 SETTLED_NS = 2_000_000_000

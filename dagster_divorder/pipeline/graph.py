@@ -14,7 +14,7 @@ OUTPUT = "curated_output"
 class Graph(Mapping[str, Stage]):
     """Stages by name, in an order in which they can run.
 
-    A stage without an asset of its own is there where one reads it, or lists it in `then`.
+    A stage without an asset of its own is there where one reads it, or lists it in `then` and these settings have it.
     """
 
     def __init__(self, stages: Iterable[Stage]) -> None:
@@ -93,7 +93,8 @@ class Graph(Mapping[str, Stage]):
             if name not in found:
                 found.add(name)
                 if name not in without:
-                    pending += [*self[name].reads(settings), *self[name].then]
+                    then = [part for part in self[name].then if part in self and self[part].when(settings)]
+                    pending += [*self[name].reads(settings), *then]
         return tuple(name for name in self._stages if name in found)
 
 

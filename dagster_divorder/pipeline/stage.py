@@ -285,8 +285,12 @@ class PerDocument(Stage):
         present = files.present()
         self._fill(run, files, [fragment for fragment in fragments if fragment.name not in present])
         last = load_receipt(run.store, self.name)
-        unchanged = last and (last.key, last.version) == (receipt.key, receipt.version)
-        figures = last.figures if last and unchanged else dict(self.figures(run, files))
+        same = last and (last.key, last.version, last.upstream) == (
+            receipt.key,
+            receipt.version,
+            receipt.upstream,
+        )
+        figures = last.figures if last and same else dict(self.figures(run, files))
         total = run.corpus.distinct[self.of]
         return replace(receipt, figures={**figures, **counts(total, decision.documents)})
 

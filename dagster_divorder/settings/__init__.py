@@ -16,7 +16,7 @@ from dagster_divorder.settings.loading import (
     valid_keys,
 )
 from dagster_divorder.settings.model import ENV_PREFIX, Settings
-from dagster_divorder.settings.sections import KINDS, MAX_RECORD_BYTES, Embedding, Model, Order, Output
+from dagster_divorder.settings.sections import KINDS, MAX_RECORD_BYTES, Embedding, Input, Model, Order, Output
 
 __all__ = [
     "CONFIG_VARIABLE",
@@ -25,6 +25,7 @@ __all__ = [
     "KINDS",
     "MAX_RECORD_BYTES",
     "Embedding",
+    "Input",
     "Model",
     "Order",
     "Output",

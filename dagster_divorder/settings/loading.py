@@ -38,14 +38,8 @@ def load_settings(
     path = _config_path(config, environ)
     data = _read_toml(path) if path else {}
     _check_environment(environ)
-    given = _merge(data, _read_environment(environ))
-    if not given and not os.path.exists(Settings().input.paths[0]):
-        raise SettingsError(
-            f"there are no settings: neither {CONFIG_VARIABLE} nor a {DEFAULT_FILE} in {Path.cwd()}; write one with "
-            "`divorder init FILES_OR_FOLDER`"
-        )
     try:
-        settings = Settings(**given)
+        settings = Settings(**_merge(data, _read_environment(environ)))
     except ValidationError as error:
         raise SettingsError(_explain(error, path)) from None
     settings = _anchor(settings, path.parent if path else Path.cwd())

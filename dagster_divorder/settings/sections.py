@@ -69,6 +69,9 @@ class Input(_Section):
     """Field (column) that holds a document's text."""
     source_field: str | None = Field(None, min_length=1)
     """Field shown as `source` in results; also usable as a trait by its own name."""
+    id_field: str | None = Field(None, min_length=1)
+    """Field of your own ids, strings or whole numbers: shown as `id` wherever documents are named, and a name that
+    vectors of your own may be joined by."""
     max_reject_share: float = Field(0.01, ge=0, le=1)
     """A run fails before it stores anything when a larger share of the records is refused."""
     max_record_bytes: int = Field(MAX_RECORD_BYTES, ge=1, le=1 << 30)

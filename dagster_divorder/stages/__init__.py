@@ -20,6 +20,7 @@ from dagster_divorder.stages.external_embeddings import EXTERNAL_EMBEDDINGS
 from dagster_divorder.stages.fields import FIELDS
 from dagster_divorder.stages.frozen import FROZEN
 from dagster_divorder.stages.greedy_order import GREEDY_ORDER
+from dagster_divorder.stages.ids import IDS
 from dagster_divorder.stages.k_calibration import K_CALIBRATION
 from dagster_divorder.stages.map_fit import MAP_FIT
 from dagster_divorder.stages.ordering_animation import ORDERING_ANIMATION
@@ -36,6 +37,7 @@ from dagster_divorder.stages.traits import TRAITS
 GRAPH = Graph(
     (
         RAW_DOCS,
+        IDS,
         BASE_MODEL,
         TOKEN_COUNTS,
         SHALLOW_EMBEDDINGS,

@@ -38,7 +38,7 @@ from dagster_divorder.stages.components import chosen_vectors, load_space, space
 from dagster_divorder.stages.diversity_metrics import load_metrics
 from dagster_divorder.stages.greedy_order import load_order
 from dagster_divorder.stages.packed_sequences import load_packed, runs_of
-from dagster_divorder.stages.raw_docs import load_multiset
+from dagster_divorder.stages.raw_docs import load_multiset, record_index
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import load_stationarity
 from dagster_divorder.store.arrays import pack, unpack
@@ -46,6 +46,7 @@ from dagster_divorder.store.curated import (
     MANIFEST,
     RECORDS,
     OutputFolder,
+    check_format,
     is_whole,
     read_manifest,
     tidy,
@@ -54,12 +55,13 @@ from dagster_divorder.store.curated import (
     write_jsonl,
     write_parquet,
 )
-from dagster_divorder.store.fragments import records_folder
+from dagster_divorder.store.find import find_input
 from dagster_divorder.store.gather import BUCKET_BYTES, gather
 from dagster_divorder.store.ids import IdIndex
 from dagster_divorder.store.multiset import Multiset
 from dagster_divorder.store.output_records import stored_as_json, written
 from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.records import with_id
 from dagster_divorder.store.sample import document_index, rows_by_id
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.view import View
@@ -122,7 +124,7 @@ def _write(
     run: Run, view: View, key: str, ids: np.ndarray, file: str, before: dict[str, Any] | None
 ) -> dict[str, Any]:
     order = load_order(run)
-    sizes = _record_sizes(run, view)
+    sizes = record_index(run, "size")
     records = int(sizes[view.record_row].sum())
     # A large output also passes through the gather's bucket files.
     expected = (2 if records > BUCKET_BYTES else 1) * records + order.nbytes
@@ -136,7 +138,9 @@ def _write(
         output.stage("order.npy", lambda file: _save_npy(file, order))
         output.stage("packed_sequences.parquet", lambda file: write_columns(file, runs_of(load_packed(run))))
         output.stage("sequence_order.npy", lambda file: _save_npy(file, load_sequence_order(run)))
-        rejects = run.read("raw_docs", "rejects")
+        rejects, field = run.read("raw_docs", "rejects"), run.settings.input.id_field
+        if field:
+            rejects = b"".join(with_id(line, field) for line in rejects.splitlines(keepends=True))
         output.stage("rejects.jsonl", lambda file: file.write(rejects))
         if run.settings.output.sidecars:
             _stage_sidecars(run, view, output)
@@ -153,12 +157,8 @@ def _write(
 
 def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, output: OutputFolder) -> None:
     settings = run.settings.output
+    check_format(view.kind, settings)
     kind = view.kind if settings.format == "auto" else settings.format
-    if kind == "parquet" and view.kind == "jsonl":
-        raise InputError(
-            "output.format = 'parquet' needs Parquet input: JSONL lines have no schema; "
-            "use output.format = 'auto', or convert the input to Parquet first"
-        )
     limits = _shard_limits(sizes[view.record_row[order]], settings.shard_bytes)
     with (
         run.progress("writing records", len(view), "records") as advance,
@@ -183,14 +183,6 @@ def _shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
     shards = -(-int(ends[-1]) // shard_bytes)
     limits = np.searchsorted(ends, np.arange(1, shards) * shard_bytes, side="right")
     return [*np.unique(limits[(limits > 0) & (limits < len(sizes))]).tolist(), len(sizes)]
-
-
-def _record_sizes(run: Run, view: View) -> np.ndarray:
-    """Bytes of every record row of the view, int64."""
-    present = run.store.hashed(f"{records_folder(run.receipt('raw_docs').key)}/index")
-    return np.concatenate(
-        [unpack(run.store.read_verified(present[fragment.name]))["size"] for fragment in view.records]
-    )
 
 
 def _stage_sidecars(run: Run, view: View, output: OutputFolder) -> None:
@@ -355,7 +347,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
 
 
 def _inputs(run: Run) -> dict[str, Any]:
-    facts = run.receipt("raw_docs").facts
+    facts, field = run.receipt("raw_docs").facts, run.settings.input.id_field
     orders = {name: run.graph[name].fingerprint(run.settings) for name in ORDERS}
     return {
         "format": facts["kind"] if run.settings.output.format == "auto" else run.settings.output.format,
@@ -364,6 +356,8 @@ def _inputs(run: Run) -> dict[str, Any]:
         # not.
         "orders": orders,
         "input": [facts[name] for name in ("files", "file_bytes", "partial_lines")],
+        # Of what is written only the rejects show ids.
+        **({"id_field": field} if field and facts["rejected_records"] else {}),
     }
 
 
@@ -382,6 +376,7 @@ CURATED_OUTPUT = WholeCorpus(
     lacks=_lacks,
     publish=_publish,
     doing="writing the output",
+    check_settings=lambda run: check_format(find_input(run.settings).kind, run.settings.output),
     compute=_compute,
     show=_show,
     checks=(

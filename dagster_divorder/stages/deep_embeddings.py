@@ -31,6 +31,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, content_hash
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.deep_model import load_deep_model
+from dagster_divorder.stages.ids import own_ids
 from dagster_divorder.stages.token_counts import Tokenize
 from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.local import LocalStore
@@ -298,7 +299,9 @@ def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
         )
     if len(flags):
         ids, _ = document_index(run.store, view)
-        shown = [to_bytes(ids[row : row + 1]).hex() for row in flags[:IDS_SHOWN].tolist()]
+        rows = flags[:IDS_SHOWN]
+        own = own_ids(run, np.array([(view.document_row == row).argmax() for row in rows]))
+        shown = [own or to_bytes(of).hex() for own, of in zip(own, ids[rows], strict=True)]
         run.progress.note(
             f"{len(flags):,} documents have no finite vector and were given the mean of their fragment: "
             f"{', '.join(shown[:3])}{', ...' if len(flags) > 3 else ''}"
@@ -319,7 +322,10 @@ DEEP_EMBEDDINGS = PerDocument(
     group="embedding",
     kinds=frozenset({"huggingface"}),
     description="One vector a document: the pooled last hidden states of a causal or encoder model, L2-normalised.",
-    reads=lambda settings: ("raw_docs", "token_counts", "base_model", "deep_model"),
+    reads=lambda settings: (
+        *("raw_docs", "token_counts", "base_model", "deep_model"),
+        *(["ids"] if settings.input.id_field else []),
+    ),
     settings=_settings,
     inputs=lambda run: {"model": load_deep_model(run).fingerprint, "made": _facts(run)["made"]},
     resolved=True,

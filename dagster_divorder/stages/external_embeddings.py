@@ -25,13 +25,13 @@ import xxhash
 
 from dagster_divorder.core.unit import unit_rows
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.run import Run, ToBeMadeError
 from dagster_divorder.pipeline.stage import Decision, PerDocument, content_hash
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import kinds_of
-from dagster_divorder.store.arrays import unpack
-from dagster_divorder.store.fragments import records_folder
-from dagster_divorder.store.ids import IdIndex, to_bytes
+from dagster_divorder.stages.ids import IDS, id_hashes, own_ids
+from dagster_divorder.stages.raw_docs import record_index
+from dagster_divorder.store.ids import IdIndex, distinct, to_bytes
 from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sample import document_index
 from dagster_divorder.store.stages import StageFiles
@@ -48,8 +48,9 @@ class _ExternalEmbeddings(PerDocument):
 
     def key(self, run: Run) -> str:
         file, last = _open(run), load_receipt(run.store, self.name)
+        ids = [run.settings.input.id_field] if file.keyed_by == "id" else []
         read_as = content_hash(
-            _state(file.path), run.receipt("raw_docs").version, self.fingerprint(run.settings)
+            _state(file.path), run.receipt("raw_docs").version, self.fingerprint(run.settings), *ids
         )
         known = last is not None and last.facts["read_as"] == read_as
         if last and (known or (run.planning and not run.has_view)):
@@ -58,9 +59,11 @@ class _ExternalEmbeddings(PerDocument):
                 run.observed["read"] = "no: it has not changed"
                 return last.key
         if "found" not in run.memo:
+            # Before the store is written to: while planning there may be neither.
+            view = run.view
             spool = Spool(file, run.store.root)
-            found, key = _read(run, run.view, file, last.key if last else "", spool)
-            used = run.view.used_documents()
+            found, key = _read(run, view, file, last.key if last else "", spool)
+            used = view.used_documents()
             zero = row_hashes(np.zeros((1, file.dims), file.dtype))
             facts = {
                 "path": str(file.path),
@@ -92,6 +95,7 @@ def _open(run: Run) -> VectorFile:
         refused=facts["rejected_records"],
         rejects=run.store.path(files.get("rejects", "rejects")),
         nan_as_zero=run.settings.embedding.nan_as_zero,
+        id_field=run.settings.input.id_field,
     )
 
 
@@ -117,15 +121,22 @@ def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.n
 
 
 def open_external(
-    path: Path, *, records: int, documents: int, refused: int, rejects: Path, nan_as_zero: bool = False
+    path: Path,
+    *,
+    records: int,
+    documents: int,
+    refused: int,
+    rejects: Path,
+    nan_as_zero: bool,
+    id_field: str | None,
 ) -> VectorFile:
     """The vectors of an input of so many accepted and refused records; `rejects` is where those are named; nan_as_zero
-    as in `open_vectors`.
+    and id_field as in `open_vectors`.
 
     Raises:
         InputError: they cannot be read, or there is another number of rows than of records.
     """
-    file = open_vectors(path, nan_as_zero=nan_as_zero)
+    file = open_vectors(path, nan_as_zero=nan_as_zero, id_field=id_field)
     if not isinstance(file, NpyVectors) or file.rows == records:
         return file
     if file.rows == records + refused:
@@ -243,9 +254,11 @@ def _scan(run: Run, view: View, file: VectorFile, stored: _Stored, spool: Spool)
             row[of[new][::-1]] = (block.first + at[new])[::-1]
             source[of[new][::-1]] = hashes[at[new]][::-1]
             for again in np.flatnonzero(source[of] != hashes[at])[:1]:
+                own = own_ids(run, record[at[[again]]])[0] if file.keyed_by == "id" else None
                 raise InputError(
-                    f"{file.path}: rows {row[of[again]]} and {block.first + at[again]} have the same {file.keyed_by} "
-                    "and different vectors; expected one vector for each: leave out one of the rows"
+                    f"{file.path}: rows {row[of[again]]} and {block.first + at[again]} have the same {file.keyed_by}"
+                    f"{'' if own is None else f' ({own!r})'} and different vectors; expected one vector for each: "
+                    "leave out one of the rows"
                 )
             other = ~leads & (document >= 0)
             copies.append((document[other], hashes[other]))
@@ -253,10 +266,11 @@ def _scan(run: Run, view: View, file: VectorFile, stored: _Stored, spool: Spool)
     lacking = view.used_documents() & (row < 0)
     if lacking.any():
         ids, _ = document_index(run.store, view)
+        own = own_ids(run, first_record[:-1][lacking][:1])[0] if file.keyed_by == "id" else None
+        shown = f"doc_id {to_bytes(ids[lacking][:1]).hex()}" if own is None else f"id {own!r}"
         raise InputError(
             f"{file.path} has no vector for {int(lacking.sum()):,} of {int(view.used_documents().sum()):,} documents, "
-            f"the first of them doc_id {to_bytes(ids[lacking][:1]).hex()}; expected one for each: embed them and add "
-            "their rows"
+            f"the first of them {shown}; expected one for each: embed them and add their rows"
         )
     disagreeing = sum(int((source[of] != hashes).sum()) for of, hashes in copies)
     return _Found(row, source, unmatched, disagreeing)
@@ -301,13 +315,25 @@ def _records(
         return by_row
 
     index = IdIndex()
-    if file.keyed_by == "doc_id":
+    if file.keyed_by == "id":
+        if run.planning and IDS.missing(run, run.receipt("ids").key):
+            raise ToBeMadeError("ids")
+        records, hashes = id_hashes(run.files("ids"), view)
+        once, document = distinct(hashes), view.document_row[records]
+        shared = np.flatnonzero(document != document[once.first][once.inverse])
+        for at in shared[:1]:
+            raise InputError(
+                f"{file.path} is joined by {run.settings.input.id_field!r}, and {len(shared):,} records have an id "
+                f"that a record of another text has, the first {own_ids(run, records[[at]])[0]!r}; expected ids that "
+                "tell texts apart: make them unique, or join by record_id, as load_results(store).documents shows it"
+            )
+        index.add(hashes[once.first])
+        position = np.append(records[once.first], -1)
+    elif file.keyed_by == "doc_id":
         index.add(document_index(run.store, view)[0])
         position = first_record
     else:
-        present = run.store.hashed(f"{records_folder(run.receipt('raw_docs').key)}/index")
-        parts = [unpack(run.store.read_verified(present[part.name]))["id"] for part in view.records]
-        index.add(np.concatenate(parts))
+        index.add(record_index(run, "id"))
         position = _first_of(view.record_row, index.size)
     return lambda block: position[index.find(block.keys)]
 
@@ -330,7 +356,7 @@ EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
     group="embedding",
     kinds=frozenset({"numpy"}),
     description="One vector a document from a file of your own (`embedding.path`), checked and L2-normalised.",
-    reads=lambda settings: ("raw_docs",),
+    reads=lambda settings: ("raw_docs", *(["ids"] if settings.input.id_field else [])),
     settings=lambda settings: {
         "path": str(settings.embedding.path),
         "nan_as_zero": settings.embedding.nan_as_zero,

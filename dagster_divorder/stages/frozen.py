@@ -19,8 +19,8 @@ from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit
+from dagster_divorder.stages.raw_docs import record_index
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.fragments import records_folder
 from dagster_divorder.store.ids import IdIndex, distinct, to_bytes
 from dagster_divorder.store.receipts import Receipt, load_receipt
 
@@ -39,7 +39,7 @@ class Frozen:
 
 def record_ids(run: Run) -> np.ndarray:
     """The id of every record in input order, uint64 (N, 2): what a later run finds the records of an order by."""
-    return _ids_by_row(run)[run.view.record_row]
+    return record_index(run, "id")[run.view.record_row]
 
 
 def load_frozen(run: Run) -> Frozen | None:
@@ -162,12 +162,6 @@ def _sequences(run: Run, output: tuple[Receipt, Receipt, Receipt], count: int) -
     }
 
 
-def _ids_by_row(run: Run) -> np.ndarray:
-    """Ids of all record rows of the view, uint64 (rows, 2)."""
-    present = run.store.hashed(f"{records_folder(run.receipt('raw_docs').key)}/index")
-    return np.concatenate([unpack(run.store.read_verified(present[f.name]))["id"] for f in run.view.records])
-
-
 def _copy_number(groups: np.ndarray) -> np.ndarray:
     """0 for the first of equal values, 1 for the second, ...; int64 (N,)."""
     order = np.argsort(groups, kind="stable")
@@ -181,7 +175,7 @@ def _copy_number(groups: np.ndarray) -> np.ndarray:
 def _locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:
     """Position in the view of each record, given by id and which copy of it is meant; int64 (n,), -1 if it is gone."""
     index = IdIndex()
-    index.add(_ids_by_row(run))
+    index.add(record_index(run, "id"))
     row, view = index.find(ids), run.view
     by_row = np.argsort(view.record_row, kind="stable")
     first = np.searchsorted(view.record_row[by_row], row)

@@ -43,6 +43,7 @@ from dagster_divorder.stages.components import chosen_kind
 from dagster_divorder.stages.diversity_metrics import load_metrics, remedy, shuffling_checks
 from dagster_divorder.stages.fields import BUILT_IN, load_fields
 from dagster_divorder.stages.greedy_order import load_order
+from dagster_divorder.stages.ids import own_ids
 from dagster_divorder.stages.packed_sequences import load_packed
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import load_stationarity
@@ -364,14 +365,19 @@ def _largest(of: _Corpus, documents: np.ndarray, held: np.ndarray) -> list[Shown
     codes, names = of.categories.get(of.run.settings.input.source_field or "", (None, ()))
     return [
         ShownDocument(
+            id=own,
             held=tokens,
             tokens=int(of.traits.tokens[document]),
             cluster=of.names[of.traits.codes["cluster"][document]],
             source=None if codes is None else names[codes[document]],
             text=text,
         )
-        for document, tokens, text in zip(
-            documents[chosen].tolist(), held[chosen].tolist(), texts, strict=True
+        for document, own, tokens, text in zip(
+            documents[chosen].tolist(),
+            own_ids(of.run, documents[chosen]),
+            held[chosen].tolist(),
+            texts,
+            strict=True,
         )
     ]
 
@@ -456,7 +462,8 @@ def _inputs(run: Run) -> dict[str, Any]:
     found, missing = at_hand(run)
     evidence = {stage: receipt.version for stage, receipt in found.items()}
     of = versions(run, "clusters", "cluster_names", "diversity_metrics", "stationarity", "traits")
-    return {**of, "output": output, "evidence": evidence, "missing": missing}
+    ids = versions(run, "ids") if run.settings.input.id_field else {}
+    return {**of, **ids, "output": output, "evidence": evidence, "missing": missing}
 
 
 ORDERING_REPORT = WholeCorpus(
@@ -470,6 +477,7 @@ ORDERING_REPORT = WholeCorpus(
     reads=lambda settings: (
         *("raw_docs", "centroids", "clusters", "cluster_names", "bin_edges", "traits"),
         *("greedy_order", "packed_sequences", "sequence_order", "stationarity", "diversity_metrics", OUTPUT),
+        *(["ids"] if settings.input.id_field else []),
     ),
     after=tuple(EVIDENCE),
     settings=_settings,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
@@ -30,14 +31,17 @@ from dagster_divorder.pipeline.stage import (
     counts,
 )
 from dagster_divorder.settings import Settings
+from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.corpus import Begin, Corpus, End
 from dagster_divorder.store.find import Found, find_input
+from dagster_divorder.store.fragments import records_folder
 from dagster_divorder.store.ingest import Before, Ingest, Survey
 from dagster_divorder.store.inputs import Block, LineBlock, RowBlock
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.multiset import Multiset
 from dagster_divorder.store.readings import load_readings, save_readings
 from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.records import with_id
 from dagster_divorder.store.rows import check_columns
 from dagster_divorder.store.view import View
 
@@ -145,6 +149,7 @@ def _facts(run: Run, found: Found, corpus: Corpus, survey: Survey) -> dict[str, 
         "record_bytes": survey.multiset.bytes,
         "record_hashes": f"{survey.multiset.hashes:032x}",
         "max_record_bytes": run.settings.input.max_record_bytes,
+        "id_field": run.settings.input.id_field,
         "skipped_folders": found.skipped,
         "other_files": found.others,
     }
@@ -196,12 +201,24 @@ def load_multiset(run: Run) -> Multiset:
     return Multiset(facts["records"], int(facts["record_hashes"], 16), facts["record_bytes"])
 
 
-def first_rejects(store: LocalStore, receipt: Receipt) -> list[dict[str, Any]]:
-    """The first REJECTS_SHOWN rejects of a receipt: `file`, `line` (or row), `reason`, and how it `begins`."""
-    with open(store.path(receipt.files["rejects"]), "rb") as file:
-        rejects = [orjson.loads(line) for line in islice(file, REJECTS_SHOWN)]
+def record_index(run: Run, column: str) -> np.ndarray:
+    """Of all record rows of the view their `id`, uint64 (rows, 2), or their `size` in bytes, int64 (rows,)."""
+    present = run.store.hashed(f"{records_folder(run.receipt('raw_docs').key)}/index")
+    parts = [unpack(run.store.read_verified(present[fragment.name])) for fragment in run.view.records]
+    return np.concatenate([part[column] for part in parts])
+
+
+def first_rejects(run: Run, receipt: Receipt) -> list[dict[str, Any]]:
+    """The first REJECTS_SHOWN rejects of a receipt: `file`, `line` (or row), `reason`, how it `begins`, and with
+    `input.id_field` its `id`, where it can be read."""
+    field = run.settings.input.id_field
+    with open(run.store.path(receipt.files["rejects"]), "rb") as file:
+        rejects = [
+            orjson.loads(with_id(line, field) if field else line) for line in islice(file, REJECTS_SHOWN)
+        ]
     return [
         {
+            **({"id": reject.get("id")} if field else {}),
             "file": reject["path"],
             "line": reject.get("line", reject.get("row")),
             "reason": reject["reason"],
@@ -250,7 +267,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
             [{"name": name, "files": count} for name, count in facts["other_files"].items()]
         ),
         "skipped_folders": Table([{"folder": folder} for folder in facts["skipped_folders"]]),
-        "first_rejects": Table(first_rejects(run.store, receipt)),
+        "first_rejects": Table(first_rejects(run, receipt)),
     }
 
 
@@ -271,7 +288,7 @@ def _rejects_below_limit(run: Run) -> Finding:
         figures={
             "rejected_records": rejected,
             "share": share,
-            "first_rejects": first_rejects(run.store, raw_docs),
+            "first_rejects": first_rejects(run, raw_docs),
         },
     )
 
@@ -290,6 +307,7 @@ RAW_DOCS = _RawDocs(
         "text_field": settings.input.text_field,
         "max_record_bytes": settings.input.max_record_bytes,
     },
+    then=("ids",),
     show=_show,
     checks=(
         Check(

@@ -15,6 +15,9 @@ import pyarrow.compute as pc
 
 from dagster_divorder.errors import InputError
 
+ID_COLUMNS = pa.schema([("number", pa.int64()), ("text", pa.large_string())])
+"""Columns of `extract_ids`."""
+
 _JSON_VALUE = pa.struct([("number", pa.float64()), ("text", pa.large_string())])
 """A JSON value as stored: a number, or anything else as text; neither where the field is null or missing."""
 
@@ -41,6 +44,28 @@ def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
     return pa.table({field: _column([record.get(field) for record in records]) for field in fields})
 
 
+def extract_ids(content: pa.ChunkedArray, field: str) -> pa.Table:
+    """Ids that record content has in a field, a row a record: `number` int64 or `text` (of larger numbers too), neither
+    where the field is missing, null, or neither a string nor a whole number.
+
+    Raises:
+        InputError: several Parquet columns have this name.
+    """
+    if pa.types.is_struct(content.type):
+        values = extract(content, [field]).column(0).to_pylist()
+    else:
+        values = [orjson.loads(line).get(field) for line in content.to_pylist()]
+    ids = [as_id(value) for value in values]
+    numbers = [value if isinstance(value, int) and abs(value) < 1 << 63 else None for value in ids]
+    texts = [str(value) if value != number else None for value, number in zip(ids, numbers, strict=True)]
+    return pa.Table.from_pydict({"number": numbers, "text": texts}, schema=ID_COLUMNS)
+
+
+def as_id(value: Any) -> int | str | None:
+    """A value of a record as its id; None where it is neither a string nor a whole number."""
+    return value if isinstance(value, (int, str)) and not isinstance(value, bool) else None
+
+
 def _column(values: list[Any]) -> pa.Array:
     is_number = [isinstance(value, (int, float)) and not isinstance(value, bool) for value in values]
     numbers = [float(value) if number else None for value, number in zip(values, is_number, strict=True)]
@@ -63,7 +88,12 @@ def settle(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The values of some records: numbers where all are, else text, numbers among it in their shortest form."""
     if column.type != _JSON_VALUE:
         return column
-    number, text = pc.struct_field(column, "number"), pc.struct_field(column, "text")
+    return number_or_text(pc.struct_field(column, "number"), pc.struct_field(column, "text"))
+
+
+def number_or_text(number: pa.ChunkedArray, text: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values of which each is a number, a text, or neither: numbers where all are, else text, numbers among it in their
+    shortest form."""
     if text.null_count == len(text):
         return number
     return text if number.null_count == len(number) else pc.coalesce(text, number.cast(pa.large_string()))

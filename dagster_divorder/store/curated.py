@@ -155,6 +155,19 @@ def refuse_foreign_files(store: LocalStore, output: Output) -> None:
     refuse_strangers(store, output.path, lambda name: name in names or RECORDS.fullmatch(name))
 
 
+def check_format(kind: str, output: Output) -> None:
+    """See that records of input of a kind, jsonl or parquet, can be written as asked.
+
+    Raises:
+        InputError: JSONL lines are to be written as Parquet.
+    """
+    if output.format == "parquet" and kind == "jsonl":
+        raise InputError(
+            "output.format = 'parquet' needs Parquet input: JSONL lines have no schema; "
+            "use output.format = 'auto', or convert the input to Parquet first"
+        )
+
+
 def write_beside(store: LocalStore, folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files of BESIDE next to an output, those that do not hold just that already.
 

@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.settings import Settings
+from dagster_divorder.settings import Input, Settings
 from dagster_divorder.store.compression import CODECS
 from dagster_divorder.store.curated import MANIFEST
 from dagster_divorder.store.inputs import JSONL_SUFFIXES, PARQUET_SUFFIXES, Kind, is_corpus_file, kind_of
@@ -44,8 +44,14 @@ def find_input(settings: Settings) -> Found:
     """The files that `input.paths` names; nothing in the store or the output of these settings is among them.
 
     Raises:
-        InputError: as `find_files` does.
+        InputError: as `find_files` does, or nothing was set and the sample corpus is not there.
     """
+    paths = settings.input.paths
+    if len(paths) == 1 and paths[0].endswith(Input().paths[0]) and not os.path.exists(paths[0]):
+        raise InputError(
+            f"no settings name an input, and there is no {paths[0]}, the sample corpus; write settings for your own "
+            "with `divorder init FILES_OR_FOLDER`"
+        )
     return find_files(settings.input.paths, (settings.store.path, settings.output.path))
 
 

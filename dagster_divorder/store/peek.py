@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from dagster_divorder.store.find import Found
 from dagster_divorder.store.inputs import LineBlock, read_batches, read_lines
+
+VALUES_SHOWN = 20
+
+
+def unseen(found: Found, wanted: Mapping[str, set[str]]) -> dict[str, tuple[set[str], list[str]]]:
+    """Of some fields, and values that they should have: the fields that no record has, and those some of whose values
+    none has; with these values, and some that there are (none of a field that is not there).
+
+    Records are read up to where all has been seen, most often the first one. Values are looked for among texts and
+    booleans: numbers are cut into bins, whose names are not known before all of them are.
+    """
+    left = {field: set(values) for field, values in wanted.items()}
+    seen: dict[str, dict[str, None]] = {field: {} for field in wanted}
+    for record in first_records(found, list(wanted)) if wanted else ():
+        for field in [field for field in left if record.get(field) is not None]:
+            value = record[field]
+            name = str(value).lower() if isinstance(value, bool) else value
+            left[field] = left[field] - {name} if isinstance(name, str) else set()
+            if len(seen[field]) < VALUES_SHOWN:
+                seen[field][str(name)] = None
+            if not left[field]:
+                del left[field]
+        if not left:
+            break
+    return {field: (values, list(seen[field])) for field, values in left.items()}
 
 
 def first_records(found: Found, fields: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:

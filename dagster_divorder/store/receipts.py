@@ -89,7 +89,7 @@ def load_receipt(store: LocalStore, stage: str) -> Receipt | None:
     receipt = read_pointer(store, name, Receipt)
     if receipt is None:
         return None
-    return replace(receipt, **{of: _Recorded(getattr(receipt, of), name) for of in ("files", "facts")})
+    return replace(receipt, files=_Recorded(receipt.files, name), facts=_Recorded(receipt.facts, name))
 
 
 class _Recorded(dict[str, Any]):

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.arrays import row_array
+from dagster_divorder.store.columns import as_id
 from dagster_divorder.store.rows import is_text
 
 NOT_JSON = "not valid JSON"
@@ -116,6 +117,17 @@ def reject_line(path: str, place: dict[str, int], reason: str, raw: bytes) -> by
     except UnicodeDecodeError:
         entry["raw_base64"] = base64.b64encode(raw).decode()
     return orjson.dumps(entry) + b"\n"
+
+
+def with_id(reject: bytes, field: str) -> bytes:
+    """A line of rejects.jsonl with the refused record's own `id` first, where that can be read."""
+    entry = orjson.loads(reject)
+    try:
+        record = orjson.loads(entry.get("raw", ""))
+    except orjson.JSONDecodeError:
+        return reject
+    own = as_id(record.get(field)) if isinstance(record, dict) else None
+    return reject if own is None else orjson.dumps({"id": own, **entry}) + b"\n"
 
 
 def reject_long(path: str, unit: str, number: int, size: int, begins: bytes) -> tuple[bytes, str]:

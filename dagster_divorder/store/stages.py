@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from dagster_divorder.errors import DamagedFileError, MissingStageError
-from dagster_divorder.store.arrays import pack, unpack, unpack_some
+from dagster_divorder.store.arrays import pack, unpack, unpack_some, unpack_table
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.view import Fragment
 
@@ -41,6 +42,14 @@ class StageFiles:
         """
         for fragment, file in self._files(fragments):
             yield fragment, unpack(self.store.read_verified(file))
+
+    def tables(self, fragments: Sequence[Fragment]) -> Iterator[pa.Table]:
+        """Results that are tables, fragment by fragment, in the order given.
+
+        Raises:
+            MissingStageError: a fragment has no result.
+        """
+        return (unpack_table(self.store.read_verified(file)) for _, file in self._files(fragments))
 
     def _files(self, fragments: Sequence[Fragment]) -> Iterator[tuple[Fragment, str]]:
         present = self.present()

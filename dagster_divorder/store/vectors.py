@@ -2,8 +2,8 @@
 
 Letters: n rows of a block, D dims. Rows of a file are counted from 0, as NumPy counts them.
 A .npy file has a row a record. A Parquet file has a column of lists of floats, and one that says which document a row
-belongs to: `doc_id` or `record_id` (hexadecimal, as `load_results().documents` shows them) or `row`, the number of a
-record in input order.
+belongs to: the records' own id, under the name of the field that holds it, `doc_id` or `record_id` (hexadecimal, as
+`load_results().documents` shows them) or `row`, the number of a record in input order.
 Memory: a block of BLOCK_BYTES, whatever the size of the file.
 """
 
@@ -22,16 +22,16 @@ import numpy as np
 import xxhash
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.ids import words
+from dagster_divorder.store.ids import hash_all, words
 from dagster_divorder.store.local import explain_os_error
 from dagster_divorder.store.rows import is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-KeyedBy = Literal["record_id", "doc_id", "row"]
+KeyedBy = Literal["id", "record_id", "doc_id", "row"]
 KEYS: tuple[KeyedBy, ...] = get_args(KeyedBy)
-"""The first that a Parquet file has a column of counts."""
+"""The first that a Parquet file has a column of counts. `id` stands for the records' own, whatever they are called."""
 
 BLOCK_BYTES = 32 << 20
 FLOATS = (np.float16, np.float32, np.float64)
@@ -43,8 +43,8 @@ _SAVE = "numpy.save(path, vectors.astype('float32'))"
 class Block:
     """Consecutive rows of a file, `first` being the number of the first.
 
-    `keys` says which documents they belong to: int64 (n,) numbers of records, or ids as uint64 (n, 2). `vectors` (n, D)
-    has the file's own dtype; nothing is known yet of NaN and infinity.
+    `keys` says which documents they belong to: int64 (n,) numbers of records, or ids as uint64 (n, 2), of own ids the
+    hashes of their text. `vectors` (n, D) has the file's own dtype; nothing is known yet of NaN and infinity.
     """
 
     first: int
@@ -105,15 +105,16 @@ class NpyVectors(VectorFile):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetVectors(VectorFile):
-    """A Parquet file with a `column` of vectors, and one of keys, named `keyed_by`."""
+    """A Parquet file with a `column` of vectors, and a `key` column of what it is `keyed_by`."""
 
     column: str
+    key: str
 
     def blocks(self) -> Iterator[Block]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        first, columns = 0, [self.keyed_by, self.column]
+        first, columns = 0, [self.key, self.column]
         try:
             # Read through a buffer: else a whole row group of vectors, often all of them, is in memory.
             with pq.ParquetFile(self.path, buffer_size=1 << 20, pre_buffer=False) as file:
@@ -133,15 +134,17 @@ class ParquetVectors(VectorFile):
 
         if (at := _first(column.is_null())) >= 0:
             raise InputError(
-                f"{self.path}: {self.keyed_by!r} is null in row {first + at}; expected to be told whose vector that "
+                f"{self.path}: {self.key!r} is null in row {first + at}; expected to be told whose vector that "
                 "is: fill it in, or leave out the row"
             )
         if self.keyed_by == "row":
             return column.cast(pa.int64()).to_numpy()
         text = column.cast(pa.large_string())
+        if self.keyed_by == "id":
+            return words(hash_all(own.encode() for own in text.to_pylist()))
         if (at := _first(pc.invert(pc.match_substring_regex(text, "^[0-9a-fA-F]{32}$")))) >= 0:
             raise InputError(
-                f"{self.path}: {self.keyed_by!r} is {text[at].as_py()!r} in row {first + at}; expected 32 hexadecimal "
+                f"{self.path}: {self.key!r} is {text[at].as_py()!r} in row {first + at}; expected 32 hexadecimal "
                 "digits, as load_results(store).documents shows them"
             )
         return words(bytes.fromhex("".join(text.to_pylist())))
@@ -222,10 +225,10 @@ class Spool:
         return np.array(mapped[np.searchsorted(kept, rows)])
 
 
-def open_vectors(path: Path, *, nan_as_zero: bool = False) -> VectorFile:
+def open_vectors(path: Path, *, nan_as_zero: bool = False, id_field: str | None = None) -> VectorFile:
     """The vectors in a file, known by its name's ending; rows, dims, dtype and size are checked.
 
-    nan_as_zero: rows that hold NaN are read as vectors of zeros.
+    nan_as_zero: rows that hold NaN are read as vectors of zeros. id_field: what the records' own ids are called.
 
     Raises:
         InputError: the file is missing, of another kind, cut short, or of another shape or dtype. It says which, what
@@ -240,7 +243,7 @@ def open_vectors(path: Path, *, nan_as_zero: bool = False) -> VectorFile:
         raise InputError(
             f"embedding.path: {str(path)!r} ends in {suffix!r}; expected .npy, saved by {_SAVE}, or .parquet"
         )
-    file = (_open_npy if suffix == ".npy" else _open_parquet)(path, nan_as_zero)
+    file = _open_npy(path, nan_as_zero) if suffix == ".npy" else _open_parquet(path, nan_as_zero, id_field)
     if file.rows < 1 or file.dims < 1:
         raise InputError(
             f"{path} holds {file.rows} vectors of {file.dims} numbers; expected at least one of each: write it again"
@@ -297,7 +300,7 @@ def _open_npy(path: Path, nan_as_zero: bool) -> NpyVectors:
     )
 
 
-def _open_parquet(path: Path, nan_as_zero: bool) -> ParquetVectors:
+def _open_parquet(path: Path, nan_as_zero: bool, id_field: str | None) -> ParquetVectors:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -315,20 +318,23 @@ def _open_parquet(path: Path, nan_as_zero: bool) -> ParquetVectors:
             "'vector': write it with list<float> or fixed_size_list<float>"
         )
     field = (named or found)[0]
-    keys: list[KeyedBy] = [name for name in KEYS if name in schema.names]
-    if not keys:
+    keys = {keyed_by: id_field if keyed_by == "id" else keyed_by for keyed_by in KEYS}
+    keyed_by, key = next(((by, key) for by, key in keys.items() if key in schema.names), (None, None))
+    if keyed_by is None or key is None:
         raise InputError(
             f"{path} has the columns {columns}; expected one that says whose vector a row is: doc_id or record_id, "
-            "as load_results(store).documents shows them, or row, the number of a record in input order from 0"
+            "as load_results(store).documents shows them, row, the number of a record in input order from 0, or "
+            f"{repr(id_field) if id_field else 'the field that input.id_field names'}, your own ids"
         )
-    keyed_by = keys[0]
-    kind = schema.field(keyed_by).type
+    kind = schema.field(key).type
     text = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if keyed_by == "id" and not (is_text(text) or pa.types.is_integer(text)):
+        raise InputError(f"{path}: the column {key!r} is of type {kind}; expected strings or whole numbers")
     if keyed_by == "row" and not pa.types.is_integer(kind):
         raise InputError(f"{path}: the column 'row' is of type {kind}; expected whole numbers")
-    if keyed_by != "row" and not is_text(text):
+    if keyed_by in ("record_id", "doc_id") and not is_text(text):
         raise InputError(
-            f"{path}: the column {keyed_by!r} is of type {kind}; expected strings of 32 hexadecimal digits"
+            f"{path}: the column {key!r} is of type {kind}; expected strings of 32 hexadecimal digits"
         )
     dims = field.type.list_size if pa.types.is_fixed_size_list(field.type) else 0
     if rows and not dims:
@@ -345,6 +351,7 @@ def _open_parquet(path: Path, nan_as_zero: bool) -> ParquetVectors:
         keyed_by=keyed_by,
         nan_as_zero=nan_as_zero,
         column=field.name,
+        key=key,
     )
 
 

@@ -63,6 +63,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "embedding.pca": (0, 2),
     "input.text_field": TEXT_FIELDS,
     "input.source_field": (None, "source"),
+    "input.id_field": (None, "extra"),
     "order.strategy": ("balanced", *sorted(set(STRATEGIES) - {"balanced"})),
     "order.options": tuple(
         {"within_cluster": name} for name in ("original", "length-asc", "length-desc", "length-riffle")

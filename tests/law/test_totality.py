@@ -103,6 +103,7 @@ BY_HAND: dict[str, list[Any]] = {
     "input.paths": [[], [""], ["/dev/null"], ["~nobody-of-this-name/x.jsonl"]],
     "input.text_field": ["", "\0", "source", "score", "x" * 999],
     "input.source_field": ["", "\0", "score", "odd", "nope"],
+    "input.id_field": ["", "\0", "source", "const", "when", "nope"],
     "model.base": ["", "bootstrap", "/dev/null", "no/where", "~nobody-of-this-name/x"],
     "deep.model": ["", "bootstrap", "/dev/null", "no/where"],
     "embedding.path": ["", "/dev/null", "nowhere.npy"],

@@ -197,7 +197,7 @@ def test_documents_without_a_finite_vector_are_named(
     marked = [texts[3], texts[25]]
     ids, lengths = load_encoder(models["bert"]).encode(marked)
     starts = [tuple(part[: CONTEXT - 2].tolist()) for part in np.split(ids, np.cumsum(lengths)[:-1])]
-    write_jsonl(corpus, [{"text": text} for text in [*texts, texts[3]]])
+    write_jsonl(corpus, [{"text": text, "id": f"doc-{at}"} for at, text in enumerate([*texts, texts[3]])])
 
     class Broken(Model):
         def __call__(self, ids: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
@@ -226,6 +226,9 @@ def test_documents_without_a_finite_vector_are_named(
     assert np.isfinite(stored(settings)).all()
     assert report["flagged_documents"] == len(report["flagged_ids"]) == 2
     assert any("2 documents have no finite vector" in note for note in notes)
+    named = make_settings(deep={"model": str(models["bert"])}, input={"id_field": "id"})
+    report = run(named).figures
+    assert (report["new_documents"], report["flagged_ids"]) == (0, ["doc-3", "doc-25"])
 
 
 KILLED = """

@@ -127,7 +127,8 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     vectors = np.random.default_rng(0).normal(size=(160, 3)).astype(np.float32)
     np.save(folder / "vectors.npy", vectors)
     settings = Settings(
-        input={"paths": [str(corpus)]},
+        # Field of ids, on which no other result depends.
+        input={"paths": [str(corpus)], "id_field": "source"},
         store={"path": folder / "store"},
         output={"path": folder / "curated", "plot": False},
         model={"vocab_size": 512, "dim": 8},

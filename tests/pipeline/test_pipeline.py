@@ -261,6 +261,7 @@ def test_results_for_notebooks(corpus: Path, make_settings: Make) -> None:
     results = load_results(settings.store.path)
     documents = results.documents
     assert list(documents.columns) == [
+        "id",
         "record_id",
         "doc_id",
         "source",

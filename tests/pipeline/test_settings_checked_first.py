@@ -27,7 +27,7 @@ MIX = {"progress": (0.0, 1.0), "sea.example": (0.1, 0.4)}
     [
         ({"order": {"traits": {"lang": 1.0}}}, "no record has the field 'lang'"),
         ({"input": {"source_field": "origin"}}, "no record has the field 'origin'"),
-        ({"input": {"id_field": "key"}}, "no record has the field 'key'"),
+        ({"input": {"id_field": "key"}}, "no record has a string or a whole number in the field 'key'"),
         (
             {"order": {"traits": {"source": 1.0}, "targets": {"source": {**MIX, "web": (0.1, 0.1)}}}},
             "order.targets.source names 'web', which no document has; the values are ",
@@ -64,7 +64,7 @@ def test_a_field_of_the_last_record_alone_is_found_and_not_looked_for_again(
     read: list[Any] = []
     original = peek.first_records
     monkeypatch.setattr(
-        "dagster_divorder.stages.fields.first_records",
+        "dagster_divorder.store.peek.first_records",
         lambda *arguments: (read.append(record) or record for record in original(*arguments)),  # type: ignore[func-returns-value]
     )
     settings = make_settings(
@@ -87,7 +87,7 @@ def test_fields_of_the_first_record_read_no_more_than_that(
     read: list[Any] = []
     original = peek.first_records
     monkeypatch.setattr(
-        "dagster_divorder.stages.fields.first_records",
+        "dagster_divorder.store.peek.first_records",
         lambda *arguments: (read.append(record) or record for record in original(*arguments)),  # type: ignore[func-returns-value]
     )
     make_plan(make_settings(order={"traits": {"score": 1.0}}, input={"source_field": "source"}))

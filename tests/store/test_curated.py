@@ -22,6 +22,7 @@ from dagster_divorder.store.curated import (
     Ledger,
     OutputFolder,
     _check,
+    check_format,
     is_whole,
     read_manifest,
     refuse_foreign_files,
@@ -230,3 +231,10 @@ def test_a_manifest_and_a_ledger_of_any_shape_touch_nothing_else(
         tidy(store, folder, {})
     assert (top / "victim").read_text() == "mine"
     assert Path("/etc/hostname").exists()
+
+
+def test_lines_without_a_schema_are_not_written_as_parquet() -> None:
+    with pytest.raises(InputError, match=r"output\.format = 'parquet' needs Parquet input"):
+        check_format("jsonl", Output(format="parquet"))
+    for kind, form in (("jsonl", "auto"), ("jsonl", "jsonl"), ("parquet", "parquet"), ("parquet", "jsonl")):
+        check_format(kind, Output(format=form))

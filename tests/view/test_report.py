@@ -90,7 +90,7 @@ def found_drift(drift: Stationarity) -> Section:
 def test_no_text_of_a_corpus_becomes_markup() -> None:
     shares = np.full((5, 2), 0.5, np.float32)
     trait = TraitAlong(HOSTILE, [HOSTILE, "日本 $y"], np.array([0.5, 0.5]), shares, shares)
-    shown = ShownDocument(held=1, tokens=2, cluster=HOSTILE, source=HOSTILE, text=HOSTILE)
+    shown = ShownDocument(id=HOSTILE, held=1, tokens=2, cluster=HOSTILE, source=HOSTILE, text=HOSTILE)
     batch = WorstBatch(
         trait=HOSTILE,
         start=0.1,

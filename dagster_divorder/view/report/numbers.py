@@ -55,9 +55,10 @@ class TraitAlong:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownDocument:
-    """A document of a window: its tokens there and in all, the name of its cluster, its source if it has one, and its
-    text as it is in the corpus; the page shows its beginning, escaped."""
+    """A document of a window: its id where `input.id_field` is set, its tokens there and in all, the name of its
+    cluster, its source if it has one, and its text as it is in the corpus; the page shows its beginning, escaped."""
 
+    id: str | None
     held: int
     tokens: int
     cluster: str

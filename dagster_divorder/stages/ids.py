@@ -1,0 +1,127 @@
+"""ids: the user's own ids of the records (`input.id_field`), read only where people see them or vectors are joined by
+them.
+
+Per record fragment a table with a row a record, whose columns are those of `store.columns.extract_ids`: a whole number
+or a text, neither where the record has no id. No order and no other result depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import PerDocument
+from dagster_divorder.stages.raw_docs import record_index
+from dagster_divorder.store.arrays import row_array
+from dagster_divorder.store.columns import ID_COLUMNS, extract_ids, number_or_text
+from dagster_divorder.store.find import find_input
+from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.ids import distinct, hash_all, to_bytes, words
+from dagster_divorder.store.peek import unseen
+from dagster_divorder.store.receipts import load_receipt
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment, View, offsets
+
+
+def read_ids(files: StageFiles, view: View, records: np.ndarray) -> pa.ChunkedArray:
+    """Own ids of the records at some input positions, int64 (Q,): int64 where all of them are whole numbers, else text;
+    null where a record has none.
+
+    Only the fragments that hold these records are read, and no Python object is made of an id.
+
+    Raises:
+        MissingStageError: a fragment has no result.
+    """
+    row, start = view.record_row[records], offsets(view.records)
+    at, which = np.unique(np.searchsorted(start, row, side="right") - 1, return_inverse=True)
+    held = [view.records[fragment] for fragment in at.tolist()]
+    table = pa.concat_tables([ID_COLUMNS.empty_table(), *files.tables(held)])
+    table = table.take(row_array(row - start[at][which] + offsets(tuple(held))[which]))
+    return number_or_text(*table.columns)
+
+
+def own_ids(run: Run, records: np.ndarray) -> list[str | None]:
+    """What people know the records at some input positions, int64 (Q,), by: their own ids, or, of those that have none
+    or an empty one, their record ids. None of all without `input.id_field`."""
+    if run.settings.input.id_field is None:
+        return [None] * len(records)
+    column = read_ids(run.files("ids"), run.view, records)
+    ids: list[str | None] = column.cast(pa.large_string()).to_pylist()
+    if all(ids):
+        return ids
+    hashes = record_index(run, "id")[run.view.record_row[records]]
+    return [own or f"record_id {to_bytes(of).hex()}" for own, of in zip(ids, hashes, strict=True)]
+
+
+def id_hashes(files: StageFiles, view: View) -> tuple[np.ndarray, np.ndarray]:
+    """(input positions of the records that have an id, int64 (Q,), and 128-bit hashes of these as text, uint64 (Q, 2)).
+
+    Memory: 32 bytes a record.
+    """
+    parts = [np.empty((0, 2), np.uint64)]
+    there = [np.empty(0, bool)]
+    for table in files.tables(view.records):
+        texts = number_or_text(*table.columns).cast(pa.large_string())
+        there.append(texts.is_valid().to_numpy())
+        hashes = np.zeros((len(texts), 2), np.uint64)
+        hashes[there[-1]] = words(hash_all(text.encode() for text in texts.drop_null().to_pylist()))
+        parts.append(hashes)
+    records = np.flatnonzero(np.concatenate(there)[view.record_row])
+    return records, np.concatenate(parts)[view.record_row[records]]
+
+
+def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[pa.Table]:
+    field = run.settings.input.id_field
+    assert field is not None
+    return (extract_ids(read_content(run.store, fragment.file), field) for fragment in fragments)
+
+
+def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
+    field, view = run.settings.input.id_field, run.view
+    records, hashes = id_hashes(files, view)
+    if not len(records):
+        raise _no_ids(field)
+    lacking, repeated = len(view) - len(records), len(records) - len(distinct(hashes).first)
+    if lacking or repeated:
+        run.progress.note(
+            f"of {len(view):,} records {lacking:,} have no id in {field!r}, and {repeated:,} have one that a record "
+            "before them has"
+        )
+    return {"records_without_id": lacking, "repeated_ids": repeated}
+
+
+def _check_settings(run: Run) -> None:
+    field, last = run.settings.input.id_field, load_receipt(run.store, "ids")
+    assert field is not None
+    known = last is not None and last.fingerprint == IDS.fingerprint(run.settings)
+    if not known and unseen(find_input(run.settings), {field: set()}):
+        raise _no_ids(field)
+
+
+def _no_ids(field: str | None) -> InputError:
+    return InputError(
+        f"input.id_field: no record has a string or a whole number in the field {field!r}; name the field that "
+        "holds the records' ids, or remove input.id_field"
+    )
+
+
+IDS = PerDocument(
+    name="ids",
+    version=1,
+    asset=False,
+    of="records",
+    description="The user's own ids of the records.",
+    reads=lambda settings: ("raw_docs",),
+    settings=lambda settings: {"field": settings.input.id_field},
+    inputs=lambda run: {"records": run.receipt("raw_docs").key},
+    when=lambda settings: settings.input.id_field is not None,
+    doing="reading ids",
+    check_settings=_check_settings,
+    compute=_compute,
+    figures=_figures,
+)

@@ -1,0 +1,268 @@
+"""The user's own ids (`input.id_field`): where they are shown, what they leave alone, and vectors joined by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_divorder import load_results, run_all
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.checks import run_check
+from dagster_divorder.pipeline.plan import make_plan
+from dagster_divorder.pipeline.prune import prune
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.ids import own_ids, read_ids
+from dagster_divorder.stages.ordering_report import PAGE
+from dagster_divorder.store import ingest, inputs
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt
+from tests.conftest import topic_records, write_jsonl
+
+Make = Callable[..., Settings]
+READ = ("raw_docs", "ids")
+JOINED = (*READ, "external_embeddings")
+
+
+def with_ids(per_topic: int = 15) -> list[dict[str, Any]]:
+    return [{**record, "id": f"doc-{at}"} for at, record in enumerate(topic_records(per_topic))]
+
+
+def output_of(settings: Settings) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in settings.output.path.iterdir()}
+
+
+def made_anew(receipts: dict[str, Receipt]) -> set[str]:
+    return {stage for stage, receipt in receipts.items() if receipt.figures["new_documents"]}
+
+
+def test_ids_are_shown_and_nothing_that_does_not_show_them_is_made_again(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    file = write_jsonl(tmp_path / "docs.jsonl", [*with_ids(), {"id": 7, "body": "no text"}])
+    with open(file, "ab") as opened:
+        opened.write(b'{"id": "lost", "text": \n{"id": ["no id"], "text": ""}\n')
+    limit = {"max_reject_share": 0.5}
+    without, named = make_settings(input=limit), make_settings(input={**limit, "id_field": "id"})
+    stages = GRAPH.needed(without, "ordering_report")
+    before = {stage: receipt.version for stage, receipt in run_all(without, Silent(), stages).items()}
+    files = output_of(without)
+    assert load_results(without.store.path).documents["id"].isna().all()
+
+    planned = {stage.stage for stage in make_plan(named).stages if stage.scope != "nothing"}
+    assert planned == {"ids", "curated_output"}
+    receipts = run_all(named, Silent(), GRAPH.needed(named, "ordering_report"))
+    assert made_anew(receipts) == {"ids", "ordering_report"}
+    changed = {stage for stage in before if receipts[stage].version != before[stage]}
+    assert changed == {"curated_output", "ordering_report"}
+    assert load_results(named.store.path).documents["id"].tolist() == [f"doc-{at}" for at in range(60)]
+    rejects = [orjson.loads(line) for line in output_of(named)["rejects.jsonl"].splitlines()]
+    assert [reject.get("id") for reject in rejects] == [7, None, None]
+    first = run_check(named, "rejects_below_limit").figures["first_rejects"]
+    assert [reject["id"] for reject in first] == [7, None, None]
+    assert b"doc-" in output_of(named)[PAGE] and b"doc-" not in files[PAGE]
+    other = {name for name, data in output_of(named).items() if data != files[name]}
+    assert other == {"rejects.jsonl", "curated_meta.json", PAGE}
+
+    run_all(without, Silent(), stages)
+    assert {name: data for name, data in output_of(without).items() if name != "curated_meta.json"} == {
+        name: data for name, data in files.items() if name != "curated_meta.json"
+    }
+    assert load_results(without.store.path).documents["id"].isna().all()
+
+
+def test_without_rejects_the_output_is_left_alone(tmp_path: Path, make_settings: Make) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", with_ids())
+    run_all(make_settings(), Silent())
+    named = make_settings(input={"id_field": "id"})
+    assert not run_all(named, Silent())["curated_output"].figures["written"]
+
+
+BIG = 2**60 + 1
+
+
+NUMBERS = [BIG, BIG + 1, None], pd.array([BIG, BIG + 1, None], "Int64")
+TEXTS = ["007", "7", ""], ["007", "7", ""]
+
+
+@pytest.mark.parametrize(
+    ("kind", "ids", "shown"),
+    [
+        ("jsonl", *NUMBERS),
+        ("parquet", *NUMBERS),
+        ("jsonl", *TEXTS),
+        ("parquet", *TEXTS),
+        ("jsonl", [7, "a", 2**64 - 1], ["7", "a", str(2**64 - 1)]),
+        ("jsonl", [True, 1.5, "only"], [None, None, "only"]),
+    ],
+)
+def test_ids_keep_their_type_and_every_digit(
+    tmp_path: Path, make_settings: Make, kind: str, ids: list[Any], shown: Any
+) -> None:
+    records = [{"text": f"text {at}", "name": own} for at, own in enumerate(ids)]
+    file = tmp_path / f"docs.{kind}"
+    if kind == "jsonl":
+        write_jsonl(file, records)
+    else:
+        pq.write_table(pa.Table.from_pylist(records), file)
+    settings = make_settings(input={"paths": [str(file)], "id_field": "name"}, clusters={"k": 1})
+    run_all(settings, Silent(), GRAPH.needed(settings, "greedy_order"))
+    documents = load_results(settings.store.path).documents
+    expected = pd.Series(shown, dtype="str" if isinstance(shown, list) else "Int64")
+    pd.testing.assert_series_equal(documents["id"], expected, check_names=False)
+    run = Run(settings, LocalStore(settings.store.path), Silent())
+    for at in range(3):
+        unnamed = pd.isna(expected[at]) or expected[at] == ""
+        shown = f"record_id {documents['record_id'][at]}" if unnamed else str(expected[at])
+        assert own_ids(run, np.array([at])) == [shown]
+
+
+def test_positions_keep_their_ids_through_appends_deletions_and_merged_fragments(
+    tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 8)
+    monkeypatch.setattr(inputs, "BLOCK_BYTES", 1024)
+    settings = make_settings(input={"id_field": "id"})
+    records = with_ids(20)
+    for now in (records[:30], records, [*records[::-3], records[4], records[4]], records[50:]):
+        write_jsonl(tmp_path / "docs.jsonl", now)
+        made = run_all(settings, Silent(), READ)["ids"]
+        run = Run(settings, LocalStore(settings.store.path), Silent())
+        at = np.random.default_rng(0).permutation(len(now))[: len(now) // 2]
+        found = read_ids(run.files("ids"), run.view, at).to_pylist()
+        assert found == [now[position]["id"] for position in at]
+        assert made.figures["repeated_ids"] == len(now) - len({record["id"] for record in now})
+        assert read_ids(run.files("ids"), run.view, at[:0]).to_pylist() == []
+    prune(settings, run.store)
+    run.forget()
+    assert len(run.view.records) < 5
+    assert read_ids(run.files("ids"), run.view, np.arange(30)).to_pylist() == [of["id"] for of in now]
+
+
+def test_what_is_amiss_with_ids_is_counted_and_said(tmp_path: Path, make_settings: Make) -> None:
+    class Notes(Silent):
+        def note(self, message: str) -> None:
+            notes.append(message)
+
+    notes: list[str] = []
+    records = with_ids()
+    records[3]["id"], records[4]["id"] = None, "doc-5"
+    del records[9]["id"]
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    figures = run_all(make_settings(input={"id_field": "id"}), Notes(), READ)["ids"].figures
+    assert (figures["records_without_id"], figures["repeated_ids"]) == (2, 1)
+    assert "of 60 records 2 have no id in 'id', and 1 have one that a record before them has" in notes
+
+
+def test_a_field_that_no_record_has_an_id_in_is_refused(tmp_path: Path, make_settings: Make) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", with_ids())
+    for field in ("nope", "score", "nope"):
+        with pytest.raises(
+            InputError, match=f"no record has a string or a whole number in the field '{field}'"
+        ):
+            run_all(make_settings(input={"id_field": field}), Silent())
+
+
+# Vectors joined by them ----------------------------------------------------------------------------------------------
+
+
+class Joined:
+    """Records with ids in a field, and a Parquet file of their vectors."""
+
+    def __init__(self, folder: Path, make: Make) -> None:
+        self.file = folder / "vectors.parquet"
+        self.records, self.folder, self.make = with_ids(), folder, make
+        self.ids: list[Any] = [record["id"] for record in self.records]
+        self.vectors = np.random.default_rng(0).normal(size=(len(self.ids), 4)).astype(np.float32)
+
+    def settings(self, **sections: Any) -> Settings:
+        write_jsonl(self.folder / "docs.jsonl", self.records)
+        order = np.random.default_rng(1).permutation(len(self.ids))
+        rows = {"id": self.ids, "doc_id": ["no hash"] * len(self.ids), "vector": list(self.vectors)}
+        pq.write_table(pa.table(rows).take(pa.array(order)), self.file)
+        embedding = {"kind": "external", "path": self.file}
+        return self.make(input={"id_field": "id"}, embedding=embedding, **sections)
+
+    def refused(self) -> str:
+        with pytest.raises(InputError) as error:
+            run_all(self.settings(), Silent(), JOINED)
+        return str(error.value)
+
+
+@pytest.fixture
+def joined(tmp_path: Path, make_settings: Make) -> Joined:
+    return Joined(tmp_path, make_settings)
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_vectors_are_joined_by_ids(joined: Joined, numbers: bool) -> None:
+    if numbers:
+        joined.ids = list(range(BIG, BIG + 60))
+        joined.records = [{**of, "id": own} for of, own in zip(joined.records, joined.ids, strict=True)]
+    settings = joined.settings()
+    assert {stage.scope for stage in make_plan(settings).stages} == {"all"}
+    made = run_all(settings, Silent(), JOINED)["external_embeddings"]
+    assert made.figures["keyed_by"] == "id"
+    run = Run(settings, LocalStore(settings.store.path), Silent())
+    found = run.column("external_embeddings", "vectors")[run.view.document_row]
+    np.testing.assert_allclose(
+        found, joined.vectors / np.linalg.norm(joined.vectors, axis=1, keepdims=True), rtol=1e-5
+    )
+    again = run_all(settings, Silent(), JOINED)["external_embeddings"]
+    assert (again.key, again.figures["new_documents"]) == (made.key, 0)
+
+
+def test_vectors_that_rows_had_are_found_again_by_ids(joined: Joined) -> None:
+    settings = joined.settings()
+    np.save(joined.folder / "rows.npy", joined.vectors)
+    by_row = joined.make(embedding={"kind": "external", "path": joined.folder / "rows.npy"})
+    made = run_all(by_row, Silent(), ("raw_docs", "external_embeddings"))["external_embeddings"]
+    scopes = {stage.stage: (stage.scope, stage.unless) for stage in make_plan(settings).stages}
+    assert (scopes["raw_docs"][0], scopes["ids"][0]) == ("nothing", "all")
+    assert scopes["external_embeddings"] == ("all", "ids comes out as it was")
+    found = run_all(settings, Silent(), JOINED)["external_embeddings"]
+    assert (found.key, found.figures["new_documents"]) == (made.key, 0)
+
+
+def test_ids_that_lack_a_vector_are_named(joined: Joined) -> None:
+    joined.ids[5] = "doc-x"
+    assert "no vector for 1 of 60 documents, the first of them id 'doc-5'" in joined.refused()
+    joined.records[5]["id"] = None
+    assert "the first of them id 'record_id " in joined.refused()
+
+
+def test_ids_that_do_not_tell_texts_apart_are_named(joined: Joined) -> None:
+    joined.records[5]["id"] = joined.records[9]["id"] = "doc-2"
+    message = joined.refused()
+    assert (
+        "joined by 'id', and 2 records have an id that a record of another text has, the first 'doc-2'"
+        in message
+    )
+
+
+def test_a_record_that_comes_twice_has_one_vector(joined: Joined) -> None:
+    joined.records.append(joined.records[0])
+    made = run_all(joined.settings(), Silent(), JOINED)
+    assert made["ids"].figures["repeated_ids"] == 1
+
+
+def test_rows_with_one_id_and_two_vectors_are_named(joined: Joined) -> None:
+    joined.ids.append("doc-4")
+    joined.vectors = np.concatenate([joined.vectors, joined.vectors[:1]])
+    message = joined.refused()
+    assert "have the same id ('doc-4') and different vectors" in message
+
+
+def test_a_column_that_cannot_be_ids_is_refused(joined: Joined) -> None:
+    joined.ids = [float(at) for at in range(60)]
+    assert "the column 'id' is of type double; expected strings or whole numbers" in joined.refused()
