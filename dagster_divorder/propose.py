@@ -18,8 +18,8 @@ from dagster_divorder.store.peek import first_records
 SAMPLE_FILES, SAMPLE_RECORDS = 20, 4_000
 MOST = 0.9
 """Share of the records that a field must be in to be taken for the text or the id."""
-MAX_VALUES = 50
-"""Values that a field may have to be proposed as a trait."""
+MAX_SOURCES, MAX_VALUES = 1000, 50
+"""Values that a field may have to be taken for the source, and to be proposed as a trait."""
 BYTES_PER_TOKEN = 4
 MIN_SEQUENCES, MIN_BATCHES = 2_000, 50
 """What a corpus should come to, so that there is something to order; sequences and batches that are proposed are
@@ -83,10 +83,9 @@ def propose(paths: Sequence[str], folder: Path) -> str:
     rest = {name: of for name, of in fields.items() if name != text}
     own_id = _named(ID_NAMES, (name for name, of in rest.items() if _is_id(of, records)))
     rest.pop(own_id or "", None)
-    traits = {
-        name: of for name, of in rest.items() if of.kinds <= {"text", "true or false"} and _is_trait(of)
-    }
-    source = _named(SOURCE_NAMES, traits)
+    plain = {name: of for name, of in rest.items() if of.kinds <= {"text", "true or false"}}
+    source = _named(SOURCE_NAMES, (name for name, of in plain.items() if _has_few(of, MAX_SOURCES)))
+    traits = [name for name, of in plain.items() if name != source and _has_few(of, MAX_VALUES)]
     size = sum(path.stat().st_size for path in found.files)
     length, batch = _lengths(size // BYTES_PER_TOKEN)
     # What lies in a folder that is there already is somebody's, perhaps the input.
@@ -115,9 +114,8 @@ def propose(paths: Sequence[str], folder: Path) -> str:
             "length = 1.0",
             *([f"{_key(source)} = 1.0"] if source else []),
             *(
-                f"# {_key(name)} = 1.0  # {len(of.values):,} values in the records looked at"
-                for name, of in traits.items()
-                if name != source
+                f"# {_key(name)} = 1.0  # {len(fields[name].values):,} values in the records looked at"
+                for name in traits
             ),
         ]
     )
@@ -179,8 +177,8 @@ def _is_id(of: Field, records: int) -> bool:
     return of.records == len(of.values) == records and len(of.kinds) == 1 and of.characters < 200 * records
 
 
-def _is_trait(of: Field) -> bool:
-    return len(of.values) <= MAX_VALUES and of.characters < 100 * of.records
+def _has_few(of: Field, values: int) -> bool:
+    return len(of.values) <= values and of.characters < 100 * of.records
 
 
 def _named(names: Iterable[str], fields: Iterable[str]) -> str | None:

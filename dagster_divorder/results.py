@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -116,6 +117,12 @@ class Results:
         columns = {name: plan[name] for name in ("document", "start", "length")}
         frame = pd.DataFrame({"position": position[sequence], "sequence": sequence, **columns})
         return frame.sort_values("position", kind="stable", ignore_index=True)
+
+    @property
+    def base_model(self) -> Path:
+        """Folder of the base model: its `tokenizer.json` is what `sequences` counts tokens of."""
+        receipt = self._receipt("base_model")
+        return Path(receipt.facts.get("directory") or self.store.path(receipt.files["fit"]))
 
     @property
     def metrics(self) -> dict[str, dict[str, Any]]:

@@ -1,0 +1,90 @@
+"""docs/tutorial.md, command by command as it stands there; the settings of docs/recipes.md."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dagster_divorder.settings import load_settings
+
+ROOT = Path(__file__).parent.parent
+TUTORIAL = (ROOT / "docs/tutorial.md").read_text()
+RECIPES = (ROOT / "docs/recipes.md").read_text()
+
+
+def commands() -> list[str]:
+    return re.findall(r"^\$ (.+)$", TUTORIAL, re.M)
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What each command printed, run in their order in one shell's folder; a command that comes again has a number."""
+    folder = tmp_path_factory.mktemp("clone")
+    (folder / "data").symlink_to(ROOT / "data")
+    (folder / "dagster_divorder").symlink_to(ROOT / "dagster_divorder")
+    (folder / "train.py").write_text(re.findall(r"```python\n(.*?)```", TUTORIAL, re.S)[0])
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DIVORDER_")}
+    environment |= {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "DAGSTER_HOME": str(tmp_path_factory.mktemp("dagster")),
+        "HF_HUB_OFFLINE": "1",
+    }
+    found: dict[str, str] = {}
+    for command in commands():
+        ended = subprocess.run(
+            ["bash", "-c", command], cwd=folder, env=environment, text=True, capture_output=True, timeout=300
+        )
+        assert ended.returncode == 0, f"{command}\n{ended.stdout}\n{ended.stderr}"
+        times = sum(known.split(" (")[0] == command for known in found)
+        found[f"{command} ({times + 1})" if times else command] = ended.stdout + ended.stderr
+    return found
+
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_page_is_true(said: dict[str, str]) -> None:
+    assert 'text_field = "text"' in said["cat divorder.toml"]
+    assert 'source_field = "source"' in said["cat divorder.toml"]
+    assert "first run on this store" in said["divorder plan"]
+    assert "training sequences in order" in said["divorder run"]
+    assert "ordering_report.html" in said["divorder report"]
+    assert "1 of them never seen" in said["divorder plan (2)"]
+    assert "Nothing drifts" in said["divorder run (2)"]
+    assert "clusters.k 30 -> 15" in said["DIVORDER_CLUSTERS__K=15 divorder plan"]
+    steps = re.findall(r"^step (\d): \((\d+), (\d+)\)", said["python train.py"], re.M)
+    settings = said["cat divorder.toml"]
+    shape = tuple(re.findall(r"^(?:batch|length) = (\d+)", settings, re.M)[::-1])
+    assert [step[1:] for step in steps] == [shape] * 3
+    assert "Traceback" not in "".join(said.values())
+
+
+def test_dagster_finds_nothing_left_to_do(said: dict[str, str]) -> None:
+    job = said["dagster job execute -j curate -m dagster_divorder.definitions"]
+    assert "RUN_SUCCESS" in job
+    assert "training the bootstrap model" not in job
+
+
+@pytest.mark.parametrize(
+    "recipe", re.findall(r"## (.+?)\n.*?```toml\n(.*?)```", RECIPES, re.S), ids=lambda found: found[0]
+)
+def test_the_settings_of_every_recipe_load(recipe: tuple[str, str], tmp_path: Path) -> None:
+    text = recipe[1]
+    if "targets" in text:
+        text = text.replace(
+            "[order.targets]", "[order.traits]\ncluster = 1.0\nsource = 1.0\n\n[order.targets]"
+        )
+    (tmp_path / "divorder.toml").write_text(text)
+    load_settings(tmp_path / "divorder.toml", {})
+
+
+@pytest.mark.parametrize("page", ["tutorial", "recipes"])
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)", (ROOT / f"docs/{page}.md").read_text()):
+        assert (ROOT / "docs" / target).exists(), target
