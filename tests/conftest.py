@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import joblib
 import orjson
 import pytest
@@ -19,8 +20,24 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL
 
 from dagster_divorder.settings import Settings
 
+# Syncing tiny files to disk is most of the time of a run, and no test cuts the power.
+os.fsync = lambda descriptor: None
+
 # A shell's background job ignores Ctrl-C, and so would every process that the tests start and stop.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+hypothesis.settings.register_profile("long", max_examples=1000)
+
+
+def examples(usual: int) -> int:
+    """How many examples of a property: the usual number, and ten times as many in `make test-long`."""
+    return usual * hypothesis.settings().max_examples // 100
+
+
+def is_long() -> bool:
+    """Whether this is `make test-long`."""
+    return hypothesis.settings.get_current_profile_name() == "long"
+
 
 SLOW_FIRST = ("law", "faults", "ui", "defs", "pipeline", "bad_input")
 """Folders of tests that run commands, in the order in which they are begun: no long one is left for the end."""

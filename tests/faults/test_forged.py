@@ -18,7 +18,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.store.pointers import _CHECK, _hash
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import examples, topic_records, write_jsonl
 from tests.faults.conftest import CONFIG
 
 HOSTILE = [
@@ -68,7 +68,7 @@ def changed(value: Any, way: tuple[Any, ...], new: Any, remove: bool) -> Any:
     return made
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), new=VALUES, remove=st.booleans(), append=st.booleans())
 def test_a_pointer_of_any_shape_ends_well_or_in_a_sentence(
     data: st.DataObject,

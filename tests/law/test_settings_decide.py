@@ -66,6 +66,7 @@ def settings_of(folder: Path, name: str, *changes: tuple[str, Any]) -> Settings:
         clusters = {{ k = 4 }}
         order = {{ length_bins = 5, traits = {{ cluster = 1.0, length = 1.0, source = 1.0 }} }}
         sequence = {{ length = 64, batch = 4, vectors = 8 }}
+        deep = {{ train_tokens = 2000 }}
         """
     )
     return load_settings(folder / "divorder.toml", environment(*changes))
@@ -128,15 +129,27 @@ def changes_of(section: str, base: Settings) -> Iterator[tuple[str, list[Any]]]:
             yield name, candidates(BY_HAND.get(name, values), here)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A corpus, of which the tokenizer sees a part, drawn from the seed, as of a larger one."""
+    folder = tmp_path_factory.mktemp("decide")
+    corpus(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bootstrap, "TOKENIZER_BYTES", 4000)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def base(folder: Path) -> dict[str, Result]:
+    """The results of the settings that are changed, a field at a time."""
+    return results(settings_of(folder, "base"))
+
+
 @pytest.mark.parametrize("section", SECTIONS)
 def test_a_field_is_in_the_key_of_a_stage_where_it_decides_its_result(
-    section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    section: str, folder: Path, base: dict[str, Result]
 ) -> None:
-    # Of a larger corpus the tokenizer sees a part, drawn from the seed.
-    monkeypatch.setattr(bootstrap, "TOKENIZER_BYTES", 4000)
-    corpus(tmp_path)
-    base_settings = settings_of(tmp_path, "base")
-    base = results(base_settings)
+    base_settings = settings_of(folder, "base")
     stale: list[str] = []
     in_vain: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for name, values in changes_of(section, base_settings):
@@ -145,7 +158,7 @@ def test_a_field_is_in_the_key_of_a_stage_where_it_decides_its_result(
             if tried == VALUES:
                 break
             try:
-                settings = settings_of(tmp_path, f"{name}-{number}".replace(".", "-"), (name, value))
+                settings = settings_of(folder, f"{name}-{number}".replace(".", "-"), (name, value))
                 found = results(settings)
             except DivOrderError:
                 continue
