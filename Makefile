@@ -5,9 +5,6 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # The settings that `make ui` shows: make ui CONFIG=divorder.toml
 CONFIG ?= data/demo.toml
 
-# What `make test-fast` runs, but for the tests marked slow.
-FAST := tests/core tests/store tests/view tests/models tests/test_settings.py tests/test_layers.py tests/test_golden_vectors.py
-
 BIN := .venv/bin
 # --no-compile: a third less time, since most modules of the large packages are never imported.
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq --no-compile --no-warn-script-location -c constraints.txt
@@ -49,7 +46,7 @@ test: install ## run the tests, on all cores: six minutes on two
 	@$(PYTEST)
 
 test-fast: install ## run the tests of every edit: in a minute, no command, browser or Dagster run among them
-	@$(PYTEST) -m 'not slow' $(FAST)
+	@$(PYTEST) -m 'not slow'
 
 test-long: install ## run ten times as many examples of histories, settings, kills and damage; for a night
 	@$(PYTEST) --hypothesis-profile long tests/law tests/faults tests/bad_input

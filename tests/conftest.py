@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,8 @@ def is_long() -> bool:
     return hypothesis.settings.get_current_profile_name() == "long"
 
 
-SLOW_FIRST = ("law", "faults", "ui", "defs", "pipeline", "bad_input")
-"""Folders of tests that run commands, in the order in which they are begun: no long one is left for the end."""
+SLOW = ("faults", "ui", "law", "bad_input", "pipeline", "defs", "engine")
+"""Folders of tests that run whole pipelines, in the order in which they are begun: no long one is left for the end."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -69,14 +70,27 @@ def pytest_configure() -> None:
     IndexDataCacheFile.save = save_alone
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slow folders."""
+    """Begin with the slow folders, whose tests are all marked slow, before tests are chosen by their marks."""
 
     def rank(item: pytest.Item) -> int:
         folder = item.path.parent.name
-        return SLOW_FIRST.index(folder) if folder in SLOW_FIRST else len(SLOW_FIRST)
+        return SLOW.index(folder) if folder in SLOW else len(SLOW)
 
     items.sort(key=rank)
+    for item in items:
+        if rank(item) < len(SLOW):
+            item.add_marker("slow")
+
+
+@pytest.fixture(autouse=True)
+def no_process_in_a_fast_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a test that starts a process has to be marked slow")
+
+    if not request.node.get_closest_marker("slow"):
+        monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
 
 
 TOPICS = {

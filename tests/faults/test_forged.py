@@ -101,6 +101,17 @@ def test_a_pointer_of_any_shape_ends_well_or_in_a_sentence(
         shutil.rmtree(top)
 
 
+def test_a_receipt_that_names_no_file_is_as_none(done: Path, tmp_path: Path) -> None:
+    shutil.copytree(done, tmp_path, dirs_exist_ok=True)
+    name = "receipts/cluster_table.json"
+    forged = orjson.loads((tmp_path / "store" / name).read_bytes()) | {"files": {}}
+    del forged[_CHECK]
+    (tmp_path / "store" / name).write_bytes(orjson.dumps(forged | {_CHECK: _hash(name, forged)}))
+    write_jsonl(tmp_path / "in/1.jsonl", topic_records(2, start=100))
+    made = run_all(load_settings(tmp_path / "divorder.toml", {}), Silent())
+    assert made["cluster_table"].files.keys() == {"table"}
+
+
 def check(settings: Settings) -> None:
     try:
         run_all(settings, Silent())

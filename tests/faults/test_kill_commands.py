@@ -73,7 +73,7 @@ SCENARIOS = {
     "Parquet": Scenario(before=as_parquet, points=6),
     "vectors of one's own": Scenario(before=with_vectors, points=5),
     "deep vectors": Scenario(before=with_deep_vectors, points=2, imports=("torch", "transformers")),
-    "two workers": Scenario(workers=2, points=4),
+    "two workers": Scenario(workers=2, points=3),
 }
 
 
