@@ -133,7 +133,7 @@ ALL_CHOICES = CHOICES | {
         {"cluster": {"progress": (0.0, 1.0), "0": (0.7, 0.2)}},
         {"length": {"progress": (0.0, 0.5, 1.0), "0": (0.1, 0.5, 0.1), "1": (0.3, 0.1, 0.3)}},
     ),
-    "output.format": ("auto", "jsonl", "parquet"),
+    "output.format": ("auto", "jsonl"),
     "output.plot": (False, True),
     "output.shard_bytes": (2 << 30, 700),
     "output.sidecars": (False, True),
