@@ -109,7 +109,7 @@ def test_a_receipt_that_names_no_file_is_as_none(done: Path, tmp_path: Path) -> 
     (tmp_path / "store" / name).write_bytes(orjson.dumps(forged | {_CHECK: _hash(name, forged)}))
     write_jsonl(tmp_path / "in/1.jsonl", topic_records(2, start=100))
     made = run_all(load_settings(tmp_path / "divorder.toml", {}), Silent())
-    assert made["cluster_table"].files.keys() == {"table"}
+    assert "table" in made["cluster_table"].files
 
 
 def check(settings: Settings) -> None:

@@ -37,6 +37,7 @@ from dagster_divorder.pipeline import merge
 from dagster_divorder.pipeline.plan import StagePlan, make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import KINDS
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import compact, ingest, inputs, readings
 from dagster_divorder.store.fragments import read_content
@@ -117,6 +118,7 @@ ALL_CHOICES = CHOICES | {
     "embedding.kind": ("shallow", "deep", "external", "auto"),
     "embedding.nan_as_zero": (False, True),
     "engine.workers": (0, 1),
+    "input.id_field": (None, "source", "extra"),
     "input.max_record_bytes": (64 << 20, 300),
     "input.max_reject_share": (1.0, 0.99),
     "k_calibration.refit": ("auto", "never"),
@@ -174,7 +176,10 @@ files = st.sampled_from(NAMES)
 FIRST = [record(0, 0.5, 0, 0), record(3, 0.5, 0, 0)]
 """Always there: no run fails for want of records, of a field, or of as many documents as components."""
 DRIFTS = {
-    "shallow_components": ("has grown", " are left"),
+    **{f"{kind}_components": ("has grown", " are left") for kind in KINDS},
+    **dict.fromkeys(("base_model", "deep_model"), (" are left",)),
+    **dict.fromkeys(("ari_comparison", "k_calibration"), (" have changed since",)),
+    "frozen": ("begins otherwise",),
     "centroids": ("has grown", " are left", "lie"),
     "bin_edges": ("has grown", " are left", "is a number now", "a bin of"),
     "difficulty_counts": (" are left",),
