@@ -5,9 +5,6 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # The settings that `make ui` shows: make ui CONFIG=divorder.toml
 CONFIG ?= data/demo.toml
 
-# What `make test-fast` runs, but for the tests marked slow.
-FAST := tests/core tests/store tests/view tests/models tests/test_settings.py tests/test_layers.py tests/test_golden_vectors.py
-
 BIN := .venv/bin
 # --no-compile: a third less time, since most modules of the large packages are never imported.
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq --no-compile --no-warn-script-location -c constraints.txt
@@ -15,7 +12,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq --no-com
 DAGSTER := PYTHONWARNINGS=ignore::FutureWarning $(BIN)/dagster
 
 .DEFAULT_GOAL := help
-.PHONY: help install sample demo test test-fast lint types format ui clean
+.PHONY: help install sample demo test test-fast test-long lint types format ui clean
 
 help: ## list the verbs
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1 - /'
@@ -41,13 +38,18 @@ demo: sample ## order the sample corpus with Dagster and show what it changed
 	@DIVORDER_CONFIG=data/demo.toml $(DAGSTER) asset materialize --select '*' -m dagster_divorder.definitions
 	@DIVORDER_CONFIG=data/demo.toml $(BIN)/divorder summary
 
-# `worksteal`: tests of one file stay together, with the fixtures that they share. The tests start hundreds of Python
-# processes: without kept bytecode each would compile its imports again.
-test: install ## run the tests, on all cores
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
+# `loadfile`: tests of one file stay together, with the fixtures that they share; the slow files come first. The tests
+# start Python processes: without kept bytecode each would compile its imports again.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-test-fast: install ## run the tests of every edit: in a minute or two, no command, browser or Dagster run among them
-	@$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow' $(FAST)
+test: install ## run the tests, on all cores: six minutes on two
+	@$(PYTEST)
+
+test-fast: install ## run the tests of every edit: in a minute, no command, browser or Dagster run among them
+	@$(PYTEST) -m 'not slow'
+
+test-long: install ## run ten times as many examples of histories, settings, kills and damage; for a night
+	@$(PYTEST) --hypothesis-profile long tests/law tests/faults tests/bad_input
 
 lint: install ## check style and formatting
 	@$(BIN)/ruff check

@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import joblib
 import orjson
 import pytest
@@ -19,11 +21,27 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL
 
 from dagster_divorder.settings import Settings
 
+# Syncing tiny files to disk is most of the time of a run, and no test cuts the power.
+os.fsync = lambda descriptor: None
+
 # A shell's background job ignores Ctrl-C, and so would every process that the tests start and stop.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SLOW_FIRST = ("law", "faults", "ui", "defs", "pipeline", "bad_input")
-"""Folders of tests that run commands, in the order in which they are begun: no long one is left for the end."""
+hypothesis.settings.register_profile("long", max_examples=1000)
+
+
+def examples(usual: int) -> int:
+    """How many examples of a property: the usual number, and ten times as many in `make test-long`."""
+    return usual * hypothesis.settings().max_examples // 100
+
+
+def is_long() -> bool:
+    """Whether this is `make test-long`."""
+    return hypothesis.settings.get_current_profile_name() == "long"
+
+
+SLOW = ("faults", "ui", "law", "bad_input", "pipeline", "defs", "engine")
+"""Folders of tests that run whole pipelines, in the order in which they are begun: no long one is left for the end."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -52,14 +70,27 @@ def pytest_configure() -> None:
     IndexDataCacheFile.save = save_alone
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slow folders."""
+    """Begin with the slow folders, whose tests are all marked slow, before tests are chosen by their marks."""
 
     def rank(item: pytest.Item) -> int:
         folder = item.path.parent.name
-        return SLOW_FIRST.index(folder) if folder in SLOW_FIRST else len(SLOW_FIRST)
+        return SLOW.index(folder) if folder in SLOW else len(SLOW)
 
     items.sort(key=rank)
+    for item in items:
+        if rank(item) < len(SLOW):
+            item.add_marker("slow")
+
+
+@pytest.fixture(autouse=True)
+def no_process_in_a_fast_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a test that starts a process has to be marked slow")
+
+    if not request.node.get_closest_marker("slow"):
+        monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
 
 
 TOPICS = {

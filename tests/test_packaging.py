@@ -9,9 +9,12 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.slow
 def test_a_wheel_and_a_source_archive_hold_the_templates_of_the_report(tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(

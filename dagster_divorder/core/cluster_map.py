@@ -8,8 +8,8 @@ to where most of them are, whereas their mean lies in the white between groups i
 
 Guarantee: the same bytes from `fit` for the same vectors and seed (one machine, one umap-learn); from `place`, a place
 that depends on that vector and the map alone, whatever the batch or the number of threads.
-Cost: `fit` some 7 s for 20,000 x 128 on one core, O(n^2 C) for the neighbours, and 6 s to import umap-learn and compile
-what it does not keep; `place` 0.3 ms a document, O(n C), without umap-learn.
+Cost: `fit` some 7 s for 20,000 x 128 on one core, O(n^2 C) for the neighbours, and 3 s to import umap-learn and compile
+what is not kept; `place` 0.3 ms a document, O(n C), without umap-learn.
 Sources: McInnes, Healy and Melville 2018 (umap-learn); Kobak and Linderman 2021 (components as a start); Weiszfeld 1937
 (geometric median).
 Known weakness: distances between groups, and their sizes on the map, mean little. A document of a new topic lies among
@@ -133,6 +133,9 @@ def _umap(points: NDArray[np.float32], start: NDArray[np.float32], seed: int) ->
     neighbours = min(NEIGHBOURS, len(points) - 1)
     # Exact neighbours from faiss: umap-learn's own search takes longer than everything else together.
     near, distances = _neighbours(points, points, neighbours)
+    # umap-learn keeps these two nowhere: every process would compile them again, for five seconds.
+    for kernel in (umap.umap_.smooth_knn_dist, umap.umap_.compute_membership_strengths):
+        kernel.enable_caching()
     with threadpool_limits(limits=1), warnings.catch_warnings():
         # It warns that a seed means one thread, and that without its own search it will not transform.
         warnings.simplefilter("ignore")

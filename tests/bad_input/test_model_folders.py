@@ -25,6 +25,7 @@ from dagster_divorder.models.spec import (
     special_tokens_around,
 )
 from dagster_divorder.models.tokenize import load_encoder
+from tests.conftest import examples
 from tests.tiny_models import AFFIXES, save_model, save_tokenizer, write_json
 
 TEXTS = ["boat and wave", "", "bread"]
@@ -104,7 +105,9 @@ def rewrite(folder: Path, part: str, change: Callable[[Any], Any]) -> None:
     (folder / part).write_bytes(len(changed).to_bytes(8, "little") + changed + data[8 + len(header) :])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(part=st.sampled_from(PARTS), data=st.data(), value=VALUES)
 def test_loading_runs_or_ends_in_a_sentence(
     sound: Path, tmp_path: Path, part: str, data: st.DataObject, value: Any

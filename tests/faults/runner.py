@@ -24,7 +24,15 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.caching import FunctionCache
+from numba.core.dispatcher import Dispatcher
 
+import dagster_divorder
+
+IMPORTED_IN_FUNCTIONS = (
+    *("awkward", "faiss", "gigatoken", "pandas", "pyarrow.parquet", "scipy.sparse.linalg", "threadpoolctl"),
+    *("tokenizers", "tqdm", "importlib_metadata._adapters", "email.contentmanager"),
+)
 CONSTANTS = {"FRAGMENT_ROWS": 40, "MERGE_FROM": 3}
 """Small enough that a corpus of some hundred documents has several fragments, and merges them."""
 
@@ -41,8 +49,9 @@ class Runner:
         """Run to the end, or to the kill that `job` orders; the exit status, -9 if killed.
 
         `stop` (event number from 0, "half" | "before" | "after"), or `after` (seconds): where to kill; `constants`:
-        more of them to set; `command`: what `divorder` is to do, by default `run`. The events and the names put into
-        the store go to `log`, a line each, what the run prints to `log`.out.
+        more of them to set; `command`: what `divorder` is to do, by default `run`; `imports`: large modules that it
+        will import, here once for all later runs. The events and the names put into the store go to `log`, a line each,
+        what the run prints to `log`.out.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps({"config": str(config), "log": str(log), **job}) + "\n")
@@ -57,12 +66,10 @@ class Runner:
 
 
 def serve() -> None:
-    for name in ("cli", "pipeline", "core", "models"):
-        package = importlib.import_module(f"dagster_divorder.{name}")
-        for module in pkgutil.walk_packages(getattr(package, "__path__", []), f"{package.__name__}."):
+    for module in pkgutil.walk_packages(dagster_divorder.__path__, "dagster_divorder."):
+        if not module.name.startswith("dagster_divorder.def"):  # which import dagster
             importlib.import_module(module.name)
-    # What they import inside functions.
-    for name in ("awkward", "faiss", "gigatoken", "pandas", "scipy.sparse.linalg", "tokenizers"):
+    for name in IMPORTED_IN_FUNCTIONS:
         importlib.import_module(name)
     numba.core.entrypoints.init_all()
 
@@ -71,10 +78,24 @@ def serve() -> None:
     gc.freeze()
     for line in sys.stdin:
         job = json.loads(line)
+        for name in job.get("imports", []):
+            importlib.import_module(name)
+        _load_kernels()
         child = os.fork()
         if not child:
             _child(job)
         print(_wait(child, job.get("after")), flush=True)
+
+
+def _load_kernels() -> None:
+    """Load what Numba has compiled and cached so far, once for all children."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("dagster_divorder.core.kernels."):
+            for kernel in vars(module).values():
+                if isinstance(kernel, Dispatcher) and isinstance(kernel._cache, FunctionCache):
+                    for signature, *_ in kernel._cache._cache_file._load_index():
+                        if signature not in kernel.overloads:
+                            kernel.compile(signature)
 
 
 def _wait(child: int, seconds: float | None) -> int:
@@ -114,7 +135,7 @@ def _watch(log: int, folder: str, stop: tuple[int, str] | None) -> None:
     """Wrap the calls that reach files in a folder: an event each in the log, and death at the one to stop at."""
     count = 0
     lock = threading.Lock()
-    fsync, replace, unlink = os.fsync, os.replace, os.unlink
+    replace, unlink = os.replace, os.unlink
 
     def event(kind: str, path: str) -> str:
         """Where to die at this event, or nothing."""
@@ -134,7 +155,7 @@ def _watch(log: int, folder: str, stop: tuple[int, str] | None) -> None:
         if stat.S_ISREG(status.st_mode) and event("fsync", os.readlink(f"/proc/self/fd/{descriptor}")):
             os.ftruncate(descriptor, status.st_size // 2)
             die()
-        fsync(descriptor)
+        # Nothing here cuts the power: what a killed process has written is there.
 
     def watched_replace(source: Any, target: Any) -> None:
         when = event("replace", os.fspath(target))

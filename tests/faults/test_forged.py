@@ -18,7 +18,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.store.pointers import _CHECK, _hash
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import examples, topic_records, write_jsonl
 from tests.faults.conftest import CONFIG
 
 HOSTILE = [
@@ -68,7 +68,7 @@ def changed(value: Any, way: tuple[Any, ...], new: Any, remove: bool) -> Any:
     return made
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), new=VALUES, remove=st.booleans(), append=st.booleans())
 def test_a_pointer_of_any_shape_ends_well_or_in_a_sentence(
     data: st.DataObject,
@@ -99,6 +99,17 @@ def test_a_pointer_of_any_shape_ends_well_or_in_a_sentence(
         assert sorted(os.listdir(top)) == ["curated", "divorder.toml", "in", "store", "victim"]
     finally:
         shutil.rmtree(top)
+
+
+def test_a_receipt_that_names_no_file_is_as_none(done: Path, tmp_path: Path) -> None:
+    shutil.copytree(done, tmp_path, dirs_exist_ok=True)
+    name = "receipts/cluster_table.json"
+    forged = orjson.loads((tmp_path / "store" / name).read_bytes()) | {"files": {}}
+    del forged[_CHECK]
+    (tmp_path / "store" / name).write_bytes(orjson.dumps(forged | {_CHECK: _hash(name, forged)}))
+    write_jsonl(tmp_path / "in/1.jsonl", topic_records(2, start=100))
+    made = run_all(load_settings(tmp_path / "divorder.toml", {}), Silent())
+    assert "table" in made["cluster_table"].files
 
 
 def check(settings: Settings) -> None:

@@ -6,11 +6,8 @@ import itertools
 import random
 import shutil
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import orjson
@@ -19,15 +16,15 @@ import pytest
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import TEMPORARY
-from tests.conftest import TOPICS, topic_records, write_jsonl
+from tests.conftest import TOPICS, examples, topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of
 from tests.faults.runner import Runner
 
 STAGES = GRAPH.needed(Settings())
 
-SCENARIOS = {"first": 3, "append": 2}
+SCENARIOS = {"first": examples(2), "append": examples(1)}
 """And how many points of each stage to try, beside those where much hangs on one."""
-AT_RANDOM = 3
+AT_RANDOM = examples(3)
 PER_FRAGMENT = ("documents", "records", *(f"stages/{name}" for name in (
     "token_counts", "shallow_embeddings", "clusters", "fields"
 )))  # fmt: skip
@@ -47,7 +44,7 @@ class Scenario:
     """A corpus folder before the run that is killed, and what that run does when it is not."""
 
     start: Path
-    runners: SimpleQueue[Runner]
+    runner: Runner
     output: dict[str, Any] = field(default_factory=dict)
     points: dict[tuple[str, int], Point] = field(default_factory=dict)
     """By stage and number."""
@@ -60,11 +57,7 @@ class Scenario:
 
     def run(self, config: Path, **job: Any) -> tuple[int, list[str]]:
         """Exit status, and lines of the log."""
-        runner = self.runners.get()
-        try:
-            status = runner.run(config, config.parent / "log", **job)
-        finally:
-            self.runners.put(runner)
+        status = self.runner.run(config, config.parent / "log", **job)
         return status, (config.parent / "log").read_text().splitlines()
 
     def observe(self, folder: Path) -> None:
@@ -120,16 +113,12 @@ def finished_fragments(store: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def scenarios(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scenario]]:
+def scenarios(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> dict[str, Scenario]:
     """`first` starts from nothing. `append` starts from a whole first run: it merges fragments, finds edited, deleted
     and new records (a few of them far from every cluster), and writes other files than the ones that are there."""
-    runners: SimpleQueue[Runner] = SimpleQueue()
-    made = [Runner(), Runner()]
-    for runner in made:
-        runners.put(runner)
     folder = tmp_path_factory.mktemp("kill")
     first, append = (
-        Scenario(folder / name / "start", runners, per_stage=count) for name, count in SCENARIOS.items()
+        Scenario(folder / name / "start", runner, per_stage=count) for name, count in SCENARIOS.items()
     )
     make_corpus(first.start)
     first.observe(folder / "first/whole")
@@ -149,32 +138,7 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Sc
     write_jsonl(append.start / "in/8.jsonl", far)
     config.write_text(config.read_text() + "shard_bytes = 30000\n")
     append.observe(folder / "append/whole")
-    yield {"first": first, "append": append}
-    for runner in made:
-        runner.close()
-
-
-@pytest.fixture(scope="module")
-def outcomes(
-    scenarios: dict[str, Scenario], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[tuple[str, str, int], Future[str]]]:
-    """What is wrong after each kill and resume (nothing: ""), two at a time, by scenario, stage and number."""
-    folder = tmp_path_factory.mktemp("killed")
-    moments = random.Random(0)
-    with ThreadPoolExecutor(2) as pool:
-        started = {}
-        for name, scenario in scenarios.items():
-            jobs: dict[tuple[str, int], dict[str, Any]] = {
-                key: {"stop": (point.number, point.when)} for key, point in scenario.points.items()
-            }
-            jobs |= {
-                ("random", at): {"after": scenario.seconds * moments.uniform(0.02, 0.9)}
-                for at in range(AT_RANDOM)
-            }
-            for (stage, at), job in jobs.items():
-                place = folder / f"{name}-{stage}-{at}"
-                started[name, stage, at] = pool.submit(kill_and_resume, scenario, place, job)
-        yield started
+    return {"first": first, "append": append}
 
 
 def kill_and_resume(scenario: Scenario, folder: Path, job: dict[str, Any]) -> str:
@@ -199,23 +163,26 @@ def kill_and_resume(scenario: Scenario, folder: Path, job: dict[str, Any]) -> st
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_kill_in_any_stage_changes_nothing(
-    scenario: str,
-    stage: str,
-    scenarios: dict[str, Scenario],
-    outcomes: dict[tuple[str, str, int], Future[str]],
+    scenario: str, stage: str, scenarios: dict[str, Scenario], tmp_path: Path
 ) -> None:
-    points = {at: point for (of, at), point in scenarios[scenario].points.items() if of == stage}
+    of = scenarios[scenario]
+    points = [point for (name, _), point in of.points.items() if name == stage]
     assert len(points) >= SCENARIOS[scenario]
-    wrong = {f"{point}": outcomes[scenario, stage, at].result() for at, point in points.items()}
+    wrong = {
+        f"{point}": kill_and_resume(of, tmp_path / str(point.number), {"stop": (point.number, point.when)})
+        for point in points
+    }
     assert {point: what for point, what in wrong.items() if what} == {}
 
 
+@pytest.mark.parametrize("at", range(AT_RANDOM))
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_kill_at_a_random_moment_changes_nothing(
-    scenario: str, outcomes: dict[tuple[str, str, int], Future[str]]
+    scenario: str, at: int, scenarios: dict[str, Scenario], tmp_path: Path
 ) -> None:
-    wrong = [outcomes[scenario, "random", at].result() for at in range(AT_RANDOM)]
-    assert [what for what in wrong if what] == []
+    of = scenarios[scenario]
+    moment = of.seconds * random.Random(f"{scenario} {at}").uniform(0.02, 0.9)
+    assert kill_and_resume(of, tmp_path / "killed", {"after": moment}) == ""
 
 
 def test_the_points_are_many_and_in_every_kind_of_write(scenarios: dict[str, Scenario]) -> None:

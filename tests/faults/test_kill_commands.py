@@ -64,15 +64,16 @@ class Scenario:
     command: str = "run"
     points: int = 5
     workers: int = 1
+    imports: tuple[str, ...] = ()
 
 
 SCENARIOS = {
     "prune": Scenario(after=shrink, command="prune", points=8),
-    "report": Scenario(after=nothing, command="report", points=5),
+    "report": Scenario(after=nothing, command="report", points=5, imports=("umap", "matplotlib.pyplot")),
     "Parquet": Scenario(before=as_parquet, points=6),
     "vectors of one's own": Scenario(before=with_vectors, points=5),
-    "deep vectors": Scenario(before=with_deep_vectors, points=2),
-    "two workers": Scenario(workers=2, points=4),
+    "deep vectors": Scenario(before=with_deep_vectors, points=2, imports=("torch", "transformers")),
+    "two workers": Scenario(workers=2, points=3),
 }
 
 
@@ -92,7 +93,12 @@ def test_a_command_that_is_killed_and_done_again_leaves_what_an_undisturbed_one_
     def divorder(command: str, **job: Any) -> int:
         constants = {"WORKER_BYTES": 1} if scenario.workers > 1 else {}
         return runner.run(
-            place / "divorder.toml", tmp_path / "log", command=command, constants=constants, **job
+            place / "divorder.toml",
+            tmp_path / "log",
+            command=command,
+            constants=constants,
+            imports=scenario.imports,
+            **job,
         )
 
     def said() -> str:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder.cli import main
 from dagster_divorder.settings import load_settings
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import examples, topic_records, write_jsonl
 
 CONFIG = """
 [input]
@@ -79,7 +79,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return top
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     places=st.sampled_from(sorted(PLACES)),
     strangers=st.lists(

@@ -52,9 +52,7 @@ class Corpus:
 
 
 @pytest.fixture
-def corpus(tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch) -> Corpus:
-    # Syncing tiny files to disk is most of a run, and nothing here cuts the power.
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+def corpus(tmp_path: Path, make_settings: Make) -> Corpus:
     path = tmp_path / "docs.jsonl"
     chosen = make_settings(clusters={"refit": "never"}, input={"paths": [str(path)], "max_reject_share": 0.1})
     return Corpus(path, chosen)

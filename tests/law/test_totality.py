@@ -1,14 +1,13 @@
 """The settings are total: whatever value they accept runs or ends in a DivOrderError, and what they do not is said.
 
 Values come from the fields' own types, so that a new setting is covered as soon as it is there: the edges of numbers,
-every choice, and hand-picked tables. `DIVORDER_TOTALITY_EXAMPLES` sets the number of runs (default 25).
+every choice, and hand-picked tables.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import types
 import typing
@@ -27,9 +26,8 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError, SettingsError
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import examples, topic_records, write_jsonl
 
-EXAMPLES = int(os.environ.get("DIVORDER_TOTALITY_EXAMPLES", "25"))
 SECONDS = 120
 """A run of sixty documents that takes longer hangs."""
 
@@ -246,7 +244,7 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
 
 
 @settings(
-    max_examples=EXAMPLES,
+    max_examples=examples(25),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,

@@ -80,8 +80,7 @@ class Corpus:
 
 
 @pytest.fixture
-def corpus(tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch) -> Corpus:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+def corpus(tmp_path: Path, make_settings: Make) -> Corpus:
     return Corpus(tmp_path, make_settings)
 
 
@@ -345,7 +344,6 @@ def test_whatever_happened_before_every_record_has_its_vector(
     )
     stored: dict[str, set[str]] = {}  # texts with a vector, by stage key: what comes back is there
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(ingest, "FRAGMENT_ROWS", 4)
         patch.setattr(merge, "MERGE_FROM", 3)
         for numbers, model, read in history:

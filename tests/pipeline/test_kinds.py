@@ -3,7 +3,6 @@ an append leave it as it is."""
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -51,10 +50,8 @@ def test_every_kind_of_vectors(
     tmp_path: Path,
     checkpoint: Path,
     make_settings: Make,
-    monkeypatch: pytest.MonkeyPatch,
     sections: dict[str, dict[str, Any]],
 ) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     external = {"path": tmp_path / "vectors.npy"} if sections["embedding"]["kind"] == "external" else {}
     settings = make_settings(
         **{

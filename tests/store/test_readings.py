@@ -98,7 +98,6 @@ class Corpus:
 @pytest.fixture(params=["whole", "tail and samples"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to recognise a prefix, on files of some chunks; of the second all chunks are samples."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(readings, "CHUNK_BYTES", CHUNK)
     if request.param != "whole":
         monkeypatch.setattr(readings, "WHOLE_BYTES", 0)
