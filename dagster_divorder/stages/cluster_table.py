@@ -64,10 +64,9 @@ def _compute(run: Run) -> Made:
 def _texts(run: Run, ids: np.ndarray, rows: np.ndarray) -> dict[int, str]:
     """How the documents of some rows begin, by row."""
     before = load_receipt(run.store, "cluster_table")
-    table = before and before.files.get("table")
     known: dict[str, str] = {}
-    if table and run.store.exists(table):
-        for row in orjson.loads(run.store.read_verified(table)):
+    if before and run.store.exists(before.files["table"]):
+        for row in orjson.loads(run.store.read_verified(before.files["table"])):
             known |= zip(row["nearest"], row["texts"], strict=True)
     texts = {row: known.get(to_bytes(ids[row : row + 1]).hex()) for row in rows.tolist()}
     missing = np.array([row for row, text in texts.items() if text is None], np.int64)
