@@ -68,7 +68,7 @@ class ShufflingCheck:
         elif self.comparisons:
             head = "Better than shuffling."
         else:
-            head = "Nothing to compare."
+            head = "Nothing to compare: the corpus is too small."
         lines = [
             f"- any {window}: "
             + "; ".join(
@@ -79,7 +79,10 @@ class ShufflingCheck:
             for window in dict.fromkeys(c.window for c in self.comparisons)
         ]
         if lines:
-            head += " Largest deviation of a trait value's share, as a multiple of shuffling's:\n"
+            head += (
+                " How far the share of a trait's value strays from the corpus's, as a multiple of shuffling's (below 1 "
+                "is better than shuffled, 0.5 is half as far):\n"
+            )
         lines += [
             f"- {trait} is held against the mix that can be had of its targets, which moves"
             for trait in self.traits(moving=True)
