@@ -50,7 +50,7 @@ def jobs(graph: Graph, settings: Settings, file: Path | None) -> list[Any]:
                 dg.define_asset_job(
                     name,
                     selected,
-                    description=f"{description} {SETTINGS_NOTE}",
+                    description=f"{description}\n\nSettings: {settings_file(file)}. {SETTINGS_NOTE}",
                     metadata=shown,
                     tags={SETTINGS: settings_file(file)},
                 )

@@ -1,6 +1,7 @@
 """How results, figures and settings look on Dagster's pages."""
 
 import base64
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ PICTURE_WIDTH = 1080
 """Pixels that Dagster shows side by side on a common screen; it cuts off what is beyond."""
 
 SETTINGS_NOTE = (
-    "Settings come from this file and the environment (DIVORDER_...), not from the launchpad: edit the file, then "
-    "reload definitions."
+    "To change settings, edit this file (or the environment, DIVORDER_...) and reload definitions; the launchpad takes "
+    "none."
 )
 
 
@@ -104,9 +105,7 @@ def readable(value: Any) -> Any:
 
 def settings_resource(settings: Settings, file: Path | None) -> dg.ResourceDefinition:
     """The settings as assets take them; the launchpad shows the description."""
-    return dg.ResourceDefinition.hardcoded_resource(
-        settings, f"Settings: {settings_file(file)}. {SETTINGS_NOTE}"
-    )
+    return dg.ResourceDefinition.hardcoded_resource(settings, f"{settings_file(file)}. {SETTINGS_NOTE}")
 
 
 def settings_file(file: Path | None) -> str:
@@ -116,18 +115,9 @@ def settings_file(file: Path | None) -> str:
 
 def settings_table(settings: Settings) -> dg.MetadataValue[Any]:
     """The settings that are not at their defaults."""
-    given, defaults = settings.model_dump(mode="json"), Settings().model_dump(mode="json")
-    sections = [name for name in given if isinstance(given[name], dict)]
-    values = {
-        f"{name}.{key}": (value, defaults[name][key])
-        for name in sections
-        for key, value in given[name].items()
-    }
-    values |= {name: (given[name], defaults[name]) for name in given.keys() - set(sections)}
-    return table(
-        [
-            {"setting": name, "value": str(value), "default": str(default)}
-            for name, (value, default) in values.items()
-            if value != default
-        ]
-    )
+    values: dict[str, Any] = {}
+    for name, given in settings.model_dump(mode="json", exclude_defaults=True).items():
+        values |= (
+            {f"{name}.{key}": of for key, of in given.items()} if isinstance(given, dict) else {name: given}
+        )
+    return table([{"setting": name, "value": json.dumps(value)} for name, value in values.items()])

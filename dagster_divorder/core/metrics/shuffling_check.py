@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dagster_divorder.core.metrics.seam import Seam
 from dagster_divorder.core.metrics.window_deviation import WindowDeviation
@@ -59,6 +60,19 @@ class ShufflingCheck:
     def traits(self, *, moving: bool) -> list[str]:
         """Those compared whose mix moves, or those whose mix stays."""
         return list(dict.fromkeys(c.trait for c in self.comparisons if c.moving == moving))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a comparison: how far the share of a value strays, beside shuffling's, in per cent of the tokens."""
+        return [
+            {
+                "window": c.window,
+                "trait": c.trait,
+                "mean, %": f"{100 * c.mean:.2f}, shuffled {100 * c.shuffled_mean:.2f}",
+                "worst, %": f"{100 * c.worst:.2f}, shuffled {100 * c.shuffled_worst:.2f}",
+                "better": "yes" if c.passed else "no",
+            }
+            for c in self.comparisons
+        ]
 
     def text(self) -> str:
         """By how much, what was left out, and whether shuffling would do, as a sentence and a list (Markdown)."""
