@@ -39,7 +39,8 @@ def definitions(graph: Graph, settings: Settings, file: Path | None = None) -> d
 
 try:
     defs = definitions(GRAPH, load_settings(), config_file(None, os.environ))
-except DivOrderError:
-    # Dagster's pages show what is raised; a command that it ends says it in a sentence.
-    sys.excepthook = lambda _, error, trace: print(f"divorder: {error}", file=sys.stderr)
-    raise
+except DivOrderError as error:
+    # A command that this ends says it in a sentence.
+    sys.excepthook = lambda kind, raised, trace: print(f"divorder: {raised}", file=sys.stderr)
+    # Dagster's pages begin with the message of an error of its own; others they wrap in one.
+    raise dg.DagsterInvalidDefinitionError(str(error)) from None

@@ -10,7 +10,6 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from dagster_divorder.errors import SettingsError
 from dagster_divorder.pipeline.checks import all_checks
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
@@ -164,7 +163,7 @@ def test_an_error_in_the_settings_ends_a_command_with_one_sentence(
 ) -> None:
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     config.write_text("[clusters]\nkk = 3\n")
-    with pytest.raises(SettingsError) as raised:
+    with pytest.raises(dg.DagsterInvalidDefinitionError) as raised:
         load()
     sys.excepthook(raised.type, raised.value, raised.tb)
     assert capsys.readouterr().err == f"divorder: {raised.value}\n"
