@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
+from pathlib import Path
 
 import dagster as dg
 
@@ -10,8 +13,10 @@ from dagster_divorder.defs.assets import assets
 from dagster_divorder.defs.automation import daily, watch_input
 from dagster_divorder.defs.checks import checks
 from dagster_divorder.defs.jobs import jobs
+from dagster_divorder.defs.metadata import settings_resource
+from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
-from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.settings import Settings, config_file, load_settings
 from dagster_divorder.stages import GRAPH
 
 # `--select '*'` and MaterializeResult's generics are stable for our use.
@@ -19,17 +24,23 @@ warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
 
-def definitions(graph: Graph, settings: Settings) -> dg.Definitions:
-    """All that Dagster sees of some stages under some settings."""
+def definitions(graph: Graph, settings: Settings, file: Path | None = None) -> dg.Definitions:
+    """All that Dagster sees of some stages under some settings, which a file holds."""
     return dg.Definitions(
         assets=assets(graph, settings),
         asset_checks=checks(graph, settings),
-        jobs=jobs(graph, settings),
+        jobs=jobs(graph, settings, file),
         sensors=[watch_input(graph, settings)] if OUTPUT in graph else [],
         schedules=[daily] if OUTPUT in graph else [],
-        resources={"settings": settings},
+        resources={"settings": settings_resource(settings, file)},
         executor=dg.in_process_executor,
     )
 
 
-defs = definitions(GRAPH, load_settings())
+try:
+    defs = definitions(GRAPH, load_settings(), config_file(None, os.environ))
+except DivOrderError as error:
+    # A command that this ends says it in a sentence.
+    sys.excepthook = lambda kind, raised, trace: print(f"divorder: {raised}", file=sys.stderr)
+    # Dagster's pages begin with the message of an error of its own; others they wrap in one.
+    raise dg.DagsterInvalidDefinitionError(str(error)) from None

@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_divorder.defs.assets import table
+from dagster_divorder.defs.metadata import table
 from dagster_divorder.pipeline.checks import all_checks, run_check
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.stage import Check

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
+from dagster_divorder.defs.metadata import SETTINGS_NOTE, settings_file, settings_table
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
 
 CURATE = "curate"
+
+SETTINGS = "divorder/settings"
+"""Tag of a job and its runs, which the launchpad shows: the settings file."""
 
 STORE = "divorder/store"
 """Tag of a run: the store that it writes to, as `store_names` has it."""
@@ -32,15 +37,24 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
 """Job -> the assets it is for, and its description."""
 
 
-def jobs(graph: Graph, settings: Settings) -> list[Any]:
-    """The jobs that these stages allow."""
+def jobs(graph: Graph, settings: Settings, file: Path | None) -> list[Any]:
+    """The jobs that these stages allow, each with the settings in force on its page."""
     assets, made = graph.asset_upstream(settings), []
+    shown: dict[str, Any] = {"settings_file": settings_file(file), "settings": settings_table(settings)}
     for name, (wanted, description) in JOBS.items():
         there = [asset for asset in wanted if asset in assets]
         selection = sorted(set(graph.needed(settings, *there)) & assets.keys()) if there else []
         if selection:
             selected = dg.AssetSelection.assets(*selection)
-            made.append(dg.define_asset_job(name, selected, description=description))
+            made.append(
+                dg.define_asset_job(
+                    name,
+                    selected,
+                    description=f"{description}\n\nSettings: {settings_file(file)}. {SETTINGS_NOTE}",
+                    metadata=shown,
+                    tags={SETTINGS: settings_file(file)},
+                )
+            )
     return made
 
 

@@ -15,7 +15,7 @@ read.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -116,7 +116,7 @@ class Link(NamedTuple):
     path: Path
 
 
-Shown = Mapping[str, Table | Picture | Text | Link]
+Shown = Mapping[str, Table | Picture | Text | Link | float]
 """What a person sees of a result beside its figures, by name."""
 
 
@@ -168,7 +168,8 @@ class Stage(ABC):
     when: Callable[[Settings], bool] = lambda settings: True
     """Whether these settings have the stage at all."""
     group: str = "evidence"
-    kinds: frozenset[str] = frozenset()
+    kinds: Callable[[Settings], Collection[str]] = lambda settings: ()
+    """What makes the result, such as `faiss`; Dagster shows an icon of those that it knows."""
     asset: bool = True
     then: tuple[str, ...] = ()
     after: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ it: an edited settings file shows its stages as stale.
 from dagster_divorder.settings.loading import (
     CONFIG_VARIABLE,
     DEFAULT_FILE,
+    config_file,
     load_settings,
     refuse_overlap,
     valid_keys,
@@ -30,6 +31,7 @@ __all__ = [
     "Order",
     "Output",
     "Settings",
+    "config_file",
     "load_settings",
     "refuse_overlap",
     "valid_keys",

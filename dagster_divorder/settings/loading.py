@@ -35,7 +35,7 @@ def load_settings(
             key, the value, what was expected and the nearest valid key.
     """
     environ = os.environ if environ is None else environ
-    path = _config_path(config, environ)
+    path = config_file(config, environ)
     data = _read_toml(path) if path else {}
     _check_environment(environ)
     try:
@@ -86,7 +86,12 @@ def _fixed_beginning(pattern: str) -> str:
     return pattern
 
 
-def _config_path(config: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path | None:
+def config_file(config: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path | None:
+    """The file that `load_settings` reads, None where there is none.
+
+    Raises:
+        SettingsError: one is named, and is not there.
+    """
     named = config or environ.get(CONFIG_VARIABLE)
     path = Path(named) if named else Path(DEFAULT_FILE)
     if path.is_file():

@@ -32,7 +32,7 @@ from dagster_divorder.pipeline.drift import has_changed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import FITTED, Picture, PinnedFit, Refit, Shown, Table
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.centroids import SAMPLE_BYTES
+from dagster_divorder.stages.centroids import SAMPLE_BYTES, library
 from dagster_divorder.stages.cluster_names import CHARACTERS, sample_size
 from dagster_divorder.stages.components import load_space, space_key, space_reads
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
@@ -371,7 +371,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 ARI_COMPARISON = PinnedFit(
     name="ari_comparison",
     version=3,
-    kinds=frozenset({"scikitlearn"}),
+    kinds=lambda settings: {library(settings), "scikitlearn"},
     description="Whether deep vectors (the second of `ari_comparison.spaces`) hold other structure than the shallow "
     "ones "
     "(the first), and are worth using: both clustered at the same number of clusters and held against each other. With "

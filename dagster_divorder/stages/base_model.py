@@ -221,7 +221,7 @@ BASE_MODEL = PinnedFit(
     name="base_model",
     version=2,
     group="embedding",
-    kinds=frozenset({"huggingface"}),
+    kinds=lambda settings: {"huggingface"},
     description="Tokenizer and token table of the model to be trained (or a bootstrap trained on a sample), pinned: "
     "appended documents use it as it is.",
     reads=lambda settings: ("raw_docs",),
@@ -237,7 +237,8 @@ BASE_MODEL = PinnedFit(
     checks=(
         Check(
             name="base_model_is_of_this_corpus",
-            description="Documents that the base model was made on are still in the input.",
+            description="The base model was made on documents that are still in the input. One of another corpus cuts "
+            "these texts into more tokens than need be.",
             check=_is_of_this_corpus,
         ),
     ),

@@ -46,6 +46,11 @@ def fit_settings(settings: Settings) -> FitSettings:
     return FitSettings(settings.clusters.algorithm, settings.clusters.metric, settings.seed)
 
 
+def library(settings: Settings) -> str:
+    """Who fits the clusters, as Dagster names it."""
+    return "faiss" if settings.clusters.algorithm == "faiss" else "scikitlearn"
+
+
 def sample_rows(run: Run, space: Space, k: int) -> np.ndarray:
     """The document rows that k clusters are fitted to: a random sample, bounded in bytes; int64 (n,)."""
     ids, _ = document_index(run.store, run.view)

@@ -164,7 +164,7 @@ def _inputs(run: Run) -> dict[str, Any]:
 CLUSTER_MAP = WholeCorpus(
     name="cluster_map",
     version=3,
-    kinds=frozenset({"numpy"}),
+    kinds=lambda settings: {"umap", "matplotlib"},
     description="Documents as a map, like ones near each other, coloured by cluster, and the clusters' sizes. The map "
     "stays "
     "put as the corpus grows: new documents are placed on it. `note` says what to do where umap-learn is missing.",

@@ -13,7 +13,7 @@ import numpy as np
 from dagster_divorder.core.cluster import assign
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, Shown, Table
-from dagster_divorder.stages.centroids import load_clusters
+from dagster_divorder.stages.centroids import library, load_clusters
 from dagster_divorder.stages.cluster_table import load_cluster_table
 from dagster_divorder.stages.components import (
     chosen_kind,
@@ -104,7 +104,7 @@ def _documents_have_vectors(run: Run) -> Finding:
     share = (zero + flagged) / documents
     return Finding(
         passed=share <= MAX_SHARE_WITHOUT_VECTOR,
-        text=f"Of {documents:,} documents {zero:,} have a zero vector and {flagged:,} had none that is finite, "
+        text=f"Of {documents:,} documents {zero:,} have a zero vector and {flagged:,} had one that is not finite, "
         f"{share:.2%}; at most {MAX_SHARE_WITHOUT_VECTOR:.0%} should.",
         remedy=f"look at what {vectors.stage} was made with: documents without tokens have zero vectors, a model with "
         'damaged weights or too narrow a type (deep.dtype; "float32" is the widest) has vectors that are not finite',
@@ -146,7 +146,7 @@ CLUSTERS = PerDocument(
     name="clusters",
     version=5,
     group="embedding",
-    kinds=frozenset({"scikitlearn"}),
+    kinds=lambda settings: {library(settings)},
     description="A topic for every document by k-means, named by its characteristic words. Centroids and names are "
     "pinned; "
     "`fitted` says whether and why they were made again.",
@@ -161,12 +161,14 @@ CLUSTERS = PerDocument(
     checks=(
         Check(
             name="documents_have_vectors",
-            description="Nearly every document has a vector of its own, which is not zero.",
+            description="Nearly every document has a vector, by which its topic is found. One without lands in any "
+            "cluster.",
             check=_documents_have_vectors,
         ),
         Check(
             name="clusters_not_degenerate",
-            description="Clusters tell documents apart: none is empty, none holds most of the corpus.",
+            description="Clusters tell documents apart: none is empty, none holds most of the corpus. If they do not, "
+            "the order spreads topics that say little.",
             check=_clusters_not_degenerate,
         ),
     ),

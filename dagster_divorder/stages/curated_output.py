@@ -365,7 +365,7 @@ CURATED_OUTPUT = WholeCorpus(
     name="curated_output",
     version=4,
     group="output",
-    kinds=frozenset({"json", "parquet"}),
+    kinds=lambda settings: {"json", "parquet"},
     description="The corpus in its curated order, records byte for byte as they were read, with curated_meta.json as "
     "manifest.",
     reads=_reads,
@@ -382,9 +382,8 @@ CURATED_OUTPUT = WholeCorpus(
     checks=(
         Check(
             name="every_record_in_output",
-            description="Every accepted record is in the curated output, byte for byte, as often as in the input: "
-            "their "
-            "number, their bytes, and the sum of their hashes.",
+            description="The output holds every accepted record, byte for byte, as often as the input does. Held "
+            "against each other: how many they are, their bytes, and the sum of their hashes.",
             check=_every_record_in_output,
             blocking=True,
         ),

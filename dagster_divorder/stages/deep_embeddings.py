@@ -320,7 +320,7 @@ DEEP_EMBEDDINGS = PerDocument(
     name=STAGE,
     version=2,
     group="embedding",
-    kinds=frozenset({"huggingface"}),
+    kinds=lambda settings: {"huggingface", "pytorch"},
     description="One vector a document: the pooled last hidden states of a causal or encoder model, L2-normalised.",
     reads=lambda settings: (
         *("raw_docs", "token_counts", "base_model", "deep_model"),

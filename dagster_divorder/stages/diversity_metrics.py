@@ -32,7 +32,14 @@ from dagster_divorder.core.metrics import (
     worse_batches,
 )
 from dagster_divorder.core.metrics.packed import runs_in_order
-from dagster_divorder.core.metrics.tables import SHUFFLED, findings, summary_rows, table_rows
+from dagster_divorder.core.metrics.stationarity import SHUFFLES as DRIFT_SHUFFLES
+from dagster_divorder.core.metrics.tables import (
+    SHUFFLED,
+    drift_columns,
+    findings,
+    summary_rows,
+    table_rows,
+)
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack
 from dagster_divorder.core.targets import followed, trait_targets, warnings_of
 from dagster_divorder.core.traits import Traits
@@ -58,12 +65,33 @@ from dagster_divorder.stages.stationarity import remedy as stationarity_remedy
 from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.view.words import MEASURES, ORDERS, TRAIN_ON
 
 SHUFFLES = 3
 ORDER_BYTES = 100
 """What measuring an order takes for a document, at its peak."""
 TOGETHER_BYTES = 256 << 20
 """Two orders are measured at a time where one takes no more than this."""
+
+TIMES_SHUFFLED = {
+    "distinct clusters a sequence": "clusters in a sequence, times shuffled",
+    "batch TV, clusters": "batch TV, times shuffled",
+    "worst share, batch anywhere": "worst batch anywhere, times shuffled",
+}
+"""Measures that people follow over runs, and what they are called as multiples of shuffling's."""
+
+LEGEND = """
+Training sequences in order are what a trainer reads. Shuffled: the mean of three shuffles. Original order: the input
+as it is. Clusters are the topics that were found in the corpus.
+
+- **clusters in a sequence**: how many topics one training sequence holds.
+- **batch TV**: how far the topics of a batch lie from the corpus's own mix (total variation): 0 % is the same mix,
+100 % nothing in common.
+- **worst batch anywhere**: how many percentage points a topic's share is off in the worst window as long as a batch,
+wherever it begins.
+- **prefix deviation**: how many tokens what was read so far is away from the corpus's mix, on average over the order.
+- **every cluster seen after**: the part of the data after which every topic has come up.
+"""
 
 
 def load_metrics(run: Run) -> dict[str, dict[str, Any]]:
@@ -278,15 +306,39 @@ def _seams(figures: dict[str, Any]) -> dict[str, Seam]:
     return {trait: Seam(**of) for trait, of in figures["seam"].items()}
 
 
-def _by_figure(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Orders side by side, a line a figure: people compare along a line."""
-    figures = [name for name in rows[0] if name != "order"]
-    return [{"figure": name, **{row["order"]: row[name] for row in rows}} for name in figures]
+def _side_by_side(rows: list[dict[str, Any]]) -> str:
+    """Orders as columns, the one to train on first, and a line a measure: people compare along a line. Markdown."""
+    columns = rows[::-1]
+    lines = [("measure", "better", *(ORDERS[row["order"]] for row in columns)), ("---",) * (2 + len(columns))]
+    for name, of in MEASURES.items():
+        if name in rows[0]:
+            lines.append((of.name, of.better, *(of.show(row[name]) for row in columns)))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _quality(run: Run, receipt: Receipt) -> dict[str, float]:
+    """The few figures of the training sequences in order that say how good they are, rounded as they are shown
+    elsewhere, and some as multiples of shuffling's. What cannot be told of this corpus is not there."""
+    rows = {row["order"]: row for row in receipt.figures["summary"]}
+    ours, shuffled = rows[TRAIN_ON], rows[SHUFFLED[TRAIN_ON]]
+    told = {name: ours[name] for name in TIMES_SHUFFLED} | drift_columns(load_stationarity(run))
+    figures = {
+        MEASURES[name].name: float(MEASURES[name].show(value).replace(",", ""))
+        for name, value in told.items()
+        if value is not None
+    }
+    times = {
+        times: ours[name] / shuffled[name]
+        for name, times in TIMES_SHUFFLED.items()
+        if ours[name] is not None and shuffled[name]
+    }
+    return figures | times
 
 
 def _show(run: Run, receipt: Receipt) -> Shown:
-    shown: dict[str, Table | Picture | Text] = {
-        "orders": Table(_by_figure(receipt.figures["summary"])),
+    shown: dict[str, Table | Picture | Text | float] = {
+        "orders": Text(f"{_side_by_side(receipt.figures['summary'])}\n\n{LEGEND}"),
+        **_quality(run, receipt),
         "findings": Text("\n".join(f"- {line}" for line in receipt.figures["findings"])),
     }
     if "picture" in receipt.files:
@@ -297,17 +349,24 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 
 
 def _order_beats_shuffling(run: Run) -> Finding:
-    """The sequences in their order, as a trainer consumes them, against shuffled ones (mean of three seeds), and beside
-    them the curated documents. The output is whole and can be trained on, whatever this says."""
+    """The sequences in their order, as a trainer consumes them, against shuffled ones (mean of three seeds); a table
+    shows the documents in order, too. The output is whole and can be trained on, whatever this says."""
     found = shuffling_checks(run)
     said = "\n".join(f"- {line}" for line in run.receipt("diversity_metrics").figures["findings"])
+    ours = found[TRAIN_ON]
+    if not ours.comparisons:
+        meant = "whether the order helps cannot be told of so few tokens"
+    elif ours.passed:
+        meant = (
+            "every batch, wherever it begins, is nearer to the mix of the whole corpus than a shuffled one"
+        )
+    else:
+        meant = "in these windows the mix swings more than after shuffling. The output is whole and can be trained on"
     return Finding(
-        passed=found["sequences"].passed,
-        text=f"{found['sequences'].text()}\n\nThe curated documents alone. {found['curated'].text()}\n\n{said}",
+        passed=ours.passed,
+        text=f"{ours.text()}\n\nFor training: {meant}.\n\n{said}",
         remedy=remedy(run.settings),
-        figures={
-            name: [vars(comparison) for comparison in check.comparisons] for name, check in found.items()
-        },
+        figures={ORDERS[name]: found[name].rows() for name in (TRAIN_ON, "curated")},
     )
 
 
@@ -315,9 +374,15 @@ def _nothing_drifts(run: Run) -> Finding:
     """Features of the sequences along their order, those it balanced and those it never saw, against shuffles of the
     same sequences. The output is whole and can be trained on, whatever this says."""
     found = load_stationarity(run)
+    meant = (
+        "what is read last is like what is read first, as far as it can be told"
+        if found.passed
+        else "the end of an epoch brings other data than its beginning. The output is whole and can be trained on"
+    )
     return Finding(
         passed=found.passed,
-        text=found.text(),
+        text=f"{found.text()}\n\nLooked at, along the order and in {DRIFT_SHUFFLES} shuffles of it: what the training "
+        f"sequences are made of, such as topics, lengths, words and places in the input.\n\nFor training: {meant}.",
         remedy=stationarity_remedy(run.settings),
         figures={"features": found.rows()},
     )
@@ -341,12 +406,11 @@ def _settings(settings: Settings) -> dict[str, Any]:
 
 DIVERSITY_METRICS = WholeCorpus(
     name="diversity_metrics",
-    version=4,
+    version=5,
     group="ordering",
-    kinds=frozenset({"pandas"}),
-    description="The proof, for every window of training: documents in their original order, shuffled (three seeds) "
-    "and "
-    "curated, packed sequences shuffled and in their own order, measured side by side.",
+    kinds=lambda settings: {"numpy", "numba"},
+    description="The proof, for every window of training: training sequences in order beside shuffled ones (three "
+    "seeds), documents in order beside shuffled ones, and the original order. *Plots* shows over runs how good it is.",
     reads=_reads,
     settings=_settings,
     content=("metrics",),
@@ -359,12 +423,15 @@ DIVERSITY_METRICS = WholeCorpus(
     checks=(
         Check(
             name="order_beats_shuffling",
-            description="Windows of training keep the mix better than by shuffling.",
+            description="Every sequence, batch and run of batches keeps the corpus's own mix of the traits that are "
+            "balanced (order.traits: topics, lengths, ...) better than after shuffling, wherever it begins, the seam "
+            "between two epochs included.",
             check=_order_beats_shuffling,
         ),
         Check(
             name="nothing_drifts",
-            description="Nothing drifts along the sequences, in what the order never saw either.",
+            description="What a model reads last is like what it reads first: along the training sequences nothing "
+            "changes more than in shuffles of them, not even what the order never saw, such as words.",
             check=_nothing_drifts,
         ),
     ),

@@ -147,7 +147,7 @@ GREEDY_ORDER = WholeCorpus(
     name="greedy_order",
     version=4,
     group="ordering",
-    kinds=frozenset({"numpy"}),
+    kinds=lambda settings: {"numpy", "numba"},
     description="The order of the documents in which every window of training carries the corpus's own mix of traits.",
     reads=lambda settings: ("raw_docs", "traits", *(["frozen"] if settings.order.frozen_tokens else [])),
     settings=document_order,
@@ -156,7 +156,7 @@ GREEDY_ORDER = WholeCorpus(
     checks=(
         Check(
             name="order_is_a_permutation",
-            description="The order names every accepted record exactly once.",
+            description="The order names every accepted record exactly once: none is lost, none comes twice.",
             check=_is_a_permutation,
             blocking=True,
         ),

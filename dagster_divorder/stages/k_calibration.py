@@ -36,7 +36,7 @@ from dagster_divorder.pipeline.drift import has_changed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import FITTED, Picture, PinnedFit, Refit, Shown, Table
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.centroids import SAMPLE_BYTES, fit_settings
+from dagster_divorder.stages.centroids import SAMPLE_BYTES, fit_settings, library
 from dagster_divorder.stages.components import chosen_space_key, load_space, space_figures, space_reads
 from dagster_divorder.stages.sequence_order import vector_sums
 from dagster_divorder.stages.strategy_comparison import row as order_row
@@ -279,7 +279,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 K_CALIBRATION = PinnedFit(
     name="k_calibration",
     version=4,
-    kinds=frozenset({"scikitlearn"}),
+    kinds=lambda settings: {library(settings)},
     description="How many clusters: silhouettes, sizes and what the order gains for several numbers, and the one to "
     "take "
     '(`clusters.k = "auto"` takes it). Measured again once enough documents have changed; `fitted` says why.',

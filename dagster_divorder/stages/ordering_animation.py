@@ -118,7 +118,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
 ORDERING_ANIMATION = WholeCorpus(
     name="ordering_animation",
     version=2,
-    kinds=frozenset({"matplotlib"}),
+    kinds=lambda settings: {"matplotlib"},
     description="Two films: documents moving from the original order into the curated one, and the cluster map "
     "lighting up "
     "as documents are picked.",

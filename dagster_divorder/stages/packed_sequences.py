@@ -254,7 +254,7 @@ PACKED_SEQUENCES = WholeCorpus(
     name="packed_sequences",
     version=3,
     group="ordering",
-    kinds=frozenset({"numpy"}),
+    kinds=lambda settings: {"numpy", "numba"},
     description="Which tokens make which training sequence: the ordered documents packed to the sequence length, as a "
     "plan.",
     reads=_reads,
@@ -265,7 +265,8 @@ PACKED_SEQUENCES = WholeCorpus(
     checks=(
         Check(
             name="no_token_lost",
-            description="Every token of every document is in exactly one training sequence.",
+            description="Every token of every document is in exactly one training sequence: none is lost, none is "
+            "trained on twice.",
             check=_no_token_lost,
             blocking=True,
         ),

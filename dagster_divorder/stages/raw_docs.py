@@ -297,7 +297,7 @@ RAW_DOCS = _RawDocs(
     name="raw_docs",
     version=3,
     group="corpus",
-    kinds=frozenset({"parquet", "json"}),
+    kinds=lambda settings: {"parquet", "json"},
     description="Records of the input files, each stored once by its hash, and the documents (texts) they hold. "
     "Refused "
     "records go to the rejects with path, line and reason.",
@@ -312,7 +312,8 @@ RAW_DOCS = _RawDocs(
     checks=(
         Check(
             name="rejects_below_limit",
-            description="No more records are refused than input.max_reject_share allows.",
+            description="Few records are refused (not JSON, no text, too long, ...): no more than "
+            "input.max_reject_share allows. A model is not trained on those.",
             check=_rejects_below_limit,
         ),
     ),

@@ -152,7 +152,7 @@ SEQUENCE_ORDER = WholeCorpus(
     name="sequence_order",
     version=3,
     group="ordering",
-    kinds=frozenset({"numpy"}),
+    kinds=lambda settings: {"numpy", "numba"},
     description="The order of the packed sequences in which every batch, and every run of batches, carries the "
     "corpus's own "
     "mix; one order an epoch.",
@@ -164,7 +164,7 @@ SEQUENCE_ORDER = WholeCorpus(
     checks=(
         Check(
             name="sequence_order_is_a_permutation",
-            description="Every epoch's order names every packed sequence exactly once.",
+            description="Every epoch reads every training sequence exactly once.",
             check=_is_a_permutation,
             blocking=True,
         ),

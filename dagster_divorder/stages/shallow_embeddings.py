@@ -44,7 +44,7 @@ SHALLOW_EMBEDDINGS = PerDocument(
     name="shallow_embeddings",
     version=1,
     group="embedding",
-    kinds=frozenset({"numpy"}),
+    kinds=lambda settings: {"numpy"},
     description="One vector a document, the pooled rows of the base model's token table: texts on like topics point "
     "alike.",
     reads=lambda settings: ("raw_docs", "token_counts", "base_model"),

@@ -4,7 +4,8 @@ Letters: S sequences that are looked at, Q runs of tokens in them, D dims.
 
 Looked at are whole batches evenly spaced along the order, at most TOKENS and SEQUENCES of them (but twenty batches);
 a last sequence that is not full stays out, and so do those that a trainer has consumed. Features come from the plan,
-the traits, the token ids and the vectors of every stage that has a result; files are read fragment by fragment.
+the traits, the token ids and the vectors that an output needs, so that the result does not depend on what evidence
+has been made before; files are read fragment by fragment.
 Cost: bounded but for one walk over the files that hold the documents; docs/decisions/stationarity.md has times.
 Memory: 2 bytes a token, the entries of the words, and S x D of one kind of vectors.
 """
@@ -35,6 +36,7 @@ from dagster_divorder.stages.components import (
     chosen_kind,
     chosen_space_version,
     is_centred,
+    kinds_of,
     space_reads,
 )
 from dagster_divorder.stages.fields import load_fields
@@ -53,12 +55,6 @@ WORD_BITS = 12
 FIT_ROWS, FIT_NUMBERS = 1 << 12, 1 << 21
 """Clusters of another seed are fitted to so many vectors at most, and numbers."""
 OTHER_CLUSTERS = 64
-
-
-def evidence(run: Run) -> list[str]:
-    """The kinds of vectors that have a result for these settings."""
-    stages = run.graph.upstream(run.settings)
-    return [kind for kind, stage in STAGE_OF.items() if stage in stages and run.is_current(stage)]
 
 
 def load_stationarity(run: Run) -> Stationarity:
@@ -118,7 +114,7 @@ def features(run: Run, traits: Traits, sample: Runs) -> Iterator[Feature]:
         _, codes = np.unique(coded[sample.document], return_inverse=True)
         yield Feature(source, "mix", sample.mix(codes))
     yield Feature("words", "mix", _words(run, sample))
-    for kind in evidence(run):
+    for kind in kinds_of(run.settings):
         receipt, files = run.receipt(STAGE_OF[kind]), run.files(STAGE_OF[kind])
         centre = is_centred(run.settings, kind)
         space = Space(receipt.stage, files, receipt.key, receipt.version, centre)
@@ -218,7 +214,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
 
 
 def _inputs(run: Run) -> dict[str, Any]:
-    vectors = {kind: run.receipt(STAGE_OF[kind]).version for kind in evidence(run)}
+    vectors = {kind: run.receipt(STAGE_OF[kind]).version for kind in kinds_of(run.settings)}
     of = versions(run, "token_counts", "centroids", "traits", "packed_sequences", "sequence_order")
     return {**of, "vectors": vectors, "clustered": chosen_space_version(run)}
 

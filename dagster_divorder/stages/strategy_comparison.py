@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from dagster_divorder.core.metrics.stationarity import Stationarity
+from dagster_divorder.core.metrics.tables import drift_columns
 from dagster_divorder.core.strategy_comparison import Cost, Outcome, compare_strategies, timed
 from dagster_divorder.engine.memory import with_peak_memory
 from dagster_divorder.pipeline.run import Run
@@ -89,27 +89,6 @@ def row(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
-    """How many features drift; the largest rank correlation of position with any feature, and over the features of
-    which there is such a measure the largest of a tenth's and the mean of a batch's distance from the whole, as
-    multiples of shuffling's. None of too few sequences."""
-    features = drift.features if drift else ()
-    measures = [of.measures for of in features]
-
-    def times(name: str) -> list[float]:
-        found = [of[name] for of in measures if name in of]
-        return [of.value / of.shuffled for of in found if of.shuffled]
-
-    ranks = [of["rank"].value for of in measures if "rank" in of]
-    tenths, batches = times("tenths"), times("batch")
-    return {
-        "features that drift": sum(of.drifts for of in features) if features else None,
-        "rank correlation, largest": max(ranks, default=None),
-        "farthest tenth, times shuffled": max(tenths, default=None),
-        "mean batch, times shuffled": sum(batches) / len(batches) if batches else None,
-    }
-
-
 def _settings(settings: Settings) -> dict[str, Any]:
     documents, sequences = settings.comparison.documents, settings.comparison.sequences
     return {
@@ -129,7 +108,7 @@ def _inputs(run: Run) -> dict[str, Any]:
 STRATEGY_COMPARISON = WholeCorpus(
     name="strategy_comparison",
     version=3,
-    kinds=frozenset({"numpy"}),
+    kinds=lambda settings: {"numpy", "numba"},
     description="Strategies for documents and for sequences, every pair of them on this corpus: diversity, deviations, "
     "seconds and memory in one table.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "traits"),

@@ -104,7 +104,7 @@ TOKEN_COUNTS = PerDocument(
     name="token_counts",
     version=1,
     group="embedding",
-    kinds=frozenset({"huggingface"}),
+    kinds=lambda settings: {"huggingface"},
     description="Every document tokenised once; ids and counts are kept, and only documents never seen are tokenised.",
     reads=lambda settings: ("raw_docs", "base_model"),
     inputs=lambda run: {name: run.receipt("base_model").facts[name] for name in ("tokenizer", "engine")},
@@ -114,7 +114,8 @@ TOKEN_COUNTS = PerDocument(
     checks=(
         Check(
             name="documents_have_tokens",
-            description="The tokenizer makes at least one token of nearly every document.",
+            description="The tokenizer makes tokens of nearly every document. One without tokens is in the output, and "
+            "a model learns nothing from it.",
             check=_documents_have_tokens,
         ),
     ),

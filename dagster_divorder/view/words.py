@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 CLIP = 240
 """Characters of a document's text that are shown."""
@@ -13,6 +16,17 @@ LONGEST_WORD = 24
 """Characters of a word that is rather dropped than cut."""
 NAME = 30
 """Letters of a name that a picture has room for."""
+
+ORDERS = {
+    "original": "original order",
+    "random": "documents shuffled",
+    "curated": "documents in order",
+    "sequences_random": "training sequences shuffled",
+    "sequences": "training sequences in order",
+}
+"""What people read for the orders that are measured, by their names in metrics, manifest and files (`core.metrics`)."""
+TRAIN_ON = "sequences"
+"""The order that a trainer reads."""
 
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
@@ -102,3 +116,30 @@ def brief(name: str) -> str:
         return line
     cut = line[: NAME - 1]
     return (cut.rpartition(",")[0] or cut) + "…"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How one figure is shown wherever it is: its name with the unit, its rounding, and which way is better."""
+
+    name: str
+    show: Callable[[Any], str]
+    better: str
+
+
+MEASURES = {
+    "distinct clusters a sequence": Measure("clusters in a sequence, mean", fixed, "more"),
+    "fewest": Measure("clusters in a sequence, fewest", number, "more"),
+    "distinct clusters, flush": Measure("clusters in a sequence, flush", fixed, "more"),
+    "batch TV, clusters": Measure("batch TV, mean, %", points, "less"),
+    "worst batch TV, clusters": Measure("batch TV, worst, %", points, "less"),
+    "worst share, batch anywhere": Measure("worst batch anywhere, points off", points, "less"),
+    "mean prefix deviation, tokens": Measure("prefix deviation, mean, tokens", number, "less"),
+    "every cluster seen after": Measure("every cluster seen after", percent, "less"),
+    "features that drift": Measure("features that drift", number, "less"),
+    "rank correlation, largest": Measure("rank correlation, largest", fixed, "less"),
+    "farthest tenth, times shuffled": Measure("farthest tenth, times shuffled", fixed, "less"),
+    "mean batch, times shuffled": Measure("mean batch, times shuffled", fixed, "less"),
+    "peak memory, MB": Measure("peak memory, MB", lambda value: fixed(value, 1), "less"),
+}
+"""By the names of `core.metrics.tables.summary_rows` and of the strategies' comparison."""

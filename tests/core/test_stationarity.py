@@ -281,6 +281,7 @@ def test_what_is_said_names_what_drifts_by_how_much() -> None:
     asked = replace(found, unjudged="it is asked for")
     assert asked.passed and not asked.judged and "it is asked for" in asked.claim()
     by_name = {row["feature"]: row for row in found.rows()}
-    assert by_name["purity"]["drifts"] == "yes" and by_name["topics"]["seen"] == "yes"
-    assert by_name["purity"]["neighbours alike"] is None
+    assert by_name["purity"]["drifts"] == "yes" and by_name["topics"]["balanced"] == "yes"
+    assert (by_name["pure"]["measure"], by_name["purity"]["measure"]) == ("farthest tenth", "mean batch")
+    assert [row["feature"] for row in found.rows()] == [of.feature for of in found.by_excess]
     assert len({tuple(row) for row in found.rows()}) == 1

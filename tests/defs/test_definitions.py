@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,6 +129,51 @@ def test_assets_run_one_after_another_in_the_process_of_the_run(load: Load) -> N
     assert load().resolve_job_def("curate").executor_def is dg.in_process_executor
 
 
-def test_settings_are_read_once(load: Load, config: Path) -> None:
-    assert load().resources == {"settings": load_settings(config)}
-    assert isinstance(load().resources["settings"], Settings)
+def test_settings_are_read_once_and_the_launchpad_says_where_from(load: Load, config: Path) -> None:
+    (resource,) = (load().resources or {}).values()
+    assert resource.resource_fn(None) == load_settings(config)
+    assert str(config) in resource.description
+
+
+def test_a_job_shows_the_settings_that_are_not_at_their_defaults(load: Load, config: Path) -> None:
+    config.write_text(config.read_text() + "[order]\ntraits = { cluster = 1.0 }\n")
+    for name in ("curate", "explore", "report"):
+        job = load().resolve_job_def(name)
+        assert job.tags["divorder/settings"] == job.metadata["settings_file"].value == str(config)
+        rows = {record.data["setting"]: record.data for record in job.metadata["settings"].value.records}
+        assert rows["clusters.k"]["value"] == "4"
+        assert rows["order.traits"]["value"] == '{"cluster": 1.0}'
+        assert rows["store.path"]["value"] == f'"{config.parent / "store"}"'
+        assert "clusters.metric" not in rows and "seed" not in rows
+
+
+def test_settings_beside_the_working_directory_are_taken_where_none_are_named(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dagster_divorder.definitions as module
+
+    monkeypatch.delenv("DIVORDER_CONFIG", raising=False)
+    monkeypatch.chdir(config.parent)
+    job = importlib.reload(module).defs.resolve_job_def("curate")
+    assert job.metadata["settings_file"].value == str(config)
+
+
+def test_an_error_in_the_settings_ends_a_command_with_one_sentence(
+    load: Load, config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    config.write_text("[clusters]\nkk = 3\n")
+    with pytest.raises(dg.DagsterInvalidDefinitionError) as raised:
+        load()
+    sys.excepthook(raised.type, raised.value, raised.tb)
+    assert capsys.readouterr().err == f"divorder: {raised.value}\n"
+    assert str(config) in str(raised.value) and "nearest valid key is 'clusters.k'" in str(raised.value)
+
+
+@pytest.mark.parametrize(("algorithm", "library"), [("faiss", "faiss"), ("minibatch", "scikitlearn")])
+def test_clusters_are_of_the_kind_that_makes_them(
+    load: Load, config: Path, algorithm: str, library: str
+) -> None:
+    config.write_text(as_toml({"clusters": {"algorithm": algorithm}}))
+    specs = {spec.key.to_user_string(): spec for spec in load().resolve_all_asset_specs()}
+    assert specs["clusters"].kinds == specs["k_calibration"].kinds == {library}

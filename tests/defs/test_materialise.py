@@ -14,7 +14,7 @@ import orjson
 import pytest
 from PIL import Image
 
-from dagster_divorder.defs.assets import PICTURE_BYTES, PICTURE_WIDTH, picture
+from dagster_divorder.defs.metadata import PICTURE_BYTES, PICTURE_WIDTH, picture
 from dagster_divorder.engine.progress import Log
 from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH

@@ -28,7 +28,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def dev(config: Path) -> Iterator[DagsterDev]:
-    with DagsterDev(config.parent, config) as running:
+    with DagsterDev(config.parent) as running:
         yield running
 
 

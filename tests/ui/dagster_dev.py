@@ -56,9 +56,12 @@ def until(found: Callable[[], Found | None], seconds: float, what: str) -> Found
 
 
 class DagsterDev:
-    """A running `dagster dev`: a context manager. `folder` holds its settings file, its history and its log."""
+    """A running `dagster dev`: a context manager. `folder` holds its history, its log, and its settings file where none
+    is named."""
 
-    def __init__(self, folder: Path, config: Path, workspace: Path = ROOT / "workspace.yaml") -> None:
+    def __init__(
+        self, folder: Path, config: Path | None = None, workspace: Path = ROOT / "workspace.yaml"
+    ) -> None:
         self.folder = folder
         self.log = folder / "dagster_dev.log"
         with socket.socket() as free:
@@ -73,7 +76,8 @@ class DagsterDev:
             for name, value in os.environ.items()
             if not name.startswith(("DAGSTER_", "DIVORDER_"))
         }
-        self.environment = {**own, "DIVORDER_CONFIG": str(config), "PYTHONUNBUFFERED": "1"}
+        named = {"DIVORDER_CONFIG": str(config)} if config else {}
+        self.environment = {**own, **named, "PYTHONUNBUFFERED": "1"}
 
     def __enter__(self) -> DagsterDev:
         with open(self.log, "ab") as log:

@@ -39,15 +39,29 @@ def materialise_all(page: Page) -> None:
     page.get_by_text("Success", exact=True).first.wait_for(timeout=RUN_SECONDS * 1000)
 
 
-def open_metrics(page: Page, dev: DagsterDev) -> Locator:
-    """The page of diversity_metrics; its table of orders."""
+def open_metrics(page: Page, dev: DagsterDev) -> None:
+    """The page of diversity_metrics."""
     page.goto(f"{dev.url}/assets/diversity_metrics")
-    table = page.locator("table", has=page.get_by_role("cell", name="batch TV, clusters", exact=True)).last
-    table.wait_for()
-    return table
+    page.get_by_role("button", name="Plots").wait_for()
+
+
+def show_orders(page: Page) -> Locator:
+    """The table of orders, in a dialog on the page of diversity_metrics."""
+    _in_row(page, "orders").get_by_text("[Show Markdown]").click()
+    return page.get_by_role("dialog").locator("table")
 
 
 def show_picture(page: Page) -> Locator:
-    """The picture of the orders, on the page of diversity_metrics."""
-    page.get_by_text("[Show Markdown]").first.click()
+    """The picture of the orders, likewise."""
+    _in_row(page, "ordering_comparison").get_by_text("[Show Markdown]").click()
     return page.get_by_role("img", name="orders compared")
+
+
+def close_dialog(page: Page) -> None:
+    page.get_by_role("dialog").get_by_role("button", name="Close").click()
+    page.get_by_role("dialog").wait_for(state="detached")
+
+
+def _in_row(page: Page, key: str) -> Locator:
+    """The row of an asset's metadata."""
+    return page.locator("tr", has=page.get_by_role("cell", name=key, exact=True)).last

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 
 from tests.ui.browser import open_browser
 from tests.ui.dagster_dev import DagsterDev
-from tests.ui.pages import materialise_all, on_graph, open_graph, open_metrics, show_picture
+from tests.ui.pages import (
+    close_dialog,
+    materialise_all,
+    on_graph,
+    open_graph,
+    open_metrics,
+    show_orders,
+    show_picture,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -82,10 +90,12 @@ def main() -> None:
         page.wait_for_timeout(SETTLE_MS)
         save(page.screenshot(), options.folder / "ui_graph.png")
         save(graph(page, dev), options.folder / "asset_graph.png")
-        page.set_viewport_size({"width": 2000, "height": 1150})
+        page.set_viewport_size({"width": 1280, "height": 900})
         open_metrics(page, dev)
+        show_orders(page)
         page.wait_for_timeout(SETTLE_MS)
         save(page.screenshot(), options.folder / "ui_metrics.png")
+        close_dialog(page)
         page.set_viewport_size({"width": 1600, "height": 1150})
         show_picture(page)
         page.wait_for_timeout(SETTLE_MS)

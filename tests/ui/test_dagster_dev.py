@@ -13,17 +13,26 @@ import dagster as dg
 import orjson
 import pytest
 
-from dagster_divorder.defs.assets import PICTURE_BYTES
+from dagster_divorder.defs.metadata import PICTURE_BYTES
 from dagster_divorder.pipeline import run_all
 from dagster_divorder.pipeline.checks import all_checks
 from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH
+from dagster_divorder.view.words import ORDERS
 from tests.conftest import topic_records
 from tests.defs.conftest import pictures, run_command
 from tests.faults.conftest import differing, output_of
 from tests.faults.test_together import is_free
 from tests.ui.dagster_dev import DagsterDev, until
-from tests.ui.pages import materialise_all, on_graph, open_graph, open_metrics, show_picture
+from tests.ui.pages import (
+    close_dialog,
+    materialise_all,
+    on_graph,
+    open_graph,
+    open_metrics,
+    show_orders,
+    show_picture,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -58,7 +67,9 @@ def started_by_sensor(dev: DagsterDev) -> list[str]:
     return [run for run, about in dev.runs().items() if SENSOR in about["tags"]]
 
 
-def test_a_click_materialises_all_and_shows_what_was_made(dev: DagsterDev, page: Page) -> None:
+def test_a_click_materialises_all_and_the_output_before_the_evidence(
+    dev: DagsterDev, page: Page, config: Path
+) -> None:
     from playwright.sync_api import expect
 
     assets = dev.assets()
@@ -68,15 +79,67 @@ def test_a_click_materialises_all_and_shows_what_was_made(dev: DagsterDev, page:
     materialise_all(page)
     expect(page.get_by_text(f"{len(assets)} assets")).to_be_visible()
     expect(page.get_by_text(f"{len(list(all_checks()))} checks")).to_be_visible()
-    (run,) = dev.runs().values()
-    assert run["status"] == "SUCCESS"
+    ((run, about),) = dev.runs().items()
+    assert about["status"] == "SUCCESS"
+    started = [e["stepKey"] for e in dev.said(run) if e["__typename"] == "ExecutionStepStartEvent"]
+    output = started.index("curated_output")
+    needed = set(GRAPH.needed(load_settings(config)))
+    assert {asset for asset in started[output + 1 :] if asset in assets} == set(assets) - needed != set()
 
-    table = open_metrics(page, dev)
-    for order in ("original", "random", "curated", "sequences random", "sequences"):
-        expect(table.get_by_text(order, exact=True)).to_be_visible()
+
+def test_a_small_screen_shows_the_orders_their_quality_over_runs_and_checks(
+    dev: DagsterDev, page: Page
+) -> None:
+    from playwright.sync_api import expect
+
+    curate(dev)
+    page.set_viewport_size({"width": 1280, "height": 900})
+    open_metrics(page, dev)
+    table = show_orders(page)
+    assert table.locator("th").all_inner_texts() == ["measure", "better", *reversed(ORDERS.values())]
+    rows = [row.locator("td").all_inner_texts()[:2] for row in table.locator("tbody tr").all()]
+    assert rows[0] == ["clusters in a sequence, mean", "more"] and ["batch TV, mean, %", "less"] in rows
+    box, around = table.bounding_box(), page.get_by_role("dialog").bounding_box()
+    assert box and around and 0 <= around["x"] <= box["x"]
+    assert box["x"] + box["width"] <= around["x"] + around["width"] <= 1280
+    close_dialog(page)
     picture = show_picture(page)
     expect(picture).to_be_visible()
     assert picture.evaluate("image => image.naturalWidth") > 300
+    close_dialog(page)
+
+    page.get_by_role("button", name="Plots").click()
+    for figure in ("batch TV, mean, %", "batch TV, times shuffled", "clusters in a sequence, mean"):
+        expect(page.get_by_text(figure, exact=True)).to_be_in_viewport()
+    for figure in (
+        "worst batch anywhere, times shuffled",
+        "features that drift",
+        "farthest tenth, times shuffled",
+    ):
+        expect(page.get_by_text(figure, exact=True)).to_be_attached()
+
+    for check, said, column in (
+        ("order_beats_shuffling", "is nearer to the mix of the whole corpus than a shuffled one", "better"),
+        ("nothing_drifts", "what is read last is like what is read first", "drifts"),
+    ):
+        page.goto(f"{dev.url}/assets/diversity_metrics?view=checks&checkDetail={check}")
+        expect(page.get_by_text(said)).to_be_in_viewport()
+        last = page.get_by_text(column, exact=True).last.bounding_box()
+        assert last and last["x"] + last["width"] <= 1280
+
+
+def test_pages_say_where_settings_and_files_are(dev: DagsterDev, page: Page, config: Path) -> None:
+    from playwright.sync_api import expect
+
+    curate(dev)
+    page.goto(f"{dev.url}/locations/divorder/jobs/curate")
+    expect(page.get_by_role("cell", name="clusters.k", exact=True)).to_be_visible()
+    page.goto(f"{dev.url}/locations/divorder/jobs/curate/playground")
+    expect(page.get_by_text(f"divorder/settings: {config}")).to_be_visible()
+    page.goto(f"{dev.url}/assets/curated_output")
+    expect(page.get_by_text(str(config.parent / "curated"), exact=True).first).to_be_visible()
+    # A browser opens no file for a page, so there is no link to one.
+    assert page.locator("a[href^='file:']").count() == 0
 
 
 @pytest.fixture
@@ -109,11 +172,6 @@ def test_every_asset_reports_figures_paths_and_pictures_of_bounded_size(
 
 def test_tables_and_pictures_show_the_evidence(made: dict[str, dict[str, Any]], config: Path) -> None:
     settings = load_settings(config)
-    orders = made["diversity_metrics"]["orders"]
-    columns = [column.name for column in orders.schema.columns]
-    assert columns == ["figure", "original", "random", "curated", "sequences random", "sequences"]
-    figures = {record.data["figure"] for record in orders.records}
-    assert {"distinct clusters a sequence", "batch TV, clusters"} <= figures
     measures = [record.data for record in made["diversity_metrics"]["measures"].records]
     windows = {"sequence", "sequence (flush)", "batch", "batch (anywhere)", "prefix", "corpus"}
     assert {row["window"] for row in measures} >= windows
@@ -127,6 +185,24 @@ def test_tables_and_pictures_show_the_evidence(made: dict[str, dict[str, Any]], 
     files = [record.data["file"] for record in made["curated_output"]["output_files"].records]
     assert "curated.jsonl" in files
     assert made["curated_output"]["output_folder"].value == str(settings.output.path)
+    manifest = orjson.loads((config.parent / "curated/curated_meta.json").read_bytes())["diversity"]
+    both = (manifest["sequences"], manifest["sequences_random"])
+    for name, times, (ours, shuffled) in (
+        (
+            "clusters in a sequence, mean",
+            "clusters in a sequence",
+            (of["split"]["mean"] / 100 for of in both),
+        ),
+        ("batch TV, mean, %", "batch TV", (of["batch_shares"]["cluster"]["mean_tv"] for of in both)),
+        (
+            "worst batch anywhere, points off",
+            "worst batch anywhere",
+            (of["windows"]["batch"]["cluster"]["worst"] for of in both),
+        ),
+    ):
+        quality = made["diversity_metrics"]
+        assert quality[name].value == pytest.approx(100 * ours, abs=0.0051)
+        assert quality[f"{times}, times shuffled"].value == pytest.approx(ours / shuffled, rel=1e-3)
     pictured = {"diversity_metrics", "k_calibration", "ari_comparison", "cluster_map", "ordering_report"}
     assert {name for name, metadata in made.items() if pictures(metadata)} >= pictured
 

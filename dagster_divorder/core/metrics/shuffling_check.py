@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dagster_divorder.core.metrics.seam import Seam
 from dagster_divorder.core.metrics.window_deviation import WindowDeviation
@@ -60,6 +61,19 @@ class ShufflingCheck:
         """Those compared whose mix moves, or those whose mix stays."""
         return list(dict.fromkeys(c.trait for c in self.comparisons if c.moving == moving))
 
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a comparison: how far the share of a value strays, beside shuffling's, in per cent of the tokens."""
+        return [
+            {
+                "window": c.window,
+                "trait": c.trait,
+                "mean, %": f"{100 * c.mean:.2f}, shuffled {100 * c.shuffled_mean:.2f}",
+                "worst, %": f"{100 * c.worst:.2f}, shuffled {100 * c.shuffled_worst:.2f}",
+                "better": "yes" if c.passed else "no",
+            }
+            for c in self.comparisons
+        ]
+
     def text(self) -> str:
         """By how much, what was left out, and whether shuffling would do, as a sentence and a list (Markdown)."""
         failed = [f"{c.trait} in any {c.window}" for c in self.comparisons if not c.passed]
@@ -68,7 +82,7 @@ class ShufflingCheck:
         elif self.comparisons:
             head = "Better than shuffling."
         else:
-            head = "Nothing to compare."
+            head = "Nothing to compare: the corpus is too small."
         lines = [
             f"- any {window}: "
             + "; ".join(
@@ -79,7 +93,10 @@ class ShufflingCheck:
             for window in dict.fromkeys(c.window for c in self.comparisons)
         ]
         if lines:
-            head += " Largest deviation of a trait value's share, as a multiple of shuffling's:\n"
+            head += (
+                " How far the share of a trait's value strays from the corpus's, as a multiple of shuffling's (below 1 "
+                "is better than shuffled, 0.5 is half as far):\n"
+            )
         lines += [
             f"- {trait} is held against the mix that can be had of its targets, which moves"
             for trait in self.traits(moving=True)

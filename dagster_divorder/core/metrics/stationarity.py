@@ -173,20 +173,18 @@ class Stationarity:
         return "\n".join([self.claim(), *([""] if lines else []), *lines])
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a feature: its name, whether the order saw it, every measure beside the shuffles' mean, and the
-        verdict."""
+        """A row a feature, the one that is most above shuffling first: its name, whether the order balanced it, the
+        measure that is most above shuffling beside the shuffles' mean, and the verdict."""
         return [
             {
                 "feature": of.feature,
-                "seen": "yes" if of.seen else "no",
-                **{
-                    f"{what}{whose}": getattr(of.measures[name], part) if name in of.measures else None
-                    for name, what in MEASURES.items()
-                    for whose, part in (("", "value"), (", shuffled", "shuffled"))
-                },
+                "balanced": "yes" if of.seen else "no",
+                "measure": MEASURES[of.worst],
+                "in order": of.measures[of.worst].value,
+                "shuffled": of.measures[of.worst].shuffled,
                 "drifts": "yes" if of.drifts else "no",
             }
-            for of in self.features
+            for of in self.by_excess
         ]
 
     def to_dict(self) -> dict[str, Any]:

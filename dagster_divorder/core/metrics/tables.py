@@ -7,6 +7,7 @@ from typing import Any
 
 from dagster_divorder.core.metrics import Diversity
 from dagster_divorder.core.metrics.shuffling_check import SEAM
+from dagster_divorder.core.metrics.stationarity import Stationarity
 from dagster_divorder.core.targets import warnings_of
 
 SHUFFLED = {"curated": "random", "sequences": "sequences_random"}
@@ -62,7 +63,9 @@ def findings(metrics: Metrics) -> list[str]:
             if one["steps"]
         ]
         if told:
-            found.append(f"{trait} error below that of the best of three shuffles at {' and '.join(told)}")
+            found.append(
+                f"{trait}: closer to the mix than the best of three shuffles at {' and '.join(told)}"
+            )
     for trait, of in ours["seam"].items():
         if ours["tokens"] > of["window_tokens"]:
             worst, other = (100 * one["worst"] for one in (of, shuffled["seam"][trait]))
@@ -84,7 +87,8 @@ def _share(compared: Mapping[str, Any]) -> str:
 
 
 def summary_rows(metrics: Metrics) -> list[dict[str, Any]]:
-    """The table people read first: a row an order, the figures that differ most; None where nothing can be told."""
+    """The table people read first: a row an order (of ORDERS), the figures that differ most; None where nothing can be
+    told."""
     rows = []
     for name in ORDERS:
         figures = metrics[name]
@@ -93,7 +97,7 @@ def summary_rows(metrics: Metrics) -> list[dict[str, Any]]:
         told = batch["windows"] > 0 and not batch["partial"]
         rows.append(
             {
-                "order": name.replace("_", " "),
+                "order": name,
                 "distinct clusters a sequence": figures["split"]["mean"],
                 "fewest": figures["split"]["min"],
                 "batch TV, clusters": batch["mean_tv"] if told else None,
@@ -106,3 +110,24 @@ def summary_rows(metrics: Metrics) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
+    """How many features drift; the largest rank correlation of position with any feature, and over the features of
+    which there is such a measure the largest of a tenth's and the mean of a batch's distance from the whole, as
+    multiples of shuffling's. None of too few sequences."""
+    features = drift.features if drift else ()
+    measures = [of.measures for of in features]
+
+    def times(name: str) -> list[float]:
+        found = [of[name] for of in measures if name in of]
+        return [of.value / of.shuffled for of in found if of.shuffled]
+
+    ranks = [of["rank"].value for of in measures if "rank" in of]
+    tenths, batches = times("tenths"), times("batch")
+    return {
+        "features that drift": sum(of.drifts for of in features) if features else None,
+        "rank correlation, largest": max(ranks, default=None),
+        "farthest tenth, times shuffled": max(tenths, default=None),
+        "mean batch, times shuffled": sum(batches) / len(batches) if batches else None,
+    }
