@@ -14,6 +14,17 @@ LONGEST_WORD = 24
 NAME = 30
 """Letters of a name that a picture has room for."""
 
+ORDERS = {
+    "original": "original order",
+    "random": "documents shuffled",
+    "curated": "documents in order",
+    "sequences_random": "training sequences shuffled",
+    "sequences": "training sequences in order",
+}
+"""What people read for the orders that are measured, by their names in metrics, manifest and files (`core.metrics`)."""
+TRAIN_ON = "sequences"
+"""The order that a trainer reads."""
+
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
