@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
 
 CLIP = 240
 """Characters of a document's text that are shown."""
@@ -113,3 +118,43 @@ def brief(name: str) -> str:
         return line
     cut = line[: NAME - 1]
     return (cut.rpartition(",")[0] or cut) + "…"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How one figure is shown wherever it is: its name with the unit, its rounding, and which way is better."""
+
+    name: str
+    show: Callable[[Any], str]
+    better: str
+
+
+MEASURES = {
+    "distinct clusters a sequence": Measure("clusters in a sequence, mean", fixed, "more"),
+    "fewest": Measure("clusters in a sequence, fewest", number, "more"),
+    "distinct clusters, flush": Measure("clusters in a sequence, flush", fixed, "more"),
+    "batch TV, clusters": Measure("batch TV, mean, %", points, "less"),
+    "worst batch TV, clusters": Measure("batch TV, worst, %", points, "less"),
+    "worst share, batch anywhere": Measure("worst batch anywhere, points off", points, "less"),
+    "mean prefix deviation, tokens": Measure("prefix deviation, mean, tokens", number, "less"),
+    "every cluster seen after": Measure("every cluster seen after", percent, "less"),
+    "features that drift": Measure("features that drift", number, "less"),
+    "rank correlation, largest": Measure("rank correlation, largest", fixed, "less"),
+    "farthest tenth, times shuffled": Measure("farthest tenth, times shuffled", fixed, "less"),
+    "mean batch, times shuffled": Measure("mean batch, times shuffled", fixed, "less"),
+    "peak memory, MB": Measure("peak memory, MB", lambda value: fixed(value, 1), "less"),
+}
+"""By the names of `core.metrics.tables.summary_rows` and of the strategies' comparison."""
+
+
+def corpus_name(files: Sequence[str]) -> str:
+    """What a corpus is called: its only file without the endings, or the folder that holds all of its files."""
+    if len(files) == 1:
+        path = PurePath(files[0])
+        return clip(f"{path.parent.name}/{path.name.split('.')[0] or path.name}", NAME).lstrip("/")
+    return clip(PurePath(os.path.commonpath(files)).name, NAME) if files else ""
+
+
+def face(manifest: Mapping[str, Any]) -> str:
+    """What every page, picture and film of an output says of itself: corpus, date, and the output's key in short."""
+    return f"{corpus_name(manifest['input']['files'])} · {manifest['date']} · output {manifest['key'][:8]}"
