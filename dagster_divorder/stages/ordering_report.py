@@ -72,16 +72,14 @@ from dagster_divorder.view.report.check import sentences
 from dagster_divorder.view.report.numbers import (
     LENGTH_QUANTILES,
     Agreement,
+    Card,
     Check,
     MapPoints,
     Numbers,
-    ShownDocument,
     StageRun,
     TraitAlong,
-    WorstBatch,
-    WorstSequence,
 )
-from dagster_divorder.view.words import READ, clip, face, number
+from dagster_divorder.view.words import READ, clip, count, face, number, percent
 
 PAGE = "ordering_report.html"
 CLOUD = "cluster_cloud.png"
@@ -192,12 +190,14 @@ def numbers(
             _along(of, field, names, largest(tokens, codes, len(names), KEPT), "other values")
             for field, (codes, names) in of.categories.items()
         ],
-        batches=[
-            _worst_batch(of, trait, batches[trait])
-            for trait in still
-            if len(of.packed) and not batches[trait]["partial"]
+        worst=[
+            *(
+                _worst_batch(of, trait, batches[trait])
+                for trait in still
+                if len(of.packed) and not batches[trait]["partial"]
+            ),
+            *_worst_sequences(of),
         ],
-        sequences=_worst_sequences(of),
         alone=int((np.diff(of.packed.indptr) == 1).sum()),
         strategies=load_comparison(run) if "strategy_comparison" in found else None,
         calibration=(
@@ -299,7 +299,7 @@ def _along(of: _Corpus, trait: str, names: Sequence[str], shown: Largest, others
     return TraitAlong(trait, kept, np.array(held) / max(total, 1), mixes)
 
 
-def _worst_batch(of: _Corpus, trait: str, batch: Mapping[str, Any]) -> WorstBatch:
+def _worst_batch(of: _Corpus, trait: str, batch: Mapping[str, Any]) -> Card:
     """batch: the deviation of batches of the sequences at every position (`WindowDeviation`)."""
     total = int(of.packed.length.sum())
     epoch, start = divmod(batch["worst_start"], total)
@@ -315,19 +315,17 @@ def _worst_batch(of: _Corpus, trait: str, batch: Mapping[str, Any]) -> WorstBatc
     value = int(np.abs(there - corpus).argmax())
     over = there[value] > corpus[value]
     chosen = codes[documents] == value if over else np.ones(len(documents), bool)
-    return WorstBatch(
-        trait=trait,
-        start=start / total,
-        epoch=epoch + 1 if len(of.epochs) > 1 else None,
-        documents=len(documents),
-        value=_named(of, trait, value),
-        share=float(there[value]),
-        expected=float(corpus[value]),
-        largest=_largest(of, documents[chosen], held[chosen]),
+    return Card(
+        f"The worst batch for {trait}",
+        f"It starts at {percent(start / total)} of the tokens"
+        f"{f' of epoch {epoch + 1}' if len(of.epochs) > 1 else ''} and holds {count(len(documents), 'document')}. "
+        f"{_named(of, trait, value)} makes up {percent(there[value])} of its tokens, but {percent(corpus[value])} of "
+        f"the corpus’s. The largest documents {'of that kind' if over else 'in it'}:",
+        _largest(of, documents[chosen], held[chosen]),
     )
 
 
-def _worst_sequences(of: _Corpus) -> list[WorstSequence]:
+def _worst_sequences(of: _Corpus) -> list[Card]:
     """The sequences whose clusters differ most from the corpus's; none where there is no token."""
     if not len(of.packed):
         return []
@@ -337,7 +335,7 @@ def _worst_sequences(of: _Corpus) -> list[WorstSequence]:
     place = np.empty(len(of.packed), np.int64)
     place[of.epochs[0]] = np.arange(len(place))
     rows = of.run.view.document_row
-    found: dict[int, WorstSequence] = {}
+    found: dict[int, Card] = {}
     # As a trainer meets them, where they are equally far off.
     for sequence in np.lexsort((place, -variation))[:LOOKED_AT].tolist():
         runs = slice(of.packed.indptr[sequence], of.packed.indptr[sequence + 1])
@@ -345,12 +343,12 @@ def _worst_sequences(of: _Corpus) -> list[WorstSequence]:
         row = int(rows[documents[held.argmax()]])
         if row in found:
             continue
-        found[row] = WorstSequence(
-            place=int(place[sequence]),
-            variation=float(variation[sequence]),
-            clusters=int(counts.indptr[sequence + 1] - counts.indptr[sequence]),
-            documents=len(documents),
-            largest=_largest(of, documents, held)[0],
+        inside = int(counts.indptr[sequence + 1] - counts.indptr[sequence])
+        found[row] = Card(
+            f"Sequence {number(place[sequence] + 1)} of {number(len(place))}",
+            f"{percent(variation[sequence])} of its tokens would have to change to match the corpus. It holds "
+            f"{count(inside, 'cluster')} and {count(len(documents), 'document')}. The largest:",
+            _largest(of, documents, held)[:1],
         )
         if len(found) == WORST_SEQUENCES:
             break
@@ -360,35 +358,25 @@ def _worst_sequences(of: _Corpus) -> list[WorstSequence]:
 def _by_document(documents: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(documents int64 (n,), tokens of each): runs of the same document are one, in the order of their first."""
     unique, first, which = np.unique(documents, return_index=True, return_inverse=True)
-    held = np.zeros(len(unique), np.int64)
-    np.add.at(held, which, inside)
     order = np.argsort(first)
-    return unique[order], held[order]
+    return unique[order], np.bincount(which, inside)[order].astype(np.int64)
 
 
-def _largest(of: _Corpus, documents: np.ndarray, held: np.ndarray) -> list[ShownDocument]:
-    """The documents that have the most tokens there, of equal ones the first."""
+def _largest(of: _Corpus, documents: np.ndarray, held: np.ndarray) -> list[tuple[str, str]]:
+    """The documents that have the most tokens there, of equal ones the first: what is known of each, and its text."""
     chosen = np.argsort(-held, kind="stable")[:WORST_DOCUMENTS]
-    view = of.run.view
+    view, labels = of.run.view, of.traits.codes["cluster"]
     texts = beginnings(of.run.store, view, view.document_row[documents[chosen]], READ).to_pylist()
     codes, names = of.categories.get(of.run.settings.input.source_field or "", (None, ()))
-    return [
-        ShownDocument(
-            id=own,
-            held=tokens,
-            tokens=int(of.traits.tokens[document]),
-            cluster=of.names[of.traits.codes["cluster"][document]],
-            source=None if codes is None else names[codes[document]],
-            text=text,
-        )
-        for document, own, tokens, text in zip(
-            documents[chosen].tolist(),
-            own_ids(of.run, documents[chosen]),
-            held[chosen].tolist(),
-            texts,
-            strict=True,
-        )
-    ]
+    shown = []
+    ids = own_ids(of.run, documents[chosen])
+    for document, own, tokens, text in zip(documents[chosen], ids, held[chosen].tolist(), texts, strict=True):
+        whole = int(of.traits.tokens[document])
+        part = count(tokens, "token") if tokens == whole else f"{number(tokens)} of {count(whole, 'token')}"
+        known = [] if own is None else [clip(own, 60)]
+        source = [] if codes is None else [clip(names[codes[document]], 60)]
+        shown.append((" · ".join([*known, part, of.names[labels[document]], *source]), text))
+    return shown
 
 
 def _named(of: _Corpus, trait: str, value: int) -> str:
@@ -409,14 +397,12 @@ def _named(of: _Corpus, trait: str, value: int) -> str:
 
 def _agreement(run: Run, receipt: Receipt) -> Agreement:
     store, fit = run.store, receipt.files["fit"]
+    pictures = (ari_comparison.HEATMAP, ari_comparison.MAPS)
     return Agreement(
-        report=receipt.figures,
-        pairs=ari_comparison.load_pairs(store, fit),
-        disagreements=ari_comparison.load_disagreements(store, fit),
-        pictures=[
-            ari_comparison.load_picture(store, fit, name)
-            for name in (ari_comparison.HEATMAP, ari_comparison.MAPS)
-        ],
+        receipt.figures,
+        ari_comparison.load_pairs(store, fit),
+        ari_comparison.load_disagreements(store, fit),
+        [ari_comparison.load_picture(store, fit, name) for name in pictures],
     )
 
 

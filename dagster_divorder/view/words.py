@@ -94,7 +94,7 @@ def count(of: int, what: str) -> str:
 
 def listed(names: list[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return " and ".join([*filter(None, [", ".join(names[:-1])]), *names[-1:]])
 
 
 def clip(text: str, characters: int = CLIP) -> str:

@@ -74,8 +74,11 @@ def table(
 
 
 def chart(name: str, panels: Sequence[Panel], says: str, caption: str, *, across: int = 3) -> Markup:
-    """A figure of panels beside each other, or above each other where there is no room. name: unique in the page. says:
-    what a screen reader says of it: what it is, and what it shows. across: panels beside each other, at most."""
+    """A figure of panels beside each other, or above each other where there is no room; nothing without a panel. name:
+    unique in the page. says: what a screen reader says of it: what it is, and what it shows. across: panels beside each
+    other, at most."""
+    if not panels:
+        return Markup("")
     across = min(len(panels), across)
     width, height = SIZES[across]
 

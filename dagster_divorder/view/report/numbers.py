@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,45 +52,13 @@ class TraitAlong:
     mixes: Mapping[str, NDArray[np.float32]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShownDocument:
-    """A document of a window: its id where `input.id_field` is set, its tokens there and in all, the name of its
-    cluster, its source if it has one, and its text as it is in the corpus; the page shows its beginning, escaped."""
+class Card(NamedTuple):
+    """A window or a cell of a comparison, with documents that are in it: what is known of each, and its text as it is
+    in the corpus; the page shows its beginning, escaped."""
 
-    id: str | None
-    held: int
-    tokens: int
-    cluster: str
-    source: str | None
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorstBatch:
-    """The batch in which a trait strays most: where it starts as a share of the tokens, in which epoch, from 1 (None
-    where there is one only), how many documents it holds, the value that strays, in words, its share there and the one
-    expected, and some of the documents."""
-
-    trait: str
-    start: float
-    epoch: int | None
-    documents: int
-    value: str
-    share: float
-    expected: float
-    largest: Sequence[ShownDocument]
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorstSequence:
-    """A sequence, by its place in the first epoch, from 0; its total variation from the corpus's clusters; how many
-    clusters and documents it holds, and the largest document."""
-
-    place: int
-    variation: float
-    clusters: int
-    documents: int
-    largest: ShownDocument
+    title: str
+    says: str
+    documents: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,9 +71,8 @@ class MapPoints:
     documents: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Agreement:
-    """Of ari_comparison: what its receipt reports, its tables, and its pictures, PNG."""
+class Agreement(NamedTuple):
+    """Of ari_comparison: what its receipt reports, its tables, and its pictures, PNG: the heat map and the maps."""
 
     report: Mapping[str, Any]
     pairs: Sequence[Mapping[str, Any]]
@@ -133,9 +100,9 @@ class Numbers:
     manifest: of the output. tokens: of all its records. space: the kind of vectors that were clustered. warnings: what
     cannot be had of what was asked. distinct: by order, of the sequences. lengths: by order, the LENGTH_QUANTILES of
     the documents' lengths in slices, float (C, 5). clusters: the largest, cluster_numbers int (n,): which these are,
-    and cluster_documents how many documents each has; other_clusters: how many share the last value, 0 for none.
-    batches, sequences: the worst ones; alone: sequences of one document. strategies, calibration (its table and notes),
-    agreement, map: evidence, where it is there; missing: stage -> what it would show, and why it is not there.
+    and cluster_documents how many documents each has; other_clusters: how many share the last value, 0 for none. worst:
+    batches and sequences; alone: sequences of one document. strategies, calibration (its table and notes), agreement,
+    map: evidence, where it is there; missing: stage -> what it would show, and why it is not there.
     """
 
     settings: Settings
@@ -152,8 +119,7 @@ class Numbers:
     cluster_documents: Sequence[int]
     other_clusters: int
     categories: Sequence[TraitAlong]
-    batches: Sequence[WorstBatch]
-    sequences: Sequence[WorstSequence]
+    worst: Sequence[Card]
     alone: int
     strategies: Sequence[Mapping[str, Any]] | None
     calibration: tuple[Sequence[Mapping[str, Any]], Sequence[str]] | None

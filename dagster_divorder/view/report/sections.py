@@ -42,7 +42,7 @@ def report(of: Numbers) -> tuple[bytes, list[str]]:
         windows(of),
         *([targets(of)] if of.settings.order.targets else []),
         drift(of),
-        *([worst(of)] if of.sequences else []),
+        *([worst(of)] if of.worst else []),
         along(of),
         clusters(of),
         *([strategies(of.strategies, of)] if of.strategies else []),
@@ -298,18 +298,16 @@ def drift(of: Numbers) -> Section:
         f"{feature.feature} {number(max(feature.along), 2)}, shuffled {number(feature.shuffled_along[1], 2)}"
         for feature in drawn
     ]
-    tenths = [
-        chart(
-            "drift",
-            [Panel(feature.feature, partial(charts.drift, of=feature), "sequences") for feature in drawn],
-            f"Distance of each tenth of training from the whole. Farthest tenth: {listed(farthest)}.",
-            "Distance of each tenth of the sequences from the whole, for the features whose tenths differ most; "
-            "the band holds nine in ten of the shuffles’ tenths. Of mixes it is total variation, of vectors the "
-            "Euclidean distance of their means, of numbers it is in standard deviations, of occurrences part of chi².",
-        )
-    ] * bool(drawn)
+    tenths = chart(
+        "drift",
+        [Panel(feature.feature, partial(charts.drift, of=feature), "sequences") for feature in drawn],
+        f"Distance of each tenth of training from the whole. Farthest tenth: {listed(farthest)}.",
+        "Distance of each tenth of the sequences from the whole, for the features whose tenths differ most; "
+        "the band holds nine in ten of the shuffles’ tenths. Of mixes it is total variation, of vectors the "
+        "Euclidean distance of their means, of numbers it is in standard deviations, of occurrences part of chi².",
+    )
     caption = "Every feature, and in brackets the mean of shuffles of the same sequences"
-    return Section("drift", "What drifts", found.claim(), [*tenths, table(caption, rows)])
+    return Section("drift", "What drifts", found.claim(), [tenths, table(caption, rows)])
 
 
 def worst(of: Numbers) -> Section:
@@ -322,32 +320,12 @@ def worst(of: Numbers) -> Section:
         else "Every sequence holds more than one document"
     )
     but = f"; {listed(moving)}, whose mix is to move, has no worst batch here" if moving else ""
-    cards = [
-        (
-            f"The worst batch for {batch.trait}",
-            f"It starts at {percent(batch.start)} of the tokens{f' of epoch {batch.epoch}' if batch.epoch else ''} and "
-            f"holds {words.count(batch.documents, 'document')}. {batch.value} makes up {percent(batch.share)} of its "
-            f"tokens, but {percent(batch.expected)} of the corpus’s. The largest documents "
-            f"{'of that kind' if batch.share > batch.expected else 'in it'}:",
-            batch.largest,
-        )
-        for batch in of.batches
-    ]
-    cards += [
-        (
-            f"Sequence {number(one.place + 1)} of {number(sequences)}",
-            f"{percent(one.variation)} of its tokens would have to change to match the corpus. It holds "
-            f"{words.count(one.clusters, 'cluster')} and {words.count(one.documents, 'document')}. The largest:",
-            [one.largest],
-        )
-        for one in of.sequences
-    ]
     return Section(
         "worst",
         "The worst windows",
         f"Where this order strays most from the corpus’s own mix, and the documents that make it so{but}. First "
         "batches, one for each trait, then the sequences that differ most, each with another document.",
-        [part("cards", cards), part("notes", [alone])],
+        [part("cards", of.worst), part("notes", [alone])],
     )
 
 
@@ -570,7 +548,7 @@ def agreement(of: Numbers) -> Section:
         (
             f"{first}: {clip(row[first], NAME)} / {second}: {clip(row[second], NAME)}",
             f"{words.count(row['documents'], 'document')}, such as:",
-            row["examples"],
+            [("", text) for text in row["examples"]],
         )
         for row in of.agreement.disagreements[:DISAGREEMENTS]
     ]
