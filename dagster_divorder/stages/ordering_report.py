@@ -37,7 +37,6 @@ from dagster_divorder.pipeline.stage import (
     Link,
     Made,
     PerDocument,
-    Picture,
     Shown,
     Text,
     WholeCorpus,
@@ -105,7 +104,7 @@ LOOKED_AT = 1000
 
 
 def _compute(run: Run) -> Made:
-    from dagster_divorder.view.report.sections import report, small_picture
+    from dagster_divorder.view.report.sections import report
 
     (found, missing), manifest = at_hand(run), load_manifest(run)
     shown = numbers(run, manifest, found, missing)
@@ -119,7 +118,7 @@ def _compute(run: Run) -> Made:
         "sections": sections,
         "missing": list(missing),
     }
-    files = {"page": File(page, "html"), "picture": File(small_picture(shown), "png")}
+    files = {"page": File(page, "html")}
     if "cluster_map" in found:
         files["cloud"] = File(stamped(run.read("cluster_map", "picture"), face(manifest)), "png")
     return Made(files, {"beside": figures["beside"]}, figures)
@@ -215,33 +214,25 @@ def numbers(
 
 def _stage_runs(run: Run, found: Mapping[str, Receipt]) -> list[StageRun]:
     """The stages before this one, parts of assets too, as they last ran."""
-    stages = [
-        name
-        for name in run.graph.needed(run.settings, "ordering_report", *found)
-        if name != "ordering_report"
-    ]
-    receipts = {name: run.receipt(name) for name in stages}
-    return [
-        StageRun(
-            stage=name,
-            part=not run.graph[name].asset,
-            documents=receipt.figures["documents"],
-            computed=receipt.facts["computed"],
-            seconds=receipt.figures["seconds"],
-            made=time.strftime("%Y-%m-%d %H:%M", time.localtime(_made_at(run, receipt))),
-        )
-        for name, receipt in receipts.items()
-    ]
+    made = []
+    for name in run.graph.needed(run.settings, "ordering_report", *found):
+        if name != "ordering_report":
+            receipt, part = run.receipt(name), not run.graph[name].asset
+            documents, seconds = receipt.figures["documents"], receipt.figures["seconds"]
+            made.append(
+                StageRun(name, part, documents, receipt.facts["computed"], seconds, _made(run, receipt))
+            )
+    return made
 
 
-def _made_at(run: Run, receipt: Receipt) -> float:
-    """When the newest file of a stage's result was written, in seconds since the epoch."""
-    stage = run.graph[receipt.stage]
+def _made(run: Run, receipt: Receipt) -> str:
+    """When the newest file of a stage's result was written."""
+    stage, files = run.graph[receipt.stage], receipt.files
     if isinstance(stage, PerDocument):
-        files = list(stage.files(run, receipt.key).present().values())
-    else:
-        files = list(receipt.files.values())
-    return max((run.store.path(file).stat().st_mtime for file in files), default=0.0)
+        files = stage.files(run, receipt.key).present()
+    paths = [run.store.path(file) for file in files.values()]
+    newest = max((path.stat().st_mtime for path in paths if path.exists()), default=None)
+    return "" if newest is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(newest))
 
 
 @dataclass(frozen=True, eq=False)
@@ -419,34 +410,21 @@ def _map(of: _Corpus, coloured: Largest) -> MapPoints | None:
 
 
 def _show(run: Run, receipt: Receipt) -> Shown:
-    listed = {
-        name: "\n".join(f"- {item}" for item in receipt.figures[name]) for name in ("sections", "missing")
-    }
-    return {
-        "path": Link(run.settings.output.path / PAGE),
-        "sections": Text(listed["sections"]),
-        "missing": Text(listed["missing"] or "nothing"),
-        "before_and_after": Picture(
-            run.store.path(receipt.files["picture"]), "the dataset's clusters, before and after"
-        ),
-    }
+    sections, missing = (
+        Text("\n".join(f"- {item}" for item in receipt.figures[name]) or "nothing")
+        for name in ("sections", "missing")
+    )
+    return {"path": Link(run.settings.output.path / PAGE), "sections": sections, "missing": missing}
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
     # What it says was asked; what came of that it reads from the stages before it.
-    embedding = settings.embedding
+    embedding, model = settings.embedding, settings.model
+    sections = {name: getattr(settings, name) for name in ("order", "packing", "sequence")}
     return {
-        "order": settings.order.model_dump(mode="json"),
-        "packing": settings.packing.model_dump(mode="json"),
-        "sequence": settings.sequence.model_dump(mode="json"),
-        "model": [settings.model.base, settings.model.vocab_size, settings.model.dim],
-        "vectors": [
-            embedding.kind,
-            embedding.pooling,
-            settings.components,
-            str(embedding.path),
-            settings.deep_model,
-        ],
+        **{name: section.model_dump(mode="json") for name, section in sections.items()},
+        "model": [model.base, model.vocab_size, model.dim, settings.deep_model],
+        "vectors": [embedding.kind, embedding.pooling, settings.components, str(embedding.path)],
         "k": settings.clusters.k,
         "source_field": settings.input.source_field,
         "output": str(settings.output.path),
@@ -468,9 +446,8 @@ ORDERING_REPORT = WholeCorpus(
     version=5,
     kinds=frozenset({"matplotlib"}),
     description="One HTML file next to the output to send to someone: what was asked, whether it is better than "
-    "shuffling, "
-    "before and after, the worst windows and their documents, and the evidence that there is. It opens in any browser, "
-    "without a network.",
+    "shuffling, before and after, the worst windows and their documents, and the evidence that there is. It opens in "
+    "any browser, without a network.",
     reads=lambda settings: (
         *("raw_docs", "centroids", "clusters", "cluster_names", "bin_edges", "traits"),
         *("greedy_order", "packed_sequences", "sequence_order", "stationarity", "diversity_metrics", OUTPUT),

@@ -82,6 +82,7 @@ def film(path: Path, fps: int) -> Iterator[Frame]:
     command = [
         *(get_ffmpeg_exe(), "-y", "-v", "error", "-nostdin"),
         *("-f", "rawvideo", "-pix_fmt", "rgba", "-s", f"{WIDTH}x{HEIGHT}", "-r", str(fps), "-i", "-"),
+        *("-vf", f"tpad=stop_mode=clone:stop_duration={HOLD}"),
         *("-c:v", "libx264", "-preset", "veryfast", "-crf", "23", "-pix_fmt", "yuv420p"),
         *("-threads", str(CODEC_THREADS), "-fflags", "+bitexact", "-flags:v", "+bitexact"),
         *("-movflags", "+faststart", str(path)),
@@ -89,17 +90,8 @@ def film(path: Path, fps: int) -> Iterator[Frame]:
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdin is not None and process.stderr is not None
     source, said = process.stdin, process.stderr
-    last = b""
-
-    def show(frame: NDArray[np.uint8]) -> None:
-        nonlocal last
-        last = frame.tobytes()
-        _write(source, last, said)
-
     try:
-        yield show
-        for _ in range(HOLD * fps if last else 0):
-            _write(source, last, said)
+        yield lambda frame: _write(source, frame, said)
         source.close()
         message = said.read()
         if process.wait():
@@ -110,9 +102,9 @@ def film(path: Path, fps: int) -> Iterator[Frame]:
         said.close()
 
 
-def _write(source: IO[bytes], frame: bytes, said: IO[bytes]) -> None:
+def _write(source: IO[bytes], frame: NDArray[np.uint8], said: IO[bytes]) -> None:
     try:
-        source.write(frame)
+        source.write(np.ascontiguousarray(frame).data)
     except BrokenPipeError:
         raise _failed(said.read()) from None
 
@@ -124,7 +116,7 @@ def _failed(said: bytes) -> OSError:
 
 
 class _Canvas:
-    """Draws a figure once; each frame restores that and draws a few artists over it (matplotlib's blitting), some 5 ms
+    """Draws a figure once; each frame restores that and draws a few artists over it: matplotlib's blitting, some 5 ms
     instead of 80."""
 
     def __init__(self, figure: Figure) -> None:

@@ -330,11 +330,9 @@ def test_clusters_keep_their_colours() -> None:
 
 def test_all_stages_of_the_run_are_counted_and_what_was_kept_says_from_when() -> None:
     runs = [
-        StageRun(stage="raw_docs", part=False, documents=9, computed=9, seconds=1.5, made="2026-11-22 10:00"),
-        StageRun(stage="fields", part=True, documents=9, computed=2, seconds=0.5, made="2026-11-22 10:01"),
-        StageRun(
-            stage="clusters", part=False, documents=9, computed=0, seconds=0.25, made="2026-11-20 09:30"
-        ),
+        StageRun("raw_docs", False, 9, 9, 1.5, "2026-11-22 10:00"),
+        StageRun("fields", True, 9, 2, 0.5, "2026-11-22 10:01"),
+        StageRun("clusters", False, 9, 0, 0.25, "2026-11-20 09:30"),
     ]
     delta = {"new_documents": 2, "reused_documents": 7, "dropped_documents": 0}
     manifest = {"k": 30, "packing": {"sequences": 2}, "delta": delta}

@@ -80,8 +80,7 @@ class Agreement(NamedTuple):
     pictures: Sequence[bytes | None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class StageRun:
+class StageRun(NamedTuple):
     """A stage in its last run: its documents, of which it computed so many, in so many seconds; when its result was
     made, in words. part: it belongs to the asset before it."""
 

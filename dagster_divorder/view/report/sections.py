@@ -18,8 +18,8 @@ from dagster_divorder.view.report.html import Panel, Section, chart, page, part,
 from dagster_divorder.view.report.numbers import Numbers, TraitAlong
 from dagster_divorder.view.words import MEASURES, ORDERS, clip, fixed, listed, number, percent, points
 
-BAR_ROWS, SMALL_ROWS, SMALL_GAP = 96, 64, 8
-"""Pixels of a bar's height, in the page and in the small picture, and between the bars of that."""
+BAR_ROWS = 96
+"""Pixels of a bar's height."""
 NAME, SHORT_NAME = 60, 40
 """Characters of a value's name, in a table and in a chart."""
 STRIPS = {"original": (201, 92, 20), "sequences_random": (125, 130, 140), "sequences": (43, 125, 191)}
@@ -132,14 +132,6 @@ def _distinct(of: Numbers) -> Markup:
         "most. The number is the mean over all, shuffled: of three shuffles, of which one is drawn.",
         across=2,
     )
-
-
-def small_picture(of: Numbers) -> bytes:
-    """The first and the last of the bars above each other as a PNG file, for a page that has no room for more."""
-    mixes = [mix[:, of.stacking] for mix in of.clusters.mixes.values()]
-    white = np.full((SMALL_GAP, len(mixes[0])), len(of.colours))
-    values = [stacked(mixes[0], SMALL_ROWS), white, stacked(mixes[-1], SMALL_ROWS)]
-    return png(indexed(np.concatenate(values), np.concatenate([of.colours[of.stacking], np.ones((1, 3))])))
 
 
 def windows(of: Numbers) -> Section:
