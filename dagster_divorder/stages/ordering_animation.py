@@ -89,7 +89,8 @@ def _corpus(run: Run) -> FilmedCorpus:
 
 
 def _bar_frames(run: Run) -> Iterable[np.ndarray]:
-    traits, orders = load_traits(run), read_in_order(run, load_traits(run))
+    traits = load_traits(run)
+    orders = read_in_order(run, traits)
     curves = {name: binned(distinct, BINS).mean for name, (_, distinct) in orders.items()}
     filmed = []
     for name in ("sequences_random", "sequences"):
@@ -129,7 +130,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
-    return {"animation": settings.animation.model_dump(mode="json"), "seed": settings.seed}
+    return {"animation": settings.animation.model_dump(mode="json")}
 
 
 ORDERING_ANIMATION = WholeCorpus(
@@ -139,16 +140,8 @@ ORDERING_ANIMATION = WholeCorpus(
     description="Two films of how training sequences are read, shuffled and in order: the dataset as bars, and the "
     "cluster map lighting up as documents are first read.",
     reads=lambda settings: (
-        *(
-            "raw_docs",
-            "clusters",
-            "cluster_names",
-            "traits",
-            "greedy_order",
-            "packed_sequences",
-            "sequence_order",
-        ),
-        *("cluster_map", OUTPUT),
+        *("raw_docs", "clusters", "cluster_names", "cluster_map", "traits"),
+        *("greedy_order", "packed_sequences", "sequence_order", OUTPUT),
     ),
     settings=_settings,
     # Films that were left out for want of ffmpeg are made once it is there.

@@ -581,12 +581,12 @@ def last_run(of: Numbers) -> Section:
     """Time of each stage, what was new, and evidence that has not been made."""
 
     def row(stage: Any, what: str, seconds: float, made: str = "") -> dict[str, Any]:
-        return {"stage": stage, "in the last run": what, "time": words.seconds(seconds), "result of": made}
+        return {"stage": stage, "in the last run": what, "time": words.seconds(seconds), "made": made}
 
     rows = [
         row(
             part("stage", run.stage, run.part),
-            "kept, made earlier" if not run.computed
+            "kept" if not run.computed
             else "all computed" if run.computed == run.documents
             else f"{number(run.computed)} of {number(run.documents)} computed",
             run.seconds,
@@ -608,7 +608,7 @@ def last_run(of: Numbers) -> Section:
     return Section(
         "run",
         "The last run, and what is missing here" if of.missing else "The last run",
-        f"What each stage did and the time that took, up to this page. {before}",
+        f"What each stage did and the time that took, up to this page; what it kept was made earlier. {before}",
         [
             table("Last run", [*rows, total], [len(rows)]),
             *([part("missing", of.missing)] if of.missing else []),
