@@ -151,8 +151,10 @@ def corpus_name(files: Sequence[str]) -> str:
     """What a corpus is called: its only file without the endings, or the folder that holds all of its files."""
     if len(files) == 1:
         path = PurePath(files[0])
-        return clip(f"{path.parent.name}/{path.name.split('.')[0] or path.name}", NAME).lstrip("/")
-    return clip(PurePath(os.path.commonpath(files)).name, NAME) if files else ""
+        name = f"{path.parent.name}/{path.name.split('.')[0] or path.name}".lstrip("/")
+    else:
+        name = PurePath(os.path.commonpath(files)).name or f"{len(files):,} files"
+    return clip(name, NAME)
 
 
 def face(manifest: Mapping[str, Any]) -> str:

@@ -419,6 +419,7 @@ def test_a_table_is_folded_and_its_numbers_are_right_aligned() -> None:
 def test_a_corpus_has_a_name_and_an_output_a_face() -> None:
     assert words.corpus_name(["/data/corpora/wiki.jsonl.gz"]) == "corpora/wiki"
     assert words.corpus_name(["/data/corpora/a/one.jsonl", "/data/corpora/b/two.jsonl"]) == "corpora"
+    assert words.corpus_name(["/a/one.jsonl", "/b/two.jsonl"]) == "2 files"
     assert words.corpus_name(["x.jsonl"]) == "x" and words.corpus_name(["/.hidden"]) == ".hidden"
     manifest = {"input": {"files": ["/c/wiki.jsonl"]}, "date": "2026-11-22", "key": "0123abcd" * 4}
     assert words.face(manifest) == "c/wiki · 2026-11-22 · output 0123abcd"
