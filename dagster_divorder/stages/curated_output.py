@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import platform
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
@@ -18,7 +19,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from dagster_divorder.errors import InputError
+from dagster_divorder.errors import InputError, MissingStageError
+from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     Check,
@@ -49,6 +51,7 @@ from dagster_divorder.store.curated import (
     check_format,
     is_whole,
     read_manifest,
+    remove_beside,
     tidy,
     write_columns,
     write_json_rows,
@@ -65,8 +68,11 @@ from dagster_divorder.store.records import with_id
 from dagster_divorder.store.sample import document_index, rows_by_id
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.view import View
+from dagster_divorder.view.drawing import stamped
+from dagster_divorder.view.words import face
 
 META_VERSION = 2
+PICTURE = "ordering_comparison.png"
 SIMILARITY_SAMPLE = 5_000
 PACKED = (
     "sequences",
@@ -78,6 +84,21 @@ PACKED = (
 )
 SPACE = ("vectors", "pca", "explained_variance")
 PACKAGES = ("dagster-divorder", "numpy", "pyarrow", "faiss-cpu", "tokenizers", "gigatoken", "numba", "torch")
+
+
+def load_manifest(run: Run) -> dict[str, Any]:
+    """The manifest of the output that the last run wrote.
+
+    Raises:
+        MissingStageError: it never ran, or `output.path` does not hold that output.
+    """
+    folder = run.settings.output.path
+    manifest = read_manifest(folder)
+    if manifest is None or manifest["key"] != run.receipt(OUTPUT).key:
+        raise MissingStageError(
+            f"{folder} does not hold the output that {OUTPUT} made last; run it again: divorder run"
+        )
+    return manifest
 
 
 def _compute(run: Run) -> Made:
@@ -101,7 +122,8 @@ def _compute(run: Run) -> Made:
         "files": files,
         "bytes": sum(entry["bytes"] for entry in files.values()),
     }
-    hashes = orjson.dumps({name: entry["sha256"] for name, entry in files.items()})
+    # The picture bears the date: the same output of another day is no other version.
+    hashes = orjson.dumps({name: entry["sha256"] for name, entry in files.items() if name != PICTURE})
     return Made({"ids": kept, "hashes": File(hashes, "json")}, {"files": list(files)}, figures)
 
 
@@ -144,14 +166,15 @@ def _write(
         output.stage("rejects.jsonl", lambda file: file.write(rejects))
         if run.settings.output.sidecars:
             _stage_sidecars(run, view, output)
+        about = _manifest(run, view, key)
         if run.settings.output.plot:
-            picture = run.read("diversity_metrics", "picture")
-            output.stage("ordering_comparison.png", lambda file: file.write(picture))
-        about = _manifest(run, view, key) | {
-            "cosine_similarity": similarity.result(),
-            "ids": file,
-            "delta": _delta(run, ids, before),
-        }
+            picture = stamped(run.read("diversity_metrics", "picture"), face(about))
+            output.stage(PICTURE, lambda file: file.write(picture))
+        about |= {"cosine_similarity": similarity.result(), "ids": file, "delta": _delta(run, ids, before)}
+        if before is None or before["key"] != key:
+            # Before the new output is there, so that none of them is ever seen beside it.
+            for name in remove_beside(run.store, run.settings.output.path):
+                run.progress.note(f"{name} showed the output that is replaced, and is removed")
         return output.commit(about)
 
 
@@ -207,6 +230,7 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
     return {
         "meta_version": META_VERSION,
         "key": key,
+        "date": time.strftime("%Y-%m-%d"),
         "input": {
             "files": run.receipt("raw_docs").facts["files"],
             "bytes": raw_docs["file_bytes"],
@@ -363,7 +387,7 @@ def _inputs(run: Run) -> dict[str, Any]:
 
 CURATED_OUTPUT = WholeCorpus(
     name="curated_output",
-    version=4,
+    version=5,
     group="output",
     kinds=lambda settings: {"json", "parquet"},
     description="The corpus in its curated order, records byte for byte as they were read, with curated_meta.json as "

@@ -31,7 +31,8 @@ from dagster_divorder.core.metrics import (
     measure_packed,
     worse_batches,
 )
-from dagster_divorder.core.metrics.packed import runs_in_order
+from dagster_divorder.core.metrics.distinct import distinct_in_sequences
+from dagster_divorder.core.metrics.packed import Stream, documents_stream, runs_in_order, sequences_stream
 from dagster_divorder.core.metrics.stationarity import SHUFFLES as DRIFT_SHUFFLES
 from dagster_divorder.core.metrics.tables import (
     SHUFFLED,
@@ -72,6 +73,8 @@ ORDER_BYTES = 100
 """What measuring an order takes for a document, at its peak."""
 TOGETHER_BYTES = 256 << 20
 """Two orders are measured at a time where one takes no more than this."""
+FEWEST_COLUMNS = 60
+"""Of a bar in the picture, each a batch where there are that many."""
 
 TIMES_SHUFFLED = {
     "distinct clusters a sequence": "clusters in a sequence, times shuffled",
@@ -234,21 +237,34 @@ def _picture(run: Run, traits: Traits, measured: dict[str, Diversity]) -> bytes:
     from dagster_divorder.view.pictures import BAR_PIXELS, PicturedOrder, ordering_comparison
 
     labels, clusters = traits.codes["cluster"], traits.sizes()["cluster"]
-    documents = len(traits.tokens)
-
-    def pictured(name: str, order: np.ndarray, *, bar: bool = True) -> PicturedOrder:
-        distinct = distinct_clusters(order, traits.tokens, labels, run.settings.sequence.length)
-        columns = max(1, min(len(distinct), BAR_PIXELS))
-        mix = cluster_mix(order, traits.tokens, labels, clusters, columns) if bar else None
-        return PicturedOrder(measured[name], distinct, mix)
-
-    orders = {
-        "original": pictured("original", np.arange(documents)),
-        "random": pictured("random", _shuffle(run, documents, 0), bar=False),
-        "curated": pictured("curated", load_order(run)),
-        "sequences": PicturedOrder(measured["sequences"]),
-    }
+    orders = {name: PicturedOrder(diversity) for name, diversity in measured.items()}
+    for name, (of, distinct) in read_in_order(run, traits).items():
+        # The documents in order, which lie between shuffled and ordered sequences, are a row of the table.
+        if name != "curated":
+            columns = max(
+                1, int(np.clip(len(distinct) // run.settings.sequence.batch, FEWEST_COLUMNS, BAR_PIXELS))
+            )
+            mix = cluster_mix(np.arange(len(of.length)), of.length, labels[of.document], clusters, columns)
+            orders[name] = PicturedOrder(measured[name], distinct, mix)
     return ordering_comparison(orders, load_names(run))
+
+
+def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[Stream, np.ndarray]]:
+    """What is drawn of an order, by its name, the original first: what is read, and how many distinct clusters each
+    sequence holds, int64 (S,). Of sequences the first epoch, of shuffles the first that is measured."""
+    labels, clusters = traits.codes["cluster"], traits.sizes()["cluster"]
+    packed = {
+        "sequences_random": _shuffled_sequences(run, traits, 0),
+        "sequences": (load_packed(run), load_sequence_order(run)),
+    }
+    found = {}
+    for name, order in (("original", np.arange(len(traits.tokens))), ("curated", load_order(run))):
+        distinct = distinct_clusters(order, traits.tokens, labels, run.settings.sequence.length)
+        found[name] = documents_stream(order, traits.tokens), distinct
+    for name, (sequences, epochs) in packed.items():
+        of = sequences_stream(sequences, epochs[0])
+        found[name] = of, distinct_in_sequences(of.indptr, labels[of.document], clusters)
+    return {name: found[name] for name in ("original", "sequences_random", "curated", "sequences")}
 
 
 def shuffling_checks(run: Run) -> dict[str, ShufflingCheck]:

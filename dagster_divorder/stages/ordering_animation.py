@@ -1,9 +1,9 @@
-"""ordering_animation: two films of how documents move into their order, next to the output.
+"""ordering_animation: two films of how training sequences are read, shuffled and in order, next to the output.
 
-`ordering_animation.mp4`: the dataset as a bar, documents moving from the original order into the curated one, and the
-diversity of its sequences. `ordering_animation_umap.mp4`: the cluster map, points lighting up as their documents are
-picked, in the original order and in the curated one; only where there is a map. What is drawn are samples, so films
-cost the same for millions of documents. They are made again only when what they show has changed. Without the extra
+`ordering_animation.mp4`: the dataset as bars, going from the original order into the sequences that a trainer reads,
+and the diversity of these. `ordering_animation_umap.mp4`: the cluster map, points lighting up as their documents are
+first read; only where there is a map. Both show the first epoch. What is drawn are samples, so films cost the same for
+millions of documents. They are made again with every output, whose corpus, date and key they show. Without the extra
 `films`, which brings ffmpeg, there are none, and the report says how to install it.
 """
 
@@ -15,26 +15,39 @@ from typing import Any
 
 import numpy as np
 
-from dagster_divorder.core.metrics import distinct_clusters
 from dagster_divorder.core.metrics.along import binned
 from dagster_divorder.core.migration import sample_cells
 from dagster_divorder.engine.progress import Advance
+from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Link, Made, Shown, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.cluster_map import ClusterMap, load_map
-from dagster_divorder.stages.greedy_order import load_order
+from dagster_divorder.stages.cluster_names import load_names
+from dagster_divorder.stages.clusters import cluster_sizes
+from dagster_divorder.stages.curated_output import load_manifest
+from dagster_divorder.stages.diversity_metrics import read_in_order
 from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.curated import write_beside
 from dagster_divorder.store.ids import IdIndex
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import document_index
-from dagster_divorder.view.films import COLUMNS, ROWS, film, map_frames, ordering_frames, why_no_films
+from dagster_divorder.view.films import (
+    COLUMNS,
+    ROWS,
+    FilmedCorpus,
+    FilmedOrder,
+    film,
+    map_frames,
+    ordering_frames,
+    why_no_films,
+)
+from dagster_divorder.view.words import face
 
 BAR = "ordering_animation.mp4"
 MAP = "ordering_animation_umap.mp4"
-BINS = 300
+BINS = 100
 """Points of the diversity curves."""
 
 
@@ -71,40 +84,45 @@ def _film(store: LocalStore, frames: Iterable[np.ndarray], fps: int, advance: Ad
         return path.read_bytes()
 
 
+def _corpus(run: Run) -> FilmedCorpus:
+    return FilmedCorpus(names=load_names(run), sizes=cluster_sizes(run), face=face(load_manifest(run)))
+
+
 def _bar_frames(run: Run) -> Iterable[np.ndarray]:
-    traits, order = load_traits(run), load_order(run)
-    labels, length = traits.codes["cluster"], run.settings.sequence.length
-    curves = [
-        binned(distinct_clusters(of, traits.tokens, labels, length), BINS).mean
-        for of in (np.arange(len(order)), order)
-    ]
-    cells = sample_cells(order, traits.tokens, COLUMNS * ROWS)
+    traits = load_traits(run)
+    orders = read_in_order(run, traits)
+    curves = {name: binned(distinct, BINS).mean for name, (_, distinct) in orders.items()}
+    filmed = []
+    for name in ("sequences_random", "sequences"):
+        of, _ = orders[name]
+        # Runs as they lie in the original order: there the cells have their places before.
+        before = np.lexsort((of.start, of.document))
+        cells = sample_cells(np.argsort(before), of.length[before], COLUMNS * ROWS)
+        clusters = traits.codes["cluster"][of.document[before][cells.document]]
+        filmed.append(FilmedOrder(name, cells, clusters, curves[name]))
     return ordering_frames(
-        cells, labels, *curves, count=run.settings.animation.frames, sequence_length=length
+        filmed,
+        curves["original"],
+        _corpus(run),
+        count=run.settings.animation.frames,
+        sequence_length=run.settings.sequence.length,
     )
 
 
 def _map_frames(run: Run, shown: ClusterMap) -> Iterable[np.ndarray]:
-
-    records, order = run.view, load_order(run)
-    position = np.empty(len(order), np.int64)
-    position[order] = np.arange(len(order))
-    ids, _ = document_index(run.store, records)
+    ids, _ = document_index(run.store, run.view)
     index = IdIndex()
     index.add(shown.ids)
-    # Of several records of one text the first counts, in either order.
-    point = index.find(ids)[records.document_row]
-    on_map = np.flatnonzero(point >= 0)
-    first, picked = np.full((2, len(shown.ids)), len(order), np.int64)
-    np.minimum.at(first, point[on_map], on_map)
-    np.minimum.at(picked, point[on_map], position[on_map])
-    by_input = np.argsort(first, kind="stable")
-    return map_frames(
-        shown.xy[by_input],
-        shown.labels[by_input],
-        np.argsort(picked[by_input], kind="stable"),
-        count=run.settings.animation.frames,
-    )
+    # Of several records of one text the first counts, in any order.
+    point = index.find(ids)[run.view.document_row]
+    orders = {}
+    for name, (of, _) in read_in_order(run, load_traits(run)).items():
+        if name != "curated":
+            read = point[of.document]
+            first = np.full(len(shown.ids), len(read), np.int64)
+            np.minimum.at(first, read[read >= 0], np.flatnonzero(read >= 0))
+            orders[name] = np.argsort(first, kind="stable")
+    return map_frames(shown.xy, shown.labels, orders, _corpus(run), count=run.settings.animation.frames)
 
 
 def _show(run: Run, receipt: Receipt) -> Shown:
@@ -112,21 +130,24 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
-    return {"animation": settings.animation.model_dump(mode="json"), "length": settings.sequence.length}
+    return {"animation": settings.animation.model_dump(mode="json")}
 
 
 ORDERING_ANIMATION = WholeCorpus(
     name="ordering_animation",
-    version=2,
+    version=3,
     kinds=lambda settings: {"matplotlib"},
-    description="Two films: documents moving from the original order into the curated one, and the cluster map "
-    "lighting up "
-    "as documents are picked.",
-    reads=lambda settings: ("raw_docs", "traits", "greedy_order", "cluster_map", "curated_output"),
+    description="Two films of how training sequences are read, shuffled and in order: the dataset as bars, and the "
+    "cluster map lighting up as documents are first read.",
+    reads=lambda settings: (
+        *("raw_docs", "clusters", "cluster_names", "cluster_map", "traits"),
+        *("greedy_order", "packed_sequences", "sequence_order", OUTPUT),
+    ),
     settings=_settings,
     # Films that were left out for want of ffmpeg are made once it is there.
     inputs=lambda run: {
-        **versions(run, "raw_docs", "traits", "greedy_order", "cluster_map"),
+        **versions(run, "clusters", "traits", "cluster_map"),
+        "output": run.receipt(OUTPUT).key,
         "films": why_no_films() is None,
     },
     quotes=("*",),

@@ -14,17 +14,17 @@ Memory: some 80 bytes a record beside C J numbers.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dagster_divorder.core.metrics import cluster_mix, distinct_clusters
+from dagster_divorder.core.metrics import cluster_mix
 from dagster_divorder.core.metrics.along import binned, quantiles_along
-from dagster_divorder.core.metrics.distinct import distinct_in_sequences
 from dagster_divorder.core.metrics.largest import Largest, largest
-from dagster_divorder.core.metrics.packed import runs_in_order
+from dagster_divorder.core.metrics.packed import Stream, runs_in_order
 from dagster_divorder.core.metrics.worst_windows import sequence_variation, window_contents
 from dagster_divorder.core.packing import PackedSequences, sequence_counts
 from dagster_divorder.core.targets import warnings_of
@@ -32,7 +32,16 @@ from dagster_divorder.core.traits import Traits, column_codes
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Link, Made, Picture, Shown, Text, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import (
+    File,
+    Link,
+    Made,
+    PerDocument,
+    Shown,
+    Text,
+    WholeCorpus,
+    versions,
+)
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import ari_comparison, k_calibration
 from dagster_divorder.stages.bin_edges import load_edges
@@ -40,31 +49,36 @@ from dagster_divorder.stages.cluster_map import load_map
 from dagster_divorder.stages.cluster_names import load_names
 from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.components import chosen_kind
-from dagster_divorder.stages.diversity_metrics import load_metrics, remedy, shuffling_checks
+from dagster_divorder.stages.curated_output import load_manifest
+from dagster_divorder.stages.diversity_metrics import (
+    load_metrics,
+    read_in_order,
+    remedy,
+    shuffling_checks,
+)
 from dagster_divorder.stages.fields import BUILT_IN, load_fields
-from dagster_divorder.stages.greedy_order import load_order
 from dagster_divorder.stages.ids import own_ids
 from dagster_divorder.stages.packed_sequences import load_packed
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import load_stationarity
 from dagster_divorder.stages.strategy_comparison import load_comparison
 from dagster_divorder.stages.traits import load_traits
-from dagster_divorder.store.curated import read_manifest, write_beside
+from dagster_divorder.store.curated import write_beside
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import beginnings
+from dagster_divorder.view.drawing import stamped
 from dagster_divorder.view.report.check import sentences
 from dagster_divorder.view.report.numbers import (
     LENGTH_QUANTILES,
     Agreement,
+    Card,
     Check,
     MapPoints,
     Numbers,
-    ShownDocument,
+    StageRun,
     TraitAlong,
-    WorstBatch,
-    WorstSequence,
 )
-from dagster_divorder.view.words import READ, clip, number
+from dagster_divorder.view.words import READ, clip, count, face, number, percent
 
 PAGE = "ordering_report.html"
 CLOUD = "cluster_cloud.png"
@@ -75,10 +89,10 @@ EVIDENCE = {
     "cluster_map": "the documents as a map, coloured by cluster",
 }
 """Stage -> what the report shows of it where it is there."""
-BAR_COLUMNS, LENGTH_COLUMNS, BINS = 400, 100, 100
-"""Slices of the dataset in a bar and in the chart of lengths; bins of sequences."""
-STRIP_COLUMNS = (60, 160)
-"""Slices of a strip, at least and at most: a batch each, where they are not too few or too many."""
+LENGTH_COLUMNS, BINS = 100, 100
+"""Slices of the dataset in the chart of lengths; bins of sequences."""
+COLUMNS = (60, 240)
+"""Slices of a bar and of a strip, at least and at most: a batch each, where they are not too few or too many."""
 COLOURED = 60
 """Clusters with a colour and a row of their own; all smaller ones share one."""
 KEPT = 20
@@ -90,10 +104,10 @@ LOOKED_AT = 1000
 
 
 def _compute(run: Run) -> Made:
-    from dagster_divorder.view.report.sections import report, small_picture
+    from dagster_divorder.view.report.sections import report
 
-    found, missing = at_hand(run)
-    shown = numbers(run, _manifest(run), found, missing)
+    (found, missing), manifest = at_hand(run), load_manifest(run)
+    shown = numbers(run, manifest, found, missing)
     page, sections = report(shown)
     figures = {
         "path": str(run.settings.output.path / PAGE),
@@ -104,14 +118,16 @@ def _compute(run: Run) -> Made:
         "sections": sections,
         "missing": list(missing),
     }
-    files = {"page": File(page, "html"), "picture": File(small_picture(shown), "png")}
+    files = {"page": File(page, "html")}
+    if "cluster_map" in found:
+        files["cloud"] = File(stamped(run.read("cluster_map", "picture"), face(manifest)), "png")
     return Made(files, {"beside": figures["beside"]}, figures)
 
 
 def _publish(run: Run, receipt: Receipt) -> None:
     files = {PAGE: run.store.read_verified(receipt.files["page"])}
     if CLOUD in receipt.facts["beside"]:
-        files[CLOUD] = run.read("cluster_map", "picture")
+        files[CLOUD] = run.store.read_verified(receipt.files["cloud"])
     write_beside(run.store, run.settings.output.path, files)
 
 
@@ -128,63 +144,23 @@ def at_hand(run: Run) -> tuple[dict[str, Receipt], dict[str, str]]:
     return found, missing
 
 
-def _manifest(run: Run) -> dict[str, Any]:
-    """The manifest of the output that curated_output made last."""
-    folder = run.settings.output.path
-    manifest = read_manifest(folder)
-    if manifest is None or manifest["key"] != run.receipt(OUTPUT).key:
-        raise MissingStageError(
-            f"{folder} does not hold the output that {OUTPUT} made last; run it again: divorder run"
-        )
-    return manifest
-
-
 def numbers(
     run: Run, manifest: Mapping[str, Any], found: Mapping[str, Receipt], missing: Mapping[str, str]
 ) -> Numbers:
     """All that the report shows; found, missing: see `at_hand`."""
     settings, metrics, compared = run.settings, load_metrics(run), shuffling_checks(run)
     of = _load(run)
-    tokens, labels, clusters = of.traits.tokens, of.traits.codes["cluster"], of.traits.sizes()["cluster"]
-    total = int(tokens.sum())
-    original = np.arange(len(tokens))
-    # The first of the shuffles that diversity_metrics measures.
-    shuffled = np.random.default_rng([settings.seed, 0]).permutation(len(tokens))
-    coloured = largest(tokens, labels, clusters, COLOURED)
-    columns = max(1, min(BAR_COLUMNS, total))
-    orders = {
-        "Original order": original,
-        "Shuffled": shuffled,
-        "Curated documents, as they lie in the output": of.order,
-    }
-    mixes = {
-        name: cluster_mix(order, tokens, coloured.codes, max(1, coloured.count), columns)
-        for name, order in orders.items()
-    }
-    trained = cluster_mix(
-        of.runs, of.packed.length, coloured.codes[of.packed.document], max(1, coloured.count), columns
-    )
-    length = settings.sequence.length
-    distinct = {
-        "original": distinct_clusters(original, tokens, labels, length),
-        "random": distinct_clusters(shuffled, tokens, labels, length),
-        "sequences": distinct_in_sequences(of.indptr, labels[of.packed.document[of.runs]], clusters),
-    }
-    whole = tokens[of.packed.document]
+    tokens = of.traits.tokens
+    coloured = largest(tokens, of.traits.codes["cluster"], of.traits.sizes()["cluster"], COLOURED)
     sizes = cluster_sizes(run)
     documents = sizes[coloured.values].tolist()
-    stages = [
-        stage
-        for stage in run.graph.needed(settings, "ordering_report", *found)
-        if run.graph[stage].asset and stage != "ordering_report"
-    ]
     batches = metrics["sequences"]["windows"]["batch"]
     still = [trait for trait in settings.order.traits if trait not in settings.order.targets][:WORST_TRAITS]
     calibrated = found.get("k_calibration")
     return Numbers(
         settings=settings,
         manifest=manifest,
-        tokens=total,
+        tokens=int(tokens.sum()),
         space=chosen_kind(run),
         check=Check(
             sequences=compared["sequences"],
@@ -194,25 +170,33 @@ def numbers(
         ),
         drift=load_stationarity(run),
         warnings=warnings_of(metrics["sequences"]["targets"]),
-        mixes={**mixes, "Curated sequences, as a trainer reads them": trained},
-        distinct={name: binned(counts, BINS) for name, counts in distinct.items()},
+        distinct={name: binned(distinct, BINS) for name, (_, distinct) in of.orders.items()},
         lengths={
-            "original": quantiles_along(original, tokens, tokens, LENGTH_COLUMNS, LENGTH_QUANTILES),
-            "sequences": quantiles_along(of.runs, of.packed.length, whole, LENGTH_COLUMNS, LENGTH_QUANTILES),
+            name: quantiles_along(
+                np.arange(len(stream.length)),
+                stream.length,
+                tokens[stream.document],
+                LENGTH_COLUMNS,
+                LENGTH_QUANTILES,
+            )
+            for name, (stream, _) in of.orders.items()
         },
         clusters=_along(of, "cluster", of.names, coloured, "smaller clusters"),
+        cluster_numbers=coloured.values,
         cluster_documents=[*documents, int(sizes.sum()) - sum(documents)],
         other_clusters=coloured.others,
         categories=[
             _along(of, field, names, largest(tokens, codes, len(names), KEPT), "other values")
             for field, (codes, names) in of.categories.items()
         ],
-        batches=[
-            _worst_batch(of, trait, batches[trait])
-            for trait in still
-            if len(of.packed) and not batches[trait]["partial"]
+        worst=[
+            *(
+                _worst_batch(of, trait, batches[trait])
+                for trait in still
+                if len(of.packed) and not batches[trait]["partial"]
+            ),
+            *_worst_sequences(of),
         ],
-        sequences=_worst_sequences(of),
         alone=int((np.diff(of.packed.indptr) == 1).sum()),
         strategies=load_comparison(run) if "strategy_comparison" in found else None,
         calibration=(
@@ -223,39 +207,54 @@ def numbers(
         else None,
         agreement=_agreement(run, found["ari_comparison"]) if "ari_comparison" in found else None,
         map=_map(of, coloured) if "cluster_map" in found else None,
-        reports={stage: run.receipt(stage).figures for stage in stages},
+        runs=_stage_runs(run, found),
         missing={stage: (EVIDENCE[stage], why) for stage, why in missing.items()},
     )
 
 
+def _stage_runs(run: Run, found: Mapping[str, Receipt]) -> list[StageRun]:
+    """The stages before this one, parts of assets too, as they last ran."""
+    made = []
+    for name in run.graph.needed(run.settings, "ordering_report", *found):
+        if name != "ordering_report":
+            receipt, part = run.receipt(name), not run.graph[name].asset
+            documents, seconds = receipt.figures["documents"], receipt.figures["seconds"]
+            made.append(
+                StageRun(name, part, documents, receipt.facts["computed"], seconds, _made(run, receipt))
+            )
+    return made
+
+
+def _made(run: Run, receipt: Receipt) -> str:
+    """When the newest file of a stage's result was written."""
+    stage, files = run.graph[receipt.stage], receipt.files
+    if isinstance(stage, PerDocument):
+        files = stage.files(run, receipt.key).present()
+    paths = [run.store.path(file) for file in files.values()]
+    newest = max((path.stat().st_mtime for path in paths if path.exists()), default=None)
+    return "" if newest is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(newest))
+
+
 @dataclass(frozen=True, eq=False)
 class _Corpus:
-    """The corpus and its orders. names: of the clusters, as they are shown. order: of the N records. epochs: orders of
-    the sequences, int64 (E, S). runs: those of the packed sequences as a trainer reads them in the first epoch, int64
-    (Q,), and indptr: where each sequence begins among them, int64 (S + 1,). edges: inner edges of the bins of every
-    trait that is a number, the length among them. categories: the source and the other fields that are balanced, but
-    for numbers: codes int32 (N,), and names by code."""
+    """The corpus and its orders. names: of the clusters, as they are shown. orders: see `read_in_order`. epochs: orders
+    of the sequences, int64 (E, S). edges: inner edges of the bins of every trait that is a number, the length among
+    them. categories: the source and the other fields that are balanced, but for numbers: codes int32 (N,), and names
+    by code."""
 
     run: Run
     names: Sequence[str]
     traits: Traits
-    order: np.ndarray
     packed: PackedSequences
     epochs: np.ndarray
-    runs: np.ndarray
-    indptr: np.ndarray
+    orders: Mapping[str, tuple[Stream, np.ndarray]]
     edges: Mapping[str, np.ndarray]
     categories: Mapping[str, tuple[np.ndarray, Sequence[str]]]
 
 
 def _load(run: Run) -> _Corpus:
-    traits, packed, epochs, settings = (
-        load_traits(run),
-        load_packed(run),
-        load_sequence_order(run),
-        run.settings,
-    )
-    edges = load_edges(run)
+    traits, packed, epochs = load_traits(run), load_packed(run), load_sequence_order(run)
+    settings, edges = run.settings, load_edges(run)
     categories: dict[str, tuple[np.ndarray, Sequence[str]]] = {}
     for field in dict.fromkeys([settings.input.source_field, *settings.order.traits]):
         if field is None or field in BUILT_IN or field in edges:
@@ -265,32 +264,33 @@ def _load(run: Run) -> _Corpus:
         else:
             coded = column_codes(load_fields(run, field).column(field), bins=1, name=f"field {field!r}")
             categories[field] = coded.codes, coded.names
-    runs, indptr = runs_in_order(packed.indptr, epochs[0])
-    return _Corpus(
-        run, load_names(run), traits, load_order(run), packed, epochs, runs, indptr, edges, categories
-    )
+    orders = read_in_order(run, traits)
+    return _Corpus(run, load_names(run), traits, packed, epochs, orders, edges, categories)
 
 
 def _along(of: _Corpus, trait: str, names: Sequence[str], shown: Largest, others: str) -> TraitAlong:
-    """Where each value of a trait lies before and after; others: what all but the largest values are called."""
-    tokens, sequence = of.traits.tokens, of.run.settings.sequence
-    total, values = int(tokens.sum()), max(1, shown.count)
-    columns = max(1, min(total, int(np.clip(total // (sequence.length * sequence.batch), *STRIP_COLUMNS))))
+    """Where each value of a trait lies in each order; others: what all but the largest values are called."""
+    total, sequence = int(of.traits.tokens.sum()), of.run.settings.sequence
+    columns = max(1, min(total, int(np.clip(total // (sequence.length * sequence.batch), *COLUMNS))))
     kept = [names[value] for value in shown.values.tolist()]
     held = shown.tokens.tolist()
     if shown.others:
         kept.append(f"{shown.others:,} {others}")
         held.append(shown.other_tokens)
-    return TraitAlong(
-        trait,
-        kept,
-        np.array(held) / max(total, 1),
-        cluster_mix(np.arange(len(tokens)), tokens, shown.codes, values, columns),
-        cluster_mix(of.runs, of.packed.length, shown.codes[of.packed.document], values, columns),
-    )
+    mixes = {
+        name: cluster_mix(
+            np.arange(len(stream.length)),
+            stream.length,
+            shown.codes[stream.document],
+            max(1, shown.count),
+            columns,
+        )
+        for name, (stream, _) in of.orders.items()
+    }
+    return TraitAlong(trait, kept, np.array(held) / max(total, 1), mixes)
 
 
-def _worst_batch(of: _Corpus, trait: str, batch: Mapping[str, Any]) -> WorstBatch:
+def _worst_batch(of: _Corpus, trait: str, batch: Mapping[str, Any]) -> Card:
     """batch: the deviation of batches of the sequences at every position (`WindowDeviation`)."""
     total = int(of.packed.length.sum())
     epoch, start = divmod(batch["worst_start"], total)
@@ -306,19 +306,17 @@ def _worst_batch(of: _Corpus, trait: str, batch: Mapping[str, Any]) -> WorstBatc
     value = int(np.abs(there - corpus).argmax())
     over = there[value] > corpus[value]
     chosen = codes[documents] == value if over else np.ones(len(documents), bool)
-    return WorstBatch(
-        trait=trait,
-        start=start / total,
-        epoch=epoch + 1 if len(of.epochs) > 1 else None,
-        documents=len(documents),
-        value=_named(of, trait, value),
-        share=float(there[value]),
-        expected=float(corpus[value]),
-        largest=_largest(of, documents[chosen], held[chosen]),
+    return Card(
+        f"The worst batch for {trait}",
+        f"It starts at {percent(start / total)} of the tokens"
+        f"{f' of epoch {epoch + 1}' if len(of.epochs) > 1 else ''} and holds {count(len(documents), 'document')}. "
+        f"{_named(of, trait, value)} makes up {percent(there[value])} of its tokens, but {percent(corpus[value])} of "
+        f"the corpus’s. The largest documents {'of that kind' if over else 'in it'}:",
+        _largest(of, documents[chosen], held[chosen]),
     )
 
 
-def _worst_sequences(of: _Corpus) -> list[WorstSequence]:
+def _worst_sequences(of: _Corpus) -> list[Card]:
     """The sequences whose clusters differ most from the corpus's; none where there is no token."""
     if not len(of.packed):
         return []
@@ -328,7 +326,7 @@ def _worst_sequences(of: _Corpus) -> list[WorstSequence]:
     place = np.empty(len(of.packed), np.int64)
     place[of.epochs[0]] = np.arange(len(place))
     rows = of.run.view.document_row
-    found: dict[int, WorstSequence] = {}
+    found: dict[int, Card] = {}
     # As a trainer meets them, where they are equally far off.
     for sequence in np.lexsort((place, -variation))[:LOOKED_AT].tolist():
         runs = slice(of.packed.indptr[sequence], of.packed.indptr[sequence + 1])
@@ -336,12 +334,12 @@ def _worst_sequences(of: _Corpus) -> list[WorstSequence]:
         row = int(rows[documents[held.argmax()]])
         if row in found:
             continue
-        found[row] = WorstSequence(
-            place=int(place[sequence]),
-            variation=float(variation[sequence]),
-            clusters=int(counts.indptr[sequence + 1] - counts.indptr[sequence]),
-            documents=len(documents),
-            largest=_largest(of, documents, held)[0],
+        inside = int(counts.indptr[sequence + 1] - counts.indptr[sequence])
+        found[row] = Card(
+            f"Sequence {number(place[sequence] + 1)} of {number(len(place))}",
+            f"{percent(variation[sequence])} of its tokens would have to change to match the corpus. It holds "
+            f"{count(inside, 'cluster')} and {count(len(documents), 'document')}. The largest:",
+            _largest(of, documents, held)[:1],
         )
         if len(found) == WORST_SEQUENCES:
             break
@@ -351,35 +349,25 @@ def _worst_sequences(of: _Corpus) -> list[WorstSequence]:
 def _by_document(documents: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(documents int64 (n,), tokens of each): runs of the same document are one, in the order of their first."""
     unique, first, which = np.unique(documents, return_index=True, return_inverse=True)
-    held = np.zeros(len(unique), np.int64)
-    np.add.at(held, which, inside)
     order = np.argsort(first)
-    return unique[order], held[order]
+    return unique[order], np.bincount(which, inside)[order].astype(np.int64)
 
 
-def _largest(of: _Corpus, documents: np.ndarray, held: np.ndarray) -> list[ShownDocument]:
-    """The documents that have the most tokens there, of equal ones the first."""
+def _largest(of: _Corpus, documents: np.ndarray, held: np.ndarray) -> list[tuple[str, str]]:
+    """The documents that have the most tokens there, of equal ones the first: what is known of each, and its text."""
     chosen = np.argsort(-held, kind="stable")[:WORST_DOCUMENTS]
-    view = of.run.view
+    view, labels = of.run.view, of.traits.codes["cluster"]
     texts = beginnings(of.run.store, view, view.document_row[documents[chosen]], READ).to_pylist()
     codes, names = of.categories.get(of.run.settings.input.source_field or "", (None, ()))
-    return [
-        ShownDocument(
-            id=own,
-            held=tokens,
-            tokens=int(of.traits.tokens[document]),
-            cluster=of.names[of.traits.codes["cluster"][document]],
-            source=None if codes is None else names[codes[document]],
-            text=text,
-        )
-        for document, own, tokens, text in zip(
-            documents[chosen].tolist(),
-            own_ids(of.run, documents[chosen]),
-            held[chosen].tolist(),
-            texts,
-            strict=True,
-        )
-    ]
+    shown = []
+    ids = own_ids(of.run, documents[chosen])
+    for document, own, tokens, text in zip(documents[chosen], ids, held[chosen].tolist(), texts, strict=True):
+        whole = int(of.traits.tokens[document])
+        part = count(tokens, "token") if tokens == whole else f"{number(tokens)} of {count(whole, 'token')}"
+        known = [] if own is None else [clip(own, 60)]
+        source = [] if codes is None else [clip(names[codes[document]], 60)]
+        shown.append((" · ".join([*known, part, of.names[labels[document]], *source]), text))
+    return shown
 
 
 def _named(of: _Corpus, trait: str, value: int) -> str:
@@ -400,12 +388,12 @@ def _named(of: _Corpus, trait: str, value: int) -> str:
 
 def _agreement(run: Run, receipt: Receipt) -> Agreement:
     store, fit = run.store, receipt.files["fit"]
+    pictures = (ari_comparison.HEATMAP, ari_comparison.MAPS)
     return Agreement(
-        report=receipt.figures,
-        pairs=ari_comparison.load_pairs(store, fit),
-        disagreements=ari_comparison.load_disagreements(store, fit),
-        heatmap=ari_comparison.load_picture(store, fit, ari_comparison.HEATMAP),
-        maps=ari_comparison.load_picture(store, fit, ari_comparison.MAPS),
+        receipt.figures,
+        ari_comparison.load_pairs(store, fit),
+        ari_comparison.load_disagreements(store, fit),
+        [ari_comparison.load_picture(store, fit, name) for name in pictures],
     )
 
 
@@ -422,34 +410,21 @@ def _map(of: _Corpus, coloured: Largest) -> MapPoints | None:
 
 
 def _show(run: Run, receipt: Receipt) -> Shown:
-    listed = {
-        name: "\n".join(f"- {item}" for item in receipt.figures[name]) for name in ("sections", "missing")
-    }
-    return {
-        "path": Link(run.settings.output.path / PAGE),
-        "sections": Text(listed["sections"]),
-        "missing": Text(listed["missing"] or "nothing"),
-        "before_and_after": Picture(
-            run.store.path(receipt.files["picture"]), "the dataset's clusters, before and after"
-        ),
-    }
+    sections, missing = (
+        Text("\n".join(f"- {item}" for item in receipt.figures[name]) or "nothing")
+        for name in ("sections", "missing")
+    )
+    return {"path": Link(run.settings.output.path / PAGE), "sections": sections, "missing": missing}
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
     # What it says was asked; what came of that it reads from the stages before it.
-    embedding = settings.embedding
+    embedding, model = settings.embedding, settings.model
+    sections = {name: getattr(settings, name) for name in ("order", "packing", "sequence")}
     return {
-        "order": settings.order.model_dump(mode="json"),
-        "packing": settings.packing.model_dump(mode="json"),
-        "sequence": settings.sequence.model_dump(mode="json"),
-        "model": [settings.model.base, settings.model.vocab_size, settings.model.dim],
-        "vectors": [
-            embedding.kind,
-            embedding.pooling,
-            settings.components,
-            str(embedding.path),
-            settings.deep_model,
-        ],
+        **{name: section.model_dump(mode="json") for name, section in sections.items()},
+        "model": [model.base, model.vocab_size, model.dim, settings.deep_model],
+        "vectors": [embedding.kind, embedding.pooling, settings.components, str(embedding.path)],
         "k": settings.clusters.k,
         "source_field": settings.input.source_field,
         "output": str(settings.output.path),
@@ -468,12 +443,11 @@ def _inputs(run: Run) -> dict[str, Any]:
 
 ORDERING_REPORT = WholeCorpus(
     name="ordering_report",
-    version=4,
+    version=5,
     kinds=lambda settings: {"html", "matplotlib"},
     description="One HTML file next to the output to send to someone: what was asked, whether it is better than "
-    "shuffling, "
-    "before and after, the worst windows and their documents, and the evidence that there is. It opens in any browser, "
-    "without a network.",
+    "shuffling, before and after, the worst windows and their documents, and the evidence that there is. It opens in "
+    "any browser, without a network.",
     reads=lambda settings: (
         *("raw_docs", "centroids", "clusters", "cluster_names", "bin_edges", "traits"),
         *("greedy_order", "packed_sequences", "sequence_order", "stationarity", "diversity_metrics", OUTPUT),

@@ -180,14 +180,18 @@ def write_beside(store: LocalStore, folder: Path, files: Mapping[str, bytes]) ->
         write_where_changed(folder / name, data)
 
 
-def remove_beside(store: LocalStore) -> None:
-    """Remove what this store has written next to its outputs."""
-    for name in store.list(LEDGERS):
+def remove_beside(store: LocalStore, folder: Path | None = None) -> list[str]:
+    """Remove what this store has written next to the output of a folder, or next to all of its outputs; the names."""
+    removed = []
+    for name in [_ledger_file(folder)] if folder else store.list(LEDGERS):
         ledger = read_pointer(store, name, Ledger)
         if ledger and Path(ledger.folder).is_dir():
-            folder = Path(ledger.folder)
-            for file in {*BESIDE} & set(ledger.files) & ours(store, folder):
-                (folder / file).unlink(missing_ok=True)
+            place = Path(ledger.folder)
+            for file in sorted({*BESIDE} & set(ledger.files) & ours(store, place)):
+                if (place / file).exists():
+                    (place / file).unlink(missing_ok=True)
+                    removed.append(file)
+    return removed
 
 
 def _ledger_file(folder: Path) -> str:

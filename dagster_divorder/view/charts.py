@@ -16,10 +16,11 @@ from dagster_divorder.core.k_calibration import as_good_as
 from dagster_divorder.core.metrics.along import Binned
 from dagster_divorder.core.metrics.stationarity import TENTHS, Drift
 from dagster_divorder.view.drawing import COLOURS, cluster_colours
-from dagster_divorder.view.words import brief, number, short
+from dagster_divorder.view.words import ORDERS, brief, number, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CURVE = 300
 """Points of a curve, at most."""
@@ -28,7 +29,6 @@ NAMED = 20
 """Clusters that are named on a map, the largest; those that find no room beside larger ones are not."""
 LINES_APART = (0.0, 1.3, -1.3)
 """Where a name may lie, in lines above the middle of its cluster; the first place that is free is taken."""
-GOLDEN = (5.0**0.5 - 1.0) / 2.0
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,15 @@ class Series:
         }
 
 
+COLOUR_OF = {"original": "original", "random": "shuffled", "curated": "curated", "sequences": "sequences"}
 SERIES = {
-    "original": Series("original documents", "original"),
-    "random": Series("shuffled documents", "shuffled"),
-    "curated": Series("curated documents", "curated"),
-    "sequences_random": Series("shuffled sequences", "shuffled", dashed=True),
-    "sequences": Series("curated sequences", "sequences"),
+    order: Series(name, COLOUR_OF.get(order, "shuffled"), dashed=order == "sequences_random")
+    for order, name in ORDERS.items()
 }
 """The orders that are measured, by the names of `diversity_metrics`."""
-SHUFFLES = Series("three shuffles of the sequences", "shuffled")
+Line = tuple[NDArray[np.float64], NDArray[np.float64], Series]
+"""Positions as shares of the dataset, (P,), values there, (P,), and whose they are."""
+SHUFFLES = Series("three shuffles", "shuffled")
 ASKED = Series("asked", "muted", dashed=True)
 ACHIEVABLE = Series("can be had", "original")
 
@@ -83,34 +83,19 @@ def distinct(axes: Axes, orders: Mapping[str, Binned], clusters: int, top: float
     _position_axis(axes)
 
 
-def prefix(axes: Axes, orders: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]) -> None:
-    """Prefix deviation of each order, by name: its position as a share of the tokens, and its L2 norm in tokens."""
-    for name, (share, l2) in orders.items():
-        shown = np.flatnonzero(l2 > 0)
-        thinned = shown[:: -(-len(shown) // CURVE) or 1]
-        axes.plot(100 * share[thinned], l2[thinned], **SERIES[name].line)
-    _log_axis(axes)
-    _position_axis(axes)
-
-
-def errors(axes: Axes, curves: Mapping[str, Any]) -> None:
-    """One error of a trait along the order, `at`: of the `shuffled` sequences, and `ours`."""
-    at = 100 * np.asarray(curves["at"])
-    lines = [*((line, SHUFFLES) for line in curves["shuffled"]), (curves["ours"], SERIES["sequences"])]
-    for line, series in lines:
-        values = np.asarray(line)
-        axes.plot(at, np.where(values > 0, values, np.nan), **series.line | {"linewidth": 1.3})
-    if any(any(line) for line, _ in lines):
+def along(axes: Axes, lines: Iterable[Line], *, log: bool = False, top: float | None = None) -> None:
+    """Lines along the dataset, each thinned to CURVE points; where the scale is logarithmic, without its zeros. top:
+    the end of a scale that begins at 0."""
+    drawn = 0
+    for at, values, series in lines:
+        shown = np.flatnonzero(values > 0) if log else np.arange(len(values))
+        shown = shown[:: -(-len(shown) // CURVE) or 1]
+        axes.plot(100 * at[shown], values[shown], **series.line)
+        drawn += len(shown)
+    if log and drawn:
         _log_axis(axes)
-    _position_axis(axes)
-
-
-def targets(axes: Axes, lines: Iterable[tuple[NDArray[np.float64], Series]], top: float) -> None:
-    """Shares of one value in parts of the dataset, lines of (parts,), up to `top` of the tokens."""
-    for shares, series in lines:
-        at = 100 * (np.arange(len(shares)) + 0.5) / max(1, len(shares))
-        axes.plot(at, 100 * shares, **series.line | {"linewidth": 1.4})
-    axes.set_ylim(0, max(100 * top, 1.0))
+    if top is not None:
+        axes.set_ylim(0, top)
     _position_axis(axes)
 
 
@@ -155,22 +140,15 @@ def silhouette(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
 def distinct_by_k(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
     """Mean distinct clusters a sequence against the number of clusters, of the order that they lead to and shuffled."""
     name = "distinct clusters a sequence"
+    values = [row["k"] for row in rows]
     for column, series in (
-        (name, Series("balanced", "curated")),
-        (f"{name}, shuffled", Series("shuffled", "shuffled", True)),
+        (name, Series("in order", "curated")),
+        (f"{name}, shuffled", SERIES["sequences_random"]),
     ):
-        axes.plot(
-            [row["k"] for row in rows], [row[column] for row in rows], marker="o", markersize=5, **series.line
-        )
+        axes.plot(values, [row[column] for row in rows], marker="o", markersize=5, **series.line)
     axes.margins(y=0.15)
     axes.set_ylim(bottom=0)
     _k_axis(axes, rows)
-
-
-def map_colours(k: int) -> NDArray[np.float64]:
-    """k colours, RGB in [0, 1] float64 (k, 3), of which any first few have hues far apart: those of the largest."""
-    rank = np.argsort(np.argsort(np.arange(k) * GOLDEN % 1.0))
-    return cluster_colours(k)[rank]
 
 
 def documents_map(
@@ -233,6 +211,25 @@ def _draw_names(
                 break
         else:
             text.remove()
+
+
+def cluster_legend(
+    figure: Figure, names: Sequence[str], sizes: NDArray[Any], sides: tuple[float, float], top: float
+) -> None:
+    """The names of the largest clusters in a row, each behind its colour, as many as there is room for. names, sizes:
+    by cluster; sides, top: of the figure's width and height."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    renderer: Any = FigureCanvasAgg(figure).get_renderer()
+    colours, (left, end), space = cluster_colours(len(sizes)), sides, 18 / figure.bbox.width
+    for cluster in np.argsort(-sizes, kind="stable")[: len(names)]:
+        text = figure.text(left + space, top, brief(names[cluster]), size=11, color=COLOURS["muted"])
+        right = text.get_window_extent(renderer).x1 / figure.bbox.width
+        if right > end:
+            text.remove()
+            break
+        figure.text(left, top, "■", size=11, color=colours[cluster])
+        left = right + space
 
 
 def _position_axis(axes: Axes) -> None:

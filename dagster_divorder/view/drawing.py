@@ -38,6 +38,11 @@ that one drawing is right in light, in dark and in print."""
 DPI = 100
 SHADES, POINT_SHADES = 255, 64
 NEARLY_WHITE = 250
+STAMP = 34
+"""Height of the line that says what a picture is of, in pixels."""
+GOLDEN = (5.0**0.5 - 1.0) / 2.0
+OTHERS = (0.62, 0.63, 0.65)
+"""RGB of all clusters together that have no colour of their own."""
 
 # For names in scripts that matplotlib's own typeface lacks, where they are installed.
 OTHER_SCRIPTS = (
@@ -46,6 +51,7 @@ OTHER_SCRIPTS = (
     *("Noto Sans Thai", "Noto Sans Devanagari"),
 )  # fmt: skip
 
+_TICKS = {"color": COLOURS["muted"], "labelsize": 12.5, "major.size": 0, "minor.size": 0, "major.pad": 6}
 _STYLE: Any = {
     "text.parse_math": False,
     "font.size": 13,
@@ -53,9 +59,7 @@ _STYLE: Any = {
     "axes.labelcolor": COLOURS["muted"],
     "axes.edgecolor": COLOURS["rule"],
     "axes.linewidth": 1.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
+    **{f"axes.spines.{side}": False for side in ("top", "right", "left")},
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
@@ -64,20 +68,11 @@ _STYLE: Any = {
     "axes.titlesize": 13,
     "axes.titleweight": "bold",
     "axes.titlepad": 9,
-    "xtick.color": COLOURS["muted"],
-    "ytick.color": COLOURS["muted"],
-    "xtick.labelsize": 12.5,
-    "ytick.labelsize": 12.5,
-    "xtick.major.size": 0,
-    "xtick.minor.size": 0,
-    "ytick.major.size": 0,
-    "ytick.minor.size": 0,
-    "xtick.major.pad": 6,
-    "ytick.major.pad": 6,
+    **{f"{axis}tick.{name}": value for axis in "xy" for name, value in _TICKS.items()},
     "grid.color": COLOURS["rule"],
     "grid.linewidth": 0.8,
     "lines.solid_capstyle": "round",
-    "lines.linewidth": 1.8,
+    "lines.linewidth": 1.6,
     "legend.frameon": False,
     "legend.labelcolor": "linecolor",
     "figure.facecolor": "none",
@@ -106,7 +101,6 @@ def picture(width: int, height: int, draw: Callable[[Figure], None], *, few_colo
 
     few_colours: at most SHADES of them, a third of the bytes of a picture of many points.
     """
-    import PIL.Image
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -115,13 +109,33 @@ def picture(width: int, height: int, draw: Callable[[Figure], None], *, few_colo
         draw(figure)
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
-        image = PIL.Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
+        return _file(np.asarray(canvas.buffer_rgba())[..., :3], few_colours)
+
+
+def _file(pixels: NDArray[np.uint8], few_colours: bool) -> bytes:
+    import PIL.Image
+
+    image = PIL.Image.fromarray(pixels)
     if few_colours:
         image = image.quantize(SHADES, method=PIL.Image.Quantize.FASTOCTREE, dither=PIL.Image.Dither.NONE)
         palette = np.array(image.getpalette()).reshape(-1, 3)
         palette[palette.min(axis=1) > NEARLY_WHITE] = 255
         image.putpalette(palette.ravel().tolist())
     return png(image)
+
+
+def stamped(file: bytes, line: str) -> bytes:
+    """A PNG file with a line of text below the picture: of what it is, wherever it is shown."""
+    import PIL.Image
+
+    image = PIL.Image.open(io.BytesIO(file))
+
+    def draw(figure: Figure) -> None:
+        figure.text(0.985, 0.5, line, size=11, ha="right", va="center", color=COLOURS["muted"])
+
+    below = picture(image.width, STAMP, draw)
+    both = [np.asarray(part.convert("RGB")) for part in (image, PIL.Image.open(io.BytesIO(below)))]
+    return _file(np.concatenate(both), image.mode == "P")
 
 
 def svg(name: str, width: int, height: int, draw: Callable[[Figure], None]) -> Markup:
@@ -212,7 +226,7 @@ def indexed(values: NDArray[np.integer], palette: NDArray[np.floating]) -> Image
 
 def by_place(mix: NDArray[np.floating]) -> NDArray[np.int64]:
     """The values of a mix along an order, (C, J), by the mean place of their tokens, (J,): stacked so, those that lie
-    together get neighbouring colours."""
+    together are neighbours."""
     total = mix.sum(axis=0, dtype=np.float64)
     moment = (np.arange(len(mix))[:, None] * mix).sum(axis=0, dtype=np.float64)
     ranked: NDArray[np.int64] = np.argsort(moment / np.where(total > 0, total, 1.0), kind="stable")
@@ -220,14 +234,15 @@ def by_place(mix: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def cluster_colours(k: int) -> NDArray[np.float64]:
-    """k colours, RGB in [0, 1] float64 (k, 3), for things that lie in a row.
+    """The colour of each of k clusters by its number, RGB in [0, 1] float64 (k, 3), in every picture, table and film.
 
-    The hue runs once round the OKLCH circle. Neighbours differ in lightness (light, dark, middle, ...), which
-    every kind of colour vision tells apart, so borders stay visible where hues look alike.
+    The hues divide the OKLCH circle evenly, and those of the first clusters, which are the largest, lie far apart.
+    Neighbours in hue differ in lightness (light, dark, middle, ...), which every kind of colour vision tells apart.
     """
-    hue = np.deg2rad(25.0) + 2.0 * np.pi * np.arange(k) / max(k, 1)
-    lightness = np.array([0.80, 0.52, 0.67])[np.arange(k) % 3]
-    chroma = np.array([0.105, 0.13, 0.135])[np.arange(k) % 3]
+    place = np.argsort(np.argsort(np.arange(k) * GOLDEN % 1.0))
+    hue = np.deg2rad(25.0) + 2.0 * np.pi * place / max(k, 1)
+    lightness = np.array([0.80, 0.52, 0.67])[place % 3]
+    chroma = np.array([0.105, 0.13, 0.135])[place % 3]
     return _oklab_to_srgb(np.stack([lightness, chroma * np.cos(hue), chroma * np.sin(hue)], axis=1))
 
 

@@ -1,15 +1,15 @@
 """Films of an ordering: frames drawn by matplotlib's Agg, encoded as H.264 by the ffmpeg that imageio-ffmpeg carries.
 
-`ordering_frames`: documents move from their original place to the curated one. The bar is the dataset: left of the mark
-is what has been placed, in its new order; right of it, dimmed, what still waits, in the original order. Each small
-square is a token, drawn at even distances; its colour is its cluster. Below: distinct clusters in each sequence, of the
-original order, and of the curated one as far as it is placed.
+`ordering_frames`: the training sequences move from the original order into theirs, shuffled and in order. Each bar is
+the dataset: left of the mark is what has been read, in the new order; right of it, dimmed, what still waits, in the
+original one. Each small square is a token, drawn at even distances; its colour is its cluster. Below: distinct clusters
+in each sequence, of the original order, and of the others as far as they are read.
 
-`map_frames`: two maps of the same documents, points lighting up in the order in which their documents are picked, left
-in the original order, right in the curated one. Below each, a column a cluster fills as its points are picked. In an
+`map_frames`: maps of the same documents, points lighting up as their documents are first read: in the original order,
+in shuffled sequences, and in the sequences in order. Below each, a column a cluster fills as its points are read. In an
 order that keeps the mix all columns rise together.
 
-Letters: M documents, P points on the map, K clusters.
+Letters: C cells, B bins, P points on the map, K clusters.
 Guarantee: the same frames give the same file (one machine, one ffmpeg); one frame is in memory at a time.
 Cost: some 15 to 20 ms a frame to draw, whatever the corpus, since cells and points are samples; 5 ms to encode.
 Known weakness: H.264 of fine detail is large, so what is drawn should be coarser than a pixel.
@@ -21,7 +21,7 @@ from __future__ import annotations
 import errno
 import importlib.util
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from dagster_divorder.core.migration import Cells, frame_ends, migrated
 from dagster_divorder.errors import InputError
+from dagster_divorder.view import charts
 from dagster_divorder.view.drawing import COLOURS, cluster_colours, style
 
 if TYPE_CHECKING:
@@ -43,15 +44,17 @@ WIDTH, HEIGHT, DPI = 1280, 720, 100
 """Pixels; even, as the codec's colours need."""
 CODEC_THREADS = 2
 """Not the machine's own number, as the bytes depend on it."""
-COLUMNS, ROWS = 300, 36
-"""Squares of the bar, 4 pixels each."""
+COLUMNS, ROWS = 294, 24
+"""Squares of a bar, 4 pixels each."""
+LEFT, RIGHT = 0.05, 0.96875
+"""Both ends of bars and charts, of the width: the squares fill it."""
+HOLD = 2
+"""Seconds that the last frame stays."""
 DIMMED = 0.28
 COLUMN_PIXELS = 60
 UNLIT = "#e3e3e3"
 TRAIL = 0.01
-"""Share of the points, those picked last, that are marked."""
-
-BEFORE, AFTER, INK, MUTED = (COLOURS[name] for name in ("original", "curated", "ink", "muted"))
+"""Share of the points, those read last, that are marked."""
 
 Frame = Callable[[NDArray[np.uint8]], None]
 
@@ -65,8 +68,8 @@ def why_no_films() -> str | None:
 
 @contextmanager
 def film(path: Path, fps: int) -> Iterator[Frame]:
-    """Opens a film; call what it gives with each frame, uint8 (HEIGHT, WIDTH, 4), RGBA. Writes an .mp4 that players and
-    browsers show while it loads.
+    """Opens a film; call what it gives with each frame, uint8 (HEIGHT, WIDTH, 4), RGBA. The last one stays for HOLD
+    seconds. Writes an .mp4 that players and browsers show while it loads.
 
     Raises:
         InputError: no ffmpeg is installed.
@@ -79,6 +82,7 @@ def film(path: Path, fps: int) -> Iterator[Frame]:
     command = [
         *(get_ffmpeg_exe(), "-y", "-v", "error", "-nostdin"),
         *("-f", "rawvideo", "-pix_fmt", "rgba", "-s", f"{WIDTH}x{HEIGHT}", "-r", str(fps), "-i", "-"),
+        *("-vf", f"tpad=stop_mode=clone:stop_duration={HOLD}"),
         *("-c:v", "libx264", "-preset", "veryfast", "-crf", "23", "-pix_fmt", "yuv420p"),
         *("-threads", str(CODEC_THREADS), "-fflags", "+bitexact", "-flags:v", "+bitexact"),
         *("-movflags", "+faststart", str(path)),
@@ -112,7 +116,7 @@ def _failed(said: bytes) -> OSError:
 
 
 class _Canvas:
-    """Draws a figure once; each frame restores that and draws a few artists over it (matplotlib's blitting), some 5 ms
+    """Draws a figure once; each frame restores that and draws a few artists over it: matplotlib's blitting, some 5 ms
     instead of 80."""
 
     def __init__(self, figure: Figure) -> None:
@@ -136,85 +140,107 @@ class _Canvas:
         self._kept = self._canvas.copy_from_bbox(self._figure.bbox)
 
 
-def _titled(title: str, note: str) -> tuple[Figure, Text]:
-    """A figure with what stands above it, and the text in its upper right corner, which moves."""
-    from matplotlib.figure import Figure
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FilmedCorpus:
+    """What a film says of the corpus: names and sizes of the K clusters, and `face`, what the film is of."""
 
-    figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI, facecolor="white")
-    figure.text(0.031, 0.925, title, size=20, weight="bold", color=INK)
-    figure.text(0.031, 0.88, note, size=12, color=MUTED)
-    return figure, figure.text(0.969, 0.925, "", size=15, color=INK, ha="right", weight="bold", animated=True)
+    names: Sequence[str]
+    sizes: NDArray[np.integer]
+    face: str
+
+    def figure(self, title: str, note: str) -> tuple[Figure, Text]:
+        """A figure with what stands above and below, and the text in its upper right corner, which moves."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI, facecolor="white")
+        figure.text(LEFT, 0.935, title, size=20, weight="bold")
+        figure.text(LEFT, 0.9, note, size=12, color=COLOURS["muted"])
+        figure.text(RIGHT, 0.015, self.face, size=11, color=COLOURS["muted"], ha="right")
+        charts.cluster_legend(figure, self.names, self.sizes, (LEFT, RIGHT), 0.86)
+        return figure, figure.text(RIGHT, 0.935, "", size=15, ha="right", weight="bold", animated=True)
+
+
+@dataclass(frozen=True, eq=False)
+class FilmedOrder:
+    """An order of the sequences: name, a key of `charts.SERIES`; cells, at most COLUMNS x ROWS, and their clusters, int
+    (C,); distinct: mean distinct clusters a sequence along it, float (B,)."""
+
+    name: str
+    cells: Cells
+    clusters: NDArray[np.integer]
+    distinct: NDArray[np.floating]
 
 
 def ordering_frames(
-    cells: Cells,
-    labels: NDArray[np.integer],
-    before: NDArray[np.floating],
-    after: NDArray[np.floating],
+    orders: Sequence[FilmedOrder],
+    original: NDArray[np.floating],
+    shown: FilmedCorpus,
     *,
     count: int,
     sequence_length: int,
 ) -> Iterator[NDArray[np.uint8]]:
     """Frames uint8 (HEIGHT, WIDTH, 4), each valid until the next.
 
-    cells: from core.migration, at most COLUMNS x ROWS; labels int (M,), the cluster of each document. before, after:
-    mean distinct clusters a sequence along the dataset, any number of even bins.
+    orders: two, of the same tokens. original: distinct clusters in the original order, as theirs.
     """
-    seen = (
-        np.unique(labels[cells.document], return_inverse=True)[1] if len(cells.document) else np.zeros(0, int)
-    )
-    # Clusters that lie together in the original order get like hues.
-    rank = _by_first_place(seen, cells.original_rank)
-    colours = cluster_colours(int(rank.max(initial=0)) + 1)[rank]
+    colours = cluster_colours(len(shown.sizes))
     with style():
-        note = "each square: a part of the dataset, coloured by its cluster"
-        figure, status = _titled("Putting the documents in order", note)
-        bar = figure.add_axes((0.031, 0.6, 0.938, 0.22))
-        bar.set_axis_off()
-        bar.set(xlim=(0, 1), ylim=(0, 1))
-        image = bar.imshow(
-            np.ones((ROWS, COLUMNS, 3)),
-            extent=(0, 1, 0, 1),
-            aspect="auto",
-            interpolation="nearest",
-            animated=True,
+        figure, status = shown.figure(
+            "From the original order into training sequences",
+            "left of the mark: what has been read; dimmed: what waits, in the original order; "
+            "each square: a part of the dataset, coloured by its cluster",
         )
-        mark = bar.axvline(0, color=INK, linewidth=2, animated=True)
-        figure.text(0.031, 0.558, "placed, in the curated order", size=12, color=AFTER)
-        figure.text(0.969, 0.558, "waiting, in the original order", size=12, color=BEFORE, ha="right")
-
-        panel = figure.add_axes((0.062, 0.11, 0.907, 0.34))
-        top = max(1.0, float(max(before.max(initial=0), after.max(initial=0))))
-        panel.set(xlim=(0, 100), ylim=(0, 1.08 * top), xlabel="position in the dataset, % of tokens")
-        panel.set_title(
-            f"distinct clusters in each sequence of {sequence_length:,} tokens",
-            size=13,
-            loc="left",
-            color=INK,
+        panel = figure.add_axes((LEFT, 0.11, RIGHT - LEFT, 0.25))
+        curves = [original, *(order.distinct for order in orders)]
+        top = max(1.0, *(float(of.max(initial=0)) for of in curves))
+        charts.along(panel, [_curve(original, "original")], top=1.08 * top)
+        panel.set_xlabel("position in the dataset, % of tokens")
+        title = f"clusters in a sequence of {sequence_length:,} tokens"
+        panel.set_title(title, size=12, color=COLOURS["muted"], weight="normal")
+        drawn = []
+        for at, order in enumerate(orders):
+            series, bottom = charts.SERIES[order.name], 0.66 - 0.18 * at
+            bar = figure.add_axes((LEFT, bottom, RIGHT - LEFT, 4 * ROWS / HEIGHT))
+            bar.set_axis_off()
+            bar.set(xlim=(0, 1), ylim=(0, 1))
+            figure.text(
+                LEFT, bottom + 0.145, series.name, size=14, weight="bold", color=COLOURS[series.colour]
+            )
+            image = bar.imshow(
+                np.ones((ROWS, COLUMNS, 3)),
+                extent=(0, 1, 0, 1),
+                aspect="auto",
+                interpolation="nearest",
+                animated=True,
+            )
+            (curve,) = panel.plot([], [], animated=True, **series.line)
+            drawn.append(
+                (order, image, bar.axvline(0, color=COLOURS["ink"], linewidth=2, animated=True), curve)
+            )
+        panel.legend(
+            handles=panel.get_lines(),
+            loc="lower right",
+            bbox_to_anchor=(1.0, 1.0),
+            ncols=3,
+            fontsize=11,
+            borderaxespad=0.2,
         )
-        panel.plot(_along(before), before, color=BEFORE, linewidth=1.6)
-        (curve,) = panel.plot([], [], color=AFTER, linewidth=2.2, animated=True)
-        for name, colour, at in (("original", BEFORE, 91), ("curated", AFTER, 100)):
-            panel.text(at, 1.12 * top, name, color=colour, size=12, ha="right", weight="bold")
         canvas = _Canvas(figure)
-        for placed in frame_ends(len(rank), count):
-            share = placed / max(1, len(rank))
-            image.set_data(_bar_pixels(colours[migrated(cells, int(placed))], int(placed)))
-            mark.set_xdata([share, share])
-            drawn = int(np.ceil(share * len(after)))
-            curve.set_data(_along(after)[:drawn], after[:drawn])
-            status.set_text(f"{share:.0%} placed")
-            yield canvas.frame((image, mark, curve, status))
+        for share in frame_ends(1000 * count, count) / (1000 * count):
+            for order, image, mark, curve in drawn:
+                placed = round(share * len(order.clusters))
+                image.set_data(_bar_pixels(colours[order.clusters[migrated(order.cells, placed)]], placed))
+                mark.set_xdata([share, share])
+                along, values, _ = _curve(order.distinct, order.name)
+                read = int(np.ceil(share * len(values)))
+                curve.set_data(100 * along[:read], values[:read])
+            status.set_text(f"{share:.0%} read")
+            yield canvas.frame([status, *(artist for _, *artists in drawn for artist in artists)])
 
 
-def _by_first_place(seen: NDArray[Any], original_rank: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Clusters numbered by their mean place in the original order, int64 (C,)."""
-    if not len(seen):
-        return np.zeros(0, np.int64)
-    place = np.bincount(seen, original_rank) / np.bincount(seen)
-    number = np.empty(len(place), np.int64)
-    number[np.argsort(place, kind="stable")] = np.arange(len(place))
-    return number[seen]
+def _curve(values: NDArray[np.floating], name: str) -> charts.Line:
+    at = (np.arange(len(values)) + 0.5) / max(1, len(values))
+    return at, np.asarray(values, np.float64), charts.SERIES[name]
 
 
 def _bar_pixels(colours: NDArray[np.float64], placed: int) -> NDArray[np.float64]:
@@ -226,83 +252,66 @@ def _bar_pixels(colours: NDArray[np.float64], placed: int) -> NDArray[np.float64
     return filled.reshape(COLUMNS, ROWS, 3).swapaxes(0, 1)
 
 
-def _along(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    return 100 * (np.arange(len(values)) + 0.5) / max(1, len(values))
-
-
-@dataclass(frozen=True)
-class _Map:
-    """One of the two maps: order int64 (P,), which point is picked when; `lit` grows, `recent` moves."""
-
-    order: NDArray[np.int64]
-    lit: Artist
-    recent: Artist
-    columns: Artist
-
-
 def map_frames(
     points: NDArray[np.floating],
     labels: NDArray[np.integer],
-    curated: NDArray[np.integer],
+    orders: Mapping[str, NDArray[np.integer]],
+    shown: FilmedCorpus,
     *,
     count: int,
 ) -> Iterator[NDArray[np.uint8]]:
     """Frames uint8 (HEIGHT, WIDTH, 4), each valid until the next.
 
-    points float (P, 2), on the map, in the original order; labels int (P,); curated int (P,): the points in the order
-    in which they are picked.
+    points float (P, 2), on the map; labels int (P,), their clusters; orders: by name, the points as they are read, int
+    (P,).
     """
-    cluster = np.unique(labels, return_inverse=True)[1] if len(labels) else np.zeros(0, np.int64)
-    colours = cluster_colours(int(cluster.max(initial=0)) + 1)
-    sizes = np.maximum(1, np.bincount(cluster, minlength=len(colours)))
+    colours = cluster_colours(len(shown.sizes))
+    sizes = np.maximum(1, np.bincount(labels, minlength=len(colours)))
     with style():
-        note = "each point: a document, near those like it; columns: how much of each cluster has been picked"
-        figure, status = _titled("Which documents are picked when", note)
+        note = "each point: a document, near those like it; columns: how much of each cluster has been read"
+        figure, status = shown.figure("Which documents are read when", note)
+        width = (RIGHT - LEFT - 0.02 * (len(orders) - 1)) / len(orders)
         maps = [
-            _draw_map(figure, 0.031, "original order", BEFORE, np.arange(len(points)), points, len(colours)),
-            _draw_map(figure, 0.516, "curated order", AFTER, np.asarray(curated), points, len(colours)),
+            (order, *_draw_map(figure, LEFT + at * (width + 0.02), width, name, points, len(colours)))
+            for at, (name, order) in enumerate(orders.items())
         ]
         canvas = _Canvas(figure)
         before = 0
-        for picked in frame_ends(len(points), count).tolist():
-            for shown in maps:
-                new = shown.order[before:picked]
-                shown.lit.set(offsets=points[new], facecolor=colours[cluster[new]])
-            canvas.keep(shown.lit for shown in maps)
-            for shown in maps:
-                first = max(0, picked - max(1, round(TRAIL * len(points))))
-                shown.recent.set(offsets=points[shown.order[first:picked]])
-                share = np.bincount(cluster[shown.order[:picked]], minlength=len(colours)) / sizes
-                shown.columns.set(data=_columns(share, colours))
-            before = picked
-            status.set_text(f"{picked / max(1, len(points)):.0%} picked")
-            yield canvas.frame(
-                [status, *(artist for shown in maps for artist in (shown.recent, shown.columns))]
-            )
+        for read in frame_ends(len(points), count).tolist():
+            for order, lit, _, _ in maps:
+                new = order[before:read]
+                lit.set(offsets=points[new], facecolor=colours[labels[new]])
+            canvas.keep(lit for _, lit, _, _ in maps)
+            for order, _, recent, columns in maps:
+                first = max(0, read - max(1, round(TRAIL * len(points))))
+                recent.set(offsets=points[order[first:read]])
+                share = np.bincount(labels[order[:read]], minlength=len(colours)) / sizes
+                columns.set(data=_columns(share, colours))
+            before = read
+            status.set_text(f"{read / max(1, len(points)):.0%} read")
+            yield canvas.frame([status, *(artist for _, _, *moving in maps for artist in moving)])
 
 
 def _draw_map(
-    figure: Figure,
-    left: float,
-    name: str,
-    colour: str,
-    order: NDArray[np.integer],
-    points: NDArray[np.floating],
-    clusters: int,
-) -> _Map:
-    axes = figure.add_axes((left, 0.17, 0.453, 0.66))
+    figure: Figure, left: float, width: float, name: str, points: NDArray[np.floating], clusters: int
+) -> tuple[Artist, Artist, Artist]:
+    """Points that are lit, those that were lit last, and the columns."""
+    axes = figure.add_axes((left, 0.19, width, 0.6))
     axes.set_axis_off()
-    size = float(np.clip(40_000 / max(1, len(points)), 2.0, 30.0))
+    size = float(np.clip(25_000 / max(1, len(points)), 2.0, 20.0))
     axes.scatter(points[:, 0], points[:, 1], s=size, color=UNLIT, linewidths=0)
     lit = axes.scatter([], [], s=1.5 * size, linewidths=0, animated=True)
-    recent = axes.scatter([], [], s=4 * size, facecolor="none", edgecolor=INK, linewidths=0.9, animated=True)
-    figure.text(left, 0.838, name, size=15, weight="bold", color=colour)
-    below = figure.add_axes((left, 0.05, 0.453, 0.09))
+    recent = axes.scatter(
+        [], [], s=4 * size, facecolor="none", edgecolor=COLOURS["ink"], linewidths=0.9, animated=True
+    )
+    series = charts.SERIES[name]
+    figure.text(left, 0.8, series.name, size=14, weight="bold", color=COLOURS[series.colour])
+    below = figure.add_axes((left, 0.07, width, 0.09))
     below.set(xticks=[], yticks=[])
     columns = below.imshow(
         np.ones((COLUMN_PIXELS, clusters, 3)), aspect="auto", interpolation="nearest", animated=True
     )
-    return _Map(np.asarray(order, np.int64), lit, recent, columns)
+    return lit, recent, columns
 
 
 def _columns(share: NDArray[np.float64], colours: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -21,7 +21,7 @@ from dagster_divorder.core.metrics import Diversity
 from dagster_divorder.core.metrics.along import binned
 from dagster_divorder.view import charts
 from dagster_divorder.view.drawing import COLOURS, by_place, cluster_colours, picture, stacked
-from dagster_divorder.view.words import brief, short
+from dagster_divorder.view.words import brief, fixed, number, percent, points, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +37,7 @@ PAIRS = 40
 # corpus's own mix.
 WIDTH, HEIGHT = 1600, 1100
 LEFT, RIGHT, GAP, STRIP = 0.045, 0.917, 0.012, 0.024
-BAR = 0.13  # of the figure's height
+BARS, BETWEEN, BAR = 0.789, 0.129, 0.095  # of the figure's height: the first bar's foot, bar to bar, a bar
 BAR_PIXELS, BAR_ROWS = round((RIGHT - LEFT) * WIDTH), round(BAR * HEIGHT)
 
 Map = tuple[str, NDArray[np.floating], NDArray[np.integer], Sequence[str]]
@@ -58,8 +58,8 @@ def ordering_comparison(orders: Mapping[str, PicturedOrder], names: Sequence[str
     the clusters of the tokens there, beside the corpus's own mix, which every column should resemble; distinct clusters
     in each sequence, the prefix deviation, and a table of the numbers.
 
-    orders: by name, see `charts.SERIES`; two of them have a mix, of the same K clusters. names: of the K clusters, by
-    label; the largest are named above the bars, as many as there is room for.
+    orders: by name, see `charts.SERIES`; up to three of them have a mix, of the same K clusters. names: of the K
+    clusters, by label; the largest are named above the bars, as many as there is room for.
     """
 
     def draw(figure: Figure) -> None:
@@ -70,10 +70,10 @@ def ordering_comparison(orders: Mapping[str, PicturedOrder], names: Sequence[str
             f"{d.documents:,} documents · {short(d.tokens)} tokens · {k} clusters · "
             f"sequences of {d.sequence_length:,} tokens · batches of {d.batch:,} sequences"
         )
-        _title(figure, "The same documents, in two orders", facts, LEFT, 0.97)
+        _title(figure, "The same documents, before and after", facts, LEFT, 0.97)
         _draw_bars(figure, mixes, d.tokens, names)
         left, right = (
-            figure.add_axes((at, 0.215, 0.415, 0.235)) for at in (LEFT, RIGHT + GAP + STRIP - 0.415)
+            figure.add_axes((at, 0.225, 0.415, 0.21)) for at in (LEFT, RIGHT + GAP + STRIP - 0.415)
         )
         found = {
             name: binned(of.distinct, int(np.clip(len(of.distinct) // 16, 40, 200)))
@@ -84,7 +84,9 @@ def ordering_comparison(orders: Mapping[str, PicturedOrder], names: Sequence[str
         charts.distinct(left, found, k, top)
         _headline(left, "Clusters per sequence", "line: mean, band: least to most, of neighbouring sequences")
         prefixes = {name: of.diversity.prefix for name, of in orders.items()}
-        charts.prefix(right, {name: (of.share, of.l2) for name, of in prefixes.items()})
+        charts.along(
+            right, [(of.share, of.l2, charts.SERIES[name]) for name, of in prefixes.items()], log=True
+        )
         _headline(
             right, "Prefix deviation", "tokens so far against the mix: L2 distance in tokens, log scale"
         )
@@ -134,7 +136,7 @@ def cluster_map(
         left = 0.03
         if xy is not None and labels is not None:
             charts.documents_map(
-                figure.add_axes((0.03, 0.03, 0.62, 0.845)), xy, labels, names, charts.map_colours(len(names))
+                figure.add_axes((0.03, 0.03, 0.62, 0.845)), xy, labels, names, cluster_colours(len(names))
             )
             left = 0.68
         _draw_sizes(figure, left, names, np.asarray(sizes))
@@ -153,7 +155,7 @@ def cluster_maps(maps: Sequence[Map], title: str, note: str) -> bytes:
             left = 0.03 + at * (width + 0.02)
             figure.text(left, 0.875, name, size=15, weight="bold")
             axes = figure.add_axes((left, 0.03, width, 0.83))
-            charts.documents_map(axes, xy, labels, names, charts.map_colours(len(names)))
+            charts.documents_map(axes, xy, labels, names, cluster_colours(len(names)))
 
     return picture(1600, 1000, draw, few_colours=True)
 
@@ -210,72 +212,53 @@ def _draw_bars(
     figure: Figure, mixes: Mapping[str, NDArray[np.float32]], tokens: int, names: Sequence[str]
 ) -> None:
     first = next(iter(mixes.values()))
-    ranked = by_place(first)
+    whole, ranked = first.mean(axis=0, dtype=np.float64), by_place(first)
     colours = cluster_colours(len(ranked))
-    _draw_names(figure, names, first.mean(axis=0, dtype=np.float64), colours[np.argsort(ranked)])
+    charts.cluster_legend(figure, names, whole, (LEFT, RIGHT + GAP + STRIP), 0.917)
     for at, (name, mix) in enumerate(mixes.items()):
-        bottom = 0.752 - 0.175 * at
-        head = bottom + BAR + 0.009
-        axes = figure.add_axes((LEFT, bottom, RIGHT - LEFT, BAR))
-        axes.imshow(
-            colours[stacked(mix[:, ranked], BAR_ROWS)],
-            aspect="auto",
-            extent=(0.0, 100.0, 1.0, 0.0),
-            interpolation="nearest" if len(mix) <= BAR_PIXELS else "antialiased",
-            interpolation_stage="rgba",
-        )
-        axes.set_yticks([])
-        axes.set_xticks(range(0, 101, 25) if at else [])
-        axes.grid(visible=False)
-        axes.spines[:].set_visible(False)
+        bottom = BARS - BETWEEN * at
+        head = bottom + BAR + 0.007
+        bar = figure.add_axes((LEFT, bottom, RIGHT - LEFT, BAR))
+        strip = figure.add_axes((RIGHT + GAP, bottom, STRIP, BAR))
+        for axes, shares in ((bar, mix), (strip, whole[np.newaxis])):
+            axes.imshow(
+                colours[ranked][stacked(shares[:, ranked], BAR_ROWS)],
+                aspect="auto",
+                extent=(0.0, 100.0, 1.0, 0.0),
+                interpolation="nearest" if len(shares) <= BAR_PIXELS else "antialiased",
+                interpolation_stage="rgba",
+            )
+            axes.grid(visible=False)
+            axes.spines[:].set_visible(False)
+            axes.set(xticks=[], yticks=[])
+        if at == len(mixes) - 1:
+            bar.set_xticks(range(0, 101, 25))
         series = charts.SERIES[name]
         figure.text(LEFT, head, series.name, color=COLOURS[series.colour], size=15, weight="bold")
-        strip = figure.add_axes((RIGHT + GAP, bottom, STRIP, BAR))
-        whole = mix.mean(axis=0, dtype=np.float64, keepdims=True)[:, ranked]
-        strip.imshow(colours[stacked(whole, BAR_ROWS)], aspect="auto", interpolation="nearest")
-        strip.set_axis_off()
         if at == 0:
             note = f"each column: the clusters' shares of {tokens / len(mix):,.0f} tokens"
             figure.text(RIGHT - GAP, head, note, color=MUTED, size=12, ha="right")
             figure.text(RIGHT + GAP + STRIP / 2, head, "corpus", color=MUTED, size=12, ha="center")
 
 
-def _draw_names(
-    figure: Figure, names: Sequence[str], shares: NDArray[np.float64], colours: NDArray[np.float64]
-) -> None:
-    """The names of the largest clusters in a row, each behind its colour."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    renderer = FigureCanvasAgg(figure).get_renderer()
-    left, top = LEFT, 0.917
-    for cluster in np.argsort(-shares, kind="stable")[: len(names)]:
-        text = figure.text(left + 0.011, top, names[cluster], size=11, color=MUTED)
-        right = text.get_window_extent(renderer).x1 / WIDTH
-        if right > RIGHT + GAP + STRIP:
-            text.remove()
-            break
-        figure.text(left, top, "■", size=11, color=colours[cluster])
-        left = right + 0.013
-
-
 def _draw_table(figure: Figure, measured: Mapping[str, Diversity]) -> None:
     """Numbers right-aligned under their headings, one row an order."""
     columns = [
-        ("clusters a\nsequence, mean", lambda m: f"{m.split.mean:.2f}"),
-        ("clusters a\nsequence, least", lambda m: f"{m.split.min:.4g}"),
-        ("batch vs mix,\nTV, mean", lambda m: f"{m.batch_shares['cluster'].mean_tv:.4f}"),
-        ("batch vs mix,\nTV, worst", lambda m: f"{m.batch_shares['cluster'].max_tv:.4f}"),
-        ("prefix deviation,\ntokens, mean", lambda m: f"{m.prefix.mean:,.0f}"),
-        ("every cluster\nseen after", lambda m: f"{100 * m.coverage:.3g} %"),
+        ("clusters a\nsequence, mean", lambda m: fixed(m.split.mean)),
+        ("clusters a\nsequence, least", lambda m: number(m.split.min)),
+        ("batch TV,\n%, mean", lambda m: points(m.batch_shares["cluster"].mean_tv)),
+        ("batch TV,\n%, worst", lambda m: points(m.batch_shares["cluster"].max_tv)),
+        ("prefix deviation,\ntokens, mean", lambda m: number(m.prefix.mean)),
+        ("every cluster\nseen after", lambda m: percent(m.coverage)),
     ]
     if next(iter(measured.values())).batch_shares["cluster"].partial:
         columns = columns[:2] + columns[4:]  # all data in less than one batch: each order has the same
     edges = np.linspace(LEFT + 0.12, RIGHT + GAP + STRIP, len(columns) + 1)[1:]
-    top = 0.112
+    top = 0.128
     for right, (heading, _) in zip(edges, columns, strict=True):
         figure.text(right, top, heading, size=12, color=MUTED, ha="right", linespacing=1.3)
     for row, (name, diversity) in enumerate(measured.items()):
-        y, series = top - 0.028 - 0.0235 * row, charts.SERIES[name]
+        y, series = top - 0.028 - 0.0225 * row, charts.SERIES[name]
         figure.text(LEFT, y, series.name, size=14, weight="bold", color=COLOURS[series.colour])
         for right, (_, value) in zip(edges, columns, strict=True):
             figure.text(right, y, value(diversity), size=14, ha="right")
@@ -290,7 +273,7 @@ def _draw_sizes(figure: Figure, left: float, names: Sequence[str], sizes: NDArra
     height = (top - bottom) * min(1.0, max(1, len(shown)) / 20)
     axes = figure.add_axes((left + 0.155, top - height, 0.765 - left, height))
     bars = axes.barh(
-        range(len(shown)), sizes[shown], height=0.72, color=charts.map_colours(k)[shown], linewidth=0
+        range(len(shown)), sizes[shown], height=0.72, color=cluster_colours(k)[shown], linewidth=0
     )
     axes.bar_label(bars, [f"{size:,}" for size in sizes[shown]], padding=4, size=11, color=MUTED)
     axes.set_xlim(0, max(1, int(sizes.max(initial=0))))

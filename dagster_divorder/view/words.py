@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 CLIP = 240
@@ -92,7 +94,7 @@ def count(of: int, what: str) -> str:
 
 def listed(names: list[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return " and ".join([*filter(None, [", ".join(names[:-1])]), *names[-1:]])
 
 
 def clip(text: str, characters: int = CLIP) -> str:
@@ -143,3 +145,18 @@ MEASURES = {
     "peak memory, MB": Measure("peak memory, MB", lambda value: fixed(value, 1), "less"),
 }
 """By the names of `core.metrics.tables.summary_rows` and of the strategies' comparison."""
+
+
+def corpus_name(files: Sequence[str]) -> str:
+    """What a corpus is called: its only file without the endings, or the folder that holds all of its files."""
+    if len(files) == 1:
+        path = PurePath(files[0])
+        name = f"{path.parent.name}/{path.name.split('.')[0] or path.name}".lstrip("/")
+    else:
+        name = PurePath(os.path.commonpath(files)).name or f"{len(files):,} files"
+    return clip(name, NAME)
+
+
+def face(manifest: Mapping[str, Any]) -> str:
+    """What every page, picture and film of an output says of itself: corpus, date, and the output's key in short."""
+    return f"{corpus_name(manifest['input']['files'])} · {manifest['date']} · output {manifest['key'][:8]}"

@@ -43,11 +43,16 @@ def test_films_are_made_once_and_put_back_where_they_are_gone(
     assert {name: (settings.output.path / name).read_bytes() for name in films} == films
 
 
-def test_another_order_is_another_film(make_settings: Callable[..., Settings], tmp_path: Path) -> None:
+def test_another_output_removes_the_films_and_has_others(
+    make_settings: Callable[..., Settings], tmp_path: Path
+) -> None:
     settings = settings_for(make_settings, tmp_path)
     first = animate(settings)
     before = (settings.output.path / BAR).read_bytes()
-    second = animate(settings_for(make_settings, tmp_path, order={"strategy": "random", "length_bins": 5}))
+    other = settings_for(make_settings, tmp_path, order={"strategy": "random", "length_bins": 5})
+    run_all(other, Silent())
+    assert not list(other.output.path.glob("*.mp4"))
+    second = animate(other)
     assert second.version != first.version
     assert (settings.output.path / BAR).read_bytes() != before
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from dagster_divorder import run_all, run_stage
@@ -19,6 +20,7 @@ from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.ordering_report import PAGE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.view.words import MEASURES, corpus_name, face
 from tests.conftest import topic_records, write_jsonl
 from tests.view.html_page import Page, check
 
@@ -75,8 +77,7 @@ def test_it_shows_what_an_output_is_made_of(corpus: Path) -> None:
     assert set(shown["missing"]) == {"strategy_comparison", "k_calibration", "ari_comparison", "cluster_map"}
     headings = [section["aria-labelledby"].removesuffix("-title") for section in page.all("section")]
     assert headings == [
-        *("asked", "before-and-after", "sequences", "errors", "check", "drift", "worst", "along"),
-        *("clusters", "run"),
+        *("asked", "before-and-after", "windows", "drift", "worst", "along", "clusters", "run"),
     ]
     assert len(shown["sections"]) == len(headings)
     assert page.text.count("divorder report --all") == 4
@@ -114,18 +115,68 @@ def test_nothing_new_makes_nothing(corpus: Path) -> None:
     check(path.read_bytes())
 
 
-def test_pruning_and_another_output_leave_it_alone(corpus: Path) -> None:
+def test_pruning_leaves_it_and_another_output_removes_it(corpus: Path) -> None:
     settings = settings_of(corpus)
     report(settings)
     path = settings.output.path / PAGE
     before = path.read_bytes()
     prune(settings, LocalStore(settings.store.path))
     assert report(settings).figures["new_documents"] == 0
-    run_all(settings_of(corpus, output={"sidecars": True}), Silent())
-    assert path.read_bytes() == before
+    # A file of the output that is gone is written anew, beside the page that shows it.
+    (settings.output.path / "order.npy").unlink()
     run_all(settings, Silent())
     assert path.read_bytes() == before
+    beside = settings.output.path / "ordering_report.txt"
+    beside.write_text("the user's own")
+    run_all(settings_of(corpus, output={"sidecars": True}), Silent())
+    assert not path.exists() and beside.exists()
+    run_all(settings, Silent())
+    assert not path.exists()
+    report(settings)
+    assert path.read_bytes() == before
+    beside.unlink()
     assert not [name for name in settings.output.path.iterdir() if name.name.startswith(".tmp")]
+
+
+def test_one_figure_is_the_same_everywhere(corpus: Path) -> None:
+    """What page, picture, console and manifest say of the same thing are the same digits."""
+    settings = settings_of(corpus, output={"plot": True})
+    report(settings)
+    manifest = orjson.loads((settings.output.path / "curated_meta.json").read_bytes())
+    receipts = run_all(settings, Silent())
+    summary = {row["order"]: row for row in receipts["diversity_metrics"].figures["summary"]}
+    text = " ".join(page_of(settings).text.split())
+    for order in ("sequences", "sequences_random", "original"):
+        measured, row = manifest["diversity"][order], summary[order.replace("_", " ")]
+        batch = measured["batch_shares"]["cluster"]
+        for name, value in (
+            ("distinct clusters a sequence", measured["split"]["mean"]),
+            ("batch TV, clusters", batch["mean_tv"]),
+            ("worst share, batch anywhere", measured["windows"]["batch"]["cluster"]["worst"]),
+            ("mean prefix deviation, tokens", measured["prefix"]["mean"]),
+        ):
+            assert row[name] == value
+            assert MEASURES[name].show(value) in text, (order, name)
+    head = (settings.output.path / PAGE).read_text().partition("</title>")[0]
+    assert face(manifest) in text and face(manifest) in head
+    assert corpus_name(manifest["input"]["files"]) == f"{corpus.name}/docs"
+
+
+def test_the_last_run_counts_every_stage_and_tells_it_from_earlier_ones(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
+    settings = settings_of(tmp_path)
+    run_all(settings, Silent())
+    other = settings_of(tmp_path, order={"traits": {"cluster": 2.0}})
+    report(other)
+    rows = re.findall(
+        r"<tr.*?</tr>", (settings.output.path / PAGE).read_text().rpartition("<thead>")[2], re.S
+    )[1:]
+    said = [" ".join(re.sub("<[^>]+>", " ", row).split()) for row in rows]
+    stages = [line.split()[0] for line in said]
+    assert set(stages[:-1]) == set(GRAPH.needed(other, "ordering_report")) - {"ordering_report"}
+    assert any(line.startswith("token_counts kept") for line in said)
+    assert any(line.startswith("greedy_order all computed") for line in said)
+    assert said[-1].startswith("all stages")
 
 
 def test_evidence_is_in_it_while_it_fits(corpus: Path) -> None:
@@ -163,7 +214,7 @@ def test_only_times_differ_from_run_to_run(tmp_path: Path) -> None:
         shutil.rmtree(settings.store.path)
         shutil.rmtree(settings.output.path)
         # Times and megabytes stand in cells of their own.
-        made.append((re.sub(r'<td class="n">[\d.]+( s)?</td>', "", text), version))
+        made.append((re.sub(r'<td class="n">([\d.]+( s)?|[\d: -]+)</td>', "", text), version))
     assert made[0] == made[1]
 
 

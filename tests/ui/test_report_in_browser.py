@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,13 +53,75 @@ def test_it_opens_without_a_word_to_the_console_or_the_network(page: Page, file:
             "[...document.querySelectorAll('.panels text')].map(of => of.getBoundingClientRect().height)"
         )
         assert min(text) >= 10 and max(text) <= 32
-    assert page.title().startswith("How 120 documents were ordered")
+    assert re.match(
+        r"How the 120 documents of \S+/docs were ordered · \S+ · \d{4}-\d\d-\d\d · output", page.title()
+    )
     assert page.evaluate("document.scripts.length") == 0
     assert page.evaluate("[...document.images].every(image => image.naturalWidth > 0 && image.alt)")
     assert len(set(grounds)) == 2
     assert said == []
     # Pictures are in the file: a data URI is no request to anybody.
     assert {url for url in asked if not url.startswith("data:")} == {file.as_uri()}
+
+
+# Of every text that is shown: contrast with what lies behind it, by WCAG 2, and how much its size asks for.
+CONTRAST = """
+() => {
+  const channels = colour => colour.match(/[\\d.]+/g).map(Number)
+  const luminance = rgb => rgb.slice(0, 3).map(value => value / 255)
+    .map(value => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, value, at) => sum + value * [0.2126, 0.7152, 0.0722][at], 0)
+  const behind = element => {
+    for (let at = element; at; at = at.parentElement) {
+      const ground = channels(getComputedStyle(at).backgroundColor)
+      if (ground.length < 4 || ground[3] > 0) return ground
+    }
+    return [255, 255, 255]
+  }
+  const poor = []
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim())
+    if (!own || !element.checkVisibility() || element.closest(".map, .skip")) continue
+    const style = getComputedStyle(element), text = element instanceof SVGElement ? style.fill : style.color
+    const [light, dark] = [luminance(channels(text)), luminance(behind(element))].sort((a, b) => b - a)
+    const size = parseFloat(style.fontSize), large = size >= 24 || (size >= 18.66 && style.fontWeight >= 700)
+    const needed = large || element instanceof SVGElement ? 3 : 4.5
+    if ((light + 0.05) / (dark + 0.05) < needed) poor.push([element.outerHTML.slice(0, 120), text])
+  }
+  return poor
+}
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_cards_and_folded_tables_that_can_be_read(page: Page, file: Path, scheme: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.goto(file.as_uri())
+    tables, strips = page.locator("details.table:not(.strips)"), page.locator("details.strips")
+    assert tables.count() >= 5 and strips.count() == 2
+    assert tables.locator("table >> visible=true").count() == 0
+    assert strips.locator("table >> visible=true").count() == 2
+    # A strip of each order stands in every row, inside the screen, without a frame that scrolls.
+    rows = strips.first.locator("tbody tr")
+    assert rows.first.locator(".strip").count() == 3
+    assert page.evaluate(
+        "[...document.querySelectorAll('.strips .scroll')].every(of => of.scrollWidth <= of.clientWidth)"
+    )
+    cards = page.locator(".card >> visible=true")
+    assert cards.count() >= 5
+    widths = page.evaluate(
+        "[...document.querySelectorAll('.card')].map(of => of.getBoundingClientRect().right)"
+    )
+    assert max(widths) <= 390
+    assert page.evaluate(CONTRAST) == []
+    for summary in page.locator("summary").all():
+        if not summary.evaluate("of => of.parentElement.open"):
+            summary.click()
+    assert tables.locator("table >> visible=true").count() == tables.count()
+    # Unfolded too, what is wider than the screen scrolls in a frame of its own.
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate(CONTRAST) == []
 
 
 def test_no_script_of_the_corpus_runs_even_if_it_were_let_in(page: Page, file: Path, tmp_path: Path) -> None:
@@ -79,4 +142,7 @@ def test_it_prints(page: Page, file: Path) -> None:
     page.goto(file.as_uri())
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.locator("nav >> visible=true").count() == 0
+    # On paper nothing can be unfolded, so tables are.
+    folded = page.locator("details.table:not([open]) table").first
+    assert folded.evaluate("of => of.getBoundingClientRect().height") > 0
     assert page.pdf(format="A4").startswith(b"%PDF")

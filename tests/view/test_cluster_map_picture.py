@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from dagster_divorder.view import charts, words
-from dagster_divorder.view.drawing import style
+from dagster_divorder.view.drawing import cluster_colours, style
 from dagster_divorder.view.pictures import cluster_map, cluster_maps
 
 
@@ -59,11 +59,11 @@ def test_points_have_the_colour_of_their_clusters_bar():
     sizes = np.bincount(labels, minlength=3)
     image = pixels(cluster_map("", "", names, sizes, xy, labels))
     bars = pixels(cluster_map("", "", names, sizes))
-    for colour in charts.map_colours(3):
+    for colour in cluster_colours(3):
         assert of_colour(bars, colour) > 500
     # Over white, a point is so much paler.
     where = image[:, :1000]
-    for colour in charts.map_colours(3):
+    for colour in cluster_colours(3):
         assert of_colour(where, 0.65 * colour + 0.35) > 50
 
 
@@ -71,8 +71,7 @@ def test_a_bar_is_as_long_as_its_cluster_is_large():
     sizes = [4000, 2000, 1000]
     bars = pixels(cluster_map("", "", ["a", "b", "c"], sizes))
     lengths = [
-        (np.abs(bars[..., :3] - colour).max(axis=2) < 0.03).sum(axis=1).max()
-        for colour in charts.map_colours(3)
+        (np.abs(bars[..., :3] - colour).max(axis=2) < 0.03).sum(axis=1).max() for colour in cluster_colours(3)
     ]
     np.testing.assert_allclose(np.array(lengths) / max(lengths), np.array(sizes) / 4000, atol=0.01)
 
@@ -115,7 +114,7 @@ def test_names_do_not_lie_over_each_other(spread):
     with style():
         figure = Figure(figsize=(16, 10), dpi=100)
         axes = figure.add_axes((0.03, 0.03, 0.62, 0.845))
-        charts.documents_map(axes, xy, labels, names, charts.map_colours(20))
+        charts.documents_map(axes, xy, labels, names, cluster_colours(20))
         renderer = FigureCanvasAgg(figure).get_renderer()
         boxes = [text.get_window_extent(renderer) for text in axes.texts]
         shown = [text.get_text() for text in axes.texts]
@@ -131,14 +130,14 @@ def test_two_maps_stand_side_by_side():
         cluster_maps([("shallow", xy, labels, names), ("deep", xy[:1], labels[:1], names)], "two", "")
     )
     assert both.shape[:2] == (1000, 1600)
-    colour = 0.65 * charts.map_colours(4)[0] + 0.35
+    colour = 0.65 * cluster_colours(4)[0] + 0.35
     left, right = of_colour(both[:, :800], colour), of_colour(both[:, 800:], colour)
     assert left > 10 * right > 0
 
 
 def test_colours_of_the_largest_lie_far_apart():
     for k in (8, 30, 200):
-        colours = charts.map_colours(k)
+        colours = cluster_colours(k)
         assert colours.shape == (k, 3) and len(np.unique(colours, axis=0)) == k
         gaps = np.linalg.norm(colours[:8, None] - colours[None, :8], axis=2)[np.triu_indices(8, 1)]
         assert gaps.min() > 0.12, k

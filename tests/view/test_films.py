@@ -13,26 +13,46 @@ import pytest
 from dagster_divorder.core.migration import sample_cells
 from dagster_divorder.errors import InputError
 from dagster_divorder.view import films
-from dagster_divorder.view.films import HEIGHT, WIDTH, film, map_frames, ordering_frames
+from dagster_divorder.view.films import (
+    HEIGHT,
+    HOLD,
+    WIDTH,
+    FilmedCorpus,
+    FilmedOrder,
+    film,
+    map_frames,
+    ordering_frames,
+)
 
 FRAMES = 5
 
 pytestmark = pytest.mark.slow  # ffmpeg is a process.
 
 
-def frames_of_ordering(documents: int) -> list[np.ndarray]:
+def corpus(face: str = "corpus · 2026-11-22 · output 0123abcd", largest: str = "first") -> FilmedCorpus:
+    names = [largest, "second", "third", "fourth", "fifth", "sixth"]
+    return FilmedCorpus(names=names, sizes=np.arange(6, 0, -1), face=face)
+
+
+def frames_of_ordering(documents: int, of: FilmedCorpus | None = None) -> list[np.ndarray]:
     rng = np.random.default_rng(1)
     tokens, labels = rng.integers(1, 50, documents), np.sort(rng.integers(0, 6, documents))
-    cells = sample_cells(rng.permutation(documents), tokens, 2_000) if documents else sample_cells([], [], 1)
-    curves = np.full(20, 2.0), np.full(20, 5.0)
-    made = ordering_frames(cells, labels, *curves, count=FRAMES, sequence_length=100)
+    orders = []
+    for name, clusters in (("sequences_random", 4.0), ("sequences", 5.0)):
+        cells = (
+            sample_cells(rng.permutation(documents), tokens, 2_000) if documents else sample_cells([], [], 1)
+        )
+        orders.append(FilmedOrder(name, cells, labels[cells.document], np.full(20, clusters)))
+    made = ordering_frames(orders, np.full(20, 2.0), of or corpus(), count=FRAMES, sequence_length=100)
     return [frame.copy() for frame in made]
 
 
-def frames_of_map(points: int) -> list[np.ndarray]:
+def frames_of_map(points: int, of: FilmedCorpus | None = None) -> list[np.ndarray]:
     rng = np.random.default_rng(2)
     labels = np.sort(rng.integers(0, 5, points))
-    made = map_frames(rng.normal(size=(points, 2)), labels, rng.permutation(points), count=FRAMES)
+    orders = {"original": np.arange(points)}
+    orders |= {name: rng.permutation(points) for name in ("sequences_random", "sequences")}
+    made = map_frames(rng.normal(size=(points, 2)), labels, orders, of or corpus(), count=FRAMES)
     return [frame.copy() for frame in made]
 
 
@@ -52,6 +72,28 @@ def test_every_frame_is_a_whole_picture_that_differs_from_the_last(make: object,
         assert all((a != b).any() for a, b in itertools.pairwise(frames))
 
 
+@pytest.mark.parametrize("make", [frames_of_ordering, frames_of_map])
+def test_a_film_says_what_it_is_of_and_names_the_largest_clusters(make: object) -> None:
+    first, other, named = (
+        make(50, of)[0]  # type: ignore[operator]
+        for of in (corpus(), corpus(face="corpus · 2026-11-22 · output 4567abcd"), corpus(largest="another"))
+    )
+    changed = np.argwhere((first != other).any(axis=2))
+    assert changed[:, 0].min() > 0.95 * HEIGHT and changed[:, 1].min() > 0.5 * WIDTH
+    changed = np.argwhere((first != named).any(axis=2))
+    assert changed[:, 0].min() > 0.1 * HEIGHT and changed[:, 0].max() < 0.16 * HEIGHT
+
+
+def test_bars_and_curves_share_an_axis_and_fill_together() -> None:
+    """At half of the film the bars are filled, and the curves drawn, up to the middle of the same axis."""
+    frame = frames_of_ordering(300)[FRAMES // 2][:, :, :3].astype(int)
+    middle = round((films.LEFT + films.RIGHT) / 2 * WIDTH)
+    for at in (0, 1):
+        top = round((1 - (0.66 - 0.18 * at)) * HEIGHT) - 4 * films.ROWS
+        mark = np.flatnonzero((frame[top + 2 : top + 90].max(axis=2) < 60).all(axis=0))
+        assert abs(mark.mean() - middle) <= 2
+
+
 def test_the_film_is_one_that_a_decoder_reads_back_frame_by_frame(tmp_path: Path) -> None:
     from imageio_ffmpeg import get_ffmpeg_exe
 
@@ -62,8 +104,9 @@ def test_the_film_is_one_that_a_decoder_reads_back_frame_by_frame(tmp_path: Path
     command = [get_ffmpeg_exe(), "-v", "error", "-i", str(tmp_path / "film.mp4"), "-f", "rawvideo"]
     raw = subprocess.run([*command, "-pix_fmt", "rgb24", "-"], capture_output=True, check=True).stdout
     shown = np.frombuffer(raw, np.uint8).reshape(-1, HEIGHT, WIDTH, 3)
-    assert len(shown) == FRAMES
-    for seen, drawn in zip(shown, frames, strict=True):
+    # The last one stays.
+    assert len(shown) == FRAMES + HOLD * 10
+    for seen, drawn in zip(shown, frames + frames[-1:] * HOLD * 10, strict=True):
         assert np.abs(seen.astype(int) - drawn[:, :, :3]).mean() < 3
 
 

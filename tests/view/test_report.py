@@ -26,17 +26,16 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.k_calibration import DISTINCT, WORST
 from dagster_divorder.view import drawing, words
 from dagster_divorder.view.report import sections
-from dagster_divorder.view.report.check import sentences
-from dagster_divorder.view.report.html import Column, Panel, Section, chart, page, part, table
+from dagster_divorder.view.report.check import sentences, windows
+from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
 from dagster_divorder.view.report.numbers import (
     Agreement,
+    Card,
     Check,
     MapPoints,
     Numbers,
-    ShownDocument,
+    StageRun,
     TraitAlong,
-    WorstBatch,
-    WorstSequence,
 )
 from tests.view.html_page import check
 
@@ -66,6 +65,7 @@ def numbers(**shown: object) -> Numbers:
 def a_page(*made: Section, title: str = "How it was ordered") -> bytes:
     return page(
         title=title,
+        face="corpus · 2026-11-22 · output 0123abcd",
         facts="facts",
         head="",
         sections=[Section("asked", "What was asked", "lead", []), *made],
@@ -82,6 +82,25 @@ def lengths() -> Section:
     return sections.along(numbers(lengths={"original": quantiles, "sequences": quantiles}, categories=[]))
 
 
+def clusters_along(*mixes: np.ndarray) -> dict[str, object]:
+    """What a section needs to draw clusters: their shares in each order, the first the original one."""
+    values = mixes[0].shape[1]
+    names = [f"cluster {number}" for number in range(values)]
+    orders = ("original", "sequences_random", "sequences")[: len(mixes)]
+    trait = TraitAlong("cluster", names, np.full(values, 1 / values), dict(zip(orders, mixes, strict=True)))
+    return {"clusters": trait, "cluster_numbers": np.arange(values), "other_clusters": 0}
+
+
+def measured(*orders: str) -> Check:
+    """Orders of 2.5 distinct clusters a sequence."""
+    return Check(
+        sequences=ShufflingCheck((), (), ()),
+        documents=ShufflingCheck((), (), ()),
+        metrics={name: {"split": {"mean": 2.5}} for name in orders},
+        remedy="",
+    )
+
+
 def found_drift(drift: Stationarity) -> Section:
     return sections.drift(numbers(drift=drift))
 
@@ -89,19 +108,8 @@ def found_drift(drift: Stationarity) -> Section:
 @pytest.mark.filterwarnings("error")
 def test_no_text_of_a_corpus_becomes_markup() -> None:
     shares = np.full((5, 2), 0.5, np.float32)
-    trait = TraitAlong(HOSTILE, [HOSTILE, "日本 $y"], np.array([0.5, 0.5]), shares, shares)
-    shown = ShownDocument(id=HOSTILE, held=1, tokens=2, cluster=HOSTILE, source=HOSTILE, text=HOSTILE)
-    batch = WorstBatch(
-        trait=HOSTILE,
-        start=0.1,
-        epoch=2,
-        documents=1,
-        value=HOSTILE,
-        share=0.5,
-        expected=0.1,
-        largest=[shown],
-    )
-    sequence = WorstSequence(place=0, variation=0.5, clusters=1, documents=1, largest=shown)
+    orders = dict.fromkeys(("original", "sequences_random", "sequences"), shares)
+    trait = TraitAlong(HOSTILE, [HOSTILE, "日本 $y"], np.array([0.5, 0.5]), orders)
     pair = {
         "shallow": HOSTILE,
         "deep": HOSTILE,
@@ -110,11 +118,12 @@ def test_no_text_of_a_corpus_becomes_markup() -> None:
         "of the deep one": 0.1,
     }
     of = numbers(
-        batches=[batch],
-        sequences=[sequence],
+        check=measured(*orders),
+        worst=[Card(HOSTILE, HOSTILE, [(HOSTILE, HOSTILE), ("", HOSTILE)])],
         alone=1,
-        mixes={HOSTILE: shares},
+        distinct={},
         clusters=trait,
+        cluster_numbers=np.array([0, 1]),
         cluster_documents=[3, 4],
         other_clusters=0,
         categories=[trait],
@@ -130,8 +139,7 @@ def test_no_text_of_a_corpus_becomes_markup() -> None:
             },
             pairs=[pair],
             disagreements=[pair | {"examples": [HOSTILE, ""]}],
-            heatmap=b"a picture",
-            maps=None,
+            pictures=[b"a picture", None],
         ),
     )
     drawn = chart("hostile", [Panel(HOSTILE, lambda axes: None)], HOSTILE, HOSTILE)
@@ -144,7 +152,7 @@ def test_no_text_of_a_corpus_becomes_markup() -> None:
             "c",
             HOSTILE,
             HOSTILE,
-            [drawn, table(HOSTILE, [0], [Column(HOSTILE, lambda _: HOSTILE, text=True)])],
+            [drawn, table(HOSTILE, [{HOSTILE: HOSTILE}])],
         ),
         title=HOSTILE,
     )
@@ -241,10 +249,12 @@ def test_text_and_lines_stand_out_in_light_in_dark_and_on_paper() -> None:
 
 
 def test_numbers_of_a_chart_can_be_searched() -> None:
+    """The mean is the one that is measured, so the same in every place, not that of what is drawn."""
     values = np.arange(1, 5)
-    binned = Binned(values / 5, values * 1.0, values * 1.0, values * 1.0)
-    made = body(sections.distinct(numbers(distinct={"original": binned})))
-    assert ">original documents: 2.5<" in made
+    binned = Binned(values / 5, values * 2.0, values * 1.0, values * 1.0)
+    of = numbers(distinct={"original": binned}, check=measured("original"), **clusters_along(np.eye(2)))
+    made = body(sections.bars(of))
+    assert ">original order: 2.50<" in made
     assert "from 1 to 4" in made
 
 
@@ -262,7 +272,7 @@ def test_the_recommended_number_of_clusters_stands_out() -> None:
     rows[0][WORST] = None  # smaller than a batch
     made = sections.calibration(rows, [HOSTILE], numbers())
     found = check(a_page(made))
-    assert made.lead == "Calibration recommends 20 clusters; this output has 30."
+    assert made.lead.startswith("Calibration recommends 20 clusters; this output has 30.")
     marked = body(made).partition('<tr class="marked">')[2].partition("</tr>")[0]
     assert '<th scope="row">20</th>' in marked and "0.200" in marked
     assert "script" not in {tag for tag, _ in found.elements}
@@ -294,21 +304,45 @@ def test_a_strip_is_as_dark_as_the_share() -> None:
 
 
 def test_the_bars_say_what_they_show_in_words() -> None:
-    mix = np.eye(4, dtype=np.float32)
-    mixes = {"Original order": mix, "After": np.full((4, 4), 0.25)}
-    made = body(sections.bars(numbers(mixes=mixes, other_clusters=0)))
+    mixes = np.eye(4, dtype=np.float32), np.full((4, 4), 0.25)
+    of = numbers(distinct={}, check=measured(), **clusters_along(*mixes))
+    made = body(sections.bars(of))
     assert "the largest cluster has 100 % of the tokens on average" in made
     assert "75 % of a column’s tokens would have to change" in made
     assert "the largest cluster has 25 % of the tokens on average" in made
 
 
 def test_clusters_keep_their_colours() -> None:
-    """The colour of a value in the table is the one it has in the bar."""
+    """One function decides them: in the bar, in the table, and whatever the number of other clusters beside."""
     mix = np.eye(5, dtype=np.float32)[[3, 1, 4, 0, 2]]
-    of = numbers(mixes={"a": mix}, other_clusters=0)
+    shown = {
+        **clusters_along(mix, mix, mix),
+        "cluster_documents": [1] * 5,
+        "cluster_numbers": np.arange(5)[::-1],
+    }
+    of = numbers(distinct={}, check=measured(), **shown)
+    colours = np.rint(255 * drawing.cluster_colours(30)[4::-1]).astype(int)
     uri = re.findall(r'class="mix" src="([^"]+)"', body(sections.bars(of)))[0]
-    colours = np.rint(255 * of.colours).astype(int)
     assert np.asarray(opened(uri).convert("RGB"))[0].tolist() == colours[[3, 1, 4, 0, 2]].tolist()
+    swatches = re.findall(r'style="background:#(\w+)"', body(sections.clusters(of)))
+    assert swatches == ["".join(f"{channel:02x}" for channel in colour) for colour in colours.tolist()]
+
+
+def test_all_stages_of_the_run_are_counted_and_what_was_kept_says_from_when() -> None:
+    runs = [
+        StageRun("raw_docs", False, 9, 9, 1.5, "2026-11-22 10:00"),
+        StageRun("fields", True, 9, 2, 0.5, "2026-11-22 10:01"),
+        StageRun("clusters", False, 9, 0, 0.25, "2026-11-20 09:30"),
+    ]
+    delta = {"new_documents": 2, "reused_documents": 7, "dropped_documents": 0}
+    manifest = {"k": 30, "packing": {"sequences": 2}, "delta": delta}
+    made = sections.last_run(numbers(manifest=manifest, runs=runs, missing={}))
+    rows = re.findall(r"<tr.*?</tr>", body(made), re.S)[1:]
+    cells = [re.sub(r"\s*<[^>]+>\s*", "|", row) for row in rows]
+    assert "all computed|1.50 s|2026-11-22 10:00" in re.sub(r"\|+", "|", cells[0])
+    assert "2 of 9 computed" in cells[1]
+    assert "kept|0.25 s|2026-11-20 09:30" in re.sub(r"\|+", "|", cells[2])
+    assert "2 computed, 1 kept|2.25 s" in re.sub(r"\|+", "|", cells[3])
 
 
 def deviation(window: int, worst: float, mean: float, partial: bool = False) -> WindowDeviation:
@@ -362,12 +396,39 @@ def test_too_small_a_corpus_cannot_be_checked() -> None:
     of = a_check(0.2, 0.1, tokens=100)
     claim, because = sentences(of)
     assert not of.compared and not of.passed
-    assert "cannot be told" in claim and "5 distinct clusters" in because
+    assert "cannot be told" in claim and "5.00 distinct clusters" in because
+
+
+def test_no_verdict_contradicts_the_figure_beside_it() -> None:
+    """A window that passes by the rule says only how it compares; one that does not says so."""
+    passed = "\n".join(windows(a_check(0.2, 0.2005)))
+    assert "about the same" in passed and "better" not in passed
+    assert "times more: does not pass" in "\n".join(windows(a_check(0.2, 0.1)))
+
+
+def test_a_table_is_folded_and_its_numbers_are_right_aligned() -> None:
+    made = table(
+        "caption", [{"name": "a", "n": "1.5 %", "what": "word"}, {"name": "b", "n": "–", "what": "2"}], [1]
+    )
+    assert made.startswith('\n<details class="table">') or made.startswith('<details class="table">')
+    assert re.findall(r'<td( class="n")?>', made) == [' class="n"', "", ' class="n"', ""]
+    assert made.count('<tr class="marked">') == 1
+    assert "open>" in table("caption", [{"name": "a", "strip": Markup("<img>")}], strips=True)
+
+
+def test_a_corpus_has_a_name_and_an_output_a_face() -> None:
+    assert words.corpus_name(["/data/corpora/wiki.jsonl.gz"]) == "corpora/wiki"
+    assert words.corpus_name(["/data/corpora/a/one.jsonl", "/data/corpora/b/two.jsonl"]) == "corpora"
+    assert words.corpus_name(["/a/one.jsonl", "/b/two.jsonl"]) == "2 files"
+    assert words.corpus_name(["x.jsonl"]) == "x" and words.corpus_name(["/.hidden"]) == ".hidden"
+    manifest = {"input": {"files": ["/c/wiki.jsonl"]}, "date": "2026-11-22", "key": "0123abcd" * 4}
+    assert words.face(manifest) == "c/wiki · 2026-11-22 · output 0123abcd"
 
 
 def test_values_are_escaped_and_a_missing_one_is_an_error() -> None:
     assert "<li>&lt;i&gt;.</li>" in part("notes", ["<i>"])
     assert "<li><i>.</li>" in part("notes", [Markup("<i>")])
+    assert not part("notes", []).strip() and not table("caption", [])
     with pytest.raises(UndefinedError, match="'items' was not provided"):
         part("notes")
 

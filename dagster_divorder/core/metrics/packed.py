@@ -7,7 +7,7 @@ tokens, so padding is in none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -51,3 +51,25 @@ def measure_packed(
 def runs_in_order(indptr: NDArray[np.int64], order: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(runs int64 (Q,) as the sequences of `order` hold them, int64 (S + 1,): where each sequence begins in that)."""
     return row_entries(indptr, indices_in(order, len(indptr) - 1, "sequence"))
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """What is read in an order: runs of tokens, the document, first token in it and length of each, int64 (Q,). indptr:
+    where each sequence begins among them, int64 (S + 1,); of whole documents each is one."""
+
+    document: NDArray[np.int64]
+    start: NDArray[np.int64]
+    length: NDArray[np.int64]
+    indptr: NDArray[np.int64]
+
+
+def sequences_stream(packed: PackedSequences, order: ArrayLike) -> Stream:
+    """Packed sequences as a trainer reads them in an order, int (S,)."""
+    runs, indptr = runs_in_order(packed.indptr, order)
+    return Stream(packed.document[runs], packed.start[runs], packed.length[runs], indptr)
+
+
+def documents_stream(order: NDArray[np.int64], tokens: NDArray[np.int64]) -> Stream:
+    """Whole documents in an order, int (N,), of so many tokens each, int (N,)."""
+    return Stream(order, np.zeros_like(order), tokens[order], np.arange(len(order) + 1))

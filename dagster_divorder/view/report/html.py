@@ -8,7 +8,8 @@ dark, and prints.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dagster_divorder.view import words
-from dagster_divorder.view.charts import Series
 from dagster_divorder.view.drawing import COLOURS, svg
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ SIZES = {1: (500, 280), 2: (420, 250), 3: (300, 220)}
 above each other, in much the same size."""
 LEFT, BOTTOM, RIGHT, TOP = 46, 28, 14, 32
 """Margins of a panel, in CSS pixels."""
+NUMBER = re.compile(r"[–\d-]|$")
 
 
 @dataclass(frozen=True)
@@ -38,21 +39,6 @@ class Section:
     title: str
     lead: str
     parts: Sequence[Markup]
-
-
-@dataclass(frozen=True)
-class Column:
-    """head: what stands above it, with the unit. cell: of a row, text or markup. text: left-aligned; else it holds
-    numbers. desk: hidden on a phone."""
-
-    head: str
-    cell: Callable[[Any], Any]
-    text: bool = False
-    desk: bool = False
-
-    @property
-    def classes(self) -> str:
-        return " ".join(["t" if self.text else "n", *["desk"] * self.desk])
 
 
 @dataclass(frozen=True)
@@ -76,43 +62,37 @@ def part(name: str, *values: Any) -> Markup:
 
 
 def table(
-    caption: str, rows: Sequence[Any], columns: Sequence[Column], marked: Callable[[Any], bool] | None = None
+    caption: str, rows: Sequence[Mapping[str, Any]], marked: Collection[int] = (), *, strips: bool = False
 ) -> Markup:
-    """A table in a frame that scrolls on a narrow screen; the first cell of a row is its head. marked: which rows stand
-    out."""
-    cells = [[column.cell(row) for column in columns] for row in rows]
-    return part(
-        "table", caption, columns, cells, [at for at, row in enumerate(rows) if marked and marked(row)]
-    )
+    """A table whose first cells are the heads of their rows, folded below its caption; nothing without a row.
+
+    rows: cells, text or markup, by what stands above them. marked: rows that stand out. strips: a table of pictures,
+    which is open, and whose rows are laid out anew on a phone.
+    """
+    numbers = [all(NUMBER.match(row[head]) for row in rows) for head in (rows[0] if rows else ())]
+    return part("table", caption, rows, numbers, marked, strips) if rows else Markup("")
 
 
 def chart(name: str, panels: Sequence[Panel], says: str, caption: str, *, across: int = 3) -> Markup:
-    """A figure of panels beside each other, or above each other where there is no room. name: unique in the page. says:
-    what a screen reader says of it: what it is, and what it shows. across: panels beside each other, at most."""
+    """A figure of panels beside each other, or above each other where there is no room; nothing without a panel. name:
+    unique in the page. says: what a screen reader says of it: what it is, and what it shows. across: panels beside each
+    other, at most."""
+    if not panels:
+        return Markup("")
     across = min(len(panels), across)
     width, height = SIZES[across]
 
-    def drawing(panel: Panel) -> Callable[[Figure], None]:
-        def draw(figure: Figure) -> None:
-            size = (1 - (LEFT + RIGHT) / width, 1 - (BOTTOM + TOP) / height)
-            axes = figure.add_axes((LEFT / width, BOTTOM / height, *size))
-            panel.draw(axes)
-            axes.set_title(panel.title, color=COLOURS[panel.colour])
+    def draw(figure: Figure, panel: Panel) -> None:
+        size = (1 - (LEFT + RIGHT) / width, 1 - (BOTTOM + TOP) / height)
+        axes = figure.add_axes((LEFT / width, BOTTOM / height, *size))
+        panel.draw(axes)
+        axes.set_title(panel.title, color=COLOURS[panel.colour])
 
-        return draw
-
-    drawn = [svg(f"{name}-{at}", width, height, drawing(panel)) for at, panel in enumerate(panels)]
+    drawn = [
+        svg(f"{name}-{at}", width, height, functools.partial(draw, panel=panel))
+        for at, panel in enumerate(panels)
+    ]
     return part("chart", drawn, across, says, caption)
-
-
-def legend(*series: Series) -> Markup:
-    """A legend of some lines, above their chart."""
-    return part("legend", series)
-
-
-def notes(items: Sequence[str]) -> list[Markup]:
-    """A list of sentences without their full stops; nothing where there is none."""
-    return [part("notes", items)] if items else []
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from dagster_divorder.core.metrics import ShufflingCheck
 from dagster_divorder.core.metrics.along import Binned
 from dagster_divorder.core.metrics.stationarity import Stationarity
 from dagster_divorder.settings import Settings
-from dagster_divorder.view.drawing import by_place, cluster_colours
+from dagster_divorder.view.drawing import OTHERS, by_place, cluster_colours
 
 LENGTH_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
@@ -23,7 +23,7 @@ LENGTH_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 class Check:
     """Whether an order beats shuffling: of the packed sequences in their order, and of the documents in theirs.
 
-    metrics: by order, see `pipeline.diversity_metrics.load_metrics`. remedy: what to change where it does not.
+    metrics: by order, see `stages.diversity_metrics.load_metrics`. remedy: what to change where it does not.
     """
 
     sequences: ShufflingCheck
@@ -44,54 +44,21 @@ class Check:
 @dataclass(frozen=True, eq=False)
 class TraitAlong:
     """A trait along the dataset. names: of the J values shown, the largest first. share: float (J,), of the corpus's
-    tokens. original, curated: float (C, J), shares in C slices of the dataset in each order (`cluster_mix`)."""
+    tokens. mixes: by order, shares in C slices of the dataset, float (C, J) (`cluster_mix`)."""
 
     trait: str
     names: Sequence[str]
     share: NDArray[np.float64]
-    original: NDArray[np.float32]
-    curated: NDArray[np.float32]
+    mixes: Mapping[str, NDArray[np.float32]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShownDocument:
-    """A document of a window: its id where `input.id_field` is set, its tokens there and in all, the name of its
-    cluster, its source if it has one, and its text as it is in the corpus; the page shows its beginning, escaped."""
+class Card(NamedTuple):
+    """A window or a cell of a comparison, with documents that are in it: what is known of each, and its text as it is
+    in the corpus; the page shows its beginning, escaped."""
 
-    id: str | None
-    held: int
-    tokens: int
-    cluster: str
-    source: str | None
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorstBatch:
-    """The batch in which a trait strays most: where it starts as a share of the tokens, in which epoch, from 1 (None
-    where there is one only), how many documents it holds, the value that strays, in words, its share there and the one
-    expected, and some of the documents."""
-
-    trait: str
-    start: float
-    epoch: int | None
-    documents: int
-    value: str
-    share: float
-    expected: float
-    largest: Sequence[ShownDocument]
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorstSequence:
-    """A sequence, by its place in the first epoch, from 0; its total variation from the corpus's clusters; how many
-    clusters and documents it holds, and the largest document."""
-
-    place: int
-    variation: float
-    clusters: int
-    documents: int
-    largest: ShownDocument
+    title: str
+    says: str
+    documents: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,28 +71,37 @@ class MapPoints:
     documents: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Agreement:
-    """Of ari_comparison: what its receipt reports, its tables, and its pictures, PNG."""
+class Agreement(NamedTuple):
+    """Of ari_comparison: what its receipt reports, its tables, and its pictures, PNG: the heat map and the maps."""
 
     report: Mapping[str, Any]
     pairs: Sequence[Mapping[str, Any]]
     disagreements: Sequence[Mapping[str, Any]]
-    heatmap: bytes | None
-    maps: bytes | None
+    pictures: Sequence[bytes | None]
+
+
+class StageRun(NamedTuple):
+    """A stage in its last run: its documents, of which it computed so many, in so many seconds; when its result was
+    made, in words. part: it belongs to the asset before it."""
+
+    stage: str
+    part: bool
+    documents: int
+    computed: int
+    seconds: float
+    made: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Numbers:
-    """All that the report shows.
+    """All that the report shows. Orders are called as in `diversity_metrics`.
 
     manifest: of the output. tokens: of all its records. space: the kind of vectors that were clustered. warnings: what
-    cannot be had of what was asked. mixes: float (C, J), the clusters' shares along each order, by what it is called,
-    the original first. distinct: by order, of the sequences. lengths: by order, the LENGTH_QUANTILES of the documents'
-    lengths in slices, float (C, 5). clusters: the values of `mixes`, and cluster_documents how many documents each has;
-    other_clusters: how many share the last value, 0 for none. batches, sequences: the worst ones; alone: sequences of
-    one document. strategies, calibration (its table and notes), agreement, map: evidence, where it is there; missing:
-    stage -> what it would show, and why it is not there. reports: by stage, of its last run.
+    cannot be had of what was asked. distinct: by order, of the sequences. lengths: by order, the LENGTH_QUANTILES of
+    the documents' lengths in slices, float (C, 5). clusters: the largest, cluster_numbers int (n,): which these are,
+    and cluster_documents how many documents each has; other_clusters: how many share the last value, 0 for none. worst:
+    batches and sequences; alone: sequences of one document. strategies, calibration (its table and notes), agreement,
+    map: evidence, where it is there; missing: stage -> what it would show, and why it is not there.
     """
 
     settings: Settings
@@ -135,31 +111,29 @@ class Numbers:
     check: Check
     drift: Stationarity
     warnings: Sequence[str]
-    mixes: Mapping[str, NDArray[np.float32]]
     distinct: Mapping[str, Binned]
     lengths: Mapping[str, NDArray[np.float64]]
     clusters: TraitAlong
+    cluster_numbers: NDArray[np.int64]
     cluster_documents: Sequence[int]
     other_clusters: int
     categories: Sequence[TraitAlong]
-    batches: Sequence[WorstBatch]
-    sequences: Sequence[WorstSequence]
+    worst: Sequence[Card]
     alone: int
     strategies: Sequence[Mapping[str, Any]] | None
     calibration: tuple[Sequence[Mapping[str, Any]], Sequence[str]] | None
     agreement: Agreement | None
     map: MapPoints | None
-    reports: Mapping[str, Mapping[str, Any]]
+    runs: Sequence[StageRun]
     missing: Mapping[str, tuple[str, str]]
 
     @cached_property
     def stacking(self) -> NDArray[np.int64]:
-        """The values of `mixes` in the order in which bars are stacked, (J,)."""
-        return by_place(next(iter(self.mixes.values())))
+        """The values of `clusters` in the order in which bars are stacked, (J,)."""
+        return by_place(self.clusters.mixes["original"])
 
     @cached_property
     def colours(self) -> NDArray[np.float64]:
-        """The colour of each value of `mixes`, RGB in [0, 1] (J, 3)."""
-        colours = np.empty((len(self.stacking), 3))
-        colours[self.stacking] = cluster_colours(len(self.stacking))
-        return colours
+        """The colour of each value of `clusters`, RGB in [0, 1] (J, 3)."""
+        own = cluster_colours(self.manifest["k"])[self.cluster_numbers]
+        return np.concatenate([own, [OTHERS]])[: len(self.stacking)]

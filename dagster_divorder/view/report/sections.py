@@ -14,16 +14,16 @@ from dagster_divorder.view import charts, words
 from dagster_divorder.view.charts import ACHIEVABLE, ASKED, SERIES, SHUFFLES
 from dagster_divorder.view.drawing import data_uri, indexed, png, stacked, svg
 from dagster_divorder.view.report import check
-from dagster_divorder.view.report.html import Column, Panel, Section, chart, legend, notes, page, part, table
+from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
 from dagster_divorder.view.report.numbers import Numbers, TraitAlong
-from dagster_divorder.view.words import clip, fixed, listed, number, percent, points
+from dagster_divorder.view.words import MEASURES, ORDERS, clip, fixed, listed, number, percent, points
 
-BAR_ROWS, SMALL_ROWS, SMALL_GAP = 96, 64, 8
-"""Pixels of a bar's height, in the page and in the small picture, and between the bars of that."""
+BAR_ROWS = 96
+"""Pixels of a bar's height."""
 NAME, SHORT_NAME = 60, 40
 """Characters of a value's name, in a table and in a chart."""
-ORIGINAL, CURATED = (201, 92, 20), (43, 125, 191)
-"""RGB of strips in the original and in the curated order: between what is used on light and on dark."""
+STRIPS = {"original": (201, 92, 20), "sequences_random": (125, 130, 140), "sequences": (43, 125, 191)}
+"""The orders whose strips are shown, and their RGB: between what is used on light and on dark."""
 DRIFTS_DRAWN = 3
 """Features whose tenths are drawn: those whose farthest tenth is most above shuffling."""
 POINTS, MAP = 8_000, (880, 560)
@@ -39,12 +39,10 @@ def report(of: Numbers) -> tuple[bytes, list[str]]:
     made = [
         asked(of),
         bars(of),
-        distinct(of),
-        errors(of),
+        windows(of),
         *([targets(of)] if of.settings.order.targets else []),
-        check.section(of.check),
         drift(of),
-        *([worst(of)] if of.sequences else []),
+        *([worst(of)] if of.worst else []),
         along(of),
         clusters(of),
         *([strategies(of.strategies, of)] if of.strategies else []),
@@ -54,8 +52,10 @@ def report(of: Numbers) -> tuple[bytes, list[str]]:
     ]
     manifest, sequence = of.manifest, of.manifest["sequence"]
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
+    corpus = words.corpus_name(manifest["input"]["files"])
     written = page(
-        title=f"How {manifest['counts']['records']:,} documents were ordered",
+        title=f"How the {manifest['counts']['records']:,} documents of {corpus} were ordered",
+        face=words.face(manifest),
         facts=f"{manifest['counts']['documents']:,} distinct texts · {manifest['tokens']:,} tokens · "
         f"{manifest['k']:,} clusters · {manifest['packing']['sequences']:,} sequences of {sequence['length']:,} tokens "
         f"· batches of {sequence['batch']:,} sequences",
@@ -79,8 +79,8 @@ def asked(of: Numbers) -> Section:
 
 
 def bars(of: Numbers) -> Section:
-    """Before and after: the whole dataset as bars of its clusters, in each order."""
-    first = next(iter(of.mixes.values()))
+    """Before and after: the whole dataset as bars of its clusters, and distinct clusters in every sequence."""
+    first = of.clusters.mixes["original"]
     whole = first.mean(axis=0, dtype=np.float64)
 
     def picture(mix: NDArray[np.floating]) -> str:
@@ -95,108 +95,92 @@ def bars(of: Numbers) -> Section:
         )
 
     orders = [
-        {"name": name, "picture": picture(mix), "alt": says(name, mix)} for name, mix in of.mixes.items()
+        {"name": ORDERS[name].capitalize(), "picture": picture(mix), "alt": says(ORDERS[name], mix)}
+        for name, mix in of.clusters.mixes.items()
     ]
     keeps = "cluster" not in of.settings.order.targets
     return Section(
         "before-and-after",
         "Before and after",
         "The same documents from the first token to the last: where one colour fills a column, training would see one "
-        "topic for a long while.",
-        [part("bars", orders, picture(whole[np.newaxis]), keeps, of.tokens / len(first), of.other_clusters)],
-    )
-
-
-def small_picture(of: Numbers) -> bytes:
-    """The first and the last of the bars above each other as a PNG file, for a page that has no room for more."""
-    mixes = [mix[:, of.stacking] for mix in of.mixes.values()]
-    white = np.full((SMALL_GAP, len(mixes[0])), len(of.colours))
-    values = [stacked(mixes[0], SMALL_ROWS), white, stacked(mixes[-1], SMALL_ROWS)]
-    return png(indexed(np.concatenate(values), np.concatenate([of.colours[of.stacking], np.ones((1, 3))])))
-
-
-def distinct(of: Numbers) -> Section:
-    """Distinct clusters in every sequence, along the dataset."""
-    k = of.manifest["k"]
-    top = max((float(found.high.max()) for found in of.distinct.values() if len(found.at)), default=1.0)
-    panels, says = [], []
-    for name, found in of.distinct.items():
-        series, mean = SERIES[name], number(float(found.mean.mean())) if len(found.at) else "–"
-        panels.append(
-            Panel(
-                f"{series.name}: {mean}",
-                partial(charts.distinct, orders={name: found}, clusters=k, top=top),
-                series.colour,
-            )
-        )
-        if len(found.at):
-            low, high = number(float(found.low.min())), number(float(found.high.max()))
-            says.append(f"{series.name}: {mean} on average, from {low} to {high}")
-    return Section(
-        "sequences",
-        "Topics in every sequence",
-        f"How many of the {k:,} clusters a sequence of {of.settings.sequence.length:,} tokens holds, from the "
-        "first sequence to the last. Documents that fill whole sequences limit it, whatever the order.",
+        f"topic for a long while. Below, how many of the {of.manifest['k']:,} clusters a sequence of "
+        f"{of.settings.sequence.length:,} tokens holds. Documents that fill whole sequences limit it, whatever the "
+        "order.",
         [
-            chart(
-                "distinct",
-                panels,
-                f"Distinct clusters in each training sequence along the dataset. {'; '.join(says)}.",
-                f"{ALONG}. Line: mean of neighbouring sequences; band: from the fewest to the most. The number is the "
-                "mean over all.",
-            )
+            part(
+                "bars", orders, picture(whole[np.newaxis]), keeps, of.tokens / len(first), of.other_clusters
+            ),
+            _distinct(of),
         ],
     )
 
 
-def errors(of: Numbers) -> Section:
-    """How far all that was read strays up to any point, together and for each trait apart, and every batch."""
+def _distinct(of: Numbers) -> Markup:
+    top = max((float(found.high.max()) for found in of.distinct.values() if len(found.at)), default=1.0)
+    panels, says = [], []
+    for name, found in of.distinct.items():
+        title = f"{SERIES[name].name}: {fixed(of.check.metrics[name]['split']['mean'])}"
+        draw = partial(charts.distinct, orders={name: found}, clusters=of.manifest["k"], top=top)
+        panels.append(Panel(title, draw, SERIES[name].colour))
+        if len(found.at):
+            says.append(f"{title} on average, from {number(found.low.min())} to {number(found.high.max())}")
+    return chart(
+        "distinct",
+        panels,
+        f"Distinct clusters in each training sequence along the dataset. {'; '.join(says)}.",
+        f"Distinct clusters in a sequence. {ALONG}. Line: mean of neighbouring sequences; band: from the fewest to the "
+        "most. The number is the mean over all, shuffled: of three shuffles, of which one is drawn.",
+        across=2,
+    )
+
+
+def windows(of: Numbers) -> Section:
+    """Every window against shuffling: wherever it starts, up to any point, and each trait apart."""
     metrics, traits = of.check.metrics, list(of.settings.order.traits)
     prefixes = {name: metrics[name]["prefix"] for name in SERIES if any(metrics[name]["prefix"]["l2"])}
-    curves = {name: (np.asarray(line["share"]), np.asarray(line["l2"])) for name, line in prefixes.items()}
-    means = "; ".join(f"{SERIES[name].name} {number(line['mean'])}" for name, line in prefixes.items())
+    curves = [(np.asarray(of["share"]), np.asarray(of["l2"]), SERIES[name]) for name, of in prefixes.items()]
+    means = "; ".join(f"{ORDERS[name]} {number(line['mean'])}" for name, line in prefixes.items())
     caption = f"{ALONG}: L2 distance in tokens, logarithmic scale; lower is better."
-    scales = {"cumulative": "up to each step", "batch": "in each batch"}
-    lines = metrics["sequences"]["curves"]["trait_errors"]
-    panels = [
-        Panel(f"{trait}, {title}", partial(charts.errors, curves=lines[trait][scale]))
-        for trait in traits
-        for scale, title in scales.items()
-    ]
-    rows = [
-        {"trait": trait, "scale": title, **metrics["sequences"]["trait_errors"][trait][scale]}
-        for trait in traits
-        for scale, title in scales.items()
-    ]
-    columns = [
-        Column("trait", lambda row: row["trait"], text=True),
-        Column("error", lambda row: f"{row['scale']}, of {number(row['steps'])}", text=True),
-        Column("mean, ours", lambda row: number(row["mean"])),
-        Column("mean, best shuffle", lambda row: number(row["shuffled_mean"])),
-        Column("worst, ours", lambda row: number(row["worst"])),
-        Column("least of any shuffle", lambda row: number(row["shuffled_least"])),
-        Column("below all shuffles", lambda row: percent(row["better"])),
-        Column("at all times", lambda row: {None: "", True: "yes", False: "no"}[row["always"]], text=True),
-    ]
+    panels, rows = [], []
+    for trait in traits:
+        for scale, title in {"cumulative": "up to each step", "batch": "in each batch"}.items():
+            lines = metrics["sequences"]["curves"]["trait_errors"][trait][scale]
+            at = np.asarray(lines["at"])
+            shown = [*((at, np.asarray(line), SHUFFLES) for line in lines["shuffled"])]
+            shown.append((at, np.asarray(lines["ours"]), SERIES["sequences"]))
+            panels.append(Panel(f"{trait}, {title}", partial(charts.along, lines=shown, log=True)))
+            error = metrics["sequences"]["trait_errors"][trait][scale]
+            rows.append(
+                {
+                    "trait": trait,
+                    "error": f"{title}, of {number(error['steps'])}",
+                    "mean, ours": number(error["mean"]),
+                    "mean, best shuffle": number(error["shuffled_mean"]),
+                    "worst, ours": number(error["worst"]),
+                    "least of any shuffle": number(error["shuffled_least"]),
+                    "below all shuffles": percent(error["better"]),
+                }
+            )
     moving = list(of.settings.order.targets)
     but = f" (for {listed(moving)}: what can be had of the targets)" if moving else ""
     ours, shuffled = (metrics[name]["prefix"]["mean"] for name in ("sequences", "sequences_random"))
     return Section(
-        "errors",
-        "Up to any point, and in each batch",
-        f"The tokens seen so far, held against the corpus’s mix{but} at every point of training: any window is the "
-        f"difference of two such prefixes. Curated sequences stray {number(ours)} tokens on average, "
-        f"shuffled ones {number(shuffled)}: {words.times(ours, shuffled)}. Below, each trait apart, as “Don’t Shuffle, "
-        "Optimize” reports it: of all that was read up to each step, and of every batch.",
+        "windows",
+        "Every window, wherever it starts",
+        f"How far windows of training stray from the corpus’s mix{but}, against the mean of three shuffles. Any window "
+        "is the difference of what was read up to its end and up to its beginning, so both are drawn below: training "
+        f"sequences in order stray {number(ours)} tokens on average, shuffled ones {number(shuffled)}: "
+        f"{words.times(ours, shuffled)}. Then each trait apart, as “Don’t Shuffle, Optimize” reports it.",
         [
-            legend(*(SERIES[name] for name in prefixes)),
+            part("legend", [SERIES[name] for name in prefixes]),
             chart(
                 "prefix",
-                [Panel("all traits, up to any point", partial(charts.prefix, orders=curves))],
+                [Panel("all traits, up to any point", partial(charts.along, lines=curves, log=True))],
                 f"Prefix deviation of each order along the dataset. Mean deviation in tokens: {means}.",
                 caption,
             ),
-            legend(SERIES["sequences"], SHUFFLES),
+            *check.windows(of.check),
+            part("legend", [SERIES["sequences"], SHUFFLES]),
             chart(
                 "errors",
                 panels,
@@ -204,7 +188,7 @@ def errors(of: Numbers) -> Section:
                 caption,
                 across=2,
             ),
-            table("Errors in tokens, the curated sequences against three shuffles", rows, columns),
+            table("Errors in tokens: training sequences in order against three shuffles", rows),
         ],
     )
 
@@ -212,7 +196,7 @@ def errors(of: Numbers) -> Section:
 def targets(of: Numbers) -> Section:
     """What was asked of each trait that moves, what can be had of it, and what came, along the dataset."""
     metrics = of.check.metrics
-    parts = [legend(ASKED, ACHIEVABLE, SERIES["sequences"], SERIES["curated"])]
+    parts = [part("legend", [ASKED, ACHIEVABLE, SERIES["sequences"], SERIES["curated"]])]
     for at, trait in enumerate(metrics["sequences"]["targets"]):
         parts += _target(f"target-{at}", trait, metrics)
     return Section(
@@ -220,7 +204,7 @@ def targets(of: Numbers) -> Section:
         "The mix that moves",
         "What order.targets asked for, what can be had of it, and what came. Every token is placed once, so what can "
         "be had is what was asked, scaled at every point and for every value until all of its tokens have a place.",
-        [*parts, *notes(of.warnings)],
+        [*parts, part("notes", of.warnings)],
     )
 
 
@@ -236,31 +220,35 @@ def _target(name: str, trait: str, metrics: Mapping[str, Any]) -> list[Markup]:
         *((epoch, SERIES["sequences"]) for epoch in came),
         (possible, ACHIEVABLE),
     ]
-    top = 1.08 * max((float(shares.max(initial=0.0)) for shares, _ in lines), default=1.0)
-    panels, says = [], []
+    top = max(1.0, 108 * max((float(shares.max(initial=0.0)) for shares, _ in lines), default=1.0))
+    panels, says, rows = [], [], []
     for at, value in enumerate(ours["values"]):
         title = clip(value, SHORT_NAME)
-        shown = [(shares[:, at], series) for shares, series in lines]
-        panels.append(Panel(title, partial(charts.targets, lines=shown, top=top)))
+        shown = [
+            ((np.arange(len(of)) + 0.5) / max(1, len(of)), 100 * of[:, at], series)
+            for of, series in lines
+            if len(of)
+        ]
+        panels.append(Panel(title, partial(charts.along, lines=shown, top=top)))
         if len(wanted) and came:
             ends = [f"{points(of[0, at])} % to {points(of[-1, at])} %" for of in (wanted, possible, came[0])]
             says.append("{}: asked {}, can be had {}, came {}".format(title, *ends))
-
-    def off(order: Mapping[str, Any], against: str, measure: str) -> Any:
-        found = order["hundredth"][against]
-        return lambda at: points(found and found[measure][at])
-
-    columns = [
-        Column("value", lambda at: clip(ours["values"][at], SHORT_NAME) or "(empty)", text=True),
-        Column("asked, mean", lambda at: f"{points(ours['unmet'][at]['mean_asked'])} %"),
-        Column("of all tokens", lambda at: f"{points(ours['unmet'][at]['mean_achievable'])} %"),
-        Column("off what can be had, sequences: mean", off(ours, "off_achievable", "mean")),
-        Column("largest", off(ours, "off_achievable", "largest")),
-        Column("off what was asked, sequences: mean", off(ours, "off_asked", "mean")),
-        Column("largest", off(ours, "off_asked", "largest")),
-        Column("off what can be had, documents: mean", off(documents, "off_achievable", "mean"), desk=True),
-        Column("largest", off(documents, "off_achievable", "largest"), desk=True),
-    ]
+        off = {
+            f"off what {whose}, {what}: {measure}": points(found and found[measure][at])
+            for order, what in ((ours, "sequences"), (documents, "documents"))
+            for against, whose in (("off_achievable", "can be had"), ("off_asked", "was asked"))
+            for measure in ("mean", "largest")
+            for found in [order["hundredth"][against]]
+        }
+        unmet = ours["unmet"][at]
+        rows.append(
+            {
+                "value": title or "(empty)",
+                "asked, mean": f"{points(unmet['mean_asked'])} %",
+                "of all tokens": f"{points(unmet['mean_achievable'])} %",
+                **off,
+            }
+        )
     return [
         chart(
             name,
@@ -268,84 +256,55 @@ def _target(name: str, trait: str, metrics: Mapping[str, Any]) -> list[Markup]:
             f"Shares of {trait} along the dataset: asked, can be had, came. {'; '.join(says)}.",
             f"{ALONG}: % of the tokens of each hundredth, by {trait}.",
         ),
-        table(
-            f"{trait}: shares in hundredths of the dataset, differences in percentage points",
-            range(len(ours["values"])),
-            columns,
-        ),
+        table(f"{trait}: shares in hundredths of the dataset, differences in percentage points", rows),
     ]
 
 
 def drift(of: Numbers) -> Section:
     """Whether anything drifts along the sequences: what the order balanced, and what it never saw."""
     found = of.drift
-    with_tenths = sorted(
-        (feature for feature in found.features if feature.along),
-        key=lambda feature: -feature.measures["tenths"].excess,
-    )
-    drawn = with_tenths[:DRIFTS_DRAWN]
-
-    def measure(name: str) -> Any:
-        def cell(feature: Any) -> str:
-            if name not in feature.measures:
-                return "–"
-            return f"{number(feature.measures[name].value, 2)} ({number(feature.measures[name].shuffled, 2)})"
-
-        return cell
-
+    with_tenths = [feature for feature in found.features if feature.along]
+    drawn = sorted(with_tenths, key=lambda of: -of.measures["tenths"].excess)[:DRIFTS_DRAWN]
     heads = {
         "rank": "rank correlation",
         "tenths": "farthest tenth",
         "batch": "mean batch",
         "neighbours": "alike",
     }
-    columns = [
-        Column("feature", lambda feature: feature.feature, text=True),
-        Column("balanced", lambda feature: "yes" if feature.seen else "no", text=True),
-        *(
-            Column(f"{head} (shuffled)", measure(name), desk=name == "neighbours")
-            for name, head in heads.items()
-        ),
-        Column("check", lambda feature: "drifts" if feature.drifts else "still", text=True),
+    rows = [
+        {
+            "feature": feature.feature,
+            "balanced": "yes" if feature.seen else "no",
+            **{
+                f"{head} (shuffled)": f"{number(measure.value, 2)} ({number(measure.shuffled, 2)})"
+                if measure
+                else "–"
+                for name, head in heads.items()
+                for measure in [feature.measures.get(name)]
+            },
+            "check": "drifts" if feature.drifts else "still",
+        }
+        for feature in sorted(found.by_excess, key=lambda feature: not feature.drifts)
     ]
     farthest = [
         f"{feature.feature} {number(max(feature.along), 2)}, shuffled {number(feature.shuffled_along[1], 2)}"
         for feature in drawn
     ]
-    parts = [
-        table(
-            "Every feature, and in brackets the mean of shuffles of the same sequences",
-            sorted(found.by_excess, key=lambda feature: not feature.drifts),
-            columns,
-        )
-    ]
-    if drawn:
-        tenths = chart(
-            "drift",
-            [Panel(feature.feature, partial(charts.drift, of=feature), "sequences") for feature in drawn],
-            f"Distance of each tenth of training from the whole. Farthest tenth: {listed(farthest)}.",
-            "Distance of each tenth of the sequences from the whole, for the features whose tenths differ most; "
-            "the band holds nine in ten of the shuffles’ tenths. Of mixes it is total variation, of vectors the "
-            "Euclidean distance of their means, of numbers it is in standard deviations, of occurrences part of chi².",
-        )
-        parts.insert(0, tenths)
-    return Section("drift", "What drifts", found.claim(), parts)
+    tenths = chart(
+        "drift",
+        [Panel(feature.feature, partial(charts.drift, of=feature), "sequences") for feature in drawn],
+        f"Distance of each tenth of training from the whole. Farthest tenth: {listed(farthest)}.",
+        "Distance of each tenth of the sequences from the whole, for the features whose tenths differ most; "
+        "the band holds nine in ten of the shuffles’ tenths. Of mixes it is total variation, of vectors the "
+        "Euclidean distance of their means, of numbers it is in standard deviations, of occurrences part of chi².",
+    )
+    caption = "Every feature, and in brackets the mean of shuffles of the same sequences"
+    return Section("drift", "What drifts", found.claim(), [tenths, table(caption, rows)])
 
 
 def worst(of: Numbers) -> Section:
     """The worst windows, with the documents that are in them."""
     sequences, moving = of.manifest["packing"]["sequences"], list(of.settings.order.targets)
-    columns = [
-        Column("sequence", lambda one: f"{number(one.place + 1)} of {number(sequences)}", text=True),
-        Column("TV", lambda one: percent(one.variation)),
-        Column("clusters", lambda one: number(one.clusters)),
-        Column("documents", lambda one: number(one.documents)),
-        Column("the largest of them", lambda one: part("sample", one.largest), text=True),
-    ]
-    caption = (
-        "The sequences whose clusters differ most from the corpus’s, each with another document. TV: the share "
-        "of the tokens that would have to change to match the corpus"
-    )
     alone = (
         f"{number(of.alone)} of {number(sequences)} sequences hold tokens of one document only, which no order of "
         "whole documents can mix; packing.piece_tokens cuts long documents into pieces, at the price of long context"
@@ -356,12 +315,9 @@ def worst(of: Numbers) -> Section:
     return Section(
         "worst",
         "The worst windows",
-        f"Where this order strays most from the corpus’s own mix, and the documents that make it so{but}.",
-        [
-            *(part("window", batch) for batch in of.batches),
-            table(caption, of.sequences, columns),
-            *notes([alone]),
-        ],
+        f"Where this order strays most from the corpus’s own mix, and the documents that make it so{but}. First "
+        "batches, one for each trait, then the sequences that differ most, each with another document.",
+        [part("cards", of.worst), part("notes", [alone])],
     )
 
 
@@ -371,17 +327,21 @@ def along(of: Numbers) -> Section:
     low, high = (max(1.0, float(limit(every))) for limit in (np.nanmin, np.nanmax))
     panels, says = [], []
     for name, found in of.lengths.items():
-        series = SERIES[name]
-        panels.append(
-            Panel(
-                series.name,
-                partial(charts.lengths, name=name, quantiles=found, low=low, high=high),
-                series.colour,
-            )
-        )
+        draw = partial(charts.lengths, name=name, quantiles=found, low=low, high=high)
+        panels.append(Panel(SERIES[name].name, draw, SERIES[name].colour))
         least, most = (number(float(limit(found[:, 2]))) for limit in (np.nanmin, np.nanmax))
-        says.append(f"{series.name}: the median at a position is from {least} to {most} tokens")
-    tables = [_strips(trait) for trait in of.categories]
+        says.append(f"{ORDERS[name]}: the median at a position is from {least} to {most} tokens")
+    tables = [
+        table(
+            f"{trait.trait}: share of the tokens at each position, from the first token (left) to the last (right)",
+            [
+                {trait.trait: clip(name, NAME) or "(empty)", **_strips(trait, at)}
+                for at, name in enumerate(trait.names)
+            ],
+            strips=True,
+        )
+        for trait in of.categories
+    ]
     moving = [trait.trait for trait in of.categories if trait.trait in of.settings.order.targets]
     but = f", but for {listed(moving)}, whose mix is to move" if moving else ""
     lead = "How long the documents are at each position, counted by their tokens."
@@ -401,39 +361,33 @@ def along(of: Numbers) -> Section:
                 f"Lengths of the documents along the dataset, before and after. {'; '.join(says)}.",
                 f"{ALONG}: length in tokens of the document that a token belongs to, logarithmic scale. Line: median; "
                 "dark: the middle half; light: from the 10th to the 90th percentile.",
+                across=2,
             ),
             *tables,
         ],
     )
 
 
-def _strips(of: TraitAlong) -> Markup:
-    return table(
-        f"{of.trait}: share of the tokens at each position, from the first token (left) to the last (right)",
-        range(len(of.names)),
-        [Column(of.trait, lambda at: clip(of.names[at], NAME) or "(empty)", text=True), *_strip_columns(of)],
-    )
-
-
 def clusters(of: Numbers) -> Section:
     """Names and sizes of the clusters, where each lies, and the map of the documents if there is one."""
-    trait = of.clusters
-
-    def named(at: int) -> Markup:
-        colour = "#" + "".join(f"{round(255 * float(channel)):02x}" for channel in of.colours[at])
-        return part("named", colour, clip(trait.names[at], NAME))
-
-    columns = [
-        Column("cluster", named, text=True),
-        Column("documents", lambda at: number(of.cluster_documents[at]), desk=True),
-        *_strip_columns(trait),
+    rows = [
+        {
+            "cluster": part(
+                "named",
+                "#" + "".join(f"{round(255 * float(part)):02x}" for part in of.colours[at]),
+                clip(name, NAME),
+            ),
+            "documents": number(of.cluster_documents[at]),
+            **_strips(of.clusters, at),
+        }
+        for at, name in enumerate(of.clusters.names)
     ]
     return Section(
         "clusters",
         "The clusters",
         f"{of.manifest['k']:,} topics, found by k-means on the documents’ vectors, by falling tokens.",
         [
-            table("Clusters by their tokens, and where they lie", range(len(trait.names)), columns),
+            table("Clusters by their tokens, and where they lie", rows, strips=True),
             *([_map(of)] if of.map else []),
         ],
     )
@@ -458,27 +412,16 @@ def _map(of: Numbers) -> Markup:
     )
 
 
-def _strip_columns(of: TraitAlong) -> list[Column]:
-    """Columns of rows that are values: the share of all tokens, and the value's place in either order."""
-
-    def strip(order: str, mix: NDArray[np.floating], colour: tuple[int, int, int]) -> Any:
-        def cell(at: int) -> Markup:
-            shares = mix[:, at]
-            low, high = percent(float(shares.min())), percent(float(shares.max()))
-            slices = f"{np.count_nonzero(shares)} of {len(shares)} slices"
-            return part(
-                "strip",
-                strip_uri(shares, colour),
-                f"{order} order: from {low} to {high} of a slice, in {slices}",
-            )
-
-        return cell
-
-    return [
-        Column("of all tokens", lambda at: f"{points(float(of.share[at]))} %"),
-        Column("original order", strip("original", of.original, ORIGINAL), text=True),
-        Column("curated order", strip("curated", of.curated, CURATED), text=True),
-    ]
+def _strips(of: TraitAlong, at: int) -> dict[str, Any]:
+    """Cells of a row that is a value: its share of all tokens, and its place in each order."""
+    cells: dict[str, Any] = {"of all tokens": f"{points(float(of.share[at]))} %"}
+    for order, colour in STRIPS.items():
+        shares = of.mixes[order][:, at]
+        low, high = percent(float(shares.min())), percent(float(shares.max()))
+        slices = f"{np.count_nonzero(shares)} of {len(shares)} slices"
+        says = f"{ORDERS[order]}: from {low} to {high} of a slice, in {slices}"
+        cells[ORDERS[order].removeprefix("training ")] = part("strip", strip_uri(shares, colour), says)
+    return cells
 
 
 def strip_uri(shares: NDArray[np.floating], colour: tuple[int, int, int]) -> str:
@@ -493,25 +436,18 @@ def strip_uri(shares: NDArray[np.floating], colour: tuple[int, int, int]) -> str
 
 
 def strategies(rows: Sequence[Mapping[str, Any]], of: Numbers) -> Section:
-    """Strategies side by side on this corpus; rows: as `pipeline.strategy_comparison.row` makes them."""
+    """Strategies side by side on this corpus; rows: as `stages.strategy_comparison.row` makes them."""
     ours = (of.settings.order.strategy, of.settings.sequence.strategy)
-    columns = [
-        Column("documents", lambda row: row["documents"], text=True),
-        Column("sequences", lambda row: row["sequences"], text=True),
-        Column("clusters in a sequence", lambda row: fixed(row["distinct clusters a sequence"])),
-        Column("fewest", lambda row: number(row["fewest"])),
-        Column("clusters, flush", lambda row: fixed(row["distinct clusters, flush"])),
-        Column("batch TV, %", lambda row: points(row["batch TV, clusters"])),
-        Column("worst batch TV, %", lambda row: points(row["worst batch TV, clusters"])),
-        Column("worst batch anywhere, points off", lambda row: points(row["worst share, batch anywhere"])),
-        Column("prefix deviation, tokens", lambda row: number(row["mean prefix deviation, tokens"])),
-        Column("features that drift", lambda row: number(row["features that drift"])),
-        Column("rank correlation", lambda row: fixed(row["rank correlation, largest"])),
-        Column("farthest tenth, times shuffled", lambda row: fixed(row["farthest tenth, times shuffled"])),
-        Column("mean batch, times shuffled", lambda row: fixed(row["mean batch, times shuffled"])),
-        Column("time", lambda row: words.seconds(row["seconds, documents"] + row["seconds, sequences"])),
-        Column("peak memory, MB", lambda row: fixed(row["peak memory, MB"], 1)),
+    shown = [
+        {
+            "documents": row["documents"],
+            "sequences": row["sequences"],
+            **{measure.name: measure.show(row[name]) for name, measure in MEASURES.items() if name in row},
+            "time": words.seconds(row["seconds, documents"] + row["seconds, sequences"]),
+        }
+        for row in rows
     ]
+    marked = [at for at, row in enumerate(rows) if (row["documents"], row["sequences"]) == ours]
     return Section(
         "strategies",
         "Strategies on this corpus",
@@ -521,31 +457,25 @@ def strategies(rows: Sequence[Mapping[str, Any]], of: Numbers) -> Section:
         "change to match the corpus. Features that drift are farther from the whole along the order than in "
         "any shuffle; the largest rank correlation of a feature with position, the farthest tenth, and the mean "
         "batch over all features.",
-        [
-            table(
-                "Strategies compared; this output’s pair is marked",
-                rows,
-                columns,
-                lambda row: (row["documents"], row["sequences"]) == ours,
-            )
-        ],
+        [table("Strategies compared; this output’s pair is marked", shown, marked)],
     )
 
 
 def calibration(rows: Sequence[Mapping[str, Any]], said: Sequence[str], of: Numbers) -> Section:
-    """How many clusters; rows: the table of `pipeline.k_calibration`, by rising k."""
+    """How many clusters; rows: the table of `stages.k_calibration`, by rising k."""
     chosen = number(next(row["k"] for row in rows if row["recommended"]))
-    distinct, batch = "distinct clusters a sequence", "worst share, batch anywhere"
-    columns = [
-        Column("k", lambda row: number(row["k"]), text=True),
-        Column("silhouette", lambda row: fixed(row["silhouette"], 3)),
-        Column("smallest cluster", lambda row: number(row["smallest"])),
-        Column("median", lambda row: number(row["median"])),
-        Column("largest", lambda row: number(row["largest"])),
-        Column("clusters in a sequence", lambda row: fixed(row[distinct])),
-        Column("shuffled", lambda row: fixed(row[f"{distinct}, shuffled"])),
-        Column("worst batch, points off", lambda row: points(row[batch])),
-        Column("shuffled", lambda row: points(row[f"{batch}, shuffled"])),
+    shown = [
+        {
+            "k": number(row["k"]),
+            "silhouette": fixed(row["silhouette"], 3),
+            **{f"{name} cluster": number(row[name]) for name in ("smallest", "median", "largest")},
+            **{
+                f"{MEASURES[name].name}{whose}": MEASURES[name].show(row[f"{name}{whose}"])
+                for name in ("distinct clusters a sequence", "worst share, batch anywhere")
+                for whose in ("", ", shuffled")
+            },
+        }
+        for row in rows
     ]
     drawing = chart(
         "calibration",
@@ -554,78 +484,89 @@ def calibration(rows: Sequence[Mapping[str, Any]], said: Sequence[str], of: Numb
             Panel("Clusters in a sequence, mean", partial(charts.distinct_by_k, rows=rows)),
         ],
         f"Silhouette and distinct clusters a sequence for {number(rows[0]['k'])} to {number(rows[-1]['k'])} clusters. "
-        f"The best silhouette is {number(max(row['silhouette'] for row in rows))}; {chosen} clusters are recommended.",
-        "Against the number of clusters. Second chart: curated, and dashed the same after shuffling. Grey: as good as "
+        f"The best silhouette is {fixed(max(row['silhouette'] for row in rows), 3)}; {chosen} clusters are "
+        "recommended.",
+        "Against the number of clusters. Second chart: in order, and dashed the same after shuffling. Grey: as good as "
         f"the best. Upright line: {chosen}, the highest number whose silhouette is.",
     )
-    caption = "Numbers of clusters tried; the recommended one is marked"
     return Section(
         "calibration",
         "How many clusters?",
-        f"Calibration recommends {chosen} clusters; this output has {number(of.manifest['k'])}.",
-        [drawing, table(caption, rows, columns, lambda row: row["recommended"]), *notes(said)],
+        f"Calibration recommends {chosen} clusters; this output has {number(of.manifest['k'])}. Each number was tried "
+        "with an order by clusters and lengths alone, so what a sequence holds there is not what this output’s hold.",
+        [
+            drawing,
+            table(
+                "Numbers of clusters tried; the recommended one is marked",
+                shown,
+                [at for at, row in enumerate(rows) if row["recommended"]],
+            ),
+            part("notes", said),
+        ],
     )
 
 
 def agreement(of: Numbers) -> Section:
     """Two kinds of vectors: do both see the same topics?"""
     assert of.agreement
-    found = of.agreement.report
+    found, (heatmap, maps) = of.agreement.report, of.agreement.pictures
     first, second = found["spaces"]
     matched = percent(found["matched_documents"])
-    figures = [
-        ("Adjusted Rand index (ARI)", fixed(found["ari"], 3)),
-        ("Adjusted mutual information (AMI)", fixed(found["ami"], 3)),
-        ("Normalised mutual information (NMI)", fixed(found["nmi"], 3)),
-        ("Overlap of their structure", found["overlap"]),
-        ("Documents in matched clusters", matched),
-    ]
+    figures = {
+        "Adjusted Rand index (ARI)": fixed(found["ari"], 3),
+        "Adjusted mutual information (AMI)": fixed(found["ami"], 3),
+        "Normalised mutual information (NMI)": fixed(found["nmi"], 3),
+        "Overlap of their structure": found["overlap"],
+        "Documents in matched clusters": matched,
+    }
     if cosine := found["document_cosine"]:
         mean, low, high = (fixed(cosine[name], 3) for name in ("mean", "min", "max"))
-        figures.append(("Cosine of a document’s two vectors, mean and range", f"{mean}, {low} to {high}"))
-    figures += [(f"Silhouette, {kind}", fixed(value, 3)) for kind, value in found["silhouettes"].items()]
-    figures += [
-        (f"Bits a word that the clusters tell, {kind}", fixed(bits, 3))
-        for kind, bits in found["word_bits"].items()
+        figures["Cosine of a document’s two vectors, mean and range"] = f"{mean}, {low} to {high}"
+    for what, by_kind in {
+        "Silhouette": found["silhouettes"],
+        "Bits a word that the clusters tell": found["word_bits"],
+    }.items():
+        figures |= {f"{what}, {kind}": fixed(value, 3) for kind, value in by_kind.items()}
+    pairs = [
+        {
+            f"{first} cluster": clip(row[first], NAME),
+            f"{second} cluster": clip(row[second], NAME),
+            "documents in both": number(row["documents"]),
+            **{f"of the {kind} one": f"{points(row[f'of the {kind} one'])} %" for kind in (first, second)},
+        }
+        for row in of.agreement.pairs[:PAIRS]
     ]
-    names = [
-        Column(f"{first} cluster", lambda row: clip(row[first], NAME), text=True),
-        Column(f"{second} cluster", lambda row: clip(row[second], NAME), text=True),
+    cards = [
+        (
+            f"{first}: {clip(row[first], NAME)} / {second}: {clip(row[second], NAME)}",
+            f"{words.count(row['documents'], 'document')}, such as:",
+            [("", text) for text in row["examples"]],
+        )
+        for row in of.agreement.disagreements[:DISAGREEMENTS]
+    ]
+    pictures = [
+        (
+            heatmap,
+            f"Matched clusters lie on the diagonal, which holds {matched} of the documents.",
+            f"Share of each {first} cluster’s documents in each {second} cluster.",
+        ),
+        (
+            maps,
+            "Two clouds of the same documents, beside each other; clusters that are matched have the same colour.",
+            "Both spaces as maps of the same documents.",
+        ),
     ]
     parts = [
         table(
             "Agreement of the two clusterings",
-            figures,
-            [Column("measure", lambda row: row[0], text=True), Column("value", lambda row: row[1])],
+            [{"measure": what, "value": value} for what, value in figures.items()],
         ),
-        table(
-            "Clusters that match, those with most common documents first",
-            of.agreement.pairs[:PAIRS],
-            [
-                *names,
-                Column("documents in both", lambda row: number(row["documents"])),
-                Column(f"of the {first} one", lambda row: f"{points(row[f'of the {first} one'])} %"),
-                Column(f"of the {second} one", lambda row: f"{points(row[f'of the {second} one'])} %"),
-            ],
-        ),
+        table("Clusters that match, those with most common documents first", pairs),
+        *(part("picture", data_uri(png), *about) for png, *about in pictures if png),
     ]
-    if of.agreement.heatmap:
-        alt = f"Matched clusters lie on the diagonal, which holds {matched} of the documents."
-        caption = f"Share of each {first} cluster’s documents in each {second} cluster."
-        parts.append(part("picture", data_uri(of.agreement.heatmap), alt, caption))
-    if of.agreement.disagreements:
-        examples = Column("for example", lambda row: part("samples", row["examples"]), text=True)
+    if cards:
         parts.append(
-            table(
-                "Where they disagree most: clusters that share documents but do not match",
-                of.agreement.disagreements[:DISAGREEMENTS],
-                [*names, Column("documents", lambda row: number(row["documents"])), examples],
-            )
-        )
-    if of.agreement.maps:
-        alt = "Two clouds of the same documents, beside each other; clusters that are matched have the same colour."
-        parts.append(
-            part("picture", data_uri(of.agreement.maps), alt, "Both spaces as maps of the same documents.")
+            part("folded", "Where they disagree most: clusters that share documents but do not match", cards)
         )
     return Section(
         "agreement",
@@ -638,15 +579,25 @@ def agreement(of: Numbers) -> Section:
 
 def last_run(of: Numbers) -> Section:
     """Time of each stage, what was new, and evidence that has not been made."""
-    total = {"stage": "all stages", "seconds": sum(found["seconds"] for found in of.reports.values())}
-    rows = [*({"stage": stage, **found} for stage, found in of.reports.items()), total]
-    columns = [
-        Column("stage", lambda row: row["stage"], text=True),
-        Column("documents", lambda row: number(row["documents"]) if "documents" in row else ""),
-        Column("new", lambda row: number(row["new_documents"]) if "documents" in row else ""),
-        Column("reused", lambda row: number(row["reused_documents"]) if "documents" in row else ""),
-        Column("time", lambda row: words.seconds(row["seconds"])),
-    ]
+
+    def row(stage: Any, what: str, seconds: float, made: str = "") -> dict[str, Any]:
+        return {"stage": stage, "in the last run": what, "time": words.seconds(seconds), "made": made}
+
+    rows = [
+        row(
+            part("stage", run.stage, run.part),
+            "kept" if not run.computed
+            else "all computed" if run.computed == run.documents
+            else f"{number(run.computed)} of {number(run.documents)} computed",
+            run.seconds,
+            run.made,
+        )
+        for run in of.runs
+    ]  # fmt: skip
+    computed = sum(run.computed > 0 for run in of.runs)
+    total = row(
+        "all stages", f"{computed} computed, {len(rows) - computed} kept", sum(run.seconds for run in of.runs)
+    )
     new, kept, gone = (of.manifest["delta"][f"{name}_documents"] for name in ("new", "reused", "dropped"))
     before = (
         f"Against the output before it, {number(new)} documents are new, {number(kept)} were there, "
@@ -656,10 +607,10 @@ def last_run(of: Numbers) -> Section:
     )
     return Section(
         "run",
-        "The run, and what is missing here" if of.missing else "The run, and what was new",
-        f"Time of every stage in its last run. {before}",
+        "The last run, and what is missing here" if of.missing else "The last run",
+        f"What each stage did and the time that took, up to this page; what it kept was made earlier. {before}",
         [
-            table("Stages of the last run", rows, columns, lambda row: row is total),
+            table("Last run", [*rows, total], [len(rows)]),
             *([part("missing", of.missing)] if of.missing else []),
         ],
     )
