@@ -5,7 +5,7 @@ divorder run        every stage, without Dagster
 divorder summary    what the last run made: before and after, where the output is, what was new
 divorder plan       what a run would compute, why, for about how long; the disk in use
 divorder compare    strategies side by side on this corpus, every pair of them measured (comparison.*)
-divorder report     the output, then one HTML file beside it that shows what came of it (--all: with all evidence)
+divorder report     the output, then one HTML page beside it that shows what came of it
 divorder prune      remove what nothing needs any more (--dry-run: only say what that is)
 """
 
@@ -15,9 +15,9 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import webbrowser
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from dagster_divorder import __version__
 from dagster_divorder.errors import DivOrderError, MissingStageError
@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     reporting.add_argument(
         "--all", action="store_true", help="first make all evidence that the report can show; takes longer"
     )
+    reporting.add_argument("--open", action="store_true", help="then open it in a browser")
     pruning = command("prune", "remove what neither the current input nor settings need")
     pruning.add_argument("--dry-run", action="store_true", help="only show what would be freed")
     return parser
@@ -80,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
         elif options.command == "compare":
             print(compare(settings))
         elif options.command == "report":
-            print(report(settings, everything=options.all))
+            print(report(settings, everything=options.all, browse=options.open))
         elif options.command == "prune":
             print(prune(settings, dry_run=options.dry_run))
         else:
@@ -144,6 +145,7 @@ def compare(settings: Settings) -> str:
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.stages.strategy_comparison import load_comparison
     from dagster_divorder.store.local import LocalStore
+    from dagster_divorder.view.words import as_shown
 
     receipts = run_all(settings, stages=GRAPH.needed(settings, "strategy_comparison"))
     rows = load_comparison(Run(settings, LocalStore(settings.store.path)))
@@ -155,13 +157,14 @@ def compare(settings: Settings) -> str:
             f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
             f"{receipts['clusters'].figures['k']} clusters",
             "",
-            *_stacked(rows),
+            *_stacked([as_shown(row) for row in rows]),
         ]
     )
 
 
-def report(settings: Settings, *, everything: bool) -> str:
-    """Run what an output needs (or also all evidence), then make the report; a few lines of text on it."""
+def report(settings: Settings, *, everything: bool, browse: bool) -> str:
+    """Run what an output needs (or also all evidence), then make the report, and perhaps open it in a browser; a few
+    lines of text on it."""
     from dagster_divorder.pipeline import run_all
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.stages.ordering_report import EVIDENCE
@@ -173,6 +176,8 @@ def report(settings: Settings, *, everything: bool) -> str:
     if made["missing"]:
         missing = ", ".join(made["missing"])
         lines.append(f"missing, as it has not been made: {missing}; `divorder report --all` makes it")
+    if browse and not webbrowser.open(Path(made["path"]).absolute().as_uri()):
+        lines.append("no browser was found here: open the file by hand")
     return "\n".join(lines)
 
 
@@ -213,6 +218,7 @@ def summary(settings: Settings) -> str:
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.store.local import LocalStore
     from dagster_divorder.store.receipts import load_receipt
+    from dagster_divorder.view.words import ORDERS, TRAIN_ON, side_by_side
 
     run = Run(settings, LocalStore(settings.store.path).open(create=False))
     output_stages = [stage for stage in GRAPH.needed(settings) if GRAPH[stage].asset]
@@ -236,8 +242,9 @@ def summary(settings: Settings) -> str:
         f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
         f"{reports['clusters']['k']} clusters, strategy {reports['greedy_order']['strategy']}",
         "",
-        *_table(reports["diversity_metrics"]["summary"]),
+        *_stacked(side_by_side(reports["diversity_metrics"]["summary"])),
         "",
+        f"Train on the {ORDERS[TRAIN_ON]}, without shuffling.",
         *reports["diversity_metrics"]["findings"],
         *([reports["stationarity"]["claim"]] if "stationarity" in reports else []),
         "",
@@ -263,24 +270,9 @@ def summary(settings: Settings) -> str:
     return "\n".join(lines)
 
 
-def _table(rows: list[dict[str, Any]]) -> list[str]:
-    """Orders side by side, a line a figure: people compare along a line."""
-    names = [row["order"] for row in rows]
-    lines = [_table_line([("", 34), *((name, 18) for name in names)])]
-    lines.extend(
-        _table_line([(figure, 34), *((_number(row[figure]), 18) for row in rows)])
-        for figure in rows[0]
-        if figure != "order"
-    )
-    return lines
-
-
-def _stacked(rows: list[dict[str, Any]]) -> list[str]:
+def _stacked(rows: Sequence[Mapping[str, str]]) -> list[str]:
     """A row a line, below the names of its columns, a word of them a line."""
-    columns = {
-        name: (name.split(), [cell if isinstance(cell, str) else _number(cell) for cell in cells])
-        for name, cells in ((name, [row[name] for row in rows]) for name in rows[0])
-    }
+    columns = {name: (name.split(), [row[name] for row in rows]) for name in rows[0]}
     height = max(len(words) for words, _ in columns.values())
     stacked = [[""] * (height - len(words)) + words + cells for words, cells in columns.values()]
     widths = [2 + max(map(len, column)) for column in stacked]
@@ -290,12 +282,6 @@ def _stacked(rows: list[dict[str, Any]]) -> list[str]:
 def _table_line(cells: list[tuple[str, int]]) -> str:
     (first, width), *others = cells
     return (f"{first:<{width}}" + "".join(f"{cell:>{width}}" for cell, width in others)).rstrip()
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 if __name__ == "__main__":

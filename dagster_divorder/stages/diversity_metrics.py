@@ -66,7 +66,7 @@ from dagster_divorder.stages.stationarity import remedy as stationarity_remedy
 from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.receipts import Receipt
-from dagster_divorder.view.words import MEASURES, ORDERS, TRAIN_ON
+from dagster_divorder.view.words import MEASURES, ORDERS, TRAIN_ON, side_by_side
 
 SHUFFLES = 3
 ORDER_BYTES = 100
@@ -322,13 +322,8 @@ def _seams(figures: dict[str, Any]) -> dict[str, Seam]:
     return {trait: Seam(**of) for trait, of in figures["seam"].items()}
 
 
-def _side_by_side(rows: list[dict[str, Any]]) -> str:
-    """Orders as columns, the one to train on first, and a line a measure: people compare along a line. Markdown."""
-    columns = rows[::-1]
-    lines = [("measure", "better", *(ORDERS[row["order"]] for row in columns)), ("---",) * (2 + len(columns))]
-    for name, of in MEASURES.items():
-        if name in rows[0]:
-            lines.append((of.name, of.better, *(of.show(row[name]) for row in columns)))
+def _markdown(rows: list[dict[str, str]]) -> str:
+    lines = [tuple(rows[0]), ("---",) * len(rows[0]), *(tuple(row.values()) for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -353,7 +348,7 @@ def _quality(run: Run, receipt: Receipt) -> dict[str, float]:
 
 def _show(run: Run, receipt: Receipt) -> Shown:
     shown: dict[str, Table | Picture | Text | float] = {
-        "orders": Text(f"{_side_by_side(receipt.figures['summary'])}\n\n{LEGEND}"),
+        "orders": Text(f"{_markdown(side_by_side(receipt.figures['summary']))}\n\n{LEGEND}"),
         **_quality(run, receipt),
         "findings": Text("\n".join(f"- {line}" for line in receipt.figures["findings"])),
     }

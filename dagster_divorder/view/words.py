@@ -144,7 +144,39 @@ MEASURES = {
     "mean batch, times shuffled": Measure("mean batch, times shuffled", fixed, "less"),
     "peak memory, MB": Measure("peak memory, MB", lambda value: fixed(value, 1), "less"),
 }
-"""By the names of `core.metrics.tables.summary_rows` and of the strategies' comparison."""
+"""By the names of `core.metrics.tables.summary_rows` and of the strategies' comparison; see `measures`."""
+
+
+def measures(row: Mapping[str, Any]) -> dict[str, Measure]:
+    """The measures that a row of the summary has, by its names, in its order: those of MEASURES, and the batch TV of
+    every other trait."""
+    tv = "batch TV, "
+    traits = {name: name.removeprefix(tv) for name in row if name.startswith(tv) and name not in MEASURES}
+    named = {name: Measure(f"batch TV of {trait}, mean, %", points, "less") for name, trait in traits.items()}
+    return {name: MEASURES.get(name) or named[name] for name in row if name in MEASURES or name in named}
+
+
+def as_shown(row: Mapping[str, Any]) -> dict[str, str]:
+    """A row of the strategies' comparison as people read it, by the names of its measures."""
+    known, shown = measures(row), {}
+    for name, value in row.items():
+        if name in known:
+            shown[known[name].name] = known[name].show(value)
+        else:
+            shown[name] = value if isinstance(value, str) else number(value)
+    return shown
+
+
+def side_by_side(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """The summary's orders as columns, the one to train on first, and a row a measure: people compare along a line."""
+    return [
+        {
+            "measure": of.name,
+            "better": of.better,
+            **{ORDERS[row["order"]]: of.show(row[name]) for row in reversed(rows)},
+        }
+        for name, of in measures(rows[0]).items()
+    ]
 
 
 def corpus_name(files: Sequence[str]) -> str:

@@ -105,6 +105,11 @@ def summary_rows(metrics: Metrics) -> list[dict[str, Any]]:
                 "worst share, batch anywhere": figures["windows"]["batch"]["cluster"]["worst"]
                 if told
                 else None,
+                **{
+                    f"batch TV, {trait}": of["mean_tv"] if told else None
+                    for trait, of in figures["batch_shares"].items()
+                    if trait != "cluster"
+                },
                 "mean prefix deviation, tokens": figures["prefix"]["mean"],
                 "every cluster seen after": figures["coverage"],
             }
