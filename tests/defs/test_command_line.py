@@ -17,7 +17,7 @@ def test_bad_settings_stop_the_command_line_with_the_key(config: Path) -> None:
 
 
 def test_bad_input_fails_the_run_and_names_the_lines(config: Path) -> None:
-    (config.parent / "docs.jsonl").write_text('{"text": "fine"}\n{"body": 1}\n')
+    (config.parent / "docs.jsonl").write_text('{"text": "fine", "source": "web"}\n{"body": 1}\n')
     found = run(config, "divorder", "run")
     assert found.returncode == 1
     assert "1 of 2 records were refused (50.0%)" in found.stderr

@@ -43,7 +43,10 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
         output={"path": folder / "curated", "plot": False},
         model={"vocab_size": 512, "dim": 16},
         clusters={"k": 4, **sections.get("clusters", {})},
-        order={"length_bins": 5, "traits": {"cluster": 1.0, "topic": 1.0}},
+        order={
+            "length_bins": 5,
+            "traits": {"cluster": 1.0, **dict.fromkeys(sections.get("fields", ["topic"]), 1.0)},
+        },
         sequence={"length": 128, "batch": 4},
     )
 
@@ -126,7 +129,9 @@ def test_only_a_refit_names_anew(tmp_path: Path) -> None:
     pinned = settings_of(tmp_path, clusters={"refit": "never"})
     write_jsonl(tmp_path / "docs.jsonl", records(50))
     before = [row["name"] for row in table_of(pinned)]
-    backwards = [{"text": " ".join(word[::-1] for word in record["text"].split())} for record in records(50)]
+    backwards = [
+        {**record, "text": " ".join(word[::-1] for word in record["text"].split())} for record in records(50)
+    ]
     write_jsonl(tmp_path / "docs.jsonl", backwards)
     assert [row["name"] for row in table_of(pinned)] == before
     again = settings_of(tmp_path, clusters={"refit": "now"})
@@ -136,7 +141,7 @@ def test_only_a_refit_names_anew(tmp_path: Path) -> None:
 
 def test_texts_without_words_still_have_names_and_examples(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", [{"text": f"{number} {number * 7} !"} for number in range(40)])
-    settings = settings_of(tmp_path, clusters={"k": 3})
+    settings = settings_of(tmp_path, clusters={"k": 3}, fields=[])
     rows = table_of(settings)
     assert [row["name"] for row in rows] == [f"cluster {row['cluster']}" for row in rows]
     assert all(row["examples"] for row in rows if row["documents"])
@@ -145,7 +150,7 @@ def test_texts_without_words_still_have_names_and_examples(tmp_path: Path) -> No
 def test_examples_that_begin_alike_are_shown_once(tmp_path: Path) -> None:
     same = [{"text": "bread and butter " * 20 + str(number)} for number in range(30)]
     write_jsonl(tmp_path / "docs.jsonl", [*same, {"text": "tide and sail"}])
-    rows = table_of(settings_of(tmp_path, clusters={"k": 2}))
+    rows = table_of(settings_of(tmp_path, clusters={"k": 2}, fields=[]))
     largest = max(rows, key=lambda row: row["documents"])
     assert len(largest["nearest"]) == NEAREST
     assert largest["examples"] == [("bread and butter " * 20)[:EXAMPLE_CHARACTERS]]

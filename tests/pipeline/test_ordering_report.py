@@ -12,6 +12,7 @@ import pytest
 
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.cli import main
+from dagster_divorder.cli import summary as summary_page
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.prune import prune
@@ -146,8 +147,9 @@ def test_one_figure_is_the_same_everywhere(corpus: Path) -> None:
     receipts = run_all(settings, Silent())
     summary = {row["order"]: row for row in receipts["diversity_metrics"].figures["summary"]}
     text = " ".join(page_of(settings).text.split())
+    console = summary_page(settings)
     for order in ("sequences", "sequences_random", "original"):
-        measured, row = manifest["diversity"][order], summary[order.replace("_", " ")]
+        measured, row = manifest["diversity"][order], summary[order]
         batch = measured["batch_shares"]["cluster"]
         for name, value in (
             ("distinct clusters a sequence", measured["split"]["mean"]),
@@ -157,6 +159,8 @@ def test_one_figure_is_the_same_everywhere(corpus: Path) -> None:
         ):
             assert row[name] == value
             assert MEASURES[name].show(value) in text, (order, name)
+            (line,) = [line for line in console.splitlines() if line.startswith(MEASURES[name].name)]
+            assert MEASURES[name].show(value) in line.split(), (order, name)
     head = (settings.output.path / PAGE).read_text().partition("</title>")[0]
     assert face(manifest) in text and face(manifest) in head
     assert corpus_name(manifest["input"]["files"]) == f"{corpus.name}/docs"
