@@ -25,12 +25,12 @@ SETTINGS_NOTE = (
 
 def result_metadata(shown: Shown, figures: Mapping[str, Any]) -> dict[str, Any]:
     """What a stage shows of a result, and then the figures that it does not show in a form of its own."""
-    told = {
+    others = {
         name: _figure(value)
         for name, value in figures.items()
         if name not in shown and value not in (None, "", [], {}) and not _is_table(value)
     }
-    return {name: _value(value) for name, value in shown.items()} | told
+    return {name: _value(value) for name, value in shown.items()} | others
 
 
 def _value(shown: Table | Picture | Text | Link | float) -> Any:

@@ -418,13 +418,13 @@ class PinnedFit(Stage):
             return self._anew(run, key, what_changed(self, run))
         stored = load_fitted(run.store, fit, refit.setting)
         unless = ""
-        if refit.when == "auto" and not (self.of_corpus and self._was_judged(run, fit)):
+        if refit.when == "auto" and not (self.of_corpus and self._was_checked(run, fit)):
             if why := self.drift(run, stored):
                 return self._anew(run, key, why)
             unless = self.tentative if run.planning else ""
         receipt, why = self._receipt(run, key, fit, self.facts(run, stored.files)), ""
         if refit.when != "auto":
-            receipt.facts["judged"] = None
+            receipt.facts["checked"] = None
             if run.planning and (drift := self.drift(run, stored)):
                 why = f'{drift}; set {refit.setting} = "now" for one run to make it again'
         return Decision(scope="nothing", documents=0, why=why, receipt=receipt, unless=unless)
@@ -432,13 +432,16 @@ class PinnedFit(Stage):
     def _anew(self, run: Run, key: str, why: str) -> Decision:
         return Decision(scope="all", documents=run.corpus.documents, why=why, key=key)
 
-    def _was_judged(self, run: Run, fit: Fit) -> bool:
+    def _was_checked(self, run: Run, fit: Fit) -> bool:
         """Whether the last run held this fit against this corpus already."""
         last = load_receipt(run.store, self.name)
-        return last is not None and (last.version, last.facts["judged"]) == (fit.hash, run.corpus.version)
+        return last is not None and (last.version, last.facts.get("checked")) == (
+            fit.hash,
+            run.corpus.version,
+        )
 
     def _receipt(self, run: Run, key: str, fit: Fit, facts: Mapping[str, Any]) -> Receipt:
-        about = {"judged": run.corpus.version, "reason": fit.reason}
+        about = {"checked": run.corpus.version, "reason": fit.reason}
         return self.receipt(run, key, fit.hash, files={"fit": fit.folder}, facts={**facts, **about})
 
     def make(self, run: Run, decision: Decision) -> Receipt:

@@ -173,7 +173,7 @@ def _figures(run: Run, receipt: Receipt) -> dict[str, Any]:
     info = {
         name: value
         for name, value in receipt.facts.items()
-        if name not in ("training", "signature", "content", "judged", "reason", "rows")
+        if name not in ("training", "signature", "content", "checked", "reason", "rows")
     }
     left = documents_left(run, load_fitted(run.store, Fit("base_model", receipt.version, "")))
     note = _another_corpus(left)

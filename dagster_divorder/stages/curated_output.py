@@ -259,7 +259,7 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
         "stationarity": {
             "sequences": drift.sequences,
             "features": len(drift.features),
-            "judged": drift.judged,
+            "tested": drift.tested,
             "drifting": [feature.feature for feature in drift.drifting],
         },
         "cluster_names": load_names(run),

@@ -332,10 +332,10 @@ def _quality(run: Run, receipt: Receipt) -> dict[str, float]:
     elsewhere, and some as multiples of shuffling's. What cannot be told of this corpus is not there."""
     rows = {row["order"]: row for row in receipt.figures["summary"]}
     ours, shuffled = rows[TRAIN_ON], rows[SHUFFLED[TRAIN_ON]]
-    told = {name: ours[name] for name in TIMES_SHUFFLED} | drift_columns(load_stationarity(run))
+    measured = {name: ours[name] for name in TIMES_SHUFFLED} | drift_columns(load_stationarity(run))
     figures = {
         MEASURES[name].name: float(MEASURES[name].show(value).replace(",", ""))
-        for name, value in told.items()
+        for name, value in measured.items()
         if value is not None
     }
     times = {

@@ -66,7 +66,7 @@ def load_stationarity(run: Run) -> Stationarity:
     return Stationarity.from_dict(orjson.loads(run.read("stationarity", "found")))
 
 
-def _unjudged(run: Run) -> str:
+def _exempt(run: Run) -> str:
     """Why drift is no fault of these orders, "" where it would be one."""
     if run.settings.order.targets:
         return "order.targets asks for a mix that moves"
@@ -191,7 +191,7 @@ def _compute(run: Run) -> Made:
         batch=run.settings.sequence.batch,
         seed=run.settings.seed,
     )
-    found = replace(found, unjudged=_unjudged(run))
+    found = replace(found, exempt=_exempt(run))
     return Made({"found": File(orjson.dumps(found.to_dict()), "json")}, figures={"claim": found.claim()})
 
 
@@ -221,7 +221,7 @@ def _inputs(run: Run) -> dict[str, Any]:
 
 STATIONARITY = WholeCorpus(
     name="stationarity",
-    version=1,
+    version=2,
     asset=False,
     description="Whether anything drifts along the sequences.",
     reads=_reads,

@@ -124,12 +124,12 @@ class Drift:
 
 @dataclass(frozen=True, kw_only=True)
 class Stationarity:
-    """sequences: how many were looked at. features: none of fewer than FEWEST. unjudged: why drift would be no fault,
+    """sequences: how many were looked at. features: none of fewer than FEWEST. exempt: why drift would be no fault,
     or ""."""
 
     sequences: int
     features: tuple[Drift, ...]
-    unjudged: str = ""
+    exempt: str = ""
 
     @property
     def drifting(self) -> list[Drift]:
@@ -142,13 +142,13 @@ class Stationarity:
         return sorted(self.features, key=lambda of: -of.measures[of.worst].excess)
 
     @property
-    def judged(self) -> bool:
-        return bool(self.features) and not self.unjudged
+    def tested(self) -> bool:
+        return bool(self.features) and not self.exempt
 
     @property
     def passed(self) -> bool:
         """Nothing drifts, as far as it can be told."""
-        return not (self.judged and self.drifting)
+        return not (self.tested and self.drifting)
 
     def claim(self) -> str:
         """What was found, in a sentence."""
@@ -156,8 +156,8 @@ class Stationarity:
             return f"Whether anything drifts cannot be told of {self.sequences:,} sequences; expected {FEWEST} or more."
         looked = f"{len(self.features)} features of {self.sequences:,} sequences"
         unseen = sum(not feature.seen for feature in self.features)
-        if self.unjudged:
-            return f"Of {looked}, {len(self.drifting)} drift, and no fault is found with it: {self.unjudged}."
+        if self.exempt:
+            return f"Of {looked}, {len(self.drifting)} drift, and no fault is found with it: {self.exempt}."
         if self.passed:
             return f"Nothing drifts: of {looked}, {unseen} of which the order never saw, none is worse than shuffled."
         names = ", ".join(feature.feature for feature in self.drifting)

@@ -57,14 +57,14 @@ def findings(metrics: Metrics) -> list[str]:
     ours, shuffled = metrics["sequences"], metrics["sequences_random"]
     found = []
     for trait, of in ours["trait_errors"].items():
-        told = [
+        closer = [
             f"{_share(one)} {one['steps']:,} {unit}"
             for one, unit in ((of["cumulative"], "steps"), (of["batch"], "batches"))
             if one["steps"]
         ]
-        if told:
+        if closer:
             found.append(
-                f"{trait}: closer to the mix than the best of three shuffles at {' and '.join(told)}"
+                f"{trait}: closer to the mix than the best of three shuffles at {' and '.join(closer)}"
             )
     for trait, of in ours["seam"].items():
         if ours["tokens"] > of["window_tokens"]:
@@ -94,19 +94,19 @@ def summary_rows(metrics: Metrics) -> list[dict[str, Any]]:
         figures = metrics[name]
         batch = figures["batch_shares"]["cluster"]
         # A corpus smaller than a batch is one window, which deviates from itself by nothing.
-        told = batch["windows"] > 0 and not batch["partial"]
+        enough = batch["windows"] > 0 and not batch["partial"]
         rows.append(
             {
                 "order": name,
                 "distinct clusters a sequence": figures["split"]["mean"],
                 "fewest": figures["split"]["min"],
-                "batch TV, clusters": batch["mean_tv"] if told else None,
-                "worst batch TV, clusters": batch["max_tv"] if told else None,
+                "batch TV, clusters": batch["mean_tv"] if enough else None,
+                "worst batch TV, clusters": batch["max_tv"] if enough else None,
                 "worst share, batch anywhere": figures["windows"]["batch"]["cluster"]["worst"]
-                if told
+                if enough
                 else None,
                 **{
-                    f"batch TV, {trait}": of["mean_tv"] if told else None
+                    f"batch TV, {trait}": of["mean_tv"] if enough else None
                     for trait, of in figures["batch_shares"].items()
                     if trait != "cluster"
                 },

@@ -68,17 +68,17 @@ def error_curves(ours: TraitErrors, shuffled: TraitErrors) -> dict[str, dict[str
 
 def _compare(ours: NDArray[np.float32], shuffled: NDArray[np.float32]) -> dict[str, Any]:
     best = shuffled.min(axis=0)
-    told = (ours > 0) | (best > 0)
-    better = (ours < best)[told]
+    either = (ours > 0) | (best > 0)
+    better = (ours < best)[either]
     if not better.size:
         return dict.fromkeys(("mean", "worst", "shuffled_mean", "shuffled_least", "better", "always")) | {
             "steps": 0
         }
     return {
-        "mean": float(ours[told].mean(dtype=np.float64)),
-        "worst": float(ours[told].max()),
-        "shuffled_mean": float(shuffled[:, told].mean(axis=1, dtype=np.float64).min()),
-        "shuffled_least": float(shuffled[:, told].min()),
+        "mean": float(ours[either].mean(dtype=np.float64)),
+        "worst": float(ours[either].max()),
+        "shuffled_mean": float(shuffled[:, either].mean(axis=1, dtype=np.float64).min()),
+        "shuffled_least": float(shuffled[:, either].min()),
         "better": float(better.mean()),
         "always": bool(better.all()),
         "steps": int(better.size),
