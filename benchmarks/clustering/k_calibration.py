@@ -47,6 +47,7 @@ def show(rows: list[dict[str, object]]) -> None:
     names = {
         "k": "k",
         "silhouette": "silhouette",
+        "spread": "spread",
         "smallest": "smallest",
         "median": "median",
         "largest": "largest",

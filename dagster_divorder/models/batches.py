@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,9 +36,6 @@ GPU_BUDGET = 1 << 16
 SHARE = 0.7
 """Of the free memory that a batch may take on a GPU; and CPU_SHARE of all memory by all batches together on a CPU."""
 CPU_SHARE = 0.25
-
-PROBES = (256, 2048)
-"""Lengths of the windows of the measured passes, two windows each; where a context is shorter, half of it and it."""
 
 SHORTEST = 16
 """A window that does not fit is cut in two down to this many tokens."""
@@ -120,32 +116,6 @@ def solve(probes: list[tuple[int, int, int]], free: int) -> Budget:
     a = max(one - b * short, one / 16, 1.0)
     square = a / b if b > 0 else math.inf
     return Budget(power_of_two(SHARE * free / a, GPU_BUDGET), square)
-
-
-def measure_gpu(forward: Callable[[int, int], object], window: int) -> Budget:
-    """Budget of the GPU in use; `forward(rows, length)` runs two windows of it, the second one a position shorter."""
-    import torch
-
-    short, long = (min(probe, max(2, window // share)) for probe, share in zip(PROBES, (2, 1), strict=True))
-    probes = []
-    for length in (short, long):
-        forward(2, length)  # the first pass of a shape also loads kernels
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        forward(2, length)
-        torch.cuda.synchronize()
-        probes.append((2, length, torch.cuda.max_memory_allocated() - before))
-    release("cuda")
-    return solve(probes, torch.cuda.mem_get_info()[0])
-
-
-def estimate_mps(bytes_each: int) -> Budget:
-    """Budget on Apple's GPUs, whose peaks cannot be measured."""
-    import torch
-
-    free = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
-    return Budget(power_of_two(SHARE * free / bytes_each, GPU_BUDGET))
 
 
 def cpu_lanes(cores: int, window: int, bytes_each: int) -> int:

@@ -11,11 +11,11 @@ Known weakness: on a GPU the budget follows its memory, so another machine batch
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,16 +26,18 @@ from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.batches import (
     CPU_BUDGET,
+    GPU_BUDGET,
+    SHARE,
     SHORTEST,
     Budget,
     OutOfMemory,
     batch_end,
     cpu_lanes,
     cut_windows,
-    estimate_mps,
-    measure_gpu,
     position_bytes,
+    power_of_two,
     release,
+    solve,
 )
 from dagster_divorder.models.deep import Model, torch_threads
 from dagster_divorder.models.spec import first_line, quiet
@@ -48,24 +50,16 @@ NOT_FINITE = 1
 CUT = 2
 """Flag of a document that was read in shorter windows than asked for, since memory ran out."""
 
+PROBES = (256, 2048)
+"""Lengths of the windows of the measured passes on a GPU; where a context is shorter, half of it and it."""
+
 GROW_AFTER = 8
 """Batches in a row that fit before the budget, once halved, is doubled again."""
 
 
-@dataclass(slots=True)
-class Work:
-    """What was done, in `seconds`: `tokens` that went through the model, special ones among them, in `positions` of
-    batches."""
-
-    tokens: int = 0
-    positions: int = 0
-    batches: int = 0
-    out_of_memory: int = 0
-    seconds: float = 0.0
-
-    def add(self, other: Work) -> None:
-        for figure in fields(self):
-            setattr(self, figure.name, getattr(self, figure.name) + getattr(other, figure.name))
+Work = Counter[str]
+"""What was done: `tokens` that went through the model, special ones among them, in `positions` of `batches`; how often
+memory ran `out_of_memory`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +139,10 @@ def make_embedder(model: Model, *, chunk: bool, threads: int, limit: int | None 
     if limit is not None:
         budget = Budget(limit)
     elif spec.device == "cuda":
-        budget = _budget_of_gpu(model)
-    elif spec.device == "mps":
-        budget = estimate_mps(each)
+        budget = _measure_gpu(model)
+    elif spec.device == "mps":  # whose peaks cannot be measured
+        free = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+        budget = Budget(power_of_two(SHARE * free / each, GPU_BUDGET))
     else:
         budget = Budget(CPU_BUDGET)
     if spec.device == "cpu" and not model.sharded:
@@ -159,16 +154,22 @@ def make_embedder(model: Model, *, chunk: bool, threads: int, limit: int | None 
     return Embedder(model, budget, chunk=chunk, lanes=lanes, threads=threads, ceiling=limit)
 
 
-def _budget_of_gpu(model: Model) -> Budget:
-    """Measured; where several processes share the model, the least of theirs."""
+def _measure_gpu(model: Model) -> Budget:
+    """The budget by two measured passes of two windows each; where several processes share the model, the least of
+    theirs."""
     import torch
 
-    def forward(rows: int, length: int) -> object:
-        ids = np.full((rows, length), model.spec.pad, dtype=np.int64)
-        return model(ids, np.maximum(length - np.arange(rows), 1))
-
+    window, probes = model.spec.window, []
     try:
-        budget = measure_gpu(forward, model.spec.window)
+        for length in (min(PROBES[0], max(2, window // 2)), min(PROBES[1], max(2, window))):
+            ids, lengths = np.full((2, length), model.spec.pad, np.int64), np.array([length, length - 1])
+            model(ids, lengths)  # the first pass of a shape also loads kernels
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            model(ids, lengths)
+            torch.cuda.synchronize()
+            probes.append((2, length, torch.cuda.max_memory_allocated() - before))
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -176,6 +177,8 @@ def _budget_of_gpu(model: Model) -> Budget:
             raise OutOfMemory(2 * CPU_BUDGET) from error
         release("cuda")
         return Budget(CPU_BUDGET)
+    release("cuda")
+    budget = solve(probes, torch.cuda.mem_get_info()[0])
     if not model.sharded:
         return budget
     least = torch.tensor([budget.positions, budget.square], dtype=torch.float64, device=model.device)
@@ -183,22 +186,20 @@ def _budget_of_gpu(model: Model) -> Budget:
     return Budget(int(least[0]), float(least[1]))
 
 
+@dataclass
 class _ForwardPasses:
     """One call of `embed`: windows that begin at `begin` in `ids` and are `length` long, (W,)."""
 
-    def __init__(
-        self,
-        embedder: Embedder,
-        ids: NDArray[np.unsignedinteger],
-        begin: NDArray[np.int64],
-        length: NDArray[np.int64],
-        advance: Callable[[int], object],
-    ) -> None:
-        self.embedder, self.model, self.spec = embedder, embedder.model, embedder.model.spec
-        self.ids, self.begin, self.length = ids, begin, length
-        self.advance = advance
+    embedder: Embedder
+    ids: NDArray[np.unsignedinteger]
+    begin: NDArray[np.int64]
+    length: NDArray[np.int64]
+    advance: Callable[[int], object]
+
+    def __post_init__(self) -> None:
+        self.model, self.spec = self.embedder.model, self.embedder.model.spec
         self.added = len(self.spec.prefix) + len(self.spec.suffix)
-        self.cut = np.zeros(len(begin), dtype=bool)
+        self.cut = np.zeros(len(self.begin), dtype=bool)
         """bool (W,): read in parts."""
         self.work = Work()
 
@@ -266,13 +267,13 @@ class _ForwardPasses:
 
     def _shrink(self, failed: int) -> None:
         """After a batch of so many positions did not fit."""
-        self.work.out_of_memory += 1
+        self.work["out_of_memory"] += 1
         self.embedder.positions = max(1.0, min(self.embedder.positions, failed) / 2)
         self.embedder.fitted = 0
 
     def _count(self, sizes: NDArray[np.int64]) -> None:
         """After a batch of windows of these sizes, longest first, was computed."""
-        self.work.add(Work(int(sizes.sum()), int(sizes[0]) * len(sizes), 1))
+        self.work += Work(tokens=int(sizes.sum()), positions=int(sizes[0]) * len(sizes), batches=1)
         self.embedder.fitted += 1
         if self.embedder.fitted >= GROW_AFTER:
             self.embedder.positions = min(2 * self.embedder.positions, self.embedder.budget.positions)

@@ -179,7 +179,7 @@ class Stage(ABC):
     """What it does, for progress, such as `tokenising`."""
     figures_now: Callable[[Run], Mapping[str, Any]] = lambda run: {}
     """Figures that every run tells anew, since they are of more than the result: what it rests on, and why."""
-    check_settings: Callable[[Run], None] = lambda run: None
+    check_settings: Callable[[Run], object] = lambda run: None
     """Raises what can be known to be wrong with the settings before the first stage runs."""
     show: Callable[[Run, Receipt], Shown] = _nothing_shown
     checks: tuple[Check, ...] = ()

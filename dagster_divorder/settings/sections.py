@@ -202,7 +202,7 @@ class Deep(_Section):
 class Clusters(_Section):
     k: int | Literal["auto"] = Field(30)
     """Number of clusters; finer topics, and fewer documents in each, as it rises. auto: what k_calibration
-    recommends."""
+    recommends, or 30 where no number is clear (the nearest to it of those tried)."""
     algorithm: Literal["faiss", "minibatch"] = "faiss"
     """faiss: k-means on a sample, 256 documents a cluster; minibatch: scikit-learn's MiniBatchKMeans over all of them
     (up to 1 GB of vectors), in batches of 4,096 from the best of 3 starts."""
@@ -221,8 +221,10 @@ class Clusters(_Section):
 
 
 class KCalibration(_Section):
-    values: tuple[int, ...] = (5, 10, 15, 20, 25, 30, 40, 50, 75, 100)
-    """Numbers of clusters to try, up to 10,000 each."""
+    values: tuple[int, ...] = (5, 10, 15, 20, 30, 50, 75, 100)
+    """Numbers of clusters to try, up to 10,000 each; the closer they are, the less clear which is best."""
+    fits: int = Field(3, ge=2, le=100)
+    """Clusterings of each, from other seeds and documents: a steadier recommendation at more time as it rises."""
     sample: int = Field(0, ge=0, le=MAX_COUNT)
     """Documents that the silhouette is computed on; 0: all of them."""
     refresh: float = Field(0.2, ge=0, le=1)

@@ -25,6 +25,7 @@ import orjson
 
 from dagster_divorder.core.agreement import Agreement, agreement, contingency, match, paired_cosines
 from dagster_divorder.core.cluster import ClusterFit, assign, fit, most_points
+from dagster_divorder.core.k_calibration import USUAL
 from dagster_divorder.core.silhouette import Silhouette, silhouette
 from dagster_divorder.core.terms import characteristic_terms, count_words, short_names
 from dagster_divorder.core.word_bits import word_bits
@@ -41,9 +42,6 @@ from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import beginnings, document_index, first_lines, rows_by_id
 from dagster_divorder.store.space import Space
 from dagster_divorder.store.view import View, offsets
-
-K = 30
-"""Clusters where `clusters.k` is "auto", which asks for the space first."""
 
 DIFFERENT, SAME = 0.3, 0.7
 MIN_SHARE_OF_BITS = 0.8
@@ -133,7 +131,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     settings, view = run.settings, run.view
     spaces = [load_space(run, kind) for kind in settings.ari_comparison.spaces]
     kinds = settings.ari_comparison.spaces
-    k = K if settings.clusters.k == "auto" else settings.clusters.k
+    k = _count(settings)
     ids, _ = document_index(run.store, view)
     rows = rows_by_id(ids, view)
     first, second = (_cluster(run, view, space, rows, k) for space in spaces)
@@ -329,11 +327,16 @@ def _maps(
     return cluster_maps(panels, "The same documents in both spaces", note), None
 
 
+def _count(settings: Settings) -> int:
+    """Clusters of either space; "auto" asks for the space first."""
+    return USUAL if settings.clusters.k == "auto" else settings.clusters.k
+
+
 def _settings(settings: Settings) -> dict[str, Any]:
     return {
         "spaces": settings.ari_comparison.spaces,
         "sample": settings.ari_comparison.sample,
-        "k": K if settings.clusters.k == "auto" else settings.clusters.k,
+        "k": _count(settings),
         "algorithm": settings.clusters.algorithm,
         "metric": settings.clusters.metric,
         "seed": settings.seed,

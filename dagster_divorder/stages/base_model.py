@@ -10,7 +10,7 @@ by which the next run knows it without reading it, are in the receipt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,35 +81,37 @@ def load_base_model(run: Run) -> BaseModel:
     )
 
 
-def _checkpoint(run: Run) -> dict[str, Any]:
-    """Of the checkpoint that `model.base` names: its `directory`, the `signature` of its files, and `content`, what
-    names its bytes; nothing for the bootstrap model, which lies in the fit itself."""
+def find_checkpoint(
+    run: Run, stage: str, locate: Callable[[Settings], Path | None], describe: Callable[[Path], Any]
+) -> dict[str, Any]:
+    """Of the checkpoint that `locate` finds: its `directory`, the `signature` of its files, and `content`, what
+    `describe` finds in them, where they are not those that the stage's last run found; nothing where it finds none."""
     from dagster_divorder.models.checkpoint import signature
 
-    if run.settings.model.base == BOOTSTRAP:
-        return {}
     if "checkpoint" not in run.memo:
-        directory = _locate(run.settings)
+        directory = locate(run.settings)
+        if directory is None:
+            return {}
         # Before anything is read: what changes meanwhile is noticed next time.
-        files, last = signature(directory), load_receipt(run.store, "base_model")
+        files, last = signature(directory), load_receipt(run.store, stage)
+        found = {"directory": str(directory), "signature": files}
         known = last.facts if last and files else {}
-        same = known.get("directory") == str(directory) and known.get("signature") == files
-        content = known["content"] if same else _content_of(directory)
-        run.memo["checkpoint"] = {"directory": str(directory), "signature": files, "content": content}
-    found: dict[str, Any] = run.memo["checkpoint"]
-    return found
+        same = "content" in known and found.items() <= known.items()
+        run.memo["checkpoint"] = {**found, "content": known["content"] if same else describe(directory)}
+    checkpoint: dict[str, Any] = run.memo["checkpoint"]
+    return checkpoint
 
 
-def _checkpoint_is_there(run: Run) -> None:
-    """A checkpoint that is missing or has no tokenizer is found before the corpus is read."""
-    if run.settings.model.base != BOOTSTRAP:
-        _locate(run.settings)
-
-
-def _locate(settings: Settings) -> Path:
+def _locate(settings: Settings) -> Path | None:
+    """Where the checkpoint lies that `model.base` names; None for the bootstrap model, which lies in the fit itself."""
     from dagster_divorder.models.checkpoint import locate
 
-    return locate(settings.model.base, revision=settings.model.revision)
+    model = settings.model
+    return None if model.base == BOOTSTRAP else locate(model.base, revision=model.revision)
+
+
+def _checkpoint(run: Run) -> dict[str, Any]:
+    return find_checkpoint(run, "base_model", _locate, _content_of)
 
 
 def _content_of(directory: Path) -> dict[str, Any]:
@@ -228,7 +230,7 @@ BASE_MODEL = PinnedFit(
     settings=_settings,
     inputs=lambda run: {"content": _checkpoint(run).get("content")},
     doing="making the base model",
-    check_settings=_checkpoint_is_there,
+    check_settings=lambda run: _locate(run.settings),
     compute=_compute,
     refit=lambda settings: Refit(settings.model.refit, "model.refit"),
     drift=another_corpus,

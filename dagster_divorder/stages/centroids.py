@@ -60,9 +60,9 @@ def sample_rows(run: Run, space: Space, k: int) -> np.ndarray:
 
 
 def _count(run: Run) -> int:
-    """The number of clusters: `clusters.k`, or what k_calibration recommends."""
+    """The number of clusters: `clusters.k`, or what k_calibration makes of "auto"."""
     k = run.settings.clusters.k
-    return int(run.receipt("k_calibration").facts["recommended"]) if k == "auto" else k
+    return int(run.receipt("k_calibration").facts["k"]) if k == "auto" else k
 
 
 def _compute(run: Run) -> Mapping[str, bytes]:

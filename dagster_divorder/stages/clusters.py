@@ -142,6 +142,22 @@ def _clusters_not_degenerate(run: Run) -> Finding:
     )
 
 
+def _number_is_clear(run: Run) -> Finding:
+    k = run.settings.clusters.k
+    if k != "auto":
+        return Finding(passed=True, text=f"clusters.k is {k:,}, and asks for no recommendation.")
+    facts = run.receipt("k_calibration").facts
+    clear = facts["recommended"] is not None
+    found = f"{facts['k']:,} clusters are recommended" if clear else facts["notes"][-1]
+    return Finding(
+        passed=clear,
+        text=f"{found[0].upper()}{found[1:]}.",
+        remedy="set clusters.k by what the order gains (the table of k_calibration), or try fewer "
+        "k_calibration.values, further apart, with more k_calibration.fits",
+        figures={"k": facts["k"]},
+    )
+
+
 CLUSTERS = PerDocument(
     name="clusters",
     version=5,
@@ -170,6 +186,11 @@ CLUSTERS = PerDocument(
             description="Clusters tell documents apart: none is empty, none holds most of the corpus. If they do not, "
             "the order spreads topics that say little.",
             check=_clusters_not_degenerate,
+        ),
+        Check(
+            name="number_of_clusters_is_clear",
+            description='The number of clusters is set, or (`clusters.k = "auto"`) the silhouettes tell one.',
+            check=_number_is_clear,
         ),
     ),
 )

@@ -14,7 +14,7 @@ import functools
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 STAGE = "deep_embeddings"
 IDS_SHOWN = 20
 """Of flagged documents."""
-WORK = "work"
-"""Under this name a computed fragment says what it took; it is not stored."""
 
 
 def _facts(run: Run) -> dict[str, Any]:
@@ -104,28 +102,22 @@ def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.n
     with run.progress("embedding", embed.tokens_to_do(fragments), "tokens") as advance:
         try:
             compute = functools.partial(embed.compute, advance=advance) if here else embed
-            for arrays in each(compute, fragments, workers, threads=max(1, embed.threads // workers)):
-                work = _unpack(arrays[WORK])
-                total.add(work)
+            for arrays, work in each(compute, fragments, workers, threads=max(1, embed.threads // workers)):
+                total += work
                 if not here:
-                    advance(work.tokens)
-                yield {name: array for name, array in arrays.items() if name != WORK}
+                    advance(work["tokens"])
+                yield arrays
         finally:
             _free(embed.spec.device)
-    if total.out_of_memory:
-        run.progress.note(f"memory ran out {total.out_of_memory} times; batches were made smaller")
-    beside = min(workers, len(fragments))
+    if total["out_of_memory"]:
+        run.progress.note(f"memory ran out {total['out_of_memory']} times; batches were made smaller")
+    seconds = total["nanoseconds"] / 1e9 / min(workers, len(fragments))
     run.observed |= {
-        "tokens_per_second": round(total.tokens * beside / total.seconds, 1) if total.tokens else None,
-        "padding": round(1 - total.tokens / total.positions, 4) if total.positions else None,
-        "batches": total.batches,
-        "out_of_memory": total.out_of_memory,
+        "tokens_per_second": round(total["tokens"] / seconds, 1) if total["tokens"] else None,
+        "padding": round(1 - total["tokens"] / total["positions"], 4) if total["tokens"] else None,
+        "batches": total["batches"],
+        "out_of_memory": total["out_of_memory"],
     }
-
-
-def _unpack(work: np.ndarray) -> Work:
-    tokens, positions, batches, out_of_memory = (int(count) for count in work[:4])
-    return Work(tokens, positions, batches, out_of_memory, float(work[4]))
 
 
 def _workers(embed: _Embed) -> int:
@@ -150,12 +142,12 @@ class _Embed:
     `make_embedder`.
     """
 
-    store: LocalStore
+    store: LocalStore = field(compare=False)
+    tokens_key: str = field(compare=False)
     directory: str
     spec: EmbeddingSpec
     chunk: bool
     half: bool
-    tokens_key: str
     tokenizer: str
     engine: Engine | None
     vocabulary: int
@@ -168,37 +160,26 @@ class _Embed:
         tokens = [self.tokens_key] if self.engine is None else [self.tokenizer, self.engine]
         return {"tokens": tokens, "spec": asdict(self.spec), "chunk": self.chunk, "half": self.half}
 
-    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
+    def __call__(self, fragment: Fragment) -> tuple[dict[str, np.ndarray], Work]:
         if self.processes == processes_here():
             return self.compute(fragment)
         group = _group(self.processes, self.spec.device)
         before = group.restarts
-        arrays = group(lambda limit: replace(self, limit=limit), fragment)
-        work = _unpack(arrays[WORK])
-        work.out_of_memory += group.restarts - before
-        return {**arrays, WORK: np.array(astuple(work))}
+        arrays, work = group(lambda limit: replace(self, limit=limit), fragment)
+        work["out_of_memory"] += group.restarts - before
+        return arrays, work
 
-    def compute(self, fragment: Fragment, advance: Advance = lambda tokens: None) -> dict[str, np.ndarray]:
-        """In this process; `advance` hears of tokens."""
-        embedder = _embedder(
-            self.directory,
-            self.spec,
-            self.chunk,
-            self.vocabulary,
-            self.processes,
-            self.threads,
-            self.limit,
-        )
-        start = time.perf_counter()
+    def compute(
+        self, fragment: Fragment, advance: Advance = lambda tokens: None
+    ) -> tuple[dict[str, np.ndarray], Work]:
+        """Arrays and what they took, in this process; `advance` hears of tokens."""
+        embedder = _embedder(self)
+        start = time.perf_counter_ns()
         ids, lengths = self._tokens(fragment)
         found = embedder.embed(ids, lengths, advance)
-        found.work.seconds = time.perf_counter() - start
-        return {
-            "vectors": found.vectors.astype(np.float16) if self.half else found.vectors,
-            "tokens": lengths,
-            "flagged": found.flagged,
-            WORK: np.array(astuple(found.work)),
-        }
+        vectors = found.vectors.astype(np.float16) if self.half else found.vectors
+        arrays = {"vectors": vectors, "tokens": lengths, "flagged": found.flagged}
+        return arrays, found.work + Work(nanoseconds=time.perf_counter_ns() - start)
 
     def tokens_to_do(self, fragments: Sequence[Fragment]) -> int | None:
         """Tokens of the documents of some fragments; None where they are not counted yet."""
@@ -211,30 +192,22 @@ class _Embed:
         """Ids of a fragment's documents in the model's own tokens, end to end, and their lengths, int64 (rows,)."""
         if self.engine is None:
             ((_, arrays),) = StageFiles(self.store, "token_counts", self.tokens_key).each([fragment])
-            return arrays["ids"], arrays["lengths"]
-        arrays = Tokenize(self.store, self.directory, self.tokenizer, self.engine)(fragment)
+        else:
+            arrays = Tokenize(self.store, self.directory, self.tokenizer, self.engine)(fragment)
         return arrays["ids"], arrays["lengths"]
 
 
 @functools.lru_cache(maxsize=1)
-def _embedder(
-    directory: str,
-    spec: EmbeddingSpec,
-    chunk: bool,
-    vocabulary: int,
-    processes: int,
-    threads: int,
-    limit: int | None,
-) -> Embedder:
+def _embedder(of: _Embed) -> Embedder:
     """The model, loaded once a process."""
     from dagster_divorder.models.deep import load
 
-    if spec.device == "cuda" and processes == 1:
+    if of.spec.device == "cuda" and of.processes == 1:
         import torch
 
         torch.cuda.set_device(worker_number())
-    model = load(directory, spec, vocabulary=vocabulary, processes=processes)
-    return make_embedder(model, chunk=chunk, threads=max(1, threads // processes), limit=limit)
+    model = load(of.directory, of.spec, vocabulary=of.vocabulary, processes=of.processes)
+    return make_embedder(model, chunk=of.chunk, threads=max(1, of.threads // of.processes), limit=of.limit)
 
 
 _groups: dict[tuple[int, str], Group] = {}

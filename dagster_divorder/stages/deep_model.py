@@ -22,7 +22,6 @@ from dagster_divorder.models.checkpoint import (
     POOLING,
     TOKENIZER,
     locate,
-    signature,
     tokenizer_fingerprint,
     weight_files,
 )
@@ -31,9 +30,8 @@ from dagster_divorder.pipeline.drift import another_corpus
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit, Refit
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.base_model import BOOTSTRAP, BaseModel, load_base_model
+from dagster_divorder.stages.base_model import BOOTSTRAP, BaseModel, find_checkpoint, load_base_model
 from dagster_divorder.store.fits import fit_path
-from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sample import document_index, rows_by_id, sample_texts
 from dagster_divorder.store.view import offsets
 
@@ -74,7 +72,7 @@ def load_deep_model(run: Run) -> DeepModel:
         directory=Path(facts["directory"])
         if "directory" in facts
         else fit_path(run.store, run.current_fit("deep_model")),
-        fingerprint=facts.get("fingerprint", receipt.version),
+        fingerprint=facts.get("content", receipt.version),
         tokenizer=facts["tokenizer"],
         engine=facts["engine"],
         vocabulary=facts["vocabulary"],
@@ -82,64 +80,31 @@ def load_deep_model(run: Run) -> DeepModel:
     )
 
 
-def _is_bootstrap(settings: Settings) -> bool:
-    """
+def _locate(settings: Settings) -> Path | None:
+    """Where the checkpoint lies that `deep.model` names; None for the bootstrap decoder.
+
     Raises:
         SettingsError: `deep.model` is `bootstrap` and `model.base` is not.
+        InputError: no checkpoint, or not all of it.
     """
     if settings.deep_model != BOOTSTRAP:
-        return False
+        setting = "deep.model" if settings.deep.model else "model.base"
+        return locate(settings.deep_model, weights="all", setting=setting, revision=settings.deep_revision)
     if settings.model.base != BOOTSTRAP:
         raise SettingsError(
             f'deep.model is "{BOOTSTRAP}" and model.base is {settings.model.base!r}; the bootstrap decoder reads '
             f'the bootstrap token table: set model.base = "{BOOTSTRAP}" too, or leave deep.model out to use model.base'
         )
-    return True
-
-
-def _locate(settings: Settings) -> Path:
-    setting = "deep.model" if settings.deep.model else "model.base"
-    return locate(settings.deep_model, weights="all", setting=setting, revision=settings.deep_revision)
-
-
-def _checkpoint_is_there(run: Run) -> None:
-    """A checkpoint that is missing or not whole is found before the corpus is read."""
-    if not _is_bootstrap(run.settings):
-        _locate(run.settings)
+    return None
 
 
 def _checkpoint(run: Run) -> dict[str, Any]:
-    """Of the checkpoint that `deep.model` names: its `directory`, the `signature` of its files, its `fingerprint`, and
-    how much of its weights was hashed; nothing for the bootstrap decoder.
-
-    Raises:
-        InputError: no checkpoint, or not all of it.
-    """
-    settings = run.settings
-    if _is_bootstrap(settings):
-        return {}
-    if "checkpoint" not in run.memo:
-        directory = _locate(settings)
-        # Before anything is read: what changes meanwhile is noticed next time.
-        files, last = signature(directory), load_receipt(run.store, "deep_model")
-        known = last.facts if last and files else {}
-        if known.get("directory") == str(directory) and known.get("signature") == files:
-            fingerprint, hashed = known["fingerprint"], known["weights_hashed"]
-        else:
-            fingerprint, hashed = checkpoint_fingerprint(directory)
-        run.memo["checkpoint"] = {
-            "directory": str(directory),
-            "signature": files,
-            "fingerprint": fingerprint,
-            "weights_hashed": hashed,
-        }
-    found: dict[str, Any] = run.memo["checkpoint"]
-    return found
+    return find_checkpoint(run, "deep_model", _locate, checkpoint_fingerprint)
 
 
-def checkpoint_fingerprint(directory: Path) -> tuple[str, str]:
-    """xxh3-128, in hex, of what decides a model's hidden states and their pooling, and how much of the weights was
-    read: `whole`, or `samples` above WHOLE_BYTES (training changes every block of a file, whatever its size)."""
+def checkpoint_fingerprint(directory: Path) -> str:
+    """xxh3-128, in hex, of what decides a model's hidden states and their pooling. Of weights above WHOLE_BYTES samples
+    are read: training changes every block of a file."""
     from xxhash import xxh3_128
 
     weights = weight_files(directory)
@@ -160,7 +125,7 @@ def checkpoint_fingerprint(directory: Path) -> tuple[str, str]:
             for block in chosen:
                 file.seek(block * BLOCK_BYTES)
                 state.update(file.read(BLOCK_BYTES))
-    return state.hexdigest(), "whole" if whole else "samples"
+    return state.hexdigest()
 
 
 def _compute(run: Run) -> Mapping[str, bytes]:
@@ -170,14 +135,21 @@ def _compute(run: Run) -> Mapping[str, bytes]:
         size = 4 * len(base.document_frequency) * base.info["dim"]
         with run.store.scratch(size, "the decoder") as folder:
             return _train(run, base, folder)
-    directory = Path(checkpoint["directory"])
-    tokenizer = tokenizer_fingerprint(directory)
-    engine, vocabulary = None, base.info["vocabulary"]
-    if tokenizer != base.info["tokenizer"]:
+    directory, info = Path(checkpoint["directory"]), _info(base)
+    info["tokenizer"] = tokenizer_fingerprint(directory)
+    if info["tokenizer"] != base.info["tokenizer"]:
         encoder = load_encoder(directory, sample=sample_texts(run.store, run.view, SAMPLE_BYTES))
-        engine, vocabulary = encoder.engine, encoder.vocab_size
-    info = {"tokenizer": tokenizer, "engine": engine, "vocabulary": vocabulary, "trained": {}}
+        info |= {"engine": encoder.engine, "vocabulary": encoder.vocab_size}
     return {INFO: orjson.dumps(info)}
+
+
+def _info(base: BaseModel) -> dict[str, Any]:
+    return {
+        "tokenizer": base.info["tokenizer"],
+        "engine": None,
+        "vocabulary": base.info["vocabulary"],
+        "trained": {},
+    }
 
 
 def _train(run: Run, base: BaseModel, folder: Path) -> dict[str, bytes]:
@@ -198,14 +170,8 @@ def _train(run: Run, base: BaseModel, folder: Path) -> dict[str, bytes]:
             threads=count_workers(run.settings.engine.workers),
             advance=advance,
         )
-    info = {
-        "tokenizer": base.info["tokenizer"],
-        "engine": None,
-        "vocabulary": base.info["vocabulary"],
-        "trained": trained,
-    }
     files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-    return {**files, INFO: orjson.dumps(info)}
+    return {**files, INFO: orjson.dumps({**_info(base), "trained": trained})}
 
 
 def _pairs(run: Run) -> tuple[Pairs, np.ndarray]:
@@ -247,7 +213,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
 def _inputs(run: Run) -> dict[str, Any]:
     checkpoint, base = _checkpoint(run), run.receipt("base_model")
     if checkpoint:
-        return {"checkpoint": checkpoint["fingerprint"], "tokenizer": base.facts["tokenizer"]}
+        return {"checkpoint": checkpoint["content"], "tokenizer": base.facts["tokenizer"]}
     return {"base_model": base.version}
 
 
@@ -260,7 +226,7 @@ DEEP_MODEL = PinnedFit(
     settings=_settings,
     inputs=_inputs,
     doing="making the deep model",
-    check_settings=_checkpoint_is_there,
+    check_settings=lambda run: _locate(run.settings),
     compute=_compute,
     refit=lambda settings: Refit(settings.deep.refit, "deep.refit"),
     drift=another_corpus,

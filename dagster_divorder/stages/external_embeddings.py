@@ -32,10 +32,10 @@ from dagster_divorder.stages.components import kinds_of
 from dagster_divorder.stages.ids import IDS, id_hashes, own_ids
 from dagster_divorder.stages.raw_docs import record_index
 from dagster_divorder.store.ids import IdIndex, distinct, to_bytes
-from dagster_divorder.store.receipts import load_receipt
+from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import document_index
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.vectors import Block, NpyVectors, Spool, VectorFile, open_vectors, row_hashes
+from dagster_divorder.store.vectors import Block, NpyVectors, VectorFile, open_vectors, row_hashes
 from dagster_divorder.store.view import Fragment, View, offsets
 
 STAGE = "external_embeddings"
@@ -59,10 +59,9 @@ class _ExternalEmbeddings(PerDocument):
                 run.observed["read"] = "no: it has not changed"
                 return last.key
         if "found" not in run.memo:
-            # Before the store is written to: while planning there may be neither.
+            # Before the file is read: while planning there may be none.
             view = run.view
-            spool = Spool(file, run.store.root)
-            found, key = _read(run, view, file, last.key if last else "", spool)
+            found, key = _read(run, view, file, last)
             used = view.used_documents()
             zero = row_hashes(np.zeros((1, file.dims), file.dtype))
             facts = {
@@ -76,7 +75,7 @@ class _ExternalEmbeddings(PerDocument):
                 "copies_with_other_vectors": found.disagreeing,
                 "zero_vectors": int((found.source[used] == zero).sum()),
             }
-            run.memo |= {"read_as": read_as, "facts": facts, "found": found, "spool": spool, "key": key}
+            run.memo |= {"read_as": read_as, "facts": facts, "found": found, "file": file, "key": key}
         return str(run.memo["key"])
 
     def decide(self, run: Run) -> Decision:
@@ -85,17 +84,29 @@ class _ExternalEmbeddings(PerDocument):
 
 
 def _open(run: Run) -> VectorFile:
-    facts, path = run.receipt("raw_docs").facts, run.settings.embedding.path
+    """
+    Raises:
+        InputError: the vectors cannot be read, or there is another number of rows than of records.
+    """
+    path, raw_docs = run.settings.embedding.path, run.receipt("raw_docs")
     assert path is not None
-    files = run.receipt("raw_docs").files
-    return open_external(
-        path,
-        records=facts["records"],
-        documents=facts["documents"],
-        refused=facts["rejected_records"],
-        rejects=run.store.path(files.get("rejects", "rejects")),
-        nan_as_zero=run.settings.embedding.nan_as_zero,
-        id_field=run.settings.input.id_field,
+    file = open_vectors(
+        path, nan_as_zero=run.settings.embedding.nan_as_zero, id_field=run.settings.input.id_field
+    )
+    records, refused = raw_docs.facts["records"], raw_docs.facts["rejected_records"]
+    if not isinstance(file, NpyVectors) or file.rows == records:
+        return file
+    if file.rows == records + refused:
+        rejects = run.store.path(raw_docs.files.get("rejects", "rejects"))
+        remedy = f"leave out the rows of the {refused:,} refused records, whose lines {rejects} names"
+    elif file.rows > records:
+        remedy = "embed the input as it is now, in its order"
+    else:
+        remedy = "embed the records that have come, and save all rows in input order"
+    raise InputError(
+        f"{path} has {file.rows:,} rows; the input has {records:,} records ({raw_docs.facts['documents']:,} distinct "
+        f"documents; {refused:,} more records were refused); expected a row for each accepted record, in input order: "
+        f"{remedy}, or write a Parquet file with a column doc_id and a vector"
     )
 
 
@@ -106,50 +117,25 @@ def _vectors_are_there(run: Run) -> None:
 
 
 def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.ndarray]]:
-    found, view, path = run.memo["found"], run.view, run.settings.embedding.path
+    found, file, view = run.memo["found"], run.memo["file"], run.view
     start = dict(zip([part.name for part in view.documents], offsets(view.documents).tolist(), strict=False))
-    with run.memo["spool"] as spool:
-        for fragment in fragments:
-            rows = slice(start[fragment.name], start[fragment.name] + fragment.rows)
-            row, source = found.row[rows], found.source[rows]
-            taken = spool.take(row[row >= 0])
+    parts = [slice(start[fragment.name], start[fragment.name] + fragment.rows) for fragment in fragments]
+    rows = np.unique(np.concatenate([found.row[part] for part in parts]))
+    rows = rows[rows >= 0]
+    size = len(rows) * file.dims * file.dtype.itemsize
+    with run.store.scratch(size, "a copy of new vectors") as folder:
+        # A Parquet file is read from its beginning to its end, and fragments want rows in any order.
+        in_order = isinstance(file, NpyVectors)
+        vectors = file if in_order else file.copy(rows, folder / "vectors")
+        for part in parts:
+            row, source = found.row[part], found.source[part]
+            wanted = row[row >= 0]
+            taken = vectors.take(wanted if in_order else np.searchsorted(rows, wanted))
             if not np.array_equal(row_hashes(taken), source[row >= 0]):
-                raise InputError(f"{path} changed while it was read; run again")
-            vectors = np.zeros((len(row), taken.shape[1]), np.float32)
-            vectors[row >= 0] = unit_rows(taken)
-            yield {"vectors": vectors, "source": source}
-
-
-def open_external(
-    path: Path,
-    *,
-    records: int,
-    documents: int,
-    refused: int,
-    rejects: Path,
-    nan_as_zero: bool,
-    id_field: str | None,
-) -> VectorFile:
-    """The vectors of an input of so many accepted and refused records; `rejects` is where those are named; nan_as_zero
-    and id_field as in `open_vectors`.
-
-    Raises:
-        InputError: they cannot be read, or there is another number of rows than of records.
-    """
-    file = open_vectors(path, nan_as_zero=nan_as_zero, id_field=id_field)
-    if not isinstance(file, NpyVectors) or file.rows == records:
-        return file
-    if file.rows == records + refused:
-        remedy = f"leave out the rows of the {refused:,} refused records, whose lines {rejects} names"
-    elif file.rows > records:
-        remedy = "embed the input as it is now, in its order"
-    else:
-        remedy = "embed the records that have come, and save all rows in input order"
-    raise InputError(
-        f"{path} has {file.rows:,} rows; the input has {records:,} records ({documents:,} distinct documents; "
-        f"{refused:,} more records were refused); expected a row for each accepted record, in input order: {remedy}, "
-        "or write a Parquet file with a column doc_id and a vector"
-    )
+                raise InputError(f"{file.path} changed while it was read; run again")
+            units = np.zeros((len(row), file.dims), np.float32)
+            units[row >= 0] = unit_rows(taken)
+            yield {"vectors": units, "source": source}
 
 
 def _state(path: Path) -> list[int]:
@@ -174,58 +160,43 @@ class _Found:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """What is stored under a key, by document row: `there` bool, whether its fragment is, and `source` uint64, 0 where
-    it is not; `dims` of the vectors, None where nothing is."""
-
-    there: np.ndarray
-    source: np.ndarray
-    dims: int | None
-
-
-def _stored(run: Run, view: View, key: str) -> _Stored:
+def _stored(run: Run, view: View, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """What is stored under a key, by document row: bool, whether its fragment is, and its `source` uint64, 0 where it
+    is not."""
     there, source = np.zeros(view.document_rows, bool), np.zeros(view.document_rows, np.uint64)
-    files, start, dims = StageFiles(run.store, STAGE, key), offsets(view.documents), None
-    present = files.present() if key else {}
+    files, start = StageFiles(run.store, STAGE, key), offsets(view.documents)
+    present = files.present()
     for at, fragment in enumerate(view.documents):
         if fragment.name in present:
             there[start[at] : start[at + 1]] = True
             source[start[at] : start[at + 1]] = files.column([fragment], "source")
-            if dims is None:
-                ((_, arrays),) = files.each([fragment])
-                dims = arrays["vectors"].shape[1]
-    return _Stored(there, source, dims)
+    return there, source
 
 
-def _read(run: Run, view: View, file: VectorFile, last: str, spool: Spool) -> tuple[_Found, str]:
+def _read(run: Run, view: View, file: VectorFile, last: Receipt | None) -> tuple[_Found, str]:
     """What the file holds, and its key: one under which no document is stored that has another vector now, that of the
     last run before others, else a new one."""
+    found, used = _scan(run, view, file), view.used_documents()
     folders = [folder.rsplit("/", 1)[1] for folder in run.store.folders(f"stages/{STAGE}")]
-    keys = [key for key in dict.fromkeys([last, *folders]) if key in folders and key.startswith(_CODE)]
-    stored = _stored(run, view, keys[0] if keys else "")
-    found, used = _scan(run, view, file, stored, spool), view.used_documents()
     why = "first run with these vectors"
-    for number, key in enumerate(keys):
-        of = _stored(run, view, key) if number else stored
-        there = of.there & used
-        other = int((there & (of.source != found.source)).sum())
-        if there.any() and not other and of.dims == file.dims:
-            if number:
-                found = _scan(run, view, file, of, spool)
+    for key in dict.fromkeys([*([last.key] if last else []), *folders]):
+        if key not in folders or not key.startswith(_CODE):
+            continue
+        there, source = _stored(run, view, key)
+        known = there & used
+        other = int((known & (source != found.source)).sum())
+        if known.any() and not other:
             return replace(found, reason="no: they are stored"), key
-        if not number and there.any():
-            why = f"{other:,} of {int(there.sum()):,} known documents have another vector now"
-            if of.dims != file.dims:
-                why = f"the vectors have {file.dims} dims now, not {of.dims}"
-    if keys:
-        found = _scan(run, view, file, _stored(run, view, ""), spool)
+        if last and key == last.key and known.any():
+            why = f"{other:,} of {int(known.sum()):,} known documents have another vector now"
+            if last.facts["dim"] != file.dims:
+                why = f"the vectors have {file.dims} dims now, not {last.facts['dim']}"
     content = xxhash.xxh3_128_hexdigest(found.source[view.document_row])
     return replace(found, reason=why), f"{_CODE}{content_hash(file.dims, content)}"
 
 
-def _scan(run: Run, view: View, file: VectorFile, stored: _Stored, spool: Spool) -> _Found:
-    """Read the file once, check what of it is not stored, and keep in the spool what has to be.
+def _scan(run: Run, view: View, file: VectorFile) -> _Found:
+    """Read the file once.
 
     Raises:
         InputError: NaN or infinity, an id that comes again with another vector, documents without one.
@@ -236,19 +207,16 @@ def _scan(run: Run, view: View, file: VectorFile, stored: _Stored, spool: Spool)
     source = np.zeros(view.document_rows, np.uint64)
     copies: list[tuple[np.ndarray, np.ndarray]] = []
     unmatched = 0
-    spool.clear()
     with run.progress("reading vectors", file.rows, "rows") as advance:
         for block in file.blocks():
             hashes = row_hashes(block.vectors)
             record = record_of(block)
             document = np.where(record < 0, -1, view.document_row[record])
-            leads = (document >= 0) & (first_record[document] == record)
             unmatched += int((document < 0).sum())
-            _check_finite(file, block, np.flatnonzero((document >= 0) & (stored.source[document] != hashes)))
+            _check_finite(file, block, document >= 0)
+            leads = (document >= 0) & (first_record[document] == record)
             at = np.flatnonzero(leads)
             of = document[at]
-            to_store = at[~stored.there[of]]
-            spool.keep(block.first + to_store, block.vectors[to_store])
             # Of several values for one place the last stays, so this leaves the first.
             new = row[of] < 0
             row[of[new][::-1]] = (block.first + at[new])[::-1]
@@ -276,13 +244,12 @@ def _scan(run: Run, view: View, file: VectorFile, stored: _Stored, spool: Spool)
     return _Found(row, source, unmatched, disagreeing)
 
 
-def _check_finite(file: VectorFile, block: Block, rows: np.ndarray) -> None:
-    vectors = block.vectors if len(rows) == len(block.vectors) else block.vectors[rows]
-    finite = np.isfinite(vectors)
-    if not finite.all():
-        row, column = (int(place[0]) for place in np.nonzero(~finite))
+def _check_finite(file: VectorFile, block: Block, of_documents: np.ndarray) -> None:
+    """Raise for the first of these rows, bool (n,), that holds NaN or infinity."""
+    for row in np.flatnonzero(of_documents & ~np.isfinite(block.vectors).all(axis=1))[:1]:
+        column = int(np.isfinite(block.vectors[row]).argmin())
         raise InputError(
-            f"{file.path}: row {block.first + rows[row]} (counted from 0) holds {vectors[row, column]} in column "
+            f"{file.path}: row {block.first + row} (counted from 0) holds {block.vectors[row, column]} in column "
             f"{column}; expected finite numbers: embed that document again, or set embedding.nan_as_zero = true, under "
             "which rows with NaN count as zero vectors"
         )

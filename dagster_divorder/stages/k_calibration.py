@@ -1,9 +1,13 @@
 """k_calibration: how many clusters, by their silhouettes, with what the order gains beside them.
 
-Each of `k_calibration.values` is fitted as `clusters` would fit it (same sample, seed and algorithm, so the clustering
-that is measured is the one that comes out), every document is assigned, and the records are ordered, packed and
-ordered again by `balanced` over clusters and lengths, beside a shuffle. Silhouettes and sizes are those of documents,
-so that copies do not count as likeness; the order's figures those of records, as the order is.
+Each of `k_calibration.values` is fitted `k_calibration.fits` times: first as `clusters` would (same sample, seed and
+algorithm, so it is the clustering that comes out), then from other seeds and, where there are enough, other documents.
+Every document is assigned. By the first fit the records are ordered, packed and ordered again by `balanced` over
+clusters and lengths, beside a shuffle. Silhouettes and sizes are those of documents, so that copies do not count as
+likeness; the order's figures those of records, as the order is.
+
+`clusters.k = "auto"` takes the recommended number. Where none is clear it takes USUAL, or the number tried that is
+nearest to it: a rule that noise cannot move.
 
 The outcome is a pinned fit: table, picture and recommendation. Vectors are held in memory up to HELD_BYTES, in the
 order of their ids; beyond that they are read twice, fragment by fragment, for all values of k together.
@@ -13,8 +17,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +28,7 @@ import orjson
 
 from dagster_divorder.core.cluster import ClusterFit, fit, most_points
 from dagster_divorder.core.k_calibration import (
-    NEAR_ZERO,
+    USUAL,
     Batch,
     Clustered,
     measure,
@@ -62,18 +67,13 @@ COMPARED = (DISTINCT, WORST)
 
 def _compute(run: Run) -> Mapping[str, bytes]:
     seconds: dict[str, float] = {}
-    rows, notes = _calibrate(run, run.view, load_space(run), seconds)
-    info = {
-        "recommended": next(row["k"] for row in rows if row["recommended"]),
-        "best_silhouette": max(row["silhouette"] for row in rows),
-        "notes": notes,
-    }
+    rows, facts = _calibrate(run, run.view, load_space(run), seconds)
     with _timed(seconds, "picture"):
         from dagster_divorder.view.pictures import k_calibration
 
         picture = k_calibration(rows)
     run.observed["seconds_of"] = seconds
-    return {TABLE: pack_rows(rows), INFO: orjson.dumps(info), PICTURE: picture}
+    return {TABLE: pack_rows(rows), INFO: orjson.dumps(facts), PICTURE: picture}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ def _load(run: Run, view: View, space: Space) -> _Vectors:
 
 def _calibrate(
     run: Run, view: View, space: Space, seconds: dict[str, float]
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Table and notes; `seconds` is told what each part took."""
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Table and facts; `seconds` is told what each part took."""
     settings = run.settings.k_calibration
     with _timed(seconds, "reading vectors"):
         vectors = _load(run, view, space)
@@ -125,26 +125,41 @@ def _calibrate(
     if above := [k for k in settings.values if k > documents]:
         listed = ", ".join(map(str, above))
         notes.append(f"{listed} not tried: more than the documents there are ({documents:,})")
+    of_all = [one for of in fits.values() for one in of]
     with (
         _timed(seconds, "assigning and silhouettes"),
-        run.progress("silhouettes", 2 * documents * len(fits), "documents") as advance,
+        run.progress("silhouettes", 2 * documents * len(of_all), "documents") as advance,
     ):
-        sample = settings.sample or documents
-        clustered = measure(list(fits.values()), vectors.batches, documents, sample, advance)
+        clustered = measure(of_all, vectors.batches, documents, settings.sample or documents, advance)
+    first = clustered[:: settings.fits]
     with _timed(seconds, "orders"):
-        figures = _orders(run, view, vectors.rows, clustered)
-    silhouettes = [of.silhouette.mean for of in clustered]
-    chosen = recommended(silhouettes)
-    if max(silhouettes) < NEAR_ZERO:
-        notes.append(
-            f"no number of clusters stands out: the best silhouette is {max(silhouettes):.3f}, so choose by what the "
-            "order gains"
-        )
+        figures = _orders(run, view, vectors.rows, first)
+    values, silhouettes = list(fits), np.array([of.silhouette.mean for of in clustered])
+    silhouettes = silhouettes.reshape(len(fits), settings.fits)
+    chosen, why = recommended(values, silhouettes)
+    taken = min(values, key=lambda k: abs(k - USUAL)) if why else values[chosen]
+    if why:
+        notes.append(f'no clear number of clusters: {why}; clusters.k = "auto" takes {taken:,}')
+    elif taken == settings.values[-1]:
+        notes.append(f"{taken:,} is the largest number tried: larger ones may do better")
+    mean, spread = silhouettes.mean(axis=1), silhouettes.std(axis=1, ddof=1)
     rows = [
-        {"k": k, **_figures_of(of), **figure, "recommended": at == chosen}
-        for at, (k, of, figure) in enumerate(zip(fits, clustered, figures, strict=True))
+        {
+            "k": k,
+            "silhouette": float(mean[at]),
+            "spread": float(spread[at]),
+            **_figures_of(first[at]),
+            **figures[at],
+            "recommended": not why and at == chosen,
+        }
+        for at, k in enumerate(values)
     ]
-    return rows, notes
+    return rows, {
+        "recommended": None if why else taken,
+        "k": taken,
+        "best_silhouette": float(mean.max()),
+        "notes": notes,
+    }
 
 
 @contextmanager
@@ -156,32 +171,46 @@ def _timed(seconds: dict[str, float], part: str) -> Iterator[None]:
 
 def _fit_each(
     run: Run, space: Space, held: np.ndarray, values: tuple[int, ...]
-) -> tuple[dict[int, ClusterFit], list[str]]:
-    """The fit of each value of k, and which values were left out as they gave no more clusters than the one before."""
-    settings = run.settings
-    fits: dict[int, ClusterFit] = {}
-    notes: list[str] = []
-    with run.progress("fitting clusters", len(values), "values of k") as advance:
-        for k in values:
-            made = fit(
-                held[: most_points(k, settings.clusters.algorithm)],
-                k,
-                centre=space.centre,
-                **asdict(fit_settings(settings)),
-            )
+) -> tuple[dict[int, list[ClusterFit]], list[str]]:
+    """The fits of each value of k, and which values were left out as they gave no more clusters than one before."""
+    from joblib import cpu_count
+    from threadpoolctl import threadpool_limits
+
+    how, count = fit_settings(run.settings), run.settings.k_calibration.fits
+
+    def one(job: tuple[int, int]) -> ClusterFit:
+        k, number = job
+        sample = held[: most_points(k, how.algorithm)]
+        if number and len(sample) < len(held):
+            size = len(sample)
+            sample = held[np.arange(number * size, (number + 1) * size) % len(held)]
+        return fit(sample, k, centre=space.centre, **asdict(replace(how, seed=how.seed + number)))
+
+    jobs = [(k, number) for k in values for number in range(count)]
+    made: dict[int, list[ClusterFit]] = {k: [] for k in values}
+    with (
+        run.progress("fitting clusters", len(jobs), "fits") as advance,
+        threadpool_limits(1),  # a fit has one thread, and there is one for each core
+        ThreadPoolExecutor(cpu_count()) as threads,
+    ):
+        for (k, _), found in zip(jobs, threads.map(one, jobs), strict=True):
+            made[k].append(found)
             advance(1)
-            if fits and len(made.centroids) <= max(len(other.centroids) for other in fits.values()):
-                notes.append(f"{k} left out: it gives no more clusters than a smaller number ({made.note})")
-            else:
-                fits[k] = made
+    fits: dict[int, list[ClusterFit]] = {}
+    notes: list[str] = []
+    for k, of in made.items():
+        if fits and len(of[0].centroids) <= max(len(others[0].centroids) for others in fits.values()):
+            notes.append(f"{k} left out: it gives no more clusters than a smaller number ({of[0].note})")
+        else:
+            fits[k] = of
     return fits, notes
 
 
 def _figures_of(clustered: Clustered) -> dict[str, Any]:
     sizes = np.bincount(clustered.labels, minlength=len(clustered.silhouette.sizes))
     return {
+        "silhouette, as clustered": clustered.silhouette.mean,
         "clusters": len(sizes),
-        "silhouette": clustered.silhouette.mean,
         "smallest": int(sizes.min()),
         "median": float(np.median(sizes)),
         "largest": int(sizes.max()),
@@ -248,6 +277,7 @@ def load_table(store: LocalStore, folder: str) -> list[dict[str, Any]]:
 def _settings(settings: Settings) -> dict[str, Any]:
     return {
         "values": settings.k_calibration.values,
+        "fits": settings.k_calibration.fits,
         "sample": settings.k_calibration.sample,
         "clusters": asdict(fit_settings(settings)),
         "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.vectors],
@@ -262,7 +292,9 @@ def _facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
 def _figures(run: Run, receipt: Receipt) -> dict[str, Any]:
     facts = receipt.facts
     return {
-        **{name: facts[name] for name in ("recommended", "best_silhouette", "notes")},
+        "recommended": facts["recommended"] or "no clear number",
+        "auto_takes": facts["k"],
+        **{name: facts[name] for name in ("best_silhouette", "notes")},
         "measured_documents": facts["documents"],
         **space_figures(run),
     }
@@ -278,11 +310,11 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 
 K_CALIBRATION = PinnedFit(
     name="k_calibration",
-    version=4,
+    version=5,
     kinds=lambda settings: {library(settings)},
-    description="How many clusters: silhouettes, sizes and what the order gains for several numbers, and the one to "
-    "take "
-    '(`clusters.k = "auto"` takes it). Measured again once enough documents have changed; `fitted` says why.',
+    description="How many clusters: silhouettes over several fits, sizes and what the order gains for several numbers, "
+    'and the one to take, where one is clear (`clusters.k = "auto"` takes it, or else 30). Measured again once enough '
+    "documents have changed; `fitted` says why.",
     reads=lambda settings: ("raw_docs", "token_counts", *space_reads(settings)),
     settings=_settings,
     inputs=lambda run: {"space": chosen_space_key(run), "tokens": run.receipt("token_counts").key},

@@ -9,9 +9,6 @@ Memory: a block of BLOCK_BYTES, whatever the size of the file.
 
 from __future__ import annotations
 
-import os
-import tempfile
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +20,6 @@ import xxhash
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.ids import hash_all, words
-from dagster_divorder.store.local import explain_os_error
 from dagster_divorder.store.rows import is_text
 
 if TYPE_CHECKING:
@@ -35,7 +31,6 @@ KEYS: tuple[KeyedBy, ...] = get_args(KeyedBy)
 
 BLOCK_BYTES = 32 << 20
 FLOATS = (np.float16, np.float32, np.float64)
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _SAVE = "numpy.save(path, vectors.astype('float32'))"
 
 
@@ -80,10 +75,7 @@ class VectorFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpyVectors(VectorFile):
-    """A .npy file of shape (rows, dims), whose numbers begin at `offset`, column by column if `fortran`."""
-
-    offset: int
-    fortran: bool
+    """A .npy file of shape (rows, dims)."""
 
     def blocks(self) -> Iterator[Block]:
         for first in range(0, self.rows, self.rows_of_a_block):
@@ -91,14 +83,12 @@ class NpyVectors(VectorFile):
             yield Block(first, keys, self.take(keys))
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Vectors (n, D) of some rows, int64 (n,)."""
+        """Vectors (n, D) of some rows, int64 (n,), in any order."""
         # Mapped anew each time, so that the pages read do not stay in this process.
-        try:
-            order: Literal["F", "C"] = "F" if self.fortran else "C"
-            mapped = np.memmap(self.path, self.dtype, "r", self.offset, (self.rows, self.dims), order)
-        except (OSError, ValueError) as error:
-            raise InputError(f"{self.path} changed while it was read ({error}); run again") from error
-        consecutive = len(rows) and bool((np.diff(rows) == 1).all())
+        mapped = _map(self.path)
+        if (*mapped.shape, mapped.dtype) != (self.rows, self.dims, self.dtype):
+            raise InputError(f"{self.path} changed while it was read; run again")
+        consecutive = len(rows) and (np.diff(rows) == 1).all()
         picked = mapped[rows[0] : rows[-1] + 1] if consecutive else mapped[rows]
         return self._cleaned(np.ascontiguousarray(picked, self.dtype.newbyteorder("=")))
 
@@ -111,17 +101,37 @@ class ParquetVectors(VectorFile):
     key: str
 
     def blocks(self) -> Iterator[Block]:
+        for first, (keys, vectors) in self._read(self.key, self.column):
+            yield Block(first, self._keys(keys, first), self._matrix(vectors, first))
+
+    def copy(self, rows: np.ndarray, path: Path) -> NpyVectors:
+        """Some rows, int64 (n,), rising, as a file of their own at `path`: any of them can be taken from it."""
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (len(rows), self.dims)}
+        # Written, not mapped: a full disk is an error then, and ends no process.
+        with path.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            for first, (column,) in self._read(self.column, rows=rows):
+                begin, end = np.searchsorted(rows, [first, first + len(column)])
+                file.write(self._matrix(column, first)[rows[begin:end] - first].tobytes())
+        return _open_npy(path, nan_as_zero=False)
+
+    def _read(self, *columns: str, rows: np.ndarray | None = None) -> Iterator[tuple[int, list[pa.Array]]]:
+        """Columns of consecutive rows, and the number of the first row; with `rows`, int64 (n,), rising, of the row
+        groups alone that hold some of these."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        first, columns = 0, [self.key, self.column]
+        first = 0
         try:
             # Read through a buffer: else a whole row group of vectors, often all of them, is in memory.
             with pq.ParquetFile(self.path, buffer_size=1 << 20, pre_buffer=False) as file:
-                for batch in file.iter_batches(self.rows_of_a_block, columns=columns):
-                    keys, vectors = batch.select(columns).columns
-                    yield Block(first, self._keys(keys, first), self._matrix(vectors, first))
-                    first += len(batch)
+                for group in range(file.num_row_groups):
+                    end = first + file.metadata.row_group(group).num_rows
+                    if rows is None or np.ptp(np.searchsorted(rows, [first, end])):
+                        for batch in file.iter_batches(self.rows_of_a_block, [group], columns):
+                            yield first, batch.select(columns).columns
+                            first += len(batch)
+                    first = end
         except (pa.ArrowException, OSError) as error:
             raise InputError(
                 f"{self.path} is damaged after row {first}: {error}; write or copy it again"
@@ -170,61 +180,6 @@ class ParquetVectors(VectorFile):
         return self._cleaned(values.to_numpy().reshape(-1, self.dims))
 
 
-class Spool:
-    """Some rows on their way from a file into fragments, in the order of which they are taken out again.
-
-    Of a Parquet file, which is read from its beginning to its end, they wait in a temporary file in the folder
-    `scratch`; of a .npy file any row can be had at any time, and nothing is kept. A context manager.
-    """
-
-    def __init__(self, file: VectorFile, scratch: Path) -> None:
-        self._file, self._scratch = file, scratch
-        self._parts: list[np.ndarray] = []
-        self._kept = None if isinstance(file, NpyVectors) else tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115
-        if self._kept:
-            # Also of one that nobody takes anything out of.
-            weakref.finalize(self, self._kept.close)
-
-    def __enter__(self) -> Spool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._kept:
-            self._kept.close()
-
-    def clear(self) -> None:
-        """Forget what has been kept."""
-        if self._kept:
-            self._parts = []
-            self._kept.seek(0)
-            self._kept.truncate()
-
-    def keep(self, rows: np.ndarray, vectors: np.ndarray) -> None:
-        """Keep some rows, int64 (n,), rising and beyond those before, with their vectors (n, D)."""
-        if not self._kept or not len(rows):
-            return
-        try:
-            self._kept.write(vectors.tobytes())
-            self._kept.flush()
-        except OSError as error:
-            size = self._file.rows * self._file.dims * self._file.dtype.itemsize
-            raise explain_os_error(error, self._scratch, size, "a copy of new vectors") from error
-        self._parts.append(rows)
-
-    def take(self, rows: np.ndarray) -> np.ndarray:
-        """Vectors (n, D) of some of the rows that were kept, int64 (n,), in any order."""
-        if isinstance(self._file, NpyVectors):
-            return self._file.take(rows)
-        if not len(rows):
-            return np.empty((0, self._file.dims), self._file.dtype)
-        if len(self._parts) > 1:
-            self._parts = [np.concatenate(self._parts)]
-        (kept,) = self._parts
-        shape = (len(kept), self._file.dims)
-        mapped = np.memmap(self._kept, self._file.dtype, "r", shape=shape)  # type: ignore[call-overload]
-        return np.array(mapped[np.searchsorted(kept, rows)])
-
-
 def open_vectors(path: Path, *, nan_as_zero: bool = False, id_field: str | None = None) -> VectorFile:
     """The vectors in a file, known by its name's ending; rows, dims, dtype and size are checked.
 
@@ -258,45 +213,30 @@ def row_hashes(vectors: np.ndarray) -> np.ndarray:
     return np.maximum(hashes, np.uint64(1))
 
 
-def _open_npy(path: Path, nan_as_zero: bool) -> NpyVectors:
+def _map(path: Path) -> np.ndarray:
     try:
-        with open(path, "rb") as file:
-            version = np.lib.format.read_magic(file)
-            shape, fortran, dtype = _HEADERS[version](file)
-            offset = file.tell()
-            size = os.fstat(file.fileno()).st_size - offset
+        return np.lib.format.open_memmap(path, "r")
     except (ValueError, KeyError, EOFError, OSError, SyntaxError, TokenError) as error:
         raise InputError(
-            f"{path} is no .npy file: {error or 'it is empty'}; save the vectors with {_SAVE}"
+            f"{path} is no whole .npy file of numbers: {error or 'it is empty'}. It may be cut short, or hold Python "
+            f"objects, which are never loaded; copy it again, or save the vectors with {_SAVE}"
         ) from error
-    if dtype.hasobject:
+
+
+def _open_npy(path: Path, nan_as_zero: bool) -> NpyVectors:
+    found = _map(path)
+    if found.ndim != 2:
         raise InputError(
-            f"{path} holds pickled Python objects, which are never loaded; expected a matrix of floats: save "
-            "numpy.stack(vectors).astype('float32')"
-        )
-    if len(shape) != 2:
-        raise InputError(
-            f"{path} has the shape {shape}; expected two dimensions, a row a record: save it with "
+            f"{path} has the shape {found.shape}; expected two dimensions, a row a record: save it with "
             "vectors.reshape(records, -1)"
         )
-    if dtype.type not in FLOATS:
-        raise InputError(f"{path} holds {dtype}; expected float16, float32 or float64: save it with {_SAVE}")
-    rows, dims = shape
-    if size < rows * dims * dtype.itemsize:
-        there = size // (dims * dtype.itemsize)
+    if found.dtype.type not in FLOATS:
         raise InputError(
-            f"{path} is cut short: it holds {there:,} rows of the {rows:,} that its header promises; copy or save it "
-            "again"
+            f"{path} holds {found.dtype}; expected float16, float32 or float64: save it with {_SAVE}"
         )
+    rows, dims = found.shape
     return NpyVectors(
-        path=path,
-        rows=rows,
-        dims=dims,
-        dtype=dtype,
-        keyed_by="row",
-        nan_as_zero=nan_as_zero,
-        offset=offset,
-        fortran=fortran,
+        path=path, rows=rows, dims=dims, dtype=found.dtype, keyed_by="row", nan_as_zero=nan_as_zero
     )
 
 

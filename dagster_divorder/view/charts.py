@@ -128,11 +128,19 @@ def lengths(axes: Axes, name: str, quantiles: NDArray[np.float64], low: float, h
 
 
 def silhouette(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Mean silhouette against the number of clusters, over those that are as good as the best; rows: the table of
-    k_calibration, by rising `k`."""
+    """Mean silhouette against the number of clusters, and the standard deviation of the fits, over those that are as
+    good as the best; rows: the table of k_calibration, by rising `k`."""
     values = [row["silhouette"] for row in rows]
     axes.axhspan(as_good_as(max(values)), max(values), color=COLOURS["rule"], alpha=0.6, linewidth=0)
-    axes.plot([row["k"] for row in rows], values, "o-", color=COLOURS["curated"], markersize=5)
+    axes.errorbar(
+        [row["k"] for row in rows],
+        values,
+        [row["spread"] for row in rows],
+        fmt="o-",
+        color=COLOURS["curated"],
+        markersize=5,
+        capsize=3,
+    )
     axes.margins(y=0.15)
     _k_axis(axes, rows)
 
@@ -248,7 +256,7 @@ def _log_axis(axes: Axes) -> None:
 
 
 def _k_axis(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Numbers of clusters, the recommended one marked; logarithmic where they are far apart."""
+    """Numbers of clusters, the recommended one marked, if there is one; logarithmic where they are far apart."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     values = np.array([row["k"] for row in rows])
@@ -264,5 +272,5 @@ def _k_axis(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(values[ticks].tolist()))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.xaxis.set_minor_locator(NullLocator())
-    recommended = next(row["k"] for row in rows if row["recommended"])
-    axes.axvline(recommended, color=COLOURS["ink"], linewidth=1, linestyle=(0, (4, 4)), zorder=1)
+    for recommended in (row["k"] for row in rows if row["recommended"]):
+        axes.axvline(recommended, color=COLOURS["ink"], linewidth=1, linestyle=(0, (4, 4)), zorder=1)

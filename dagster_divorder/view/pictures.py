@@ -102,13 +102,18 @@ def k_calibration(rows: Sequence[Mapping[str, Any]]) -> bytes:
     `charts.silhouette`."""
 
     def draw(figure: Figure) -> None:
-        recommended = next(row["k"] for row in rows if row["recommended"])
-        note = "the highest number whose silhouette is as good as the best (grey: that good)"
-        _title(figure, f"{recommended:,} clusters recommended", note, 0.08, 0.945)
+        recommended = [row["k"] for row in rows if row["recommended"]]
+        title = f"{recommended[0]:,} clusters recommended" if recommended else "No clear number of clusters"
+        note = "recommended is the highest number whose silhouette is as good as the best (grey: that good)"
+        _title(figure, title, note, 0.08, 0.945)
         above = figure.add_axes((0.08, 0.51, 0.88, 0.31))
         below = figure.add_axes((0.08, 0.08, 0.88, 0.31))
         charts.silhouette(above, rows)
-        _headline(above, "Silhouette", "cosine, mean over the documents")
+        _headline(
+            above,
+            "Silhouette",
+            "cosine, mean over the documents and fits; bars: standard deviation of the fits",
+        )
         charts.distinct_by_k(below, rows)
         _headline(below, "Clusters per sequence", "distinct ones, mean; by the order that they lead to")
         below.legend(loc="lower right", bbox_to_anchor=(1.0, 1.02), ncols=2)

@@ -7,17 +7,23 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from dagster_divorder.core.cluster import ClusterFit, assign, fit
-from dagster_divorder.core.k_calibration import as_good_as, measure, possible, recommended
+from dagster_divorder.core.k_calibration import NEAR_ZERO, as_good_as, measure, possible, recommended
 from dagster_divorder.core.silhouette import silhouette
 
 SILHOUETTES = st.lists(st.floats(-1, 1), min_size=1, max_size=20)
 
 
+def without_spread(silhouettes):
+    """The answer to fits that all agree."""
+    return recommended(range(2, 2 + len(silhouettes)), np.repeat([silhouettes], 2, axis=0).T)
+
+
 @given(SILHOUETTES)
 def test_the_highest_of_those_as_good_as_the_best_is_taken(silhouettes):
-    chosen, best = recommended(silhouettes), max(silhouettes)
+    (chosen, why), best = without_spread(silhouettes), max(silhouettes)
     assert as_good_as(best) <= silhouettes[chosen] <= best
     assert all(later < as_good_as(best) for later in silhouettes[chosen + 1 :])
+    assert bool(why) == (best < NEAR_ZERO)
 
 
 @given(SILHOUETTES)
@@ -25,7 +31,7 @@ def test_it_is_the_highest_within_five_percent_of_a_peak_that_says_something(sil
     best = max(silhouettes)
     if best >= 0.02:
         near = [at for at, silhouette in enumerate(silhouettes) if silhouette >= best - 0.05 * best]
-        assert recommended(silhouettes) == near[-1]
+        assert without_spread(silhouettes)[0] == near[-1]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +49,30 @@ def test_it_is_the_highest_within_five_percent_of_a_peak_that_says_something(sil
     ids=["peak", "one", "level", "falling", "near zero", "zero", "negative", "negative, rising"],
 )
 def test_the_tolerance_neither_vanishes_near_zero_nor_turns_below_it(silhouettes, chosen):
-    assert recommended(silhouettes) == chosen
+    assert without_spread(silhouettes)[0] == chosen
+
+
+VALUES = (5, 10, 20, 40, 80, 160)
+FLAT, PEAK = (0.200, 0.199, 0.197, 0.195, 0.186, 0.185), (0.1, 0.15, 0.2, 0.15, 0.1, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("mean", "spread", "chosen", "why"),
+    [
+        (PEAK, 0.02, 20, ""),
+        (FLAT, 0.0001, 40, ""),
+        (FLAT, 0.01, 40, "by 3 fits of each, anything from 5 to 160 may be as good"),
+        (PEAK, 0.2, 20, "by 3 fits of each, anything from 20 to 160 may be as good"),
+    ],
+    ids=["a peak", "flat and sure", "flat", "noise"],
+)
+def test_a_number_is_clear_where_the_spread_of_the_fits_moves_it_by_no_more_than_a_step(
+    mean, spread, chosen, why
+):
+    # Three fits whose mean and standard deviation are these.
+    silhouettes = np.array(mean)[:, None] + spread * np.array([-1.0, 0.0, 1.0])
+    at, said = recommended(VALUES, silhouettes)
+    assert (VALUES[at], said) == (chosen, why)
 
 
 def test_there_are_no_more_clusters_than_vectors():

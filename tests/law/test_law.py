@@ -121,6 +121,7 @@ ALL_CHOICES = CHOICES | {
     "input.id_field": (None, "source", "extra"),
     "input.max_record_bytes": (64 << 20, 300),
     "input.max_reject_share": (1.0, 0.99),
+    "k_calibration.fits": (2, 3),
     "k_calibration.refit": ("auto", "never"),
     "k_calibration.refresh": (0.2, 0.0),
     "k_calibration.sample": (0, 5),

@@ -272,6 +272,7 @@ MOST: dict[str, Any] = {
 LEAST: dict[str, Any] = {
     "ari_comparison.sample": 1,
     "k_calibration.sample": 1,
+    "k_calibration.fits": 2,
     "k_calibration.values": [2],
     "cluster_map.sample": 1,
     "clusters.k": 1,

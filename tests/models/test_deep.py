@@ -410,9 +410,9 @@ def test_batches_that_do_not_fit_are_made_smaller_and_grow_back(
     found = embedder.embed(ids, lengths, done.append)
     np.testing.assert_allclose(found.vectors, expected.vectors, atol=1e-5)
     assert not found.flagged.any()
-    assert found.work.out_of_memory == sum(size > 100 for size in calls) > 1
-    assert found.work.tokens == expected.work.tokens
-    assert found.work.positions == sum(size for size in calls if size <= 100)
+    assert found.work["out_of_memory"] == sum(size > 100 for size in calls) > 1
+    assert found.work["tokens"] == expected.work["tokens"]
+    assert found.work["positions"] == sum(size for size in calls if size <= 100)
     assert sum(done) == lengths.sum()
     # The budget was halved to what fits, kept for a while, and tried again later.
     tried = np.array([at for at, size in enumerate(calls) if size > 100])
@@ -554,4 +554,4 @@ def test_where_no_vector_is_finite_all_are_zero_and_flagged(
 def test_documents_without_tokens_alone(llama: Model) -> None:
     found = Embedder(llama, Budget(400)).embed(np.empty(0, np.uint16), np.zeros(3, np.int64))
     assert found.vectors.shape == (3, 32) and not found.vectors.any()
-    assert found.work.batches == 0
+    assert found.work["batches"] == 0

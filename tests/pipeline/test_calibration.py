@@ -13,7 +13,9 @@ from numpy.testing import assert_array_equal
 from sklearn.metrics import silhouette_samples
 
 from dagster_divorder import load_results, run_all, run_stage
+from dagster_divorder.core.cluster import ClusterFit, fit
 from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.checks import run_check
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
@@ -77,7 +79,10 @@ def test_planted_topics_are_found_and_clustered(made: tuple[Settings, dict[str, 
     assert [row["k"] for row in rows] == list(VALUES)
     assert [row["k"] for row in rows if row["recommended"]] == [4]
     assert report["best_silhouette"] == max(row["silhouette"] for row in rows)
+    assert run_check(settings, "number_of_clusters_is_clear").passed
     for row in rows:
+        assert 0 <= row["spread"] < 0.1
+        assert abs(row["silhouette, as clustered"] - row["silhouette"]) <= 2 * row["spread"]
         assert row["clusters"] == row["k"]
         assert 1 <= row["smallest"] <= row["median"] <= row["largest"]
         assert row["smallest"] * row["k"] <= 200 <= row["largest"] * row["k"]
@@ -101,7 +106,7 @@ def test_what_is_measured_is_what_the_pipeline_then_does(made: tuple[Settings, d
     assert (row["smallest"], row["median"], row["largest"]) == (sizes.min(), np.median(sizes), sizes.max())
     # Pooled by idf, so seen from the centre of the sample, which is here all documents.
     expected = silhouette_samples(vectors - vectors.mean(axis=0), labels, metric="cosine").mean()
-    assert row["silhouette"] == pytest.approx(expected, abs=1e-5)
+    assert row["silhouette, as clustered"] == pytest.approx(expected, abs=1e-5)
     sequences = results.metrics["sequences"]
     assert row["distinct clusters a sequence"] == sequences["split"]["mean"]
     assert row["worst share, batch anywhere"] == sequences["windows"]["batch"]["cluster"]["worst"]
@@ -160,7 +165,8 @@ def test_a_sample_limits_the_silhouettes_alone(made: tuple[Settings, dict[str, R
     )
     for whole, part in zip(rows, found, strict=True):
         assert whole["silhouette"] != part["silhouette"] == pytest.approx(whole["silhouette"], abs=0.1)
-        assert {**whole, "silhouette": 0} == {**part, "silhouette": 0}
+        of_both = dict.fromkeys(("silhouette", "silhouette, as clustered", "spread"), 0)
+        assert {**whole, **of_both} == {**part, **of_both}
 
 
 def test_it_is_measured_again_once_enough_documents_have_changed(tmp_path: Path) -> None:
@@ -197,18 +203,26 @@ COPIES = [
 
 
 @pytest.mark.parametrize(
-    ("texts", "tried", "recommended", "note"),
+    ("texts", "tried", "recommended", "taken", "note"),
     [
         (
             ["one wave", "two boats", "three gulls"],
             [3],
+            "no clear number",
             3,
             "5, 9, 12 not tried: more than the documents there are (3)",
         ),
-        (["the same text"] * 4, [1], 1, "5, 9, 12 not tried: more than the documents there are (1)"),
+        (
+            ["the same text"] * 4,
+            [1],
+            "no clear number",
+            1,
+            "5, 9, 12 not tried: more than the documents there are (1)",
+        ),
         (
             COPIES,
             [5, 9],
+            9,
             9,
             "12 left out: it gives no more clusters than a smaller number (9 clusters of 12: the sample has no more "
             "distinct vectors)",
@@ -217,7 +231,7 @@ COPIES = [
     ids=["three documents", "one document", "nine vectors"],
 )
 def test_what_is_too_small_for_a_number_is_said(
-    tmp_path: Path, texts: list[str], tried: list[int], recommended: int, note: str
+    tmp_path: Path, texts: list[str], tried: list[int], recommended: int | str, taken: int, note: str
 ) -> None:
     settings = settings_of(
         tmp_path, k_calibration={"values": (5, 9, 12)}, sequence={"length": 8192, "batch": 256}
@@ -225,7 +239,8 @@ def test_what_is_too_small_for_a_number_is_said(
     write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
     receipts = run_all(settings, Silent(), GRAPH.needed(settings, "clusters"))
     calibration = receipts["k_calibration"]
-    assert calibration.figures["recommended"] == receipts["clusters"].figures["k"] == recommended
+    assert calibration.figures["recommended"] == recommended
+    assert receipts["clusters"].figures["k"] == taken
     assert calibration.figures["notes"][0] == note
     rows = table(settings, calibration)
     assert [row["k"] for row in rows] == tried
@@ -233,15 +248,49 @@ def test_what_is_too_small_for_a_number_is_said(
     assert {row["worst share, batch anywhere"] for row in rows} == {None}
 
 
-def test_without_topics_it_says_that_no_number_stands_out(tmp_path: Path) -> None:
+def test_without_topics_it_says_that_no_number_is_clear(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     words = [f"w{at}" for at in range(600)]
     texts = [" ".join(random.choice(words, 200)) for _ in range(300)]
     settings = settings_of(tmp_path, model={"vocab_size": 1024, "dim": 128})
     write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
-    report = run_all(settings, Silent(), GRAPH.needed(settings, "k_calibration"))["k_calibration"].figures
+    receipts = run_all(settings, Silent(), GRAPH.needed(settings, "clusters"))
+    report = receipts["k_calibration"].figures
     assert 0 < report["best_silhouette"] < 0.02
-    assert report["notes"] == [
-        f"no number of clusters stands out: the best silhouette is {report['best_silhouette']:.3f}, "
-        "so choose by what the order gains"
-    ]
+    said = f"the best silhouette is {report['best_silhouette']:.3f}, and under 0.02 hardly any cluster stands apart"
+    note = f'no clear number of clusters: {said}; clusters.k = "auto" takes 12'
+    assert report["notes"] == [note]
+    # The number that is nearest to 30 of those tried, and no row of the table is marked.
+    assert (report["recommended"], report["auto_takes"]) == ("no clear number", 12)
+    assert receipts["clusters"].figures["k"] == 12
+    assert not any(row["recommended"] for row in table(settings, receipts["k_calibration"]))
+    found = run_check(settings, "number_of_clusters_is_clear")
+    assert not found.passed
+    assert found.text == f"N{note[1:]}."
+
+
+def test_fits_differ_in_seed_and_documents_and_the_first_is_that_of_clusters(
+    made: tuple[Settings, dict[str, Receipt]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, _ = made
+    fitted: list[tuple[int, int, bytes]] = []
+
+    def watch(sample: np.ndarray, k: int, **how: Any) -> ClusterFit:
+        fitted.append((k, how["seed"], sample.tobytes()))
+        return fit(sample, k, **how)
+
+    monkeypatch.setattr(module, "fit", watch)
+    monkeypatch.setattr(module, "most_points", lambda k, algorithm: 20 * k)
+    again = settings.model_copy(update={"k_calibration": kept(settings, fits=4, refit="now")})
+    run_stage("k_calibration", again, Silent())
+    run = Run(settings, LocalStore(settings.store.path), Silent())
+    held = _load(run, run.view, load_space(run)).held
+    assert len(fitted) == 4 * len(VALUES)
+    for k in VALUES:
+        of = sorted(one[1:] for one in fitted if one[0] == k)
+        assert [seed for seed, _ in of] == [0, 1, 2, 3]
+        # 200 documents: where a fit takes 20 k of them, the next one takes those that follow.
+        for number, (_, sample) in enumerate(of if 20 * k < 200 else ()):
+            places = np.arange(number * 20 * k, (number + 1) * 20 * k) % 200
+            assert sample == held[places].tobytes()
+        assert of[0][1] == held[: 20 * k].tobytes()

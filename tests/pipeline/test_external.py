@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.vectors import Spool
+from dagster_divorder.store.vectors import Block, NpyVectors
 from dagster_divorder.store.view import View
 from tests.conftest import topic_records, write_jsonl
 
@@ -313,13 +313,13 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus.write(TEXTS)
-    take = Spool.take
+    blocks = NpyVectors.blocks
 
-    def change(spool: Spool, rows: np.ndarray) -> np.ndarray:
+    def change(file: NpyVectors) -> Iterator[Block]:
+        yield from blocks(file)
         np.save(corpus.path, vectors_of(TEXTS, model=1))
-        return take(spool, rows)
 
-    monkeypatch.setattr(Spool, "take", change)
+    monkeypatch.setattr(NpyVectors, "blocks", change)
     with pytest.raises(InputError, match="changed while it was read; run again"):
         corpus.run(*READ)
 

@@ -263,6 +263,7 @@ def test_the_recommended_number_of_clusters_stands_out() -> None:
         {
             "k": k,
             "silhouette": k / 100,
+            "spread": 0.004,
             "recommended": k == 20,
             **{"smallest": 1, "median": 2.0, "largest": 3},
             **{f"{name}{who}": 0.5 for name in (DISTINCT, WORST) for who in ("", ", shuffled")},
@@ -274,8 +275,11 @@ def test_the_recommended_number_of_clusters_stands_out() -> None:
     found = check(a_page(made))
     assert made.lead.startswith("Calibration recommends 20 clusters; this output has 30.")
     marked = body(made).partition('<tr class="marked">')[2].partition("</tr>")[0]
-    assert '<th scope="row">20</th>' in marked and "0.200" in marked
+    assert '<th scope="row">20</th>' in marked and "0.200" in marked and "0.004" in marked
     assert "script" not in {tag for tag, _ in found.elements}
+    unclear = sections.calibration([{**row, "recommended": False} for row in rows], [], numbers())
+    assert unclear.lead.startswith("Calibration finds no clear number of clusters; this output has 30.")
+    assert 'class="marked"' not in body(unclear)
 
 
 def opened(uri: str) -> Image.Image:

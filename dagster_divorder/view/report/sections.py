@@ -463,11 +463,12 @@ def strategies(rows: Sequence[Mapping[str, Any]], of: Numbers) -> Section:
 
 def calibration(rows: Sequence[Mapping[str, Any]], said: Sequence[str], of: Numbers) -> Section:
     """How many clusters; rows: the table of `stages.k_calibration`, by rising k."""
-    chosen = number(next(row["k"] for row in rows if row["recommended"]))
+    chosen = next((f"{number(row['k'])} clusters" for row in rows if row["recommended"]), None)
     shown = [
         {
             "k": number(row["k"]),
             "silhouette": fixed(row["silhouette"], 3),
+            "± over the fits": fixed(row["spread"], 3),
             **{f"{name} cluster": number(row[name]) for name in ("smallest", "median", "largest")},
             **{
                 f"{MEASURES[name].name}{whose}": MEASURES[name].show(row[f"{name}{whose}"])
@@ -484,16 +485,18 @@ def calibration(rows: Sequence[Mapping[str, Any]], said: Sequence[str], of: Numb
             Panel("Clusters in a sequence, mean", partial(charts.distinct_by_k, rows=rows)),
         ],
         f"Silhouette and distinct clusters a sequence for {number(rows[0]['k'])} to {number(rows[-1]['k'])} clusters. "
-        f"The best silhouette is {fixed(max(row['silhouette'] for row in rows), 3)}; {chosen} clusters are "
-        "recommended.",
+        f"The best silhouette is {fixed(max(row['silhouette'] for row in rows), 3)}; "
+        f"{chosen or 'no clear number'} recommended.",
         "Against the number of clusters. Second chart: in order, and dashed the same after shuffling. Grey: as good as "
-        f"the best. Upright line: {chosen}, the highest number whose silhouette is.",
+        "the best. Bars: standard deviation over the fits. Upright line, where a number is clear: the highest whose "
+        "silhouette is.",
     )
     return Section(
         "calibration",
         "How many clusters?",
-        f"Calibration recommends {chosen} clusters; this output has {number(of.manifest['k'])}. Each number was tried "
-        "with an order by clusters and lengths alone, so what a sequence holds there is not what this output’s hold.",
+        f"Calibration {f'recommends {chosen}' if chosen else 'finds no clear number of clusters'}; this output has "
+        f"{number(of.manifest['k'])}. Each number was tried with an order by clusters and lengths alone, so what a "
+        "sequence holds there is not what this output’s hold.",
         [
             drawing,
             table(
