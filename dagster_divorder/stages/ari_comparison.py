@@ -88,7 +88,7 @@ def overlap(ari: float) -> str:
     return "high" if ari > SAME else "low" if ari < DIFFERENT else "moderate"
 
 
-def verdict(found: Agreement, bits: Mapping[Any, float]) -> tuple[str, str]:
+def conclude(found: Agreement, bits: Mapping[Any, float]) -> tuple[str, str]:
     """The space to take and why, in a sentence. bits: of the first and of the second, see `core.word_bits`."""
     (first, theirs), (second, ours) = bits.items()
     if found.ari > SAME:
@@ -150,12 +150,12 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     inside = (first.labels < shown[0]) & (second.labels < shown[1])
     table = contingency(first.labels[inside], second.labels[inside], shown).toarray()
     pairs = match(table)
-    chosen, why = verdict(found, bits)
+    chosen, why = conclude(found, bits)
     maps, note = _maps(run, view, rows, both, pairs)
     info = {
         "spaces": kinds,
         "chosen": chosen,
-        "verdict": why,
+        "conclusion": why,
         "overlap": overlap(found.ari),
         "k": k,
         "ari": found.ari,
@@ -373,7 +373,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 
 ARI_COMPARISON = PinnedFit(
     name="ari_comparison",
-    version=3,
+    version=4,
     kinds=lambda settings: {library(settings), "scikitlearn"},
     description="Whether deep vectors (the second of `ari_comparison.spaces`) hold other structure than the shallow "
     "ones "

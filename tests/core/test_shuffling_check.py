@@ -29,7 +29,7 @@ def windows(changed: dict[str, dict[str, float]] | None = None, traits: tuple[st
     }
 
 
-def verdict(
+def check(
     ours: dict[str, dict[str, float]], tokens: int = 100_000, **others: dict[str, float]
 ) -> ShufflingCheck:
     better = {name: {"mean": 0.1, "worst": 0.3} for name in ("batch", "10 batches")}
@@ -37,7 +37,7 @@ def verdict(
 
 
 def test_smaller_in_every_window_passes_and_says_by_how_much():
-    found = verdict({})
+    found = check({})
     assert found.passed and len(found.comparisons) == 3
     text = found.text()
     assert text.startswith("Better than shuffling")
@@ -62,22 +62,22 @@ def test_smaller_in_every_window_passes_and_says_by_how_much():
     ],
 )
 def test_the_rule_of_each_size(ours, passed):
-    found = verdict(ours)
+    found = check(ours)
     assert found.passed == passed
     assert ("Not better than shuffling: cluster in any" in found.text()) != passed
 
 
 def test_ties_at_zero_pass_and_other_ties_do_not():
     nothing = {"mean": 0.0, "worst": 0.0}
-    assert verdict({"batch": nothing}, batch=nothing).passed
-    assert verdict({"sequence": nothing}, sequence=nothing).passed
-    found = verdict({"batch": {"mean": 0.1, "worst": 0.0}}, batch=nothing)
+    assert check({"batch": nothing}, batch=nothing).passed
+    assert check({"sequence": nothing}, sequence=nothing).passed
+    found = check({"batch": {"mean": 0.1, "worst": 0.0}}, batch=nothing)
     assert not found.passed and "mean 0.1 (shuffling: 0), worst 0 (both)" in found.text()
 
 
 @pytest.mark.parametrize(("tokens", "looked_at"), [(40_000, 3), (39_999, 2), (4000, 2), (3999, 1), (399, 0)])
 def test_windows_that_do_not_fit_four_times_are_skipped_by_name(tokens, looked_at):
-    found = verdict({}, tokens)
+    found = check({}, tokens)
     assert [c.window for c in found.comparisons] == list(SIZES)[:looked_at]
     assert len(found.skipped) == 3 - looked_at
     assert found.passed
@@ -89,10 +89,10 @@ def test_windows_that_do_not_fit_four_times_are_skipped_by_name(tokens, looked_a
 
 def test_it_says_where_shuffling_is_good_enough():
     small = {"mean": 0.004, "worst": 0.009}
-    found = verdict({"10 batches": {"mean": 0.001, "worst": 0.002}}, **{"10 batches": small})
+    found = check({"10 batches": {"mean": 0.001, "worst": 0.002}}, **{"10 batches": small})
     assert found.good_enough == ("10 batches",)
     assert "shuffling is already good enough for any 10 batches" in found.text()
-    assert "good enough" not in verdict({}).text()
+    assert "good enough" not in check({}).text()
 
 
 def test_only_the_named_traits_are_looked_at():
@@ -101,7 +101,7 @@ def test_only_the_named_traits_are_looked_at():
     assert beats_shuffling(ours, shuffled, [], 10**6).comparisons == ()
 
 
-def seam_verdict(
+def seam_check(
     ours: tuple[float, float], shuffled: tuple[float, float], tokens: int = 100_000
 ) -> ShufflingCheck:
     """(mean, worst) across the seam; all other windows are better than shuffling's."""
@@ -119,14 +119,14 @@ def seam_verdict(
     ids=["better", "equal", "worse mean", "worse worst"],
 )
 def test_a_seam_that_is_worse_than_shufflings_fails(ours, passed):
-    found = seam_verdict(ours, (0.2, 0.4))
+    found = seam_check(ours, (0.2, 0.4))
     assert found.passed == passed and len(found.comparisons) == 4
     assert ("Not better than shuffling: cluster in any batch across the seam" in found.text()) != passed
     assert "any batch across the seam: cluster mean" in found.text()
 
 
 def test_a_seam_of_a_few_batches_is_not_looked_at():
-    found = seam_verdict((0.5, 0.9), (0.2, 0.4), tokens=3999)
+    found = seam_check((0.5, 0.9), (0.2, 0.4), tokens=3999)
     assert found.passed and any("batch across the seam, since" in reason for reason in found.skipped)
 
 

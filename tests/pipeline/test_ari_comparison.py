@@ -25,11 +25,11 @@ from dagster_divorder.stages.ari_comparison import (
     MAPS,
     MIN_SHARE_OF_BITS,
     SAME,
+    conclude,
     load_disagreements,
     load_pairs,
     load_picture,
     overlap,
-    verdict,
 )
 from dagster_divorder.stages.components import STAGE_OF, chosen_kind
 from dagster_divorder.store.fragments import read_content
@@ -124,7 +124,7 @@ def test_deep_vectors_are_taken_for_another_structure_that_tells_as_much(
     receipt = compare(run)
     report = receipt.figures
     assert (report["chosen"], report["k"], report["documents"]) == (chosen, 4, 400)
-    assert said in report["verdict"]
+    assert said in report["conclusion"]
     assert chosen_kind(run) == chosen
     assert (report["ari"] > 0.99) if deep == "topics" else (abs(report["ari"]) < 0.03)
     bits = report["word_bits"]
@@ -151,7 +151,7 @@ def test_deep_vectors_are_taken_for_another_structure_that_tells_as_much(
     ],
 )
 def test_the_rule(ari: float, shallow: float, deep: float, chosen: str) -> None:
-    found, why = verdict(Agreement(ari, ari, ari), {"shallow": shallow, "deep": deep})
+    found, why = conclude(Agreement(ari, ari, ari), {"shallow": shallow, "deep": deep})
     assert found == chosen
     assert f"ARI {ari:.3f}" in why
 
@@ -167,7 +167,7 @@ def test_the_rule(ari: float, shallow: float, deep: float, chosen: str) -> None:
 )
 def test_the_tiers_are_those_of_diversity_ordered_training(ari: float, tier: str, said: str) -> None:
     assert overlap(ari) == tier
-    assert said in verdict(Agreement(ari, ari, ari), {"shallow": 1.0, "external": 1.0})[1]
+    assert said in conclude(Agreement(ari, ari, ari), {"shallow": 1.0, "external": 1.0})[1]
 
 
 def test_figures_are_those_of_the_vectors(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_vectors_of_your_own_are_held_against_the_others(tmp_path: Path, chosen:
     assert (report["chosen"], report["spaces"]) == (chosen, ["shallow", "external"])
     assert report["overlap"] == "low"
     assert set(report["word_bits"]) == set(report["silhouettes"]) == {"shallow", "external"}
-    assert "the external space holds different structure" in report["verdict"]
+    assert "the external space holds different structure" in report["conclusion"]
     assert {"shallow", "external", "of the external one"} <= set(
         load_pairs(run.store, receipt.files["fit"])[0]
     )

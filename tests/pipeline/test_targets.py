@@ -108,7 +108,7 @@ def test_what_cannot_be_had_is_said_everywhere(corpus: Path) -> None:
     assert warning in again.said
 
 
-def test_the_verdict_is_about_the_targets(corpus: Path) -> None:
+def test_the_check_is_about_the_targets(corpus: Path) -> None:
     settings = settings_of(corpus, (0.8, 0.4))
     metrics, _ = made(settings)
     found = shuffling_checks(left(settings))["sequences"]

@@ -131,7 +131,7 @@ def test_no_text_of_a_corpus_becomes_markup() -> None:
         map=MapPoints(np.eye(2), np.array([0, 1]), 2),
         agreement=Agreement(
             report={
-                "verdict": HOSTILE,
+                "conclusion": HOSTILE,
                 "measured_documents": 9,
                 "k": 2,
                 "matched_documents": 0.5,
@@ -403,7 +403,7 @@ def test_too_small_a_corpus_cannot_be_checked() -> None:
     assert "cannot be told" in claim and "5.00 distinct clusters" in because
 
 
-def test_no_verdict_contradicts_the_figure_beside_it() -> None:
+def test_no_claim_contradicts_the_figure_beside_it() -> None:
     """A window that passes by the rule says only how it compares; one that does not says so."""
     passed = "\n".join(windows(a_check(0.2, 0.2005)))
     assert "about the same" in passed and "better" not in passed

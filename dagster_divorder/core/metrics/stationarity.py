@@ -174,7 +174,7 @@ class Stationarity:
 
     def rows(self) -> list[dict[str, Any]]:
         """A row a feature, the one that is most above shuffling first: its name, whether the order balanced it, the
-        measure that is most above shuffling beside the shuffles' mean, and the verdict."""
+        measure that is most above shuffling beside the shuffles' mean, and whether it drifts."""
         return [
             {
                 "feature": of.feature,

@@ -574,7 +574,7 @@ def agreement(of: Numbers) -> Section:
     return Section(
         "agreement",
         f"Do {first} and {second} vectors agree?",
-        f"{found['verdict']} Measured on {words.count(found['measured_documents'], 'document')} with "
+        f"{found['conclusion']} Measured on {words.count(found['measured_documents'], 'document')} with "
         f"{number(found['k'])} clusters in either space.",
         parts,
     )
