@@ -15,7 +15,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.store.find import Found, find_files
 from dagster_divorder.store.peek import first_records
 
-SAMPLE_FILES, SAMPLE_RECORDS = 20, 4_000
+SAMPLE_FILES, SAMPLE_RECORDS = 20, 50_000
 MOST = 0.9
 """Share of the records that a field must be in to be taken for the text or the id."""
 MAX_SOURCES, MAX_VALUES = 1000, 50
@@ -43,11 +43,11 @@ SOURCE_NAMES = (
 @dataclass(slots=True)
 class Field:
     """What the sampled records hold in a field: how many have it, the characters of its texts, its distinct values (as
-    far as they are counted), and the kinds of values."""
+    far as they are counted; hashes of them), and the kinds of values."""
 
     records: int = 0
     characters: int = 0
-    values: set[Any] = field(default_factory=set)
+    values: set[int] = field(default_factory=set)
     kinds: set[str] = field(default_factory=set)
 
     def add(self, value: Any) -> None:
@@ -56,7 +56,7 @@ class Field:
         if isinstance(value, str):
             self.characters += len(value)
         if isinstance(value, str | int | float):
-            self.values.add(value)
+            self.values.add(hash(value))
 
 
 def _kind(value: Any) -> str:
@@ -85,7 +85,8 @@ def propose(paths: Sequence[str], folder: Path) -> str:
     rest.pop(own_id or "", None)
     plain = {name: of for name, of in rest.items() if of.kinds <= {"text", "true or false"}}
     source = _named(SOURCE_NAMES, (name for name, of in plain.items() if _has_few(of, MAX_SOURCES)))
-    traits = [name for name, of in plain.items() if name != source and _has_few(of, MAX_VALUES)]
+    sources = [source] if source and len(fields[source].values) > 1 else []
+    traits = [name for name, of in plain.items() if name not in sources and _has_few(of, MAX_VALUES)]
     size = sum(path.stat().st_size for path in found.files)
     length, batch = _lengths(size // BYTES_PER_TOKEN)
     # What lies in a folder that is there already is somebody's, perhaps the input.
@@ -94,7 +95,8 @@ def propose(paths: Sequence[str], folder: Path) -> str:
         for name in chain(["divorder"], map("divorder-{}".format, count(2)))
         if not (folder / name).exists()
     )
-    files = f"{len(found.files):,} {'JSONL' if found.kind == 'jsonl' else 'Parquet'} files"
+    kind = "JSONL" if found.kind == "jsonl" else "Parquet"
+    files = f"one {kind} file" if len(found.files) == 1 else f"{len(found.files):,} {kind} files"
     seen = ", ".join(f"{name} ({' or '.join(sorted(of.kinds))})" for name, of in fields.items())
     input_lines = "\n".join(
         [
@@ -112,11 +114,8 @@ def propose(paths: Sequence[str], folder: Path) -> str:
         [
             "cluster = 1.0              # topics, found by clustering",
             "length = 1.0",
-            *([f"{_key(source)} = 1.0"] if source else []),
-            *(
-                f"# {_key(name)} = 1.0  # {len(fields[name].values):,} values in the records looked at"
-                for name in traits
-            ),
+            *(f"{_key(name)} = 1.0" for name in sources),
+            *(f"# {_key(name)} = 1.0  # distinct values: {len(fields[name].values):,}" for name in traits),
         ]
     )
     return f"""\
@@ -124,7 +123,7 @@ def propose(paths: Sequence[str], folder: Path) -> str:
 # Every key, with its default: divorder.example.toml in the repository.
 
 [input]
-# {files}, {size / 1e6:,.1f} MB; fields of the first records: {seen}
+# {files}, {size / 1e6:,.1f} MB; fields of {records:,} records looked at: {seen}
 {input_lines}
 
 [model]
