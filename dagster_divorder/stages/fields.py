@@ -5,12 +5,13 @@ Per record fragment a table with a column a field, as `store.columns` extracts t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 
 import orjson
 import pyarrow as pa
 
-from dagster_divorder.errors import InputError
+from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
@@ -42,10 +43,7 @@ def _check_settings(run: Run) -> None:
             run saw is not looked for again: an input that has lost it since is found by the stages.
     """
     wanted = {field: _target_values(run.settings, field) for field in extracted(run.settings)}
-    fields, traits = load_receipt(run.store, "fields"), load_receipt(run.store, "traits")
-    known: dict[str, set[str]] = {field: set() for field in (fields.facts["fields"] if fields else ())}
-    if traits and run.store.exists(traits.files["names"]):
-        known |= {trait: set(of) for trait, of in orjson.loads(run.store.read(traits.files["names"]))}
+    known = _seen_before(run)
     new = {field: of for field, of in wanted.items() if field not in known or not of <= known[field]}
     for field, (values, some) in unseen(find_input(run.settings), new).items():
         if not some:
@@ -53,6 +51,20 @@ def _check_settings(run: Run) -> None:
         raise InputError(
             f"order.targets.{field} names {min(values)!r}, which no document has; the values are {', '.join(some)}"
         )
+
+
+def _seen_before(run: Run) -> dict[str, set[str]]:
+    """Fields that the last run saw, with their values where these are known."""
+    known: dict[str, set[str]] = {}
+    # What is damaged the run makes again, where it meets it.
+    with contextlib.suppress(DamagedFileError):
+        if fields := load_receipt(run.store, "fields"):
+            known |= {field: set() for field in fields.facts["fields"]}
+        if traits := load_receipt(run.store, "traits"):
+            known |= {
+                trait: set(of) for trait, of in orjson.loads(run.store.read_verified(traits.files["names"]))
+            }
+    return known
 
 
 def no_such_field(field: str) -> InputError:

@@ -7,13 +7,14 @@ or a text, neither where the record has no id. No order and no other result depe
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.errors import InputError
+from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.stages.raw_docs import record_index
@@ -96,9 +97,12 @@ def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
 
 
 def _check_settings(run: Run) -> None:
-    field, last = run.settings.input.id_field, load_receipt(run.store, "ids")
+    field, known = run.settings.input.id_field, False
     assert field is not None
-    known = last is not None and last.fingerprint == IDS.fingerprint(run.settings)
+    # What is damaged the run makes again, where it meets it.
+    with contextlib.suppress(DamagedFileError):
+        last = load_receipt(run.store, "ids")
+        known = last is not None and last.fingerprint == IDS.fingerprint(run.settings)
     if not known and unseen(find_input(run.settings), {field: set()}):
         raise _no_ids(field)
 

@@ -120,8 +120,12 @@ def ours(store: LocalStore, folder: Path) -> set[str]:
             f"output.path {folder} holds the output of another store, {owner['path']}; an output belongs to one store: "
             f"set output.path to another folder, or move what is in {folder} away"
         )
-    by_manifest = {*manifest["files"], MANIFEST, *BESIDE} if manifest else set()
-    return by_manifest | _read_ledger(store, folder)
+    by_manifest = {*manifest["files"], MANIFEST} if manifest else set()
+    ledger = read_pointer(store, _ledger_file(folder), Ledger)
+    if ledger is None and manifest:
+        # Of a store that was made anew, or of an output that was moved: what lies beside it came with it.
+        return by_manifest | {name for name in BESIDE if (folder / name).exists()}
+    return by_manifest | set(ledger.files if ledger else ())
 
 
 def refuse_strangers(store: LocalStore, folder: Path, wanted: Callable[[str], object]) -> set[str]:

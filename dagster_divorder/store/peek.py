@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from dagster_divorder.store.find import Found
 from dagster_divorder.store.inputs import LineBlock, read_batches, read_lines
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 VALUES_SHOWN = 20
 
@@ -22,18 +25,21 @@ def unseen(found: Found, wanted: Mapping[str, set[str]]) -> dict[str, tuple[set[
     """
     left = {field: set(values) for field, values in wanted.items()}
     seen: dict[str, dict[str, None]] = {field: {} for field in wanted}
+    records = False
     for record in first_records(found, list(wanted)) if wanted else ():
+        records = True
         for field in [field for field in left if record.get(field) is not None]:
             value = record[field]
             name = str(value).lower() if isinstance(value, bool) else value
             left[field] = left[field] - {name} if isinstance(name, str) else set()
-            if len(seen[field]) < VALUES_SHOWN:
-                seen[field][str(name)] = None
+            if isinstance(name, str) and len(seen[field]) < VALUES_SHOWN:
+                seen[field][name] = None
             if not left[field]:
                 del left[field]
         if not left:
             break
-    return {field: (values, list(seen[field])) for field, values in left.items()}
+    # Of an input without records something else is wrong.
+    return {field: (values, list(seen[field])) for field, values in left.items()} if records else {}
 
 
 def first_records(found: Found, fields: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
@@ -46,10 +52,20 @@ def first_records(found: Found, fields: Sequence[str] | None = None) -> Iterator
     for path in found.files:
         if found.kind == "parquet":
             for rows in read_batches(path, None, columns=fields):
-                yield from rows.to_pylist()
+                names = [name for name in rows.schema.names if rows.schema.names.count(name) == 1]
+                columns = [_plain(rows.column(name)) for name in names]
+                yield from (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
         else:
             for block in read_lines(path):
                 yield from _objects(block.lines) if isinstance(block, LineBlock) else ()
+
+
+def _plain(column: pa.Array) -> list[Any]:
+    """Values of a column; of those that Python has no equal for, such as the year 10,000, whether there is one."""
+    try:
+        return column.to_pylist()
+    except (ValueError, OverflowError, LookupError):
+        return [True if there else None for there in column.is_valid().to_pylist()]
 
 
 def _objects(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
