@@ -26,6 +26,7 @@ from dagster_divorder.store.curated import (
     is_whole,
     read_manifest,
     refuse_foreign_files,
+    remove_beside,
     tidy,
     write_beside,
 )
@@ -128,6 +129,16 @@ def test_sidecars_and_pictures_of_others_are_refused_where_they_would_be_written
     (folder / BESIDE[0]).write_text("mine")
     with pytest.raises(InputError, match="not written by this store"):
         write_beside(store, folder, {BESIDE[0]: b"page"})
+    assert (folder / BESIDE[0]).read_text() == "mine"
+
+
+def test_a_page_that_lay_there_before_the_output_is_not_ours(store: LocalStore, folder: Path) -> None:
+    (folder / BESIDE[0]).write_text("mine")
+    publish(store, folder, "curated.jsonl")
+    publish(store, folder, "curated.jsonl")
+    with pytest.raises(InputError, match="was not written by this store"):
+        write_beside(store, folder, {BESIDE[0]: b"page"})
+    assert remove_beside(store, folder) == []
     assert (folder / BESIDE[0]).read_text() == "mine"
 
 
