@@ -1,12 +1,13 @@
-"""`divorder init`: a short settings file for a corpus, out of what its first records hold."""
+"""`divorder init`: a short settings file for a corpus, from what its records hold."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, count, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.find import Found, find_files
 from dagster_divorder.store.peek import first_records
+from dagster_divorder.view.words import count
 
 SAMPLE_FILES, SAMPLE_RECORDS = 20, 50_000
 MOST = 0.9
@@ -92,11 +94,10 @@ def propose(paths: Sequence[str], folder: Path) -> str:
     # What lies in a folder that is there already is somebody's, perhaps the input.
     base = next(
         name
-        for name in chain(["divorder"], map("divorder-{}".format, count(2)))
+        for name in chain(["divorder"], map("divorder-{}".format, itertools.count(2)))
         if not (folder / name).exists()
     )
-    kind = "JSONL" if found.kind == "jsonl" else "Parquet"
-    files = f"one {kind} file" if len(found.files) == 1 else f"{len(found.files):,} {kind} files"
+    files = count(len(found.files), f"{'JSONL' if found.kind == 'jsonl' else 'Parquet'} file")
     seen = ", ".join(f"{name} ({' or '.join(sorted(of.kinds))})" for name, of in fields.items())
     input_lines = "\n".join(
         [
@@ -129,7 +130,7 @@ def propose(paths: Sequence[str], folder: Path) -> str:
 [model]
 base = "bootstrap"         # a small tokenizer trained here; better: the model to be trained, an id or a directory
 
-[order.traits]             # what every window of training shall carry in the corpus's own mix
+[order.traits]             # what every window of training is to carry in the corpus's own mix
 {trait_lines}
 
 [sequence]                 # as your trainer has them

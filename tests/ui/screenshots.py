@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 LIMIT = 200_000
-COLOURS = 64
+COLOURS = 256
 MARGIN = 70.0
 SETTLE_MS = 3000
 CONTROLS = ("zoom_in", "zoom_out", "settings", "config", "download_for_offline")
@@ -83,7 +83,7 @@ def main() -> None:
         }
         stack.enter_context(dev)
         profile = stack.enter_context(tempfile.TemporaryDirectory())
-        page = stack.enter_context(open_browser(Path(profile), width=2200, height=1100))
+        page = stack.enter_context(open_browser(Path(profile), width=2000, height=1500))
         open_graph(page, dev)
         materialise_all(page)
         open_graph(page, dev)
