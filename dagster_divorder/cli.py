@@ -1,6 +1,6 @@
 """The `divorder` command.
 
-divorder init       a settings file for a corpus, out of what its first records hold
+divorder init       a settings file for a corpus, from what its records hold
 divorder run        every stage, without Dagster
 divorder summary    what the last run made: before and after, where the output is, what was new
 divorder plan       what a run would compute, why, for about how long; the disk in use
@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     def command(name: str, what: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=what, description=what, parents=[shared])
 
-    starting = command("init", "write divorder.toml for a corpus, out of what its first records hold")
+    starting = command("init", "write divorder.toml for a corpus, from what its records hold")
     starting.add_argument(
         "paths", nargs="+", metavar="FILE_OR_FOLDER", help="JSONL or Parquet; globs in quotes"
     )
@@ -108,7 +108,7 @@ def init(paths: Sequence[str], file: str) -> str:
     option = "" if file == DEFAULT_FILE else f" --config {file}"
     return "\n".join(
         [
-            f"wrote {file}: the text is in {settings.input.text_field!r}, every window shall carry the corpus's mix of "
+            f"wrote {file}: the text is in {settings.input.text_field!r}, every window will carry the corpus's mix of "
             f"{', '.join(settings.order.traits)}",
             "look it over, then:",
             f"  divorder{option} plan    # what a run would compute",
@@ -175,7 +175,7 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> str:
     lines = ["", made["check"], "", f"{made['path']} ({made['bytes'] / 1e6:,.2f} MB)"]
     if made["missing"]:
         missing = ", ".join(made["missing"])
-        lines.append(f"missing, as it has not been made: {missing}; `divorder report --all` makes it")
+        lines.append(f"not in it, as they were not made: {missing}; `divorder report --all` makes them")
     if browse and not webbrowser.open(Path(made["path"]).absolute().as_uri()):
         lines.append("no browser was found here: open the file by hand")
     return "\n".join(lines)

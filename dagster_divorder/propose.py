@@ -129,7 +129,7 @@ def propose(paths: Sequence[str], folder: Path) -> str:
 [model]
 base = "bootstrap"         # a small tokenizer trained here; better: the model to be trained, an id or a directory
 
-[order.traits]             # what every window of training shall carry in the corpus's own mix
+[order.traits]             # what every window of training is to carry in the corpus's own mix
 {trait_lines}
 
 [sequence]                 # as your trainer has them

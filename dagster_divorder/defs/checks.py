@@ -30,7 +30,7 @@ def _check(graph: Graph, stage: str, check: Check) -> dg.AssetChecksDefinition:
             passed=found.passed,
             severity=dg.AssetCheckSeverity.ERROR if check.blocking else dg.AssetCheckSeverity.WARN,
             description=found.text if found.passed else f"{found.text}\n\nWhat to do: {found.remedy}.",
-            metadata={figure: _shown(value) for figure, value in found.figures.items()},
+            metadata={figure.replace("_", " "): _shown(value) for figure, value in found.figures.items()},
         )
 
     return evaluate

@@ -134,7 +134,7 @@ def _lacks(run: Run, key: str) -> str | None:
     if manifest is None:
         return "output.path holds none"
     if manifest.get("key") != key:
-        return "output.path holds that of other settings or files"
+        return "output.path holds the output of other settings or files"
     return None if is_whole(folder, manifest["files"]) else "files of it are gone"
 
 

@@ -10,7 +10,7 @@ Source: the ordering_comparison.png and the calibration plot of Diversity-Ordere
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from dagster_divorder.core.metrics import Diversity
 from dagster_divorder.core.metrics.along import binned
 from dagster_divorder.view import charts
 from dagster_divorder.view.drawing import COLOURS, by_place, cluster_colours, picture, stacked
-from dagster_divorder.view.words import brief, fixed, number, percent, points, short
+from dagster_divorder.view.words import MEASURES, brief, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,6 +38,7 @@ PAIRS = 40
 WIDTH, HEIGHT = 1600, 1100
 LEFT, RIGHT, GAP, STRIP = 0.045, 0.917, 0.012, 0.024
 BARS, BETWEEN, BAR = 0.789, 0.129, 0.095  # of the figure's height: the first bar's foot, bar to bar, a bar
+HEADING = 18  # letters of a line above a column of numbers
 BAR_PIXELS, BAR_ROWS = round((RIGHT - LEFT) * WIDTH), round(BAR * HEIGHT)
 
 Map = tuple[str, NDArray[np.floating], NDArray[np.integer], Sequence[str]]
@@ -82,7 +83,9 @@ def ordering_comparison(orders: Mapping[str, PicturedOrder], names: Sequence[str
         }
         top = max((float(of.high.max(initial=1)) for of in found.values()), default=1.0)
         charts.distinct(left, found, k, top)
-        _headline(left, "Clusters per sequence", "line: mean, band: least to most, of neighbouring sequences")
+        _headline(
+            left, "Clusters in a sequence", "line: mean, band: fewest to most, of neighbouring sequences"
+        )
         prefixes = {name: of.diversity.prefix for name, of in orders.items()}
         charts.along(
             right, [(of.share, of.l2, charts.SERIES[name]) for name, of in prefixes.items()], log=True
@@ -248,25 +251,26 @@ def _draw_bars(
 
 def _draw_table(figure: Figure, measured: Mapping[str, Diversity]) -> None:
     """Numbers right-aligned under their headings, one row an order."""
-    columns = [
-        ("clusters a\nsequence, mean", lambda m: fixed(m.split.mean)),
-        ("clusters a\nsequence, least", lambda m: number(m.split.min)),
-        ("batch TV,\n%, mean", lambda m: points(m.batch_shares["cluster"].mean_tv)),
-        ("batch TV,\n%, worst", lambda m: points(m.batch_shares["cluster"].max_tv)),
-        ("prefix deviation,\ntokens, mean", lambda m: number(m.prefix.mean)),
-        ("every cluster\nseen after", lambda m: percent(m.coverage)),
+    columns: list[tuple[str, Callable[[Diversity], float | None]]] = [
+        ("distinct clusters a sequence", lambda of: of.split.mean),
+        ("fewest", lambda of: of.split.min),
+        ("batch TV, clusters", lambda of: of.batch_shares["cluster"].mean_tv),
+        ("worst batch TV, clusters", lambda of: of.batch_shares["cluster"].max_tv),
+        ("mean prefix deviation, tokens", lambda of: of.prefix.mean),
+        ("every cluster seen after", lambda of: of.coverage),
     ]
     if next(iter(measured.values())).batch_shares["cluster"].partial:
         columns = columns[:2] + columns[4:]  # all data in less than one batch: each order has the same
     edges = np.linspace(LEFT + 0.12, RIGHT + GAP + STRIP, len(columns) + 1)[1:]
     top = 0.128
-    for right, (heading, _) in zip(edges, columns, strict=True):
-        figure.text(right, top, heading, size=12, color=MUTED, ha="right", linespacing=1.3)
+    for right, (measure, _) in zip(edges, columns, strict=True):
+        heading = textwrap.fill(MEASURES[measure].name, HEADING)
+        figure.text(right, top, heading, size=12, color=MUTED, ha="right", va="bottom", linespacing=1.3)
     for row, (name, diversity) in enumerate(measured.items()):
         y, series = top - 0.028 - 0.0225 * row, charts.SERIES[name]
         figure.text(LEFT, y, series.name, size=14, weight="bold", color=COLOURS[series.colour])
-        for right, (_, value) in zip(edges, columns, strict=True):
-            figure.text(right, y, value(diversity), size=14, ha="right")
+        for right, (measure, value) in zip(edges, columns, strict=True):
+            figure.text(right, y, MEASURES[measure].show(value(diversity)), size=14, ha="right")
 
 
 def _draw_sizes(figure: Figure, left: float, names: Sequence[str], sizes: NDArray[np.int64]) -> None:

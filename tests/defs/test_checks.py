@@ -41,8 +41,8 @@ def test_checks_run_with_the_assets_and_say_what_they_found(load: Load, config: 
     assert still.severity == dg.AssetCheckSeverity.WARN
     assert ("place in the input: rank correlation with position 1," in str(still.description)) != still.passed
     output = checks["every_record_in_output"]
-    assert output.metadata["records"].value == output.metadata["planned_records"].value == 120
-    assert output.metadata["multiset_hash"].value == output.metadata["planned_multiset_hash"].value
+    assert output.metadata["records"].value == output.metadata["planned records"].value == 120
+    assert output.metadata["multiset hash"].value == output.metadata["planned multiset hash"].value
 
 
 def test_a_broken_order_stops_the_run_before_an_output_is_made_from_it(

@@ -119,7 +119,7 @@ def test_switching_back_is_free_but_for_the_output(corpus: Path, make_settings: 
     why = whys(made)
     assert (why["token_counts"], why["clusters"]) == ("up to date", "kept from other settings")
     assert why["greedy_order"] == why["diversity_metrics"] == "kept from other settings"
-    assert why["curated_output"] == "output.path holds that of other settings or files"
+    assert why["curated_output"] == "output.path holds the output of other settings or files"
     # What was appended meanwhile is new to them.
     write_jsonl(corpus, [*topic_records(20), *topic_records(1, start=90)])
     run(first)

@@ -35,6 +35,8 @@ _TICKS = """query($selector: SensorSelector!) { sensorOrError(sensorSelector: $s
 _MADE = """query($key: AssetKeyInput!) { assetOrError(assetKey: $key) { ... on Asset {
     assetMaterializations(limit: 1) { runId tags { key value } metadataEntries {
         label ... on IntMetadataEntry { intValue } ... on BoolMetadataEntry { boolValue } } } } } }"""
+_CHECKS = """{ assetNodes { assetChecksOrError { ... on AssetChecks { checks { name description
+    executionForLatestMaterialization { evaluation { success description metadataEntries { label } } } } } } } }"""
 _LOCATION = """{ workspaceOrError { ... on Workspace { locationEntries { name loadStatus
     locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
 
@@ -57,10 +59,14 @@ def until(found: Callable[[], Found | None], seconds: float, what: str) -> Found
 
 class DagsterDev:
     """A running `dagster dev`: a context manager. `folder` holds its history, its log, and its settings file where none
-    is named."""
+    is named.
+
+    workspace: a file that lists the code locations; None: `-m` names the only one, as people do in a folder of their
+    own.
+    """
 
     def __init__(
-        self, folder: Path, config: Path | None = None, workspace: Path = ROOT / "workspace.yaml"
+        self, folder: Path, config: Path | None = None, workspace: Path | None = ROOT / "workspace.yaml"
     ) -> None:
         self.folder = folder
         self.log = folder / "dagster_dev.log"
@@ -68,9 +74,6 @@ class DagsterDev:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        # As in a fresh checkout: Dagster finds its settings and the code location in the working directory.
-        shutil.copy(ROOT / "dagster.yaml", folder)
-        shutil.copy(workspace, folder / "workspace.yaml")
         own = {
             name: value
             for name, value in os.environ.items()
@@ -78,11 +81,20 @@ class DagsterDev:
         }
         named = {"DIVORDER_CONFIG": str(config)} if config else {}
         self.environment = {**own, **named, "PYTHONUNBUFFERED": "1"}
+        # As in a fresh checkout: Dagster finds its settings and the code location in the working directory.
+        shutil.copy(ROOT / "dagster.yaml", folder)
+        if workspace:
+            shutil.copy(workspace, folder / "workspace.yaml")
+        self.location = "divorder" if workspace else "dagster_divorder.definitions"
+        self.options = [] if workspace else ["-m", self.location]
 
     def __enter__(self) -> DagsterDev:
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "dagster", "dev", "-h", "127.0.0.1", "-p", str(self.port)],
+                [
+                    *(sys.executable, "-m", "dagster", "dev", "-h", "127.0.0.1", "-p", str(self.port)),
+                    *self.options,
+                ],
                 cwd=self.folder,
                 env=self.environment,
                 stdout=log,
@@ -144,9 +156,13 @@ class DagsterDev:
             if node["isMaterializable"] and node["staleStatus"] != "FRESH"
         }
 
-    def launch(self, job: str, assets: Sequence[str] | None = None, location: str = "divorder") -> str:
+    def launch(self, job: str, assets: Sequence[str] | None = None, location: str | None = None) -> str:
         """Start a job as the launchpad does with nothing filled in, or some of its assets; the run's id."""
-        selector: dict[str, Any] = {**REPOSITORY, "repositoryLocationName": location, "jobName": job}
+        selector: dict[str, Any] = {
+            **REPOSITORY,
+            "repositoryLocationName": location or self.location,
+            "jobName": job,
+        }
         if assets:
             selector["assetSelection"] = [{"path": [asset]} for asset in assets]
         params = {"selector": selector, "runConfigData": {}, "mode": "default"}
@@ -200,6 +216,18 @@ class DagsterDev:
             for entry in found[0]["metadataEntries"]
         }
         return {**values, "run": found[0]["runId"]}
+
+    def checks(self) -> dict[str, str]:
+        """All that a page says of each check that passed: what it is for, what was found, and what its figures are
+        called."""
+        said = {}
+        for node in self.ask(_CHECKS)["assetNodes"]:
+            for check in node["assetChecksOrError"].get("checks", []):
+                found = check["executionForLatestMaterialization"]["evaluation"]
+                if found["success"]:
+                    labels = [entry["label"] for entry in found["metadataEntries"]]
+                    said[check["name"]] = "\n".join([check["description"], found["description"], *labels])
+        return said
 
     def version(self, asset: str) -> str:
         """The data version of an asset's last materialisation."""

@@ -83,7 +83,7 @@ def main() -> None:
         }
         stack.enter_context(dev)
         profile = stack.enter_context(tempfile.TemporaryDirectory())
-        page = stack.enter_context(open_browser(Path(profile), width=2200, height=1100))
+        page = stack.enter_context(open_browser(Path(profile), width=2000, height=1500))
         open_graph(page, dev)
         materialise_all(page)
         open_graph(page, dev)

@@ -1,0 +1,487 @@
+"""A new user's walk with a corpus of their own: the commands in a terminal, Dagster's pages, and the report.
+
+What is said in one place is said in all, and nothing stale lies beside an output. The commands run once, in the order
+of the tutorial; the tests look at what came of them, and go on to Dagster from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import getitem
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import orjson
+import pytest
+
+from dagster_divorder.defs.metadata import PICTURE_BYTES
+from dagster_divorder.pipeline.checks import all_checks
+from dagster_divorder.settings import load_settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.ordering_report import PAGE
+from dagster_divorder.view.drawing import cluster_colours
+from dagster_divorder.view.words import MEASURES, ORDERS, TRAIN_ON, face
+from tests.conftest import topic_records
+from tests.defs.conftest import pictures, run_command
+from tests.ui.dagster_dev import DagsterDev
+from tests.ui.pages import (
+    close_dialog,
+    materialise_all,
+    on_graph,
+    open_graph,
+    open_metrics,
+    show_orders,
+    show_picture,
+)
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+EDITED = """
+[clusters]
+k = 4
+
+[k_calibration]
+values = [3, 4, 5]
+
+[deep]
+train_tokens = 2000
+
+[animation]
+frames = 4
+"""
+PER_TOPIC, APPENDED = 60, 2
+FIGURES = {
+    *("documents", "new_documents", "reused_documents", "seconds", "documents_per_second"),
+    *("changed", "stored_files"),
+}
+PICTURED = {"diversity_metrics", "k_calibration", "ari_comparison", "cluster_map"}
+
+
+@dataclass
+class Walk:
+    """folder: where the commands run. By step, said: what was printed, on both streams; made: the bytes of the output's
+    files by name."""
+
+    folder: Path
+    said: dict[str, str] = field(default_factory=dict)
+    made: dict[str, dict[str, bytes]] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "divorder.toml"
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "divorder/curated"
+
+    def do(self, step: str, *command: str, **variables: str) -> None:
+        # Not run_command: nobody has told DIVORDER_CONFIG here.
+        ended = run_command(self.config, "divorder", *command, DIVORDER_CONFIG="", **variables)
+        assert ended.returncode == 0, f"{step}: {ended.stderr}"
+        self.said[step] = ended.stdout + ended.stderr
+        if self.output.exists():
+            self.made[step] = {file.name: file.read_bytes() for file in self.output.iterdir()}
+
+    def append(self, records: list[dict[str, Any]], what: str) -> None:
+        with open(self.folder / "my-corpus/docs.jsonl", "ab") as file:
+            file.writelines(
+                orjson.dumps({"id": f"{what}-{at}", **record}) + b"\n" for at, record in enumerate(records)
+            )
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
+    walk = Walk(tmp_path_factory.mktemp("walk"))
+    (walk.folder / "my-corpus").mkdir()
+    walk.append(topic_records(PER_TOPIC), "first")
+    walk.do("init", "init", "my-corpus")
+    # What a person changes in the file: here, so that everything is quick.
+    settings = (
+        walk.config.read_text().replace("length = 512", "length = 128").replace("batch = 8", "batch = 4")
+    )
+    walk.config.write_text(settings.replace("[model]", "[model]\nvocab_size = 512\ndim = 16") + EDITED)
+    walk.do("plan", "plan")
+    walk.do("run", "run")
+    walk.do("again", "run")
+    walk.append(topic_records(APPENDED, start=PER_TOPIC), "appended")
+    walk.do("plan, appended", "plan")
+    walk.do("run, appended", "run")
+    walk.do("report", "report")
+    other = {"DIVORDER_CLUSTERS__K": "3"}
+    walk.do("plan, other k", "plan", **other)
+    walk.do("run, other k", "run", **other)
+    walk.do("report, other k", "report", **other)
+    walk.do("run, first k", "run")
+    return walk
+
+
+@pytest.fixture(scope="module")
+def config(walk: Walk) -> Path:
+    return walk.config
+
+
+@pytest.fixture(scope="module")
+def dev(walk: Walk) -> Iterator[DagsterDev]:
+    with DagsterDev(walk.folder, workspace=None) as running:
+        yield running
+
+
+def test_a_second_run_finds_nothing_new(walk: Walk) -> None:
+    assert "wrote divorder.toml: the text is in 'text'" in walk.said["init"]
+    assert 'id_field = "id"\nsource_field = "source"' in walk.config.read_text()
+    assert "first run on this store" in walk.said["plan"]
+    records = len(topic_records(PER_TOPIC))
+    assert news(walk.said["run"]) == {(records, records, 0)}
+    assert news(walk.said["again"]) == {(records, 0, records)}
+    assert "(unchanged, " in walk.said["again"]
+    assert walk.made["again"] == walk.made["run"]
+
+
+def test_appended_lines_are_named_and_they_alone_are_computed(walk: Walk) -> None:
+    new = len(topic_records(APPENDED))
+    assert f"{new} of them never seen" in walk.said["plan, appended"]
+    planned = dict(
+        re.findall(r"^(\w+) +([\d,]+) .*new (?:records|documents)", walk.said["plan, appended"], re.M)
+    )
+    assert planned == dict.fromkeys(("raw_docs", "token_counts", "shallow_embeddings", "clusters"), str(new))
+    last = dict(re.findall(r"^ +(\w+) +[\d,]+ +([\d,]+) +[\d,]+ +[\d.]+$", walk.said["run, appended"], re.M))
+    assert {last[stage] for stage in planned if stage != "raw_docs"} == {str(new)} and last[
+        "base_model"
+    ] == "0"
+
+
+def test_another_number_of_clusters_and_back_leaves_nothing_stale(walk: Walk) -> None:
+    assert "clusters.k 4 -> 3" in walk.said["plan, other k"]
+    keys = {}
+    for step in ("report", "report, other k"):
+        manifest = orjson.loads(walk.made[step]["curated_meta.json"])
+        keys[step] = manifest["key"]
+        assert face(manifest).encode() in walk.made[step][PAGE].partition(b"</title>")[0]
+    assert keys["report"] != keys["report, other k"]
+    for step in ("run, other k", "run, first k"):
+        assert PAGE not in walk.made[step] and f"{PAGE} showed the output that is replaced" in walk.said[step]
+    first, back = walk.made["run, appended"], walk.made["run, first k"]
+    assert (
+        {name for name in first if first[name] != back[name]}
+        <= {"curated_meta.json"}
+        < set(first)
+        == set(back)
+    )
+    # Against the output before it nothing is new, and nothing took time; else the manifest, too, is what it was.
+    manifests = [orjson.loads(made["curated_meta.json"]) for made in (first, back)]
+    assert {name for name in manifests[0] if manifests[0][name] != manifests[1][name]} <= {
+        *("delta", "seconds", "check")
+    }
+
+
+def news(said: str) -> set[tuple[int, ...]]:
+    """(documents, new, reused) of the stages in the summary's last run."""
+    rows = re.findall(r"^ {11}\w+ +([\d,]+) +([\d,]+) +([\d,]+) +[\d.]+$", said, re.M)
+    return {tuple(int(cell.replace(",", "")) for cell in row) for row in rows}
+
+
+def test_the_first_report_fits_a_phone_in_the_dark(walk: Walk, page: Page, tmp_path: Path) -> None:
+    file = tmp_path / PAGE
+    file.write_bytes(walk.made["report"][PAGE])
+    manifest = orjson.loads(walk.made["report"]["curated_meta.json"])
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.emulate_media(color_scheme="dark")
+    page.goto(file.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.title() == f"How the 248 documents of my-corpus/docs were ordered · {face(manifest)}"
+    assert manifest["date"] in page.title()
+
+
+def curate(dev: DagsterDev) -> None:
+    """Make the output's assets if they were not made yet."""
+    if not dev.made("curated_output"):
+        assert dev.end_of(dev.launch("curate")) == "SUCCESS"
+
+
+def test_a_click_materialises_all_and_the_output_before_the_evidence(
+    dev: DagsterDev, page: Page, config: Path
+) -> None:
+    from playwright.sync_api import expect
+
+    assets = dev.assets()
+    open_graph(page, dev)
+    for asset in assets:
+        expect(on_graph(page, asset)).to_be_visible()
+    materialise_all(page)
+    expect(page.get_by_text(f"{len(assets)} assets")).to_be_visible()
+    expect(page.get_by_text(f"{len(list(all_checks()))} checks")).to_be_visible()
+    ((run, about),) = dev.runs().items()
+    assert about["status"] == "SUCCESS"
+    started = [e["stepKey"] for e in dev.said(run) if e["__typename"] == "ExecutionStepStartEvent"]
+    output = started.index("curated_output")
+    needed = set(GRAPH.needed(load_settings(config)))
+    assert {asset for asset in started[output + 1 :] if asset in assets} == set(assets) - needed != set()
+
+
+def test_a_small_screen_shows_the_orders_their_quality_over_runs_and_checks(
+    dev: DagsterDev, page: Page
+) -> None:
+    from playwright.sync_api import expect
+
+    curate(dev)
+    page.set_viewport_size({"width": 1280, "height": 900})
+    open_metrics(page, dev)
+    table = show_orders(page)
+    assert table.locator("th").all_inner_texts() == ["measure", "better", *reversed(ORDERS.values())]
+    rows = [row.locator("td").all_inner_texts()[:2] for row in table.locator("tbody tr").all()]
+    assert rows[0] == ["clusters in a sequence, mean", "more"] and ["batch TV, mean, %", "less"] in rows
+    box, around = table.bounding_box(), page.get_by_role("dialog").bounding_box()
+    assert box and around and 0 <= around["x"] <= box["x"]
+    assert box["x"] + box["width"] <= around["x"] + around["width"] <= 1280
+    close_dialog(page)
+    picture = show_picture(page)
+    expect(picture).to_be_visible()
+    assert picture.evaluate("image => image.naturalWidth") > 300
+    close_dialog(page)
+
+    page.get_by_role("button", name="Plots").click()
+    for figure in ("batch TV, mean, %", "batch TV, times shuffled", "clusters in a sequence, mean"):
+        expect(page.get_by_text(figure, exact=True)).to_be_in_viewport()
+    for figure in (
+        "worst batch anywhere, times shuffled",
+        "features that drift",
+        "farthest tenth, times shuffled",
+    ):
+        expect(page.get_by_text(figure, exact=True)).to_be_attached()
+
+
+def test_pages_say_where_settings_and_files_are(dev: DagsterDev, page: Page, walk: Walk) -> None:
+    from playwright.sync_api import expect
+
+    curate(dev)
+    page.goto(f"{dev.url}/locations/{dev.location}/jobs/curate")
+    expect(page.get_by_role("cell", name="clusters.k", exact=True)).to_be_visible()
+    page.goto(f"{dev.url}/locations/{dev.location}/jobs/curate/playground")
+    expect(page.get_by_text(f"divorder/settings: {walk.config}")).to_be_visible()
+    page.goto(f"{dev.url}/assets/curated_output")
+    expect(page.get_by_text(str(walk.output), exact=True).first).to_be_visible()
+    # A browser opens no file for a page, so there is no link to one.
+    assert page.locator("a[href^='file:']").count() == 0
+
+
+Metadata = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def made(dev: DagsterDev, walk: Walk) -> Metadata:
+    """Asset -> metadata of its last materialisation, from the history that `dagster dev` keeps."""
+    if not all(dev.made(asset) for asset in dev.assets()):
+        assert dev.end_of(dev.launch("__ASSET_JOB", dev.assets())) == "SUCCESS"
+    found = {}
+    # Folders in dagster.yaml are seen from the working directory.
+    with contextlib.chdir(walk.folder), dg.DagsterInstance.from_config(str(walk.folder)) as instance:
+        for stage in GRAPH.asset_upstream(load_settings(walk.config)):
+            event = instance.get_latest_materialization_event(dg.AssetKey(stage))
+            assert event and event.asset_materialization
+            found[stage] = dict(event.asset_materialization.metadata)
+    return found
+
+
+def rows_of(table: Any) -> list[dict[str, Any]]:
+    return [dict(record.data) for record in table.records]
+
+
+def test_every_asset_reports_figures_paths_and_pictures_of_bounded_size(made: Metadata, walk: Walk) -> None:
+    there = set(GRAPH.needed(load_settings(walk.config)))
+    for name, metadata in made.items():
+        assert set(metadata) >= FIGURES, name
+        # What the terminal made is there already.
+        assert metadata["changed"].value is (name not in there), name
+        for what, png in pictures(metadata).items():
+            assert len(png) <= PICTURE_BYTES, (name, what)
+        for row in rows_of(metadata["stored_files"]):
+            assert Path(str(row["path"])).exists(), (name, row)
+    assert {name for name, metadata in made.items() if pictures(metadata)} >= PICTURED
+
+
+def test_checks_are_in_words_that_people_use(dev: DagsterDev, made: Metadata) -> None:
+    said = dev.checks()
+    assert set(said) == {check.name for _, check in all_checks()}
+    # Names of checks and keys of settings (`order.length_bins`) are what people write, too.
+    names = re.compile(rf"{'|'.join(said)}|\b\w+\.\w+\b|\S+/\S+")
+    machine = {name: re.findall(r"\w*_\w*", names.sub("", text)) for name, text in said.items()}
+    assert {name: words for name, words in machine.items() if words} == {}
+    assert "is nearer to the mix of the whole corpus than a shuffled one" in said["order_beats_shuffling"]
+    assert "what is read last is like what is read first" in said["nothing_drifts"]
+
+
+@pytest.fixture
+def tables(page: Page, made: Metadata, walk: Walk) -> dict[str, list[dict[str, str]]]:
+    """The tables of the report that Dagster made, by their captions; the tiles are one more, "tiles"."""
+    page.goto((walk.output / PAGE).as_uri())
+    found: dict[str, list[dict[str, str]]] = page.evaluate(TABLES)
+    return found
+
+
+TABLES = """
+() => {
+  const text = of => of.textContent.replace(/\\s+/g, " ").trim()
+  const found = {}
+  for (const of of document.querySelectorAll("details.table")) {
+    const heads = [...of.querySelectorAll("thead th")].map(text)
+    found[text(of.querySelector("summary"))] = [...of.querySelectorAll("tbody tr")].map(row => {
+      const cells = [...row.children].map(text).map((cell, at) => [heads[at], cell])
+      const swatch = row.querySelector(".swatch")
+      return Object.fromEntries([...cells, ["marked", `${row.className === "marked"}`],
+        ["colour", swatch ? getComputedStyle(swatch).backgroundColor : ""]])
+    })
+  }
+  found.tiles = [...document.querySelectorAll(".tiles > div")].map(of => {
+    const [shuffled, original] = text(of.querySelector(".than")).match(/[\\d.,]+/g)
+    return {"what": text(of.querySelector("dt")), "ours": text(of.querySelector("b")), shuffled, original}
+  })
+  return found
+}
+"""
+IN_MANIFEST = {
+    "clusters in a sequence, mean": ("split", "mean"),
+    "batch TV, mean, %": ("batch_shares", "cluster", "mean_tv"),
+    "worst batch anywhere, points off": ("windows", "batch", "cluster", "worst"),
+    "prefix deviation, mean, tokens": ("prefix", "mean"),
+}
+
+
+def test_one_figure_is_the_same_everywhere(
+    dev: DagsterDev, made: Metadata, walk: Walk, tables: dict[str, list[dict[str, str]]]
+) -> None:
+    walk.do("summary", "summary")
+    manifest = orjson.loads((walk.output / "curated_meta.json").read_bytes())
+    metrics = made["diversity_metrics"]
+
+    # The orders side by side: in the UI, on the console, in the manifest, in the tiles.
+    orders = {row["measure"]: row for row in markdown_rows(metrics["orders"].value)}
+    console = [line for line in walk.said["summary"].splitlines() if line.startswith(tuple(orders))]
+    names = [*reversed(ORDERS.values())]
+    assert {name: [row[order] for order in names] for name, row in orders.items()} == {
+        row[0]: row[2:] for row in (re.split(r"  +", line) for line in console)
+    }
+    shown = {measure.name: measure.show for measure in MEASURES.values()}
+    for name, path in IN_MANIFEST.items():
+        for order, words in ORDERS.items():
+            assert shown[name](reduce(getitem, path, manifest["diversity"][order])) == orders[name][words]
+    ours, shuffled, original = (ORDERS[name] for name in (TRAIN_ON, "sequences_random", "original"))
+    tiles = {tuple(tile[name] for name in ("ours", "shuffled", "original")) for tile in tables["tiles"]}
+    assert tiles == {
+        tuple(orders[name][order] for order in (ours, shuffled, original)) for name in IN_MANIFEST
+    }
+
+    # Quality over runs.
+    for name, row in orders.items():
+        if name in metrics:
+            assert float(row[ours].replace(",", "")) == metrics[name].value
+    drift = next(iter(of for caption, of in tables.items() if caption.startswith("Every feature")))
+    drifting = sum(row["check"] == "drifts" for row in drift)
+    assert drifting == metrics["features that drift"].value == len(manifest["stationarity"]["drifting"])
+
+    # Windows, the seam, and steps nearer to the mix than any shuffle.
+    windows = tables[caption_of(tables, "Training sequences in order: largest stray")]
+    (batch,) = [row for row in windows if (row["any"], row["trait"]) == ("batch", "cluster")]
+    worst = orders["worst batch anywhere, points off"]
+    cells = ("worst, ours", "worst, shuffled", "worst, original")
+    assert [batch[cell] for cell in cells] == [worst[order] for order in (ours, shuffled, original)]
+    findings = metrics["findings"].value
+    for line in findings.removeprefix("- ").split("\n- "):
+        assert line in walk.said["summary"].splitlines()
+    for row in windows:
+        if row["any"] == "batch across the seam":
+            off = (
+                f"{row['trait']} {row['worst, ours']} points off at worst, {row['worst, shuffled']} shuffled"
+            )
+            assert off in findings
+    steps = tables[caption_of(tables, "Errors in tokens")]
+    for row in steps:
+        if row["error"].startswith("up to each step"):
+            (line,) = [line for line in findings.split("\n") if line.startswith(f"- {row['trait']}: closer")]
+            share = re.search(r" at (all|[\d.]+)", line)
+            assert share and float(share[1].replace("all", "100")) == float(
+                row["below all shuffles"].split()[0]
+            )
+
+    # Evidence: this output's own pair; three clusters, which the corpus was given too as it is; agreement.
+    (own,) = [row for row in tables[caption_of(tables, "Strategies compared")] if row["marked"] == "true"]
+    for name in IN_MANIFEST:
+        assert own[name] == orders[name][ours], name
+    tried = {row["k"]: row for row in tables[caption_of(tables, "Numbers of clusters tried")]}
+    sizes = sorted(orjson.loads(walk.made["run, other k"]["curated_meta.json"])["cluster_sizes"])
+    ends = [tried["3"][f"{name} cluster"] for name in ("smallest", "median", "largest")]
+    assert ends == [str(size) for size in sizes]
+    agreement = {row["measure"]: row["value"] for row in tables["Agreement of the two clusterings"]}
+    assert agreement["Adjusted Rand index (ARI)"] == f"{made['ari_comparison']['ari'].value:.3f}"
+
+    # Counts.
+    head = walk.said["summary"].split("\n")[1]
+    counts = manifest["counts"]
+    assert head == (
+        f"{counts['records']:,} records ({counts['documents']:,} distinct documents, {manifest['tokens']:,} tokens), "
+        "0 rejected"
+    )
+    assert (made["raw_docs"]["records"].value, made["token_counts"]["tokens"].value) == (
+        counts["records"],
+        manifest["tokens"],
+    )
+
+
+def test_a_cluster_has_one_name_and_one_colour(
+    page: Page, made: Metadata, walk: Walk, tables: dict[str, list[dict[str, str]]]
+) -> None:
+    manifest = orjson.loads((walk.output / "curated_meta.json").read_bytes())
+    names = manifest["cluster_names"]
+    colours = {
+        name: "rgb({}, {}, {})".format(*(round(255 * float(part)) for part in rgb))
+        for name, rgb in zip(names, cluster_colours(len(names)), strict=True)
+    }
+    shown = tables["Clusters by their tokens, and where they lie"]
+    assert {row["cluster"]: row["colour"] for row in shown} == colours
+    assert {row["cluster"]: row["documents"] for row in shown} == {
+        name: f"{size:,}" for name, size in zip(names, manifest["cluster_sizes"], strict=True)
+    }
+    assert [row["name"] for row in rows_of(made["clusters"]["cluster_sizes"])] == names
+    assert [row["documents"] for row in rows_of(made["clusters"]["cluster_sizes"])] == manifest[
+        "cluster_sizes"
+    ]
+    # The map's points, and the names on it.
+    drawn = page.evaluate("[...document.querySelectorAll('.map text')].map(of => of.textContent)")
+    assert drawn and set(drawn) <= set(names)
+
+
+def caption_of(tables: dict[str, Any], beginning: str) -> str:
+    (caption,) = [caption for caption in tables if caption.startswith(beginning)]
+    return caption
+
+
+def markdown_rows(text: str) -> list[dict[str, str]]:
+    """The rows of the table that a text begins with."""
+    lines = [line.strip("| ").split(" | ") for line in text.split("\n") if line.startswith("|")]
+    return [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
+
+
+def test_the_command_line_finds_nothing_left_to_do(dev: DagsterDev, made: Metadata, walk: Walk) -> None:
+    before = {asset: dev.version(asset) for asset in made}
+    select = ("--select", "*", "-m", "dagster_divorder.definitions")
+    run = run_command(walk.config, "dagster", "asset", "materialize", *select)
+    assert run.returncode == 0, run.stderr
+    assert "dagster_divorder" not in "".join(line for line in run.stderr.splitlines() if "Warning" in line)
+    for asset in made:
+        found = dev.made(asset)
+        assert (found["new_documents"], found["changed"]) == (0, False), asset
+    assert {asset: dev.version(asset) for asset in made} == before
+    assert dev.stale() == set()
+
+
+def test_nothing_ends_in_a_traceback(dev: DagsterDev, walk: Walk) -> None:
+    curate(dev)
+    said = {**walk.said, "dagster dev": dev.log.read_text()}
+    assert [step for step, text in said.items() if "Traceback" in text] == []
+    warnings = [line for line in said["dagster dev"].splitlines() if "Warning" in line]
+    assert [line for line in warnings if "dagster_divorder" in line] == []
