@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 LIMIT = 200_000
-COLOURS = 64
+COLOURS = 256
 MARGIN = 70.0
 SETTLE_MS = 3000
 CONTROLS = ("zoom_in", "zoom_out", "settings", "config", "download_for_offline")
