@@ -1,4 +1,4 @@
-"""`divorder init`: a short settings file for a corpus, out of what its first records hold."""
+"""`divorder init`: a short settings file for a corpus, from what its records hold."""
 
 from __future__ import annotations
 
