@@ -248,25 +248,24 @@ def summary(settings: Settings) -> str:
         *reports["diversity_metrics"]["findings"],
         *([reports["stationarity"]["claim"]] if "stationarity" in reports else []),
         "",
-        "last run   "
-        + _table_line([("stage", 20), ("documents", 12), ("new", 12), ("reused", 12), ("seconds", 10)]),
+        "each stage, as it last ran:",
+        _table_line([("", 24), ("documents", 12), ("new", 12), ("reused", 12), ("seconds", 10)]),
     ]
     for stage, report in reports.items():
         if not GRAPH[stage].asset:
             continue
         cells = (report["documents"], report["new_documents"], report["reused_documents"])
         lines.append(
-            " " * 11
-            + _table_line(
-                [(stage, 20), *((f"{cell:,}", 12) for cell in cells), (f"{report['seconds']:.2f}", 10)]
+            _table_line(
+                [(f"  {stage}", 24), *((f"{cell:,}", 12) for cell in cells), (f"{report['seconds']:.2f}", 10)]
             )
         )
     state = "written" if output["written"] else "unchanged"
-    lines += ["", f"output     {output['folder']} ({state}, {output['bytes'] / 1e6:,.1f} MB)"]
+    lines += ["", f"output: {output['folder']} ({state}, {output['bytes'] / 1e6:,.1f} MB)"]
     page, films = reports.get("ordering_report"), reports.get("ordering_animation")
     drawn = [Path(page["path"]).name, *page["beside"]] if page else []
     drawn += films["films"] if films else []
-    lines += [f"           {name}" for name in [*output["files"], "curated_meta.json", *drawn]]
+    lines += [f"  {name}" for name in [*output["files"], "curated_meta.json", *drawn]]
     return "\n".join(lines)
 
 

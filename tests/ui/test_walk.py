@@ -181,8 +181,8 @@ def test_another_number_of_clusters_and_back_leaves_nothing_stale(walk: Walk) ->
 
 
 def news(said: str) -> set[tuple[int, ...]]:
-    """(documents, new, reused) of the stages in the summary's last run."""
-    rows = re.findall(r"^ {11}\w+ +([\d,]+) +([\d,]+) +([\d,]+) +[\d.]+$", said, re.M)
+    """(documents, new, reused) of each stage as the summary has it."""
+    rows = re.findall(r"^  \w+ +([\d,]+) +([\d,]+) +([\d,]+) +[\d.]+$", said, re.M)
     return {tuple(int(cell.replace(",", "")) for cell in row) for row in rows}
 
 
