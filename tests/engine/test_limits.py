@@ -113,6 +113,7 @@ def test_memory_that_runs_out_in_a_stage_says_in_which_and_what_is_allowed(
     def make(*_: object) -> None:
         raise error
 
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(2))
     monkeypatch.setattr(type(RAW_DOCS), "make", make)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     said = r"addresses \(ulimit -v\)" if limit == ADDRESSES else "of memory are there"
