@@ -42,10 +42,10 @@ demo: sample ## order the sample corpus with Dagster and show what it changed
 # start Python processes: without kept bytecode each would compile its imports again.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-test: install ## run the tests, on all cores: six minutes on two
+test: install ## run the tests, on all cores: some twelve minutes on two
 	@$(PYTEST)
 
-test-fast: install ## run the tests of every edit: in a minute, no command, browser or Dagster run among them
+test-fast: install ## run the tests of every edit: in two minutes, no command, browser or Dagster run among them
 	@$(PYTEST) -m 'not slow'
 
 test-long: install ## run ten times as many examples of histories, settings, kills and damage; for a night
