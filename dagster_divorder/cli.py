@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     reporting.add_argument(
         "--all", action="store_true", help="first make all evidence that the report can show; takes longer"
     )
-    reporting.add_argument("--open", action="store_true", help="then open it in a browser")
+    reporting.add_argument("--open", action="store_true", help="then open it, and the films, in a browser")
     pruning = command("prune", "remove what neither the current input nor settings need")
     pruning.add_argument("--dry-run", action="store_true", help="only show what would be freed")
     return parser
@@ -163,8 +163,8 @@ def compare(settings: Settings) -> str:
 
 
 def report(settings: Settings, *, everything: bool, browse: bool) -> str:
-    """Run what an output needs (or also all evidence), then make the report, and perhaps open it in a browser; a few
-    lines of text on it."""
+    """Run what an output needs (or also all evidence), then make the report, and perhaps open it and the films in a
+    browser; a few lines of text on it."""
     from dagster_divorder.pipeline import run_all
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.stages.ordering_report import EVIDENCE
@@ -176,8 +176,12 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> str:
     if made["missing"]:
         missing = ", ".join(made["missing"])
         lines.append(f"not in it, as they were not made: {missing}; `divorder report --all` makes them")
-    if browse and not webbrowser.open(Path(made["path"]).absolute().as_uri()):
-        lines.append("no browser was found here: open the file by hand")
+    if browse:
+        page = Path(made["path"]).absolute()
+        shown = [page, *sorted(page.parent.glob("ordering_animation*.mp4"))]
+        opened = [webbrowser.open(path.as_uri()) for path in shown]
+        if not all(opened):
+            lines.append("no browser was found here: open the files by hand")
     return "\n".join(lines)
 
 

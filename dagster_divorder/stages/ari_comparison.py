@@ -375,10 +375,9 @@ ARI_COMPARISON = PinnedFit(
     name="ari_comparison",
     version=4,
     kinds=lambda settings: {library(settings), "scikitlearn"},
-    description="Whether deep vectors (the second of `ari_comparison.spaces`) hold other structure than the shallow "
-    "ones "
-    "(the first), and are worth using: both clustered at the same number of clusters and held against each other. With "
-    '`embedding.kind = "auto"` it picks the space.',
+    description="Whether deep vectors (the second of `ari_comparison.spaces`) show other structure than shallow ones "
+    "(the first) and are worth using: both are clustered at the same number of clusters and compared. With "
+    '`embedding.kind = "auto"` it picks the vectors.',
     reads=lambda settings: ("raw_docs", *space_reads(settings, *settings.ari_comparison.spaces)),
     settings=_settings,
     inputs=lambda run: {kind: space_key(run, kind) for kind in run.settings.ari_comparison.spaces},

@@ -165,9 +165,9 @@ CLUSTER_MAP = WholeCorpus(
     name="cluster_map",
     version=3,
     kinds=lambda settings: {"umap", "matplotlib"},
-    description="Documents as a map, like ones near each other, coloured by cluster, and the clusters' sizes. The map "
-    "stays "
-    "put as the corpus grows: new documents are placed on it. `note` says what to do where umap-learn is missing.",
+    description="The documents as a map, similar ones close together, coloured by cluster, and the clusters' sizes. The "
+    "map stays put as the corpus grows: new documents are placed on it. `note` says what to do where umap-learn is "
+    "missing.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "clusters", "cluster_names", "map_fit"),
     inputs=_inputs,
     quotes=("map", "picture"),

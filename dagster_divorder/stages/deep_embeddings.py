@@ -294,7 +294,7 @@ DEEP_EMBEDDINGS = PerDocument(
     version=2,
     group="embedding",
     kinds=lambda settings: {"huggingface", "pytorch"},
-    description="One vector a document: the pooled last hidden states of a causal or encoder model, L2-normalised.",
+    description="One vector per document: the pooled last hidden states of a causal or encoder model, L2-normalised.",
     reads=lambda settings: (
         *("raw_docs", "token_counts", "base_model", "deep_model"),
         *(["ids"] if settings.input.id_field else []),

@@ -45,8 +45,8 @@ SHALLOW_EMBEDDINGS = PerDocument(
     version=1,
     group="embedding",
     kinds=lambda settings: {"numpy"},
-    description="One vector a document, the pooled rows of the base model's token table: texts on like topics point "
-    "alike.",
+    description="One vector per document: the pooled rows of the base model's token table, so that texts on similar "
+    "topics lie close.",
     reads=lambda settings: ("raw_docs", "token_counts", "base_model"),
     settings=lambda settings: {"pooling": settings.embedding.pooling},
     inputs=_inputs,
