@@ -165,8 +165,8 @@ CLUSTER_MAP = WholeCorpus(
     name="cluster_map",
     version=3,
     kinds=lambda settings: {"umap", "matplotlib"},
-    description="The documents as a map, similar ones close together, coloured by cluster, and the clusters' sizes. The "
-    "map stays put as the corpus grows: new documents are placed on it. `note` says what to do where umap-learn is "
+    description="The documents as a map, similar ones close together, coloured by cluster, and the clusters' sizes. "
+    "The map stays put as the corpus grows: new documents are placed on it. `note` says what to do where umap-learn is "
     "missing.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "clusters", "cluster_names", "map_fit"),
     inputs=_inputs,
