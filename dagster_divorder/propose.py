@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from dagster_divorder.store.peek import first_records
 from dagster_divorder.view.words import count
 
 SAMPLE_FILES, SAMPLE_RECORDS = 20, 50_000
-MOST = 0.9
+MIN_SHARE = 0.9
 """Share of the records that a field must be in to be taken for the text or the id."""
 MAX_SOURCES, MAX_VALUES = 1000, 50
 """Values that a field may have to be taken for the source, and to be proposed as a trait."""
@@ -94,7 +93,7 @@ def propose(paths: Sequence[str], folder: Path) -> str:
     # What lies in a folder that is there already is somebody's, perhaps the input.
     base = next(
         name
-        for name in chain(["divorder"], map("divorder-{}".format, itertools.count(2)))
+        for name in itertools.chain(["divorder"], map("divorder-{}".format, itertools.count(2)))
         if not (folder / name).exists()
     )
     files = count(len(found.files), f"{'JSONL' if found.kind == 'jsonl' else 'Parquet'} file")
@@ -153,7 +152,9 @@ def _sample(found: Found) -> tuple[int, dict[str, Field]]:
     records = 0
     fields: dict[str, Field] = {}
     for path in files:
-        for record in islice(first_records(replace(found, files=[path])), SAMPLE_RECORDS // len(files)):
+        for record in itertools.islice(
+            first_records(replace(found, files=[path])), SAMPLE_RECORDS // len(files)
+        ):
             records += 1
             for name, value in record.items():
                 if value is not None:
@@ -162,7 +163,9 @@ def _sample(found: Found) -> tuple[int, dict[str, Field]]:
 
 
 def _text_field(fields: dict[str, Field], records: int) -> str:
-    texts = {name: of for name, of in fields.items() if of.kinds == {"text"} and of.records >= MOST * records}
+    texts = {
+        name: of for name, of in fields.items() if of.kinds == {"text"} and of.records >= MIN_SHARE * records
+    }
     if not texts:
         raise InputError(
             f"no field holds text in most of the first {records:,} records; the fields are {', '.join(fields)}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -247,15 +246,15 @@ def run_all(
         if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
             refuse_foreign_files(store, settings.output)
         if "raw_docs" in stages:
-            check_settings(run, graph.needed(settings), stages)
+            check_settings(run, [*graph.needed(settings), *stages])
         made = {stage: _run_and_repair(run, stage) for stage in stages}
         retire(store, graph)
         return made
 
 
-def check_settings(run: Run, *stages: Iterable[str]) -> None:
+def check_settings(run: Run, stages: Iterable[str]) -> None:
     """Raise what can be known to be wrong with the settings before anything of these stages is computed."""
-    for name in dict.fromkeys(chain(*stages)):
+    for name in dict.fromkeys(stages):
         run.graph[name].check_settings(run)
 
 

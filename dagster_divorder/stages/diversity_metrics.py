@@ -324,7 +324,8 @@ def _seams(figures: dict[str, Any]) -> dict[str, Seam]:
 
 def _markdown(rows: list[dict[str, str]]) -> str:
     lines = [tuple(rows[0]), ("---",) * len(rows[0]), *(tuple(row.values()) for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    # A trait may be called anything.
+    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
 
 
 def _quality(run: Run, receipt: Receipt) -> dict[str, float]:

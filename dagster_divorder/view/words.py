@@ -149,11 +149,12 @@ MEASURES = {
 
 def measures(row: Mapping[str, Any]) -> dict[str, Measure]:
     """The measures that a row of the summary has, by its names, in its order: those of MEASURES, and the batch TV of
-    every other trait."""
-    tv = "batch TV, "
-    traits = {name: name.removeprefix(tv) for name in row if name.startswith(tv) and name not in MEASURES}
-    named = {name: Measure(f"batch TV of {trait}, mean, %", points, "less") for name, trait in traits.items()}
-    return {name: MEASURES.get(name) or named[name] for name in row if name in MEASURES or name in named}
+    every other trait, whose name may be any text."""
+    return {
+        name: MEASURES.get(name) or Measure(f"{clip(name)}, mean, %", points, "less")
+        for name in row
+        if name in MEASURES or name.startswith("batch TV of ")
+    }
 
 
 def as_shown(row: Mapping[str, Any]) -> dict[str, str]:

@@ -106,7 +106,7 @@ def summary_rows(metrics: Metrics) -> list[dict[str, Any]]:
                 if enough
                 else None,
                 **{
-                    f"batch TV, {trait}": of["mean_tv"] if enough else None
+                    f"batch TV of {trait}": of["mean_tv"] if enough else None
                     for trait, of in figures["batch_shares"].items()
                     if trait != "cluster"
                 },
