@@ -66,8 +66,9 @@ ALLOWED = {
     "store": {"store", "core", "engine"},
     "models": {"models", "core", "engine"},
     "engine": {"engine"},
+    "exports": {"exports", "engine", "store", "core"},
     "pipeline": {"pipeline", "engine", "models", "store", "view", "core"},
-    "stages": {"stages", "pipeline", "engine", "models", "store", "view", "core"},
+    "stages": {"stages", "pipeline", "exports", "engine", "models", "store", "view", "core"},
     "results.py": {"stages", "pipeline", "store", "core"},
     "defs": {"defs", "pipeline", "engine", "store"},
 }

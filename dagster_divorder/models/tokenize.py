@@ -62,7 +62,7 @@ class Encoder:
         self.reason = reason
         self.vocab_size = 1 + max(tokens.values(), default=-1)
         self.id_dtype = np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
-        self.eos_id = _eos_id(directory, tokens)
+        self.eos_id = _special_id(directory, tokens, "eos")
 
     def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
         """Ids of all texts end to end, id_dtype (T,), and the number of each, int64 (n,).
@@ -261,15 +261,25 @@ def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
         yield texts[first:last]
 
 
-def _eos_id(directory: Path, tokens: Mapping[str, int]) -> int | None:
-    """The end-of-sequence id: of the token that tokenizer_config.json names, else the first that config.json gives."""
+def special_ids(directory: Path) -> dict[str, int | None]:
+    """Ids of the `eos`, `bos` and `pad` tokens of a tokenizer's directory, None of one that it does not name.
+
+    Raises:
+        InputError: tokenizer.json cannot be read.
+    """
+    tokens = _load_reference(directory).get_vocab(with_added_tokens=True)
+    return {name: _special_id(directory, tokens, name) for name in ("eos", "bos", "pad")}
+
+
+def _special_id(directory: Path, tokens: Mapping[str, int], name: str) -> int | None:
+    """The id of the token that tokenizer_config.json names (as `eos_token`), else the first that config.json gives."""
     path = directory / "tokenizer_config.json"
-    token = read_object(path).get("eos_token") if path.is_file() else None
+    token = read_object(path).get(f"{name}_token") if path.is_file() else None
     if isinstance(token, dict):
         token = token.get("content")
     found = tokens.get(token) if isinstance(token, str) else None
     path = directory / "config.json"
     if found is None and path.is_file():
-        found = read_object(path).get("eos_token_id")
+        found = read_object(path).get(f"{name}_token_id")
         found = found[0] if isinstance(found, list) and found else found
     return found if isinstance(found, int) else None

@@ -7,6 +7,7 @@ import glob
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +53,17 @@ def refuse_overlap(settings: Settings) -> None:
     fault: it is passed over when the folder is read.)
 
     Raises:
-        SettingsError: store and output overlap, or an input lies in one of them.
+        SettingsError: store, output and exports overlap, or an input lies in one of them.
     """
     written = {"store.path": settings.store.path, "output.path": settings.output.path}
+    if settings.exports.formats:
+        written["exports.path"] = settings.exports.path
     real = {key: os.path.realpath(path) for key, path in written.items()}
-    if _is_in(real["store.path"], real["output.path"]) or _is_in(real["output.path"], real["store.path"]):
-        raise SettingsError(
-            f"store.path {written['store.path']} and output.path {written['output.path']} overlap; expected two "
-            "folders, neither in the other"
-        )
+    for one, other in permutations(written, 2):
+        if _is_in(real[one], real[other]):
+            raise SettingsError(
+                f"{one} {written[one]} and {other} {written[other]} overlap; expected two folders, neither in the other"
+            )
     read = [("input.paths", path) for path in settings.input.paths]
     read += [("embedding.path", str(settings.embedding.path))] if settings.embedding.path else []
     for key, pattern in read:
@@ -160,6 +163,7 @@ def _anchor(settings: Settings, base: Path) -> Settings:
             ),
             "store": settings.store.model_copy(update={"path": Path(absolute(settings.store.path))}),
             "output": settings.output.model_copy(update={"path": Path(absolute(settings.output.path))}),
+            "exports": settings.exports.model_copy(update={"path": Path(absolute(settings.exports.path))}),
             "model": settings.model.model_copy(update={"base": absolute_model(settings.model.base)}),
             "deep": deep.model_copy(update={"model": deep.model and absolute_model(deep.model)}),
             "embedding": settings.embedding.model_copy(update={"path": path and Path(absolute(path))}),

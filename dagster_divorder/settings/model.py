@@ -19,6 +19,7 @@ from dagster_divorder.settings.sections import (
     Deep,
     Embedding,
     Engine,
+    Exports,
     Input,
     KCalibration,
     Model,
@@ -60,6 +61,7 @@ class Settings(BaseSettings):
     sequence: Sequence = Sequence()
     comparison: Comparison = Comparison()
     output: Output = Output()
+    exports: Exports = Exports()
     animation: Animation = Animation()
     engine: Engine = Engine()
     automation: Automation = Automation()

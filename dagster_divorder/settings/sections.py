@@ -383,6 +383,38 @@ class Sequence(_Section):
     """Orders of the sequences, one an epoch, each another."""
 
 
+def _known_format(name: str) -> str:
+    from dagster_divorder.exports import FORMATS
+
+    if name not in FORMATS:
+        raise ValueError(f"Input should be one of {', '.join(sorted(FORMATS))}")
+    return name
+
+
+class Exports(_Section):
+    formats: tuple[Annotated[str, AfterValidator(_known_format)], ...] = ()
+    """Formats that the training sequences are written in, a folder each below `path`, tokens and all; `text` for
+    trainers that tokenise themselves."""
+    path: FolderPath = Path("data/exports")
+    """Folder of the exports."""
+    shard_bytes: int = Field(1 << 30, ge=1, le=4_000_000_000)
+    """About how many bytes a file holds; fewer, larger files as it rises. (Megatron reads one file.)"""
+    world_size: int = Field(1, ge=1, le=1 << 20)
+    """Ranks of a trainer that gives each a contiguous part of the files (torchtitan's map-style datasets, litdata): the
+    rows are laid so that every global batch is the plan's. 1, for all other trainers: rows in the order of training."""
+    micro_batch: int = Field(1, ge=1, le=1 << 20)
+    """Sequences that such a rank reads at a time."""
+    workers: int = Field(1, ge=1, le=1024)
+    """Processes that read for such a rank."""
+
+    @field_validator("formats")
+    @classmethod
+    def _each_once(cls, formats: tuple[str, ...]) -> tuple[str, ...]:
+        if repeated := [name for name in formats if formats.count(name) > 1]:
+            raise ValueError(f"{repeated[0]!r} is named twice; name each format once")
+        return formats
+
+
 class Comparison(_Section):
     documents: tuple[Strategy, ...] = (
         "original",

@@ -16,6 +16,7 @@ from dagster_divorder.stages.deep_model import DEEP_MODEL
 from dagster_divorder.stages.difficulty import DIFFICULTY
 from dagster_divorder.stages.difficulty_counts import DIFFICULTY_COUNTS
 from dagster_divorder.stages.diversity_metrics import DIVERSITY_METRICS
+from dagster_divorder.stages.exports import EXPORTS
 from dagster_divorder.stages.external_embeddings import EXTERNAL_EMBEDDINGS
 from dagster_divorder.stages.fields import FIELDS
 from dagster_divorder.stages.frozen import FROZEN
@@ -65,6 +66,7 @@ GRAPH = Graph(
         STATIONARITY,
         DIVERSITY_METRICS,
         CURATED_OUTPUT,
+        EXPORTS,
         STRATEGY_COMPARISON,
         ORDERING_ANIMATION,
         ORDERING_REPORT,

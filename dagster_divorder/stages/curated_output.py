@@ -221,9 +221,8 @@ def _save_npy(file: IO[bytes], array: np.ndarray) -> None:
 
 def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
     settings = run.settings
-    stages = [
-        stage for stage in run.graph.needed(settings) if run.graph[stage].asset and stage != "curated_output"
-    ]
+    before = run.graph.needed(settings, *_reads(settings))
+    stages = [stage for stage in before if run.graph[stage].asset]
     figures = {stage: run.receipt(stage).figures for stage in stages}
     raw_docs, model, packed = (figures[stage] for stage in ("raw_docs", "base_model", "packed_sequences"))
     space, drift = space_figures(run), load_stationarity(run)
@@ -389,6 +388,8 @@ CURATED_OUTPUT = WholeCorpus(
     name="curated_output",
     version=5,
     group="output",
+    # Whoever asks for exports gets them with the output.
+    then=("exports",),
     kinds=lambda settings: {"json", "parquet"},
     description="The corpus in its curated order, records byte for byte as they were read, with curated_meta.json as "
     "manifest.",

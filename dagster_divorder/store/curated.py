@@ -20,6 +20,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -44,6 +45,7 @@ from dagster_divorder.store.pointers import read_pointer, write_pointer
 from dagster_divorder.store.rows import json_lines
 
 MANIFEST = "curated_meta.json"
+EXPORT_MANIFEST = "manifest.json"
 RECORDS = re.compile(r"curated(-\d{5,})?\.(jsonl|parquet)")
 """Names of the files that hold the records."""
 BESIDE = (
@@ -56,6 +58,9 @@ BESIDE = (
 LEDGERS = "outputs"
 REHASH_BYTES = 10 << 30
 """An output up to this size is read again to see that it is still whole; of a larger one sizes are compared."""
+
+MUCH_BYTES = 1 << 20
+"""From this many bytes on a write takes longer than handing them to another thread."""
 
 ROW_GROUP = 1 << 20
 """Rows that a reader of a Parquet file of numbers takes at once."""
@@ -90,9 +95,14 @@ class _Manifest(_Strict):
 
     key: Hex
     store: _Owner
+    files: dict[FileName, _Entry]
+
+
+class _Curated(_Manifest):
+    """The same of that of the curated output."""
+
     ids: Annotated[str, StringConstraints(pattern=r"^stages/curated_output/\w+/ids\.\w+\.safetensors$")]
     delta: _Delta
-    files: dict[FileName, _Entry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +113,13 @@ class Ledger:
     files: list[FileName]
 
 
-def ours(store: LocalStore, folder: Path) -> set[str]:
-    """Names in an output folder that are this store's to overwrite and to remove.
+def ours(store: LocalStore, folder: Path, name: str = MANIFEST) -> set[str]:
+    """Names in an output folder, whose manifest has this name, that are this store's to overwrite and to remove.
 
     Raises:
         InputError: the folder holds the output of another store.
     """
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, name)
     owner = manifest["store"] if manifest else None
     # A store that was deleted and made anew in its place goes on with its output; so does one that was moved.
     is_owner = owner is not None and (
@@ -117,18 +127,24 @@ def ours(store: LocalStore, folder: Path) -> set[str]:
     )
     if owner is not None and not is_owner:
         raise InputError(
-            f"output.path {folder} holds the output of another store, {owner['path']}; an output belongs to one store: "
-            f"set output.path to another folder, or move what is in {folder} away"
+            f"{folder} holds the output of another store, {owner['path']}; an output belongs to one store: set "
+            f"{_setting(name)} to another folder, or move what is in {folder} away"
         )
-    by_manifest = {*manifest["files"], MANIFEST} if manifest else set()
+    by_manifest = {*manifest["files"], name} if manifest else set()
     ledger = read_pointer(store, _ledger_file(folder), Ledger)
     if ledger is None and manifest:
         # Of a store that was made anew, or of an output that was moved: what lies beside it came with it.
-        return by_manifest | {name for name in BESIDE if (folder / name).exists()}
+        return by_manifest | {beside for beside in BESIDE if (folder / beside).exists()}
     return by_manifest | set(ledger.files if ledger else ())
 
 
-def refuse_strangers(store: LocalStore, folder: Path, wanted: Callable[[str], object]) -> set[str]:
+def _setting(manifest: str) -> str:
+    return "output.path" if manifest == MANIFEST else "exports.path"
+
+
+def refuse_strangers(
+    store: LocalStore, folder: Path, wanted: Callable[[str], object], manifest: str = MANIFEST
+) -> set[str]:
     """Make sure that writing the `wanted` names into an output folder overwrites nothing that is not this store's; the
     names there that are (see `ours`).
 
@@ -142,11 +158,12 @@ def refuse_strangers(store: LocalStore, folder: Path, wanted: Callable[[str], ob
         return set()
     except OSError as error:
         raise explain_os_error(error, folder) from error
-    mine = ours(store, folder)
+    mine = ours(store, folder, manifest)
     if strangers := [name for name in there if wanted(name) and name not in mine]:
+        setting = _setting(manifest)
         raise InputError(
-            f"{folder / strangers[0]} is there and was not written by this store; output.path has to be a folder in "
-            "which no such file is overwritten: move it away, or set output.path to another folder"
+            f"{folder / strangers[0]} is there and was not written by this store; {setting} has to be a folder in "
+            f"which no such file is overwritten: move it away, or set {setting} to another folder"
         )
     return mine
 
@@ -220,12 +237,13 @@ class OutputFolder:
     """Files of one output, staged under temporary names until `commit`.
 
     Use as a context manager: what was staged and not committed is removed at its end. `expected_bytes` is what the
-    output takes about, for the message when the disk is full.
+    output takes about, for the message when the disk is full; `manifest` the manifest's name.
     """
 
     store: LocalStore
     path: Path
     expected_bytes: int = 0
+    manifest: str = MANIFEST
     staged: dict[str, Path] = field(default_factory=dict)
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -253,8 +271,8 @@ class OutputFolder:
         temporary = self.path / f"{TEMPORARY}{secrets.token_hex(8)}"
         self.staged[name] = temporary
         try:
-            with open(temporary, "wb") as file:
-                hashed = _HashedFile(file)
+            with open(temporary, "wb") as file, ThreadPoolExecutor(1, "divorder-hash") as thread:
+                hashed = _HashedFile(file, thread)
                 write(hashed)  # type: ignore[arg-type]
                 file.flush()
                 os.fsync(file.fileno())
@@ -277,26 +295,26 @@ class OutputFolder:
         owner = {"id": self.store.id, "path": os.path.realpath(self.store.root)}
         manifest = about | {"store": owner, "files": self.entries}
         data = orjson.dumps(manifest | {"check": _check(manifest)}, option=orjson.OPT_INDENT_2)
-        self._write(MANIFEST, lambda file: file.write(data))
-        mine = refuse_strangers(self.store, self.path, self.staged.__contains__)
+        self._write(self.manifest, lambda file: file.write(data))
+        mine = refuse_strangers(self.store, self.path, self.staged.__contains__, self.manifest)
         # What a sound manifest names is noted too: the ledger may be of another place, from which the output was moved.
         _note(self.store, self.path, mine | self.staged.keys())
         try:
             for name, temporary in self.staged.items():
-                if name == MANIFEST:
+                if name == self.manifest:
                     # Its files are safe on disk before it says so.
                     sync_folder(self.path)
                 os.replace(temporary, self.path / name)
             sync_folder(self.path)
         except OSError as error:
             raise explain_os_error(error, self.path / name) from error
-        tidy(self.store, self.path, self.entries)
+        tidy(self.store, self.path, self.entries, self.manifest)
         return manifest
 
 
-def tidy(store: LocalStore, path: Path, files: Iterable[str]) -> None:
+def tidy(store: LocalStore, path: Path, files: Iterable[str], manifest: str = MANIFEST) -> None:
     """Remove what a broken-off write or commit left in an output folder; `files` are the ones its manifest lists."""
-    kept = {MANIFEST, *files}
+    kept = {manifest, *files}
     noted = _read_ledger(store, path)
     try:
         for name in noted - kept - {*BESIDE}:
@@ -318,18 +336,27 @@ def _remove_temporary(path: Path) -> None:
 
 
 class _HashedFile(io.RawIOBase):
-    """A file open for writing that hashes and counts what passes. Closing it leaves the file open."""
+    """A file open for writing that hashes and counts what passes, of much at a time in a thread of its own. Closing it
+    leaves the file open."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], thread: ThreadPoolExecutor) -> None:
         self._file = file
+        self._thread = thread
         self.digest = hashlib.sha256()
         self.size = 0
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        self.digest.update(view)
         self.size += len(view)
-        return self._file.write(view)
+        if len(view) < MUCH_BYTES:
+            self.digest.update(view)
+            return self._file.write(view)
+        hashing = self._thread.submit(self.digest.update, view)
+        try:
+            return self._file.write(view)
+        finally:
+            # The caller may use the memory again.
+            hashing.result()
 
     def tell(self) -> int:
         return self.size
@@ -338,22 +365,22 @@ class _HashedFile(io.RawIOBase):
         return True
 
 
-def read_manifest(path: Path) -> dict[str, Any] | None:
-    """The manifest of an output folder; None if there is none that is just what was written, so that what is damaged,
-    or somebody else's, is never half believed.
+def read_manifest(path: Path, name: str = MANIFEST) -> dict[str, Any] | None:
+    """The manifest, of this name, of an output folder; None if there is none that is just what was written, so that
+    what is damaged, or somebody else's, is never half believed.
 
     Raises:
         StoreError: it cannot be read.
     """
     try:
-        manifest = orjson.loads((path / MANIFEST).read_bytes())
+        manifest = orjson.loads((path / name).read_bytes())
         if manifest.pop("check") != _check(manifest):
             return None
-        _Manifest.model_validate(manifest)
+        (_Curated if name == MANIFEST else _Manifest).model_validate(manifest)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise StoreError(f"{path / MANIFEST} cannot be read: {error.strerror}") from error
+        raise StoreError(f"{path / name} cannot be read: {error.strerror}") from error
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValidationError):
         return None
     found: dict[str, Any] = manifest

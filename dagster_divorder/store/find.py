@@ -21,7 +21,7 @@ from pathlib import Path
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Input, Settings
 from dagster_divorder.store.compression import CODECS
-from dagster_divorder.store.curated import MANIFEST
+from dagster_divorder.store.curated import EXPORT_MANIFEST, MANIFEST, read_manifest
 from dagster_divorder.store.inputs import JSONL_SUFFIXES, PARQUET_SUFFIXES, Kind, is_corpus_file, kind_of
 from dagster_divorder.store.local import TEMPORARY, is_store
 
@@ -52,7 +52,8 @@ def find_input(settings: Settings) -> Found:
             f"no settings name an input, and there is no {paths[0]}, the sample corpus; write settings for your own "
             "with `divorder init FILES_OR_FOLDER`"
         )
-    return find_files(settings.input.paths, (settings.store.path, settings.output.path))
+    own = [settings.store.path, settings.output.path]
+    return find_files(paths, [*own, settings.exports.path] if settings.exports.formats else own)
 
 
 def find_files(patterns: Iterable[str], own: Sequence[str | os.PathLike[str]] = ()) -> Found:
@@ -227,8 +228,11 @@ def _ending(name: str) -> str:
 
 
 def _is_output(folder: str) -> bool:
-    """Whether a folder holds an output, or what a run that was killed while it wrote one has left."""
-    return any(name == MANIFEST or name.startswith(TEMPORARY) for name in _names(folder))
+    """Whether a folder holds an output or an export, or what a run that was killed while it wrote one has left."""
+    names = _names(folder)
+    if EXPORT_MANIFEST in names and read_manifest(Path(folder), EXPORT_MANIFEST) is not None:
+        return True
+    return any(name == MANIFEST or name.startswith(TEMPORARY) for name in names)
 
 
 def _check_name(path: Path) -> None:

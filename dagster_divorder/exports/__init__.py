@@ -1,0 +1,6 @@
+"""Export formats, one a file. A format is registered here."""
+
+from dagster_divorder.exports.format import Format
+from dagster_divorder.exports.parquet import PARQUET
+
+FORMATS: dict[str, Format] = {found.name: found for found in (PARQUET,)}

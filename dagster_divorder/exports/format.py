@@ -1,0 +1,45 @@
+"""What an export format is: a value that a file of `exports/` holds whole.
+
+Every export is a folder of files named `train...` (under which name `datasets.load_dataset` finds them), the
+tokenizer's own files, and `manifest.json`, written last (docs/exports.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dagster_divorder.exports.rows import Rows
+from dagster_divorder.store.curated import OutputFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What settings say of the files of an export: `shard_bytes`, about how many a file holds."""
+
+    shard_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Format:
+    """One format.
+
+    `write` stages the files of rows in a folder, and gives what the manifest says of them beside what every one does,
+    the `dtype` of the ids among it. `epochs` says where later epochs are: in rows of their own (`copies`), or in an
+    `index` over the rows of the first, which `write` is then given in `Rows.epochs`. With `slices` the trainers that
+    read the format give each rank a contiguous part of it, for which `exports.world_size` transposes the rows.
+    """
+
+    name: str
+    description: str
+    write: Callable[[Rows, OutputFolder, Options], Mapping[str, Any]]
+    epochs: Literal["copies", "index"] = "copies"
+    slices: bool = False
+    check: Callable[[Rows], object] = lambda rows: None
+    """Raises what cannot be written in this format, before any file is."""
+
+
+def fits_uint16(rows: Rows) -> bool:
+    """Whether all ids, the padding among them, fit two bytes."""
+    return max(rows.stored.vocabulary, rows.stored.padding + 1) <= 1 << 16

@@ -1,0 +1,219 @@
+"""Rows of an export: packed sequences in the order of a file, their token ids gathered from the stored documents.
+
+Letters: R rows, Q runs of tokens in them, S packed sequences, N accepted records, L tokens a sequence.
+Ids that fit into MEMORY_BYTES are gathered in memory; more go through files of consecutive rows, each gathered in
+memory in turn. Memory: the ids or MEMORY_BYTES, a block, and some 40 bytes a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.rows import row_entries
+from dagster_divorder.engine.ahead import ahead
+from dagster_divorder.store.local import TEMPORARY
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import View, offsets
+
+MEMORY_BYTES = 2 << 30
+BLOCK_BYTES = 4 << 20
+"""Of ids that a format is given at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Rows [first, first + n): their ids (T,) laid end to end without padding, and the tokens of each, int64 (n,)."""
+
+    first: int
+    ids: np.ndarray
+    tokens: np.ndarray
+
+    def padded(self, length: int, padding: int, dtype: np.dtype) -> np.ndarray:
+        """The ids (n, length), rows that are shorter filled up."""
+        if (self.tokens == length).all():
+            return self.ids.astype(dtype, copy=False).reshape(-1, length)
+        rows = np.full((len(self.tokens), length), padding, dtype)
+        rows[self.filled(length)] = self.ids
+        return rows
+
+    def filled(self, length: int) -> np.ndarray:
+        """bool (n, length): where there is a token, and no padding."""
+        found: np.ndarray = np.arange(length) < self.tokens[:, None]
+        return found
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Tokens:
+    """Stored token ids of the documents of a view.
+
+    files: of token_counts. dtype: of the stored ids, uint16 or uint32. special: ids of the `eos`, `bos` and `pad`
+    tokens that the tokenizer has. end_of_text: the id that follows the last token of a document where a run is longer
+    than what the document has left; padding: the id that fills up rows.
+    """
+
+    files: StageFiles
+    view: View
+    dtype: np.dtype
+    special: Mapping[str, int]
+    end_of_text: int
+    padding: int
+    vocabulary: int
+    scratch: Path
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of every document row of the view, int64."""
+        return self.files.column(self.view.documents, "lengths")
+
+    @cached_property
+    def begins(self) -> np.ndarray:
+        """Where each document row begins among all ids laid end to end, int64 (document rows + 1,)."""
+        return np.concatenate([[0], np.cumsum(self.lengths)])
+
+    @cached_property
+    def all_ids(self) -> np.ndarray:
+        """The ids of all document rows laid end to end."""
+        ids, at = np.empty(self.begins[-1], self.dtype), 0
+        for _, arrays in self.files.each(self.view.documents):
+            ids[at : at + len(arrays["ids"])] = arrays["ids"]
+            at += len(arrays["ids"])
+        return ids
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Sequences of a plan in the order of a file. sequence: int64 (R,), which one each row holds; one may be in several
+    rows (epochs that are stored as copies). epochs: int64 (E, R), the rows that each epoch reads, in its order; of a
+    format that has no index one epoch, of all rows."""
+
+    plan: PackedSequences
+    sequence: np.ndarray
+    epochs: np.ndarray
+    stored: Tokens
+
+    def __len__(self) -> int:
+        """R."""
+        return len(self.sequence)
+
+    @property
+    def length(self) -> int:
+        """L."""
+        return self.plan.sequence_length
+
+    @cached_property
+    def _entries(self) -> tuple[np.ndarray, np.ndarray]:
+        return row_entries(self.plan.indptr, self.sequence)
+
+    @property
+    def indptr(self) -> np.ndarray:
+        """Where the runs of each row begin, int64 (R + 1,)."""
+        return self._entries[1]
+
+    @cached_property
+    def document(self) -> np.ndarray:
+        """The record that each run is of, as a position among the accepted ones, int64 (Q,)."""
+        return self.plan.document[self._entries[0]]
+
+    @cached_property
+    def start(self) -> np.ndarray:
+        """The first token of its document that each run holds, int64 (Q,)."""
+        return self.plan.start[self._entries[0]]
+
+    @cached_property
+    def run_tokens(self) -> np.ndarray:
+        """Tokens of each run, int64 (Q,)."""
+        return self.plan.length[self._entries[0]]
+
+    @cached_property
+    def tokens(self) -> np.ndarray:
+        """Tokens of each row, without padding, int64 (R,)."""
+        return np.diff(np.concatenate([[0], np.cumsum(self.run_tokens)])[self.indptr])
+
+    @cached_property
+    def padded(self) -> bool:
+        """Whether any row is shorter than L."""
+        return bool((self.tokens < self.length).any())
+
+    def shards(self, row_bytes: int, shard_bytes: int) -> list[tuple[int, int]]:
+        """(first row, end) of files of about `shard_bytes`, one at least, of rows of so many bytes; a row at least."""
+        step = max(1, shard_bytes // row_bytes)
+        return [(first, min(first + step, len(self))) for first in range(0, max(len(self), 1), step)]
+
+    def blocks(self) -> Generator[Block, None, None]:
+        """All rows in blocks, the next one gathered while the last one is used."""
+        return ahead(self._blocks())
+
+    def _blocks(self) -> Generator[Block, None, None]:
+        size = self.stored.dtype.itemsize
+        if int(self.stored.begins[-1]) * size <= MEMORY_BYTES:
+            row = self.stored.view.document_row[self.document]
+            yield from self._gather(0, len(self), self.stored.all_ids, self.stored.begins[row] + self.start)
+            return
+        per_file = max(1, MEMORY_BYTES // 2 // (self.length * size))
+        limits = [*range(0, len(self), per_file), len(self)]
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=self.stored.scratch) as folder:
+            source = self._scatter(Path(folder), np.array(limits))
+            for number, (first, end) in enumerate(pairwise(limits)):
+                file = Path(folder) / str(number)
+                yield from self._gather(first, end, np.fromfile(file, self.stored.dtype), source)
+                file.unlink()
+
+    def _gather(self, first: int, end: int, ids: np.ndarray, source: np.ndarray) -> Iterator[Block]:
+        """Rows [first, end) in blocks; source: where in `ids` each run begins, int64 (Q,)."""
+        from dagster_divorder.core.kernels.token_runs import copy_runs
+
+        step = max(1, BLOCK_BYTES // (self.length * self.stored.dtype.itemsize))
+        for begin in range(first, end, step):
+            until = min(begin + step, end)
+            some = slice(self.indptr[begin], self.indptr[until])
+            length, tokens = self.run_tokens[some], self.tokens[begin:until]
+            block = np.empty(int(tokens.sum()), self.stored.dtype)
+            copy_runs(ids, source[some], length, self._own[some], self.stored.end_of_text, block)
+            yield Block(begin, block, tokens)
+
+    @cached_property
+    def _own(self) -> np.ndarray:
+        """Tokens of each run that the document has of its own: all but an end of text, int64 (Q,)."""
+        left = self.stored.lengths[self.stored.view.document_row[self.document]] - self.start
+        return np.minimum(self.run_tokens, left)
+
+    def _scatter(self, folder: Path, limits: np.ndarray) -> np.ndarray:
+        """Write the runs' own tokens to a file for each stretch of rows between limits, in one pass over the stored
+        fragments; where in its file each run lies, int64 (Q,)."""
+        from dagster_divorder.core.kernels.token_runs import copy_runs
+
+        bucket = (
+            np.searchsorted(limits, np.repeat(np.arange(len(self)), np.diff(self.indptr)), side="right") - 1
+        )
+        written, source = np.zeros(len(limits) - 1, np.int64), np.zeros(len(self.document), np.int64)
+        by_fragment = list(self.stored.view.by_fragment(self.document))
+        begins, start = self.stored.begins, offsets(self.stored.view.documents)
+        at_row = dict(zip(self.stored.view.documents, start.tolist(), strict=False))
+        with contextlib.ExitStack() as opened:
+            files = [opened.enter_context(open(folder / str(n), "wb")) for n in range(len(written))]
+            held = self.stored.files.each([fragment for fragment, _, _ in by_fragment])
+            for (fragment, runs, rows), (_, arrays) in zip(by_fragment, held, strict=True):
+                first = at_row[fragment]
+                inside = begins[first + rows] - begins[first] + self.start[runs]
+                order = np.argsort(bucket[runs], kind="stable")
+                numbers, cuts = np.unique(bucket[runs][order], return_index=True)
+                for number, (low, high) in zip(
+                    numbers.tolist(), pairwise([*cuts.tolist(), len(order)]), strict=True
+                ):
+                    some = order[low:high]
+                    own = self._own[runs[some]]
+                    block = np.empty(int(own.sum()), self.stored.dtype)
+                    copy_runs(arrays["ids"], inside[some], own, own, 0, block)
+                    source[runs[some]] = written[number] + np.cumsum(own) - own
+                    written[number] += len(block)
+                    files[number].write(block.data)
+        return source

@@ -1,0 +1,271 @@
+"""exports: the training sequences in their final order, tokens and all, in the formats that trainers read.
+
+A folder below `exports.path` for each of `exports.formats`: files in the order of training, the tokenizer, and
+manifest.json, last (docs/exports.md). An export that is whole and up to date is left untouched, whatever other formats
+are asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from dagster_divorder import __version__
+from dagster_divorder.errors import InputError
+from dagster_divorder.exports import FORMATS
+from dagster_divorder.exports.format import Format, Options
+from dagster_divorder.exports.rows import Rows, Tokens
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import (
+    File,
+    Link,
+    Made,
+    Shown,
+    Table,
+    WholeCorpus,
+    content_hash,
+    versions,
+)
+from dagster_divorder.stages.base_model import BOOTSTRAP, load_base_model
+from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.sequence_order import load_sequence_order
+from dagster_divorder.store.curated import (
+    EXPORT_MANIFEST,
+    OutputFolder,
+    is_whole,
+    read_manifest,
+    refuse_strangers,
+    tidy,
+)
+from dagster_divorder.store.receipts import Receipt
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
+VERSION = 1
+"""Of the files of every format."""
+
+
+def _compute(run: Run) -> Made:
+    model = load_base_model(run)
+    tokens = _tokens(run, model.directory)
+    plan, order = load_packed(run), load_sequence_order(run)
+    asked = [FORMATS[name] for name in run.settings.exports.formats]
+    made = {found.name: _rows(run, found, plan, order, tokens) for found in asked}
+    for found in asked:
+        found.check(made[found.name][0])
+    hashes, table = {}, []
+    for found in asked:
+        folder, key = _folder(run, found.name), _key(run, found.name)
+        if _lacks_format(run, found.name):
+            started = time.perf_counter()
+            manifest = _write(run, found, *made[found.name], folder, key, model.directory)
+            seconds = time.perf_counter() - started
+            size = sum(entry["bytes"] for entry in manifest["files"].values())
+            run.observed[f"{found.name}_megabytes_per_second"] = round(size / 1e6 / seconds, 1)
+        manifest = read_manifest(folder, EXPORT_MANIFEST) or {}
+        hashes[found.name] = {name: entry["sha256"] for name, entry in manifest["files"].items()}
+        table.append(
+            {
+                "format": found.name,
+                "folder": str(folder),
+                "sequences": manifest["rows"],
+                "tokens": manifest["tokens"],
+                "files": len(manifest["files"]),
+                "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
+            }
+        )
+    figures = {"exports": table}
+    return Made({"hashes": File(orjson.dumps(hashes), "json")}, {"formats": list(hashes)}, figures)
+
+
+def _tokens(run: Run, directory: Path) -> Tokens:
+    from dagster_divorder.models.tokenize import special_ids
+
+    ids, vocabulary = special_ids(directory), run.receipt("base_model").facts["vocabulary"]
+    if run.settings.packing.end_of_text and ids["eos"] is None:
+        raise _no_end_of_text(directory)
+    padding = next((ids[name] for name in ("pad", "eos") if ids[name] is not None), 0)
+    return Tokens(
+        files=run.files("token_counts"),
+        view=run.view,
+        dtype=np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32),
+        special={name: value for name, value in ids.items() if value is not None},
+        end_of_text=ids["eos"] or 0,
+        padding=padding or 0,
+        vocabulary=vocabulary,
+        scratch=run.settings.exports.path,
+    )
+
+
+def _no_end_of_text(directory: Path) -> InputError:
+    return InputError(
+        f"packing.end_of_text is true, and the tokenizer in {directory} names no end-of-text token; expected an "
+        "`eos_token` in its tokenizer_config.json: name it there, or set packing.end_of_text = false"
+    )
+
+
+def _rows(run: Run, found: Format, plan: Any, order: np.ndarray, tokens: Tokens) -> tuple[Rows, int]:
+    """The rows of an export, and how many of the plan's it leaves out, since they do not fill every rank's part."""
+    settings = run.settings.exports
+    if found.epochs == "index":
+        place = np.empty(order.shape[1], np.int64)
+        place[order[0]] = np.arange(order.shape[1])
+        return Rows(plan, order[0], place[order], tokens), 0
+    sequence, left_out = order.reshape(-1), 0
+    if found.slices and settings.world_size * settings.workers > 1:
+        raise NotImplementedError
+    return Rows(plan, sequence, np.arange(len(sequence))[None], tokens), left_out
+
+
+def _write(
+    run: Run, found: Format, rows: Rows, left_out: int, folder: Path, key: str, directory: Path
+) -> Mapping[str, Any]:
+    expected = int(rows.tokens.sum()) * 4
+    run.store.open(create=False)
+    with OutputFolder(run.store, folder, expected, EXPORT_MANIFEST) as output:
+        about = found.write(rows, output, Options(shard_bytes=run.settings.exports.shard_bytes))
+        for name in TOKENIZER_FILES:
+            if (directory / name).is_file():
+                data = (directory / name).read_bytes()
+                output.stage(name, lambda file, data=data: file.write(data))  # type: ignore[misc]
+        return output.commit({**_manifest(run, found, rows, left_out), "key": key, **about})
+
+
+def _manifest(run: Run, found: Format, rows: Rows, left_out: int) -> dict[str, Any]:
+    settings, tokens = run.settings, rows.stored
+    epochs = settings.sequence.epochs
+    return {
+        "format": found.name,
+        "format_version": VERSION,
+        "divorder_version": __version__,
+        "plan": plan_fingerprint(run),
+        "sequences": len(rows.plan),
+        "epochs": epochs,
+        "epochs_stored": found.epochs,
+        "rows": len(rows),
+        "rows_left_out": left_out,
+        "tokens": int(rows.tokens.sum()),
+        "padded_rows": int((rows.tokens < rows.length).sum()),
+        "sequence_length": rows.length,
+        "batch": settings.sequence.batch,
+        "layout": settings.exports.model_dump(include={"world_size", "micro_batch", "workers"})
+        if found.slices
+        else None,
+        "tokenizer": {
+            "base": settings.model.base,
+            "xxh3_128": run.receipt("base_model").facts["tokenizer"],
+            "vocabulary": tokens.vocabulary,
+            "end_of_text": tokens.special.get("eos"),
+            "beginning_of_text": tokens.special.get("bos"),
+            "padding": tokens.padding,
+        },
+        "packing": settings.packing.model_dump(),
+        "sequence": settings.sequence.model_dump(),
+        "order": settings.order.model_dump(mode="json"),
+        "seed": settings.seed,
+    }
+
+
+def plan_fingerprint(run: Run) -> str:
+    """What names the tokens that a trainer reads, one after another: corpus, tokenizer, packing and order."""
+    return content_hash(
+        versions(run, "raw_docs", "packed_sequences", "sequence_order"),
+        run.receipt("token_counts").key,
+        run.settings.packing.end_of_text,
+    )
+
+
+def _key(run: Run, name: str) -> str:
+    """What a format's export is known by."""
+    settings = run.settings.exports.model_dump(mode="json", exclude={"formats", "path"})
+    directory = load_base_model(run).directory
+    # tokenizer.json itself is a part of the plan; these say which tokens begin, end and pad.
+    paths = [directory / file for file in TOKENIZER_FILES[1:]]
+    files = {path.name: path.read_bytes().hex() for path in paths if path.is_file()}
+    return content_hash(name, VERSION, plan_fingerprint(run), settings, files)
+
+
+def _folder(run: Run, name: str) -> Path:
+    return run.settings.exports.path / name
+
+
+def _lacks_format(run: Run, name: str) -> str | None:
+    folder = _folder(run, name)
+    manifest = read_manifest(folder, EXPORT_MANIFEST)
+    if manifest is None:
+        return f"exports.path holds no {name}"
+    if manifest["key"] != _key(run, name):
+        return f"{name} is of another plan or other settings"
+    return None if is_whole(folder, manifest["files"]) else f"files of {name} are gone or altered"
+
+
+def _lacks(run: Run, key: str) -> str | None:
+    """Why `exports.path` does not hold all exports."""
+    return next((why for name in run.settings.exports.formats if (why := _lacks_format(run, name))), None)
+
+
+def _publish(run: Run, receipt: Receipt) -> None:
+    for name in receipt.facts["formats"]:
+        folder = _folder(run, name)
+        manifest = read_manifest(folder, EXPORT_MANIFEST)
+        if manifest:
+            tidy(run.store, folder, manifest["files"], EXPORT_MANIFEST)
+
+
+def _check_settings(run: Run) -> None:
+    """No stranger's file is overwritten, and an end-of-text token that is asked for is there."""
+    for name in run.settings.exports.formats:
+        refuse_strangers(
+            run.store,
+            _folder(run, name),
+            lambda file: file.startswith("train") or file in (EXPORT_MANIFEST, *TOKENIZER_FILES),
+            EXPORT_MANIFEST,
+        )
+    model = run.settings.model
+    if run.settings.packing.end_of_text and model.base != BOOTSTRAP:
+        from dagster_divorder.models.checkpoint import locate
+        from dagster_divorder.models.tokenize import special_ids
+
+        directory = locate(model.base, revision=model.revision)
+        if special_ids(directory)["eos"] is None:
+            raise _no_end_of_text(directory)
+
+
+def _show(run: Run, receipt: Receipt) -> Shown:
+    return {
+        "exports_folder": Link(run.settings.exports.path),
+        "exports": Table(receipt.figures["exports"]),
+    }
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    return {name: _key(run, name) for name in run.settings.exports.formats}
+
+
+EXPORTS = WholeCorpus(
+    name="exports",
+    version=1,
+    group="output",
+    kinds=lambda settings: {"parquet"} if "parquet" in settings.exports.formats else (),
+    description="The training sequences in their final order, tokens and all, in the formats that trainers read.",
+    reads=lambda settings: ("raw_docs", "base_model", "token_counts", "packed_sequences", "sequence_order"),
+    when=lambda settings: bool(settings.exports.formats),
+    settings=lambda settings: {"exports": settings.exports.model_dump(mode="json", exclude={"path"})},
+    inputs=_inputs,
+    content=("hashes",),
+    lacks=_lacks,
+    publish=_publish,
+    doing="writing exports",
+    check_settings=_check_settings,
+    compute=_compute,
+    show=_show,
+)
