@@ -66,7 +66,7 @@ ALLOWED = {
     "store": {"store", "core", "engine"},
     "models": {"models", "core", "engine"},
     "engine": {"engine"},
-    "exports": {"exports", "engine", "store", "core"},
+    "exports": {"exports", "engine", "models", "store", "core"},
     "pipeline": {"pipeline", "engine", "models", "store", "view", "core"},
     "stages": {"stages", "pipeline", "exports", "engine", "models", "store", "view", "core"},
     "results.py": {"stages", "pipeline", "store", "core"},

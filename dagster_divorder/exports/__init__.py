@@ -2,5 +2,6 @@
 
 from dagster_divorder.exports.format import Format
 from dagster_divorder.exports.parquet import PARQUET
+from dagster_divorder.exports.text import TEXT
 
-FORMATS: dict[str, Format] = {found.name: found for found in (PARQUET,)}
+FORMATS: dict[str, Format] = {found.name: found for found in (PARQUET, TEXT)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -57,7 +57,8 @@ class Tokens:
 
     files: of token_counts. dtype: of the stored ids, uint16 or uint32. special: ids of the `eos`, `bos` and `pad`
     tokens that the tokenizer has. end_of_text: the id that follows the last token of a document where a run is longer
-    than what the document has left; padding: the id that fills up rows.
+    than what the document has left; padding: the id that fills up rows. directory: of the tokenizer. names: what people
+    know the records at some positions, int64 (n,), by.
     """
 
     files: StageFiles
@@ -67,6 +68,8 @@ class Tokens:
     end_of_text: int
     padding: int
     vocabulary: int
+    directory: Path
+    names: Callable[[np.ndarray], list[str]]
     scratch: Path
 
     @cached_property
@@ -109,6 +112,11 @@ class Rows:
         """L."""
         return self.plan.sequence_length
 
+    @property
+    def runs(self) -> np.ndarray:
+        """The run of the plan that each run of a row is, int64 (Q,)."""
+        return self._entries[0]
+
     @cached_property
     def _entries(self) -> tuple[np.ndarray, np.ndarray]:
         return row_entries(self.plan.indptr, self.sequence)
@@ -121,17 +129,17 @@ class Rows:
     @cached_property
     def document(self) -> np.ndarray:
         """The record that each run is of, as a position among the accepted ones, int64 (Q,)."""
-        return self.plan.document[self._entries[0]]
+        return self.plan.document[self.runs]
 
     @cached_property
     def start(self) -> np.ndarray:
         """The first token of its document that each run holds, int64 (Q,)."""
-        return self.plan.start[self._entries[0]]
+        return self.plan.start[self.runs]
 
     @cached_property
     def run_tokens(self) -> np.ndarray:
         """Tokens of each run, int64 (Q,)."""
-        return self.plan.length[self._entries[0]]
+        return self.plan.length[self.runs]
 
     @cached_property
     def tokens(self) -> np.ndarray:
@@ -177,11 +185,11 @@ class Rows:
             some = slice(self.indptr[begin], self.indptr[until])
             length, tokens = self.run_tokens[some], self.tokens[begin:until]
             block = np.empty(int(tokens.sum()), self.stored.dtype)
-            copy_runs(ids, source[some], length, self._own[some], self.stored.end_of_text, block)
+            copy_runs(ids, source[some], length, self.own[some], self.stored.end_of_text, block)
             yield Block(begin, block, tokens)
 
     @cached_property
-    def _own(self) -> np.ndarray:
+    def own(self) -> np.ndarray:
         """Tokens of each run that the document has of its own: all but an end of text, int64 (Q,)."""
         left = self.stored.lengths[self.stored.view.document_row[self.document]] - self.start
         return np.minimum(self.run_tokens, left)
@@ -210,7 +218,7 @@ class Rows:
                     numbers.tolist(), pairwise([*cuts.tolist(), len(order)]), strict=True
                 ):
                     some = order[low:high]
-                    own = self._own[runs[some]]
+                    own = self.own[runs[some]]
                     block = np.empty(int(own.sum()), self.stored.dtype)
                     copy_runs(arrays["ids"], inside[some], own, own, 0, block)
                     source[runs[some]] = written[number] + np.cumsum(own) - own

@@ -261,6 +261,25 @@ def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
         yield texts[first:last]
 
 
+def token_spans(
+    directory: Path, texts: Sequence[str]
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Where the tokens of each text begin and end in it, in characters, int64 (tokens,) each. Tokens of one character,
+    of which a byte-level tokenizer may make several, all have its place.
+
+    Raises:
+        InputError: tokenizer.json cannot be read, or cannot encode a text.
+    """
+    reference = _load_reference(directory)
+    reference.encode_special_tokens = True
+    for batch in _batches(texts):
+        with _explained(directory / TOKENIZER, "cannot encode a text"):
+            found = reference.encode_batch(batch, add_special_tokens=False)
+        for encoding in found:
+            spans = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+            yield spans[:, 0], spans[:, 1]
+
+
 def special_ids(directory: Path) -> dict[str, int | None]:
     """Ids of the `eos`, `bos` and `pad` tokens of a tokenizer's directory, None of one that it does not name.
 

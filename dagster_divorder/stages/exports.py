@@ -31,7 +31,9 @@ from dagster_divorder.pipeline.stage import (
     content_hash,
     versions,
 )
+from dagster_divorder.settings import Settings
 from dagster_divorder.stages.base_model import BOOTSTRAP, load_base_model
+from dagster_divorder.stages.ids import record_names
 from dagster_divorder.stages.packed_sequences import load_packed
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.store.curated import (
@@ -102,6 +104,8 @@ def _tokens(run: Run, directory: Path) -> Tokens:
         end_of_text=ids["eos"] or 0,
         padding=padding or 0,
         vocabulary=vocabulary,
+        directory=directory,
+        names=lambda records: record_names(run, records),
         scratch=run.settings.exports.path,
     )
 
@@ -187,6 +191,7 @@ def plan_fingerprint(run: Run) -> str:
 def _key(run: Run, name: str) -> str:
     """What a format's export is known by."""
     settings = run.settings.exports.model_dump(mode="json", exclude={"formats", "path"})
+    settings["id_field"] = run.settings.input.id_field if name == "text" else None
     directory = load_base_model(run).directory
     # tokenizer.json itself is a part of the plan; these say which tokens begin, end and pad.
     paths = [directory / file for file in TOKENIZER_FILES[1:]]
@@ -247,6 +252,12 @@ def _show(run: Run, receipt: Receipt) -> Shown:
     }
 
 
+def _reads(settings: Settings) -> tuple[str, ...]:
+    named = "text" in settings.exports.formats and settings.input.id_field
+    read = ("raw_docs", "base_model", "token_counts", "packed_sequences", "sequence_order")
+    return (*read, "ids") if named else read
+
+
 def _inputs(run: Run) -> dict[str, Any]:
     return {name: _key(run, name) for name in run.settings.exports.formats}
 
@@ -257,7 +268,7 @@ EXPORTS = WholeCorpus(
     group="output",
     kinds=lambda settings: {"parquet"} if "parquet" in settings.exports.formats else (),
     description="The training sequences in their final order, tokens and all, in the formats that trainers read.",
-    reads=lambda settings: ("raw_docs", "base_model", "token_counts", "packed_sequences", "sequence_order"),
+    reads=_reads,
     when=lambda settings: bool(settings.exports.formats),
     settings=lambda settings: {"exports": settings.exports.model_dump(mode="json", exclude={"path"})},
     inputs=_inputs,

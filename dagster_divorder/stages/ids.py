@@ -51,12 +51,24 @@ def own_ids(run: Run, records: np.ndarray) -> list[str | None]:
     or an empty one, their record ids. None of all without `input.id_field`."""
     if run.settings.input.id_field is None:
         return [None] * len(records)
-    column = read_ids(run.files("ids"), run.view, records)
-    ids: list[str | None] = column.cast(pa.large_string()).to_pylist()
+    ids: list[str | None] = read_ids(run.files("ids"), run.view, records).cast(pa.large_string()).to_pylist()
     if all(ids):
         return ids
-    hashes = record_index(run, "id")[run.view.record_row[records]]
-    return [own or f"record_id {to_bytes(of).hex()}" for own, of in zip(ids, hashes, strict=True)]
+    return [own or f"record_id {of}" for own, of in zip(ids, _record_ids(run, records), strict=True)]
+
+
+def record_names(run: Run, records: np.ndarray) -> list[str]:
+    """An id of each of the records at some input positions, int64 (Q,): their own, of those that have none their record
+    ids."""
+    if run.settings.input.id_field is None:
+        return _record_ids(run, records)
+    ids = read_ids(run.files("ids"), run.view, records).cast(pa.large_string()).to_pylist()
+    return [own or of for own, of in zip(ids, _record_ids(run, records), strict=True)]
+
+
+def _record_ids(run: Run, records: np.ndarray) -> list[str]:
+    data = to_bytes(record_index(run, "id")[run.view.record_row[records]]).hex()
+    return [data[at : at + 32] for at in range(0, len(data), 32)]
 
 
 def id_hashes(files: StageFiles, view: View) -> tuple[np.ndarray, np.ndarray]:

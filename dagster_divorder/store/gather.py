@@ -41,16 +41,42 @@ def gather(
         scratch: folder for the bucket files, which are removed again.
         advance: told of the records read.
     """
-    return ahead(_gather(store, view, view.record_row[order], sizes, scratch, advance))
+    contents = _contents(store, [fragment.file for fragment in view.records])
+    rows = view.record_row[order]
+    return gather_rows(contents, offsets(view.records), rows, sizes[rows], scratch, advance)
+
+
+def gather_rows(
+    contents: Iterator[pa.Array],
+    start: np.ndarray,
+    rows: np.ndarray,
+    sizes: np.ndarray,
+    scratch: Path,
+    advance: Advance,
+) -> Generator[pa.Array, None, None]:
+    """Rows of arrays in another order, in consecutive arrays.
+
+    Args:
+        contents: the arrays, as if laid end to end; start, int64 (arrays + 1,): where each begins, and the end.
+        rows: int64 (M,), output position -> row.
+        sizes: int64 (M,), about how many bytes each takes.
+        scratch, advance: see `gather`.
+    """
+    return ahead(_gather(contents, start, rows, sizes, scratch, advance))
 
 
 def _gather(
-    store: LocalStore, view: View, rows: np.ndarray, sizes: np.ndarray, scratch: Path, advance: Advance
+    contents: Iterator[pa.Array],
+    start: np.ndarray,
+    rows: np.ndarray,
+    sizes: np.ndarray,
+    scratch: Path,
+    advance: Advance,
 ) -> Generator[pa.Array, None, None]:
     if sizes.sum() <= BUCKET_BYTES:
-        yield from _in_order(_whole(store, view, rows, advance), rows)
+        yield from _in_order(_whole(contents, start, rows, advance), rows)
         return
-    ends = np.cumsum(sizes[rows])
+    ends = np.cumsum(sizes)
     buckets = int(min(MAX_BUCKETS, max(1, -(-int(ends[-1]) // BUCKET_BYTES)))) if len(ends) else 1
     # Bucket b holds the output positions [cuts[b], cuts[b + 1]).
     cuts = np.searchsorted(ends, np.arange(1, buckets) * (ends[-1] / buckets)) if len(ends) else []
@@ -59,7 +85,7 @@ def _gather(
     with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=scratch) as folder:
         files = [Path(folder) / str(bucket) for bucket in range(buckets)]
         writers: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
-        for positions, at, content in _scattered(store, view, rows, advance):
+        for positions, at, content in _scattered(contents, start, rows, advance):
             bucket = np.searchsorted(cuts, positions, side="right") - 1
             # Positions rise, so a bucket's are neighbours.
             numbers, first = np.unique(bucket, return_index=True)
@@ -94,10 +120,9 @@ def _contents(store: LocalStore, files: list[str]) -> Iterator[pa.Array]:
     return ahead(each())
 
 
-def _whole(store: LocalStore, view: View, rows: np.ndarray, advance: Advance) -> pa.Array:
-    """Content of all record rows of the view."""
-    wanted, _ = np.histogram(rows, offsets(view.records))
-    contents = _contents(store, [fragment.file for fragment in view.records])
+def _whole(contents: Iterator[pa.Array], start: np.ndarray, rows: np.ndarray, advance: Advance) -> pa.Array:
+    """All arrays as one."""
+    wanted, _ = np.histogram(rows, start)
     chunks = []
     for content, count in zip(contents, wanted.tolist(), strict=True):
         chunks.append(content)
@@ -106,14 +131,12 @@ def _whole(store: LocalStore, view: View, rows: np.ndarray, advance: Advance) ->
 
 
 def _scattered(
-    store: LocalStore, view: View, rows: np.ndarray, advance: Advance
+    contents: Iterator[pa.Array], start: np.ndarray, rows: np.ndarray, advance: Advance
 ) -> Iterator[tuple[np.ndarray, np.ndarray, pa.Array]]:
-    """Fragment by fragment: output positions, rising; where in the fragment's content they find theirs; the content."""
-    start = offsets(view.records)
+    """Array by array: output positions, rising; where in it they find theirs; the array."""
     # Positions by row, in runs of one fragment.
     by_row = np.argsort(rows, kind="stable")
     ends = np.searchsorted(rows, start, sorter=by_row)
-    contents = _contents(store, [fragment.file for fragment in view.records])
     for at, content in enumerate(contents):
         positions = np.sort(by_row[ends[at] : ends[at + 1]])
         if len(positions):
