@@ -1,0 +1,47 @@
+"""What trainers do to an order, one trainer a file. Documented models; no trainer is imported.
+
+`TRAINERS[name].default(reading)` and `.best(reading)` give the rows of each global batch, `compare` holds them
+against the plan.
+"""
+
+from __future__ import annotations
+
+from dagster_divorder.trainers import (
+    dataloader,
+    grain,
+    hf_streaming,
+    hf_trainer,
+    lightning,
+    litdata,
+    mds,
+    megatron,
+    nanotron,
+    olmo_core,
+    torchtitan,
+    torchtitan_streaming,
+    trl,
+)
+from dagster_divorder.trainers.compare import Difference, Kept, compare
+from dagster_divorder.trainers.layout import transposed
+from dagster_divorder.trainers.trainer import Reading, Trainer
+
+__all__ = ["TRAINERS", "Difference", "Kept", "Reading", "Trainer", "compare", "transposed"]
+
+TRAINERS: dict[str, Trainer] = {
+    module.TRAINER.name: module.TRAINER
+    for module in (
+        megatron,
+        olmo_core,
+        hf_trainer,
+        hf_streaming,
+        trl,
+        torchtitan,
+        torchtitan_streaming,
+        mds,
+        litdata,
+        dataloader,
+        grain,
+        lightning,
+        nanotron,
+    )
+}

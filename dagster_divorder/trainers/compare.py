@@ -1,0 +1,85 @@
+"""How much of a plan a trainer's global batches keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.trainers.trainer import Rows
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A global batch that holds other rows than the plan's."""
+
+    batch: int
+    """From 0."""
+    expected: Rows
+    read: Rows
+    """Both ascending, (B,) or fewer where the batch is incomplete."""
+    common: int
+    """Rows that are in both."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Global batches read, held against the plan's."""
+
+    batches: int
+    """Batches that both have, the first ones of each: these were compared."""
+    kept: int
+    """Of them, those that hold the plan's rows, in any order."""
+    first: Difference | None
+    missing_batches: int
+    """Batches of the plan behind the last one read."""
+    extra_batches: int
+    """Batches read behind the plan's last one."""
+    incomplete: bool
+    """The plan's last batch is incomplete, so that leaving it out is no difference."""
+    repeated: int
+    """Reads of a row more often than the plan says, summed over all batches read."""
+    never_read: int
+    """Reads of a row less often than the plan says."""
+
+    @property
+    def in_order(self) -> bool:
+        """Every whole batch of the plan was read at its step. What comes behind the plan's last is not judged."""
+        return self.kept == self.batches and self.missing_batches <= self.incomplete
+
+
+def compare(batches: Rows, plan: Rows) -> Kept:
+    """batches, plan: int64 (number of batches, B), the rows of each global batch, all epochs one after another; -1
+    for nothing in an incomplete last one. Linear but for sorting within batches: seconds for millions of rows.
+
+    Raises:
+        InputError: the two have batches of different sizes.
+    """
+    if batches.ndim != 2 or plan.ndim != 2 or batches.shape[1] != plan.shape[1]:
+        raise InputError(
+            f"Batches of shape {batches.shape} cannot be compared with a plan of shape {plan.shape}: "
+            "give both as (batches, sequences of a global batch) for the same batch"
+        )
+    count = min(len(batches), len(plan))
+    read, expected = np.sort(batches[:count], axis=1), np.sort(plan[:count], axis=1)
+    differ = np.flatnonzero((read != expected).any(axis=1))
+    first = None
+    if differ.size:
+        at = int(differ[0])
+        ours, theirs = expected[at][expected[at] >= 0], read[at][read[at] >= 0]
+        first = Difference(at, ours, theirs, np.intersect1d(ours, theirs).size)
+    size = 1 + max(batches.max(initial=-1), plan.max(initial=-1))
+    surplus = np.bincount(batches[batches >= 0], minlength=size) - np.bincount(
+        plan[plan >= 0], minlength=size
+    )
+    return Kept(
+        batches=count,
+        kept=count - differ.size,
+        first=first,
+        missing_batches=len(plan) - count,
+        extra_batches=len(batches) - count,
+        incomplete=bool(len(plan) and (plan[-1] < 0).any()),
+        repeated=int(surplus[surplus > 0].sum()),
+        never_read=int(-surplus[surplus < 0].sum()),
+    )

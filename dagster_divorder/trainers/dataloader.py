@@ -1,0 +1,38 @@
+"""A PyTorch DataLoader, or torchdata's StatefulDataLoader, with DistributedSampler; incomplete batches are dropped.
+
+Rank r takes every W-th row of the sampler's order, so steps are consecutive rows of it, with any number of workers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive, torch_permutation
+
+
+def shuffled_epochs(reading: Reading) -> list[Rows]:
+    """DistributedSampler's order of each pass: by seed + epoch, and filled up to a multiple of W from its beginning."""
+    orders = [torch_permutation(reading.length, reading.seed + epoch) for epoch in range(reading.passes)]
+    return [np.append(order, np.resize(order, -len(order) % reading.world_size)) for order in orders]
+
+
+def _default(reading: Reading) -> Rows:
+    return np.concatenate([consecutive(order, reading.batch) for order in shuffled_epochs(reading)])
+
+
+def _best(reading: Reading) -> Rows:
+    return np.tile(consecutive(np.arange(reading.length), reading.batch), (reading.passes, 1))
+
+
+TRAINER = Trainer(
+    name="dataloader",
+    title="PyTorch DataLoader or torchdata StatefulDataLoader",
+    formats=("parquet",),
+    default=_default,
+    best=_best,
+    lines="""\
+sampler = DistributedSampler(dataset, num_replicas={world_size}, rank=rank, shuffle=False, drop_last=True)
+loader = StatefulDataLoader(dataset, batch_size={micro_batch}, sampler=sampler, drop_last=True)
+""",
+    resumes="its state counts a rank's own rows, so twice as many ranks go on at twice the place",
+)

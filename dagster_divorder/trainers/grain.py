@@ -1,0 +1,41 @@
+"""grain: by default an IndexSampler with ShardOptions under its DataLoader, whose shards are contiguous slices.
+
+Its workers take every n-th row before rows are batched, so even one rank's batches are mixed by several workers. A
+MapDataset that is strided and batched before workers come in reads the rows as they lie.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dagster_divorder.trainers.trainer import (
+    Reading,
+    Rows,
+    Trainer,
+    from_ranks,
+    from_workers,
+    one_after_another,
+)
+
+
+def _default(reading: Reading) -> Rows:
+    """Passes follow one another within a batch. Ranks read as many rows: a shorter shard begins again."""
+    ranks, workers = [], max(reading.workers, 1)
+    for shard in np.array_split(np.arange(reading.length), reading.world_size):
+        stream = np.resize(shard, reading.length * reading.passes // reading.world_size)
+        ranks.append(from_workers([stream[w::workers] for w in range(workers)], reading.micro_batch))
+    return from_ranks(ranks, reading)
+
+
+TRAINER = Trainer(
+    name="grain",
+    title="grain",
+    formats=("parquet",),
+    default=_default,
+    best=one_after_another,
+    lines="""\
+rows = grain.MapDataset.source(source).repeat({epochs})  # without repeat where the export holds every epoch
+loader = rows[rank::{world_size}].batch({micro_batch}, drop_remainder=True).to_iter_dataset()
+""",
+    resumes="its state is a rank's own position, so another world size reads rows twice and leaves others out",
+)

@@ -1,0 +1,50 @@
+"""Hugging Face Trainer over a map-style dataset: its sampler, then accelerate's BatchSamplerShard.
+
+Micro-batch k goes to rank k mod W, so consecutive steps of all ranks are consecutive rows of the sampler, with any
+number of workers. With several ranks the last step is filled up with the epoch's first rows, and a last global batch
+of fewer accumulated steps is stepped on all the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive, torch_permutation
+
+
+def shuffled(reading: Reading) -> Rows:
+    """A torch permutation by seed + epoch, which is accelerate's seedable sampler."""
+    return _epochs(
+        [torch_permutation(reading.length, reading.seed + e) for e in range(reading.passes)], reading
+    )
+
+
+def sequential(reading: Reading) -> Rows:
+    """The rows as they lie, in each epoch."""
+    return _epochs([np.arange(reading.length)] * reading.passes, reading)
+
+
+def _epochs(orders: list[Rows], reading: Reading) -> Rows:
+    step = reading.world_size * reading.micro_batch
+    missing = -reading.length % step if reading.world_size > 1 else 0
+    return np.concatenate(
+        [consecutive(np.append(o, np.resize(o, missing)), reading.batch, drop_last=False) for o in orders]
+    )
+
+
+TRAINER = Trainer(
+    name="hf-trainer",
+    title="Hugging Face Trainer",
+    formats=("parquet",),
+    default=shuffled,
+    best=sequential,
+    lines="""\
+TrainingArguments(
+    train_sampling_strategy="sequential",
+    per_device_train_batch_size={micro_batch},
+    gradient_accumulation_steps={accumulation},
+    max_steps={steps},
+)
+""",
+    resumes="goes on exactly if the global batch is unchanged: it counts steps, and skips as many batches",
+)

@@ -1,0 +1,42 @@
+"""Lightning's Trainer over a PyTorch DataLoader.
+
+With several ranks it replaces the sampler by a DistributedSampler that shuffles, even that of a DataLoader with
+shuffle=False. One rank's loader it leaves alone. An incomplete last batch of an epoch is stepped on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dagster_divorder.trainers.dataloader import shuffled_epochs
+from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive
+
+
+def _default(reading: Reading) -> Rows:
+    """A DataLoader as it comes: without shuffling, and without drop_last."""
+    orders = (
+        shuffled_epochs(reading) if reading.world_size > 1 else [np.arange(reading.length)] * reading.passes
+    )
+    return np.concatenate([consecutive(order, reading.batch, drop_last=False) for order in orders])
+
+
+def _best(reading: Reading) -> Rows:
+    """Rows that do not fill a step of all ranks are dropped."""
+    step = reading.world_size * reading.micro_batch
+    order = np.arange(reading.length // step * step)
+    return np.tile(consecutive(order, reading.batch, drop_last=False), (reading.passes, 1))
+
+
+TRAINER = Trainer(
+    name="lightning",
+    title="Lightning Trainer",
+    formats=("parquet",),
+    default=_default,
+    best=_best,
+    lines="""\
+sampler = DistributedSampler(dataset, num_replicas={world_size}, rank=rank, shuffle=False, drop_last=True)
+loader = StatefulDataLoader(dataset, batch_size={micro_batch}, sampler=sampler, drop_last=True)
+trainer = Trainer(use_distributed_sampler=False, accumulate_grad_batches={accumulation}, max_steps={steps})
+""",
+    resumes="a DataLoader begins its epoch again; the state of a StatefulDataLoader counts a rank's own rows",
+)

@@ -1,0 +1,42 @@
+"""litdata's StreamingDataset and StreamingDataLoader, shuffle=False.
+
+Every worker of every rank reads a contiguous slice of whole micro-batches, rank by rank and within it worker by worker;
+the rows that do not fill all ranks are dropped, and with one rank an incomplete micro-batch at the end.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, from_ranks, from_workers
+
+
+def batches(reading: Reading) -> Rows:
+    """Each pass alike. The first workers of a rank read one micro-batch more where they cannot read as many."""
+    share, workers = reading.length // reading.micro_batch // reading.world_size, max(reading.workers, 1)
+    each = reading.micro_batch * (share // workers + (np.arange(workers) < share % workers))
+    slices = np.split(
+        np.arange(reading.world_size * each.sum()), np.tile(each, reading.world_size).cumsum()[:-1]
+    )
+    ranks = [
+        from_workers(slices[rank * workers : (rank + 1) * workers], reading.micro_batch)
+        for rank in range(reading.world_size)
+    ]
+    return np.tile(from_ranks(ranks, reading), (reading.passes, 1))
+
+
+TRAINER = Trainer(
+    name="litdata",
+    title="litdata",
+    formats=("litdata",),
+    default=batches,
+    best=batches,
+    lines="""\
+dataset = StreamingDataset(
+    "{path}", item_loader=TokensLoader(block_size={sequence_length}), shuffle=False, drop_last=True
+)
+loader = StreamingDataLoader(dataset, batch_size={micro_batch}, num_workers={workers})
+""",
+    resumes="deals the remaining rows out anew, not in the order of the plan",
+    layout=True,
+)

@@ -1,0 +1,54 @@
+"""Megatron-LM: GPTDataset over one `.bin`/`.idx`, MegatronPretrainingSampler.
+
+GPTDataset shuffles the items of the `.idx`, cuts the stream that they make into samples, and shuffles the samples,
+unless its cache already holds the three index files: those it takes as they are. The sampler then gives each rank the
+next micro-batch, so that every global batch is consecutive. `consumed_samples` is all of its state.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive, one_after_another
+
+SHARE_OF_A_LAST_EPOCH = 0.8  # GPTDataset shuffles a last epoch apart that it needs less of than this.
+
+
+def _default(reading: Reading) -> Rows:
+    """Without cache files, for rows that are single items. Rows of several items are cut elsewhere on top.
+
+    A sample reads one token beyond its row, so the last row of all epochs makes none, and one epoch more is begun.
+    """
+    rows, samples = reading.length, reading.steps * reading.batch
+    epochs = samples // rows + 1
+    random = np.random.RandomState(reading.seed)
+    before = (epochs - 1) * rows - 1  # samples of all epochs but the last
+    apart = epochs > 1 and samples - before < int(SHARE_OF_A_LAST_EPOCH * (rows - 1))
+    items = [np.tile(np.arange(rows), count) for count in ((epochs - 1, 1) if apart else (epochs,))]
+    for part in items:
+        random.shuffle(part)
+    total = epochs * rows - 1
+    shuffled = np.split(np.arange(total), [before] if apart else [])
+    for part in shuffled:
+        random.shuffle(part)
+    return consecutive(np.concatenate(items)[np.concatenate(shuffled)[:samples]], reading.batch)
+
+
+TRAINER = Trainer(
+    name="megatron",
+    title="Megatron-LM (GPTDataset)",
+    formats=("megatron",),
+    default=_default,
+    best=one_after_another,
+    lines="""\
+--train-data-path {path}
+--data-cache-path {path}.cache
+--train-samples {samples}
+--seq-length {sequence_length}
+--global-batch-size {batch}
+--micro-batch-size {micro_batch}
+--dataloader-type single
+--seed {seed}
+""",
+    resumes="goes on exactly: consumed_samples counts sequences of all ranks",
+)

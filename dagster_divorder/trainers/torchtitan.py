@@ -1,0 +1,45 @@
+"""torchtitan's HuggingFaceTextDataLoader over a map-style dataset.
+
+Each rank reads a contiguous slice of the rows, and shuffles it from the second pass on. Every worker reads the whole
+slice of its rank, so W ranks of n workers read each row n times: keep num_workers = 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, from_ranks, from_workers
+
+SEED = 42
+
+
+def batches(reading: Reading) -> Rows:
+    """The loader is infinite, so its passes follow one another within a batch."""
+    ranks = []
+    for part in np.array_split(np.arange(reading.length), reading.world_size):
+        later = [np.random.default_rng(SEED + e).permutation(part) for e in range(1, reading.passes)]
+        stream = np.concatenate([part, *later])
+        ranks.append(from_workers([stream] * max(reading.workers, 1), reading.micro_batch))
+    return from_ranks(ranks, reading)[: reading.steps]
+
+
+TRAINER = Trainer(
+    name="torchtitan",
+    title="torchtitan (map-style dataset)",
+    formats=("parquet",),
+    default=batches,
+    best=batches,
+    lines="""\
+DATASETS["plan"] = DatasetConfig(
+    path="{path}",
+    loader=lambda path: load_dataset("parquet", data_dir=path, split="train"),
+    sample_processor=lambda row: row["input_ids"],  # with a tokenizer whose encode returns what it is given
+)
+dataloader=HuggingFaceTextDataLoader.Config(dataset="plan", num_workers=0)
+training=TrainingConfig(
+    seq_len={window}, local_batch_size={micro_batch}, global_batch_size={batch}, steps={steps}
+)
+""",
+    resumes="refuses: it asserts the same data-parallel degree",
+    layout=True,
+)

@@ -1,0 +1,58 @@
+"""torchtitan's HuggingFaceTextDataLoader over a streaming dataset.
+
+It splits as `datasets` does (hf_streaming), and its second pass calls set_epoch, which reorders the files. A dataset
+of one source has nothing to share out or to reorder: then rank r reads every W-th row, and a batch is consecutive.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dagster_divorder.trainers.hf_streaming import file_rows, worker_streams
+from dagster_divorder.trainers.trainer import (
+    Reading,
+    Rows,
+    Trainer,
+    from_ranks,
+    from_workers,
+    one_after_another,
+)
+
+
+def _default(reading: Reading) -> Rows:
+    """The loader is infinite, so its passes follow one another within a batch."""
+    files, passes = file_rows(reading), []
+    for epoch in range(reading.passes):
+        places = list(range(len(files)))
+        if epoch:
+            np.random.default_rng(epoch).shuffle(places)
+        passes.append(worker_streams([files[place] for place in places], reading))
+    ranks = [
+        from_workers([np.concatenate(worker) for worker in zip(*rank, strict=True)], reading.micro_batch)
+        for rank in zip(*passes, strict=True)
+    ]
+    return from_ranks(ranks, reading)
+
+
+TRAINER = Trainer(
+    name="torchtitan-streaming",
+    title="torchtitan (streaming dataset)",
+    formats=("parquet",),
+    default=_default,
+    best=one_after_another,
+    lines="""\
+DATASETS["plan"] = DatasetConfig(
+    path="{path}",
+    # One source whatever the number of files, so that no rank takes files for itself.
+    loader=lambda path: IterableDataset.from_generator(
+        load_dataset, gen_kwargs=dict(path="parquet", data_dir=path, split="train", streaming=True)
+    ),
+    sample_processor=lambda row: row["input_ids"],  # with a tokenizer whose encode returns what it is given
+)
+dataloader=HuggingFaceTextDataLoader.Config(dataset="plan", num_workers=0)
+training=TrainingConfig(
+    seq_len={window}, local_batch_size={micro_batch}, global_batch_size={batch}, steps={steps}
+)
+""",
+    resumes="refuses: it asserts the same data-parallel degree",
+)

@@ -1,0 +1,156 @@
+"""What a trainer does to an order: its sampler, stated again over row numbers.
+
+Letters: B sequences of a global batch (one optimizer step), W ranks, b sequences that a rank reads at once.
+
+Rows are numbered as the trainer meets them: row 0 is the first of the export's first file. A model returns int64
+(batches, B): the rows of each global batch in the order of training, -1 where an incomplete batch holds nothing. The
+order inside a batch has no meaning. Pure NumPy, linear in the rows read; only seeded shuffles of torch import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.errors import InputError
+
+Rows: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How an export is read."""
+
+    rows: int
+    """Rows of one epoch."""
+    batch: int
+    """Sequences of a global batch, over all ranks and accumulated steps."""
+    epochs: int = 1
+    stored_epochs: bool = False
+    """The export holds every epoch's rows, as copies or in its index, so that the trainer goes through it once and row
+    e * rows + i is row i of epoch e. Otherwise it holds one epoch, and the trainer begins again."""
+    world_size: int = 1
+    """Data-parallel ranks."""
+    micro_batch: int = 1
+    """Sequences that a rank reads at once; the rest of its share of a batch is accumulated."""
+    workers: int = 0
+    """Loader processes of a rank; 0 reads in the training process."""
+    nodes: int = 1
+    """Machines that the ranks are spread over."""
+    files: tuple[int, ...] = ()
+    """Rows of each file of the export; empty stands for one file."""
+    seed: int = 0
+    """Of the trainer's own shuffling."""
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "batch", "epochs", "world_size", "micro_batch", "nodes"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}, expected 1 or more")
+        for name in ("workers", "seed"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} is {getattr(self, name)}, expected 0 or more")
+        step = self.world_size * self.micro_batch
+        if self.batch % step:
+            raise InputError(
+                f"A batch of {self.batch} sequences is not a whole number of steps of {self.world_size} ranks x "
+                f"{self.micro_batch} sequences: choose a world size and a micro-batch whose product, now {step}, "
+                "divides the batch"
+            )
+        if self.world_size % self.nodes:
+            raise InputError(
+                f"{self.world_size} ranks cannot be spread evenly over {self.nodes} nodes: choose a divisor"
+            )
+        if self.files and sum(self.files) != self.length:
+            raise InputError(
+                f"The files hold {sum(self.files)} rows, expected {self.length}: "
+                "give the rows of every file of the export, later epochs' copies included"
+            )
+
+    @property
+    def length(self) -> int:
+        """Rows that the trainer sees in the export."""
+        return self.rows * self.epochs if self.stored_epochs else self.rows
+
+    @property
+    def passes(self) -> int:
+        """Times that the trainer goes through the export."""
+        return 1 if self.stored_epochs else self.epochs
+
+    @property
+    def steps(self) -> int:
+        """Whole global batches in all epochs together."""
+        return self.rows * self.epochs // self.batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """A trainer, and two ways in which it reads an export: as it comes, and as it keeps the order."""
+
+    name: str
+    title: str
+    formats: tuple[str, ...]
+    """Names of the exports that it reads, best first."""
+    default: Callable[[Reading], Rows]
+    best: Callable[[Reading], Rows]
+    lines: str
+    """What goes into its configuration for `best`, a format string; see `configuration`."""
+    resumes: str
+    """What a resume at another world size does."""
+    layout: bool = False
+    """`best` needs the export's rows transposed, see `layout.transposed`. `best` numbers the rows as they lie then."""
+
+    def configuration(self, reading: Reading, *, path: str, sequence_length: int) -> str:
+        """The lines for the best way. sequence_length: tokens that the export stores a row."""
+        return self.lines.format(
+            **asdict(reading),
+            path=path,
+            sequence_length=sequence_length,
+            window=sequence_length - 1,
+            steps=reading.steps,
+            samples=reading.steps * reading.batch,
+            rank_batch=reading.batch // reading.world_size,
+            accumulation=reading.batch // (reading.world_size * reading.micro_batch),
+            tokens=reading.batch * sequence_length,
+        )
+
+
+def consecutive(order: Rows, batch: int, *, drop_last: bool = True) -> Rows:
+    """(n,) rows in the order read by all ranks together -> (batches, B). The incomplete last batch is dropped, or
+    filled with -1."""
+    if not drop_last:
+        order = np.append(order, np.full(-order.size % batch, -1))
+    return order[: order.size // batch * batch].reshape(-1, batch)
+
+
+def one_after_another(reading: Reading) -> Rows:
+    """The rows as they lie, and those of every further pass behind them: (batches, B)."""
+    return consecutive(np.tile(np.arange(reading.length), reading.passes), reading.batch)
+
+
+def from_ranks(streams: Sequence[Rows], reading: Reading) -> Rows:
+    """The rows that each of W ranks reads -> (batches, B). Ends where the first rank has no whole micro-batch left."""
+    steps = min(len(stream) for stream in streams) // reading.micro_batch
+    cut = [stream[: steps * reading.micro_batch].reshape(steps, -1) for stream in streams]
+    return consecutive(np.stack(cut, axis=1).reshape(-1), reading.batch)
+
+
+def from_workers(streams: Sequence[Rows], micro_batch: int) -> Rows:
+    """The rows that each worker of a rank reads -> (n,) in the order in which the rank gets them.
+
+    A PyTorch DataLoader takes a micro-batch from each worker in turn, and passes over those that are done. A worker's
+    incomplete last micro-batch is dropped.
+    """
+    streams = [stream[: len(stream) // micro_batch * micro_batch] for stream in streams]
+    turn = np.concatenate([np.arange(len(stream)) // micro_batch for stream in streams])
+    return np.concatenate(streams)[np.argsort(turn, kind="stable")]
+
+
+def torch_permutation(rows: int, seed: int) -> Rows:
+    """(rows,) of torch's generator, as its samplers draw it."""
+    import torch
+
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(seed)).numpy()
