@@ -6,6 +6,7 @@ divorder summary    what the last run made: before and after, where the output i
 divorder plan       what a run would compute, why, for about how long; the disk in use
 divorder compare    strategies side by side on this corpus, every pair of them measured (comparison.*)
 divorder report     the output, then one HTML page beside it that shows what came of it
+divorder verify     what a trainer reads of an export, held against the plan; the lines for its configuration
 divorder prune      remove what nothing needs any more (--dry-run: only say what that is)
 """
 
@@ -64,6 +65,23 @@ def _parser() -> argparse.ArgumentParser:
         "--all", action="store_true", help="first make all evidence that the report can show; takes longer"
     )
     reporting.add_argument("--open", action="store_true", help="then open it, and the films, in a browser")
+    verifying = command(
+        "verify",
+        "what trainers read of an export, or of the plan before it is exported, and how to keep its order",
+    )
+    verifying.add_argument(
+        "export", nargs="?", type=Path, help="folder of an export, such as data/exports/parquet"
+    )
+    verifying.add_argument("--trainer", metavar="NAME", help="one trainer in full; without it a line on each")
+    for name, what in (
+        ("world-size", "data-parallel ranks"),
+        ("micro-batch", "sequences that a rank reads at a time"),
+        ("workers", "loader processes of a rank"),
+        ("nodes", "machines"),
+    ):
+        verifying.add_argument(
+            f"--{name}", type=int, metavar="N", default=None if name != "nodes" else 1, help=what
+        )
     pruning = command("prune", "remove what neither the current input nor settings need")
     pruning.add_argument("--dry-run", action="store_true", help="only show what would be freed")
     return parser
@@ -82,6 +100,15 @@ def _run(options: argparse.Namespace) -> int:
             print(compare(settings))
         elif options.command == "report":
             print(report(settings, everything=options.all, browse=options.open))
+        elif options.command == "verify":
+            from dagster_divorder.verify import verify
+
+            asked = {
+                name: getattr(options, name) for name in ("world_size", "micro_batch", "workers", "nodes")
+            }
+            passed, text = verify(settings, options.export, options.trainer, **asked)
+            print(text)
+            return 0 if passed else 1
         elif options.command == "prune":
             print(prune(settings, dry_run=options.dry_run))
         else:

@@ -66,9 +66,10 @@ ALLOWED = {
     "store": {"store", "core", "engine"},
     "models": {"models", "core", "engine"},
     "engine": {"engine"},
-    "exports": {"exports", "engine", "models", "store", "core"},
+    "trainers": {"trainers"},
+    "exports": {"exports", "trainers", "engine", "models", "store", "core"},
     "pipeline": {"pipeline", "engine", "models", "store", "view", "core"},
-    "stages": {"stages", "pipeline", "exports", "engine", "models", "store", "view", "core"},
+    "stages": {"stages", "pipeline", "exports", "trainers", "engine", "models", "store", "view", "core"},
     "results.py": {"stages", "pipeline", "store", "core"},
     "defs": {"defs", "pipeline", "engine", "store"},
 }

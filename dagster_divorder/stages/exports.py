@@ -20,6 +20,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Format, Options
 from dagster_divorder.exports.rows import Rows, Tokens
+from dagster_divorder.exports.survival import Shape
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     File,
@@ -45,6 +46,7 @@ from dagster_divorder.store.curated import (
     tidy,
 )
 from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.trainers import Trainer, transposed
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -126,7 +128,14 @@ def _rows(run: Run, found: Format, plan: Any, order: np.ndarray, tokens: Tokens)
         return Rows(plan, order[0], place[order], tokens), 0
     sequence, left_out = order.reshape(-1), 0
     if found.slices and settings.world_size * settings.workers > 1:
-        raise NotImplementedError
+        layout = settings.model_dump(include={"world_size", "micro_batch", "workers"})
+        place = transposed(len(sequence), **layout)
+        sequence, left_out = sequence[place], len(sequence) - len(place)
+        if left_out:
+            run.progress.note(
+                f"{found.name}: the last {left_out:,} of {left_out + len(place):,} sequences are left out, since they "
+                "do not fill a micro-batch of every worker of every rank"
+            )
     return Rows(plan, sequence, np.arange(len(sequence))[None], tokens), left_out
 
 
@@ -177,6 +186,29 @@ def _manifest(run: Run, found: Format, rows: Rows, left_out: int) -> dict[str, A
         "order": settings.order.model_dump(mode="json"),
         "seed": settings.seed,
     }
+
+
+def planned_shape(run: Run, trainer: Trainer, **layout: int) -> Shape:
+    """The shape of the export that a trainer would read at its best of the plan under these settings, for so many
+    ranks, sequences at a time and workers."""
+    settings, found = run.settings, FORMATS[trainer.formats[0]]
+    sequences, epochs = run.receipt("packed_sequences").facts["sequences"], settings.sequence.epochs
+    laid = layout if trainer.layout and found.slices else {}
+    rows = sequences * epochs
+    if laid:
+        rows = len(transposed(rows, **layout))
+    per_file = max(1, settings.exports.shard_bytes // (4 * settings.sequence.length))
+    return Shape(
+        path=str(_folder(run, found.name)),
+        sequences=sequences,
+        epochs=epochs,
+        sequence_length=settings.sequence.length,
+        batch=settings.sequence.batch,
+        files=tuple(min(per_file, rows - first) for first in range(0, rows, per_file))
+        if found.epochs == "copies"
+        else (),
+        layout=laid,
+    )
 
 
 def plan_fingerprint(run: Run) -> str:
@@ -260,6 +292,44 @@ def _reads(settings: Settings) -> tuple[str, ...]:
 
 def _inputs(run: Run) -> dict[str, Any]:
     return {name: _key(run, name) for name in run.settings.exports.formats}
+
+
+def _whole(run: Run) -> Finding:
+    """Every file of every export, read again."""
+    for name in run.settings.exports.formats:
+        folder = _folder(run, name)
+        manifest = read_manifest(folder, EXPORT_MANIFEST)
+        damage = damaged_file(folder, manifest["files"]) if manifest else f"{folder} has no {EXPORT_MANIFEST}"
+        if damage:
+            return Finding(
+                passed=False,
+                text=f"{damage}.",
+                remedy=f"delete {folder / EXPORT_MANIFEST} and materialise exports again, which then writes this "
+                "format anew; until then do not train on it",
+            )
+    return Finding(passed=True, text="Every file of every export is as it was written.")
+
+
+def _trainers_keep_the_order(run: Run) -> Finding:
+    """Trainers that read these exports, by models of their samplers (docs/decisions/trainers.md)."""
+    rows, lost = [], []
+    for name in run.settings.exports.formats:
+        manifest = read_manifest(_folder(run, name), EXPORT_MANIFEST) or {}
+        readers = [trainer for trainer in TRAINERS.values() if name in trainer.formats]
+        for trainer in readers:
+            shape = Shape.of(manifest, str(_folder(run, name)))
+            found = survival(shape, trainer, **numbers(shape))
+            rows.append(
+                {
+                    "format": name,
+                    "trainer": trainer.title,
+                    "by default": found.default.said,
+                    "at its best": found.best.said,
+                }
+            )
+            if not found.best.in_order:
+                lost.append(trainer.name)
+    ...
 
 
 EXPORTS = WholeCorpus(

@@ -87,9 +87,9 @@ def remedy(settings: Settings) -> str:
     )
 
 
-def load_sample(run: Run, traits: Traits) -> Runs:
-    """The sequences that are looked at."""
-    packed, order = load_packed(run), load_sequence_order(run)[0]
+def load_sample(run: Run, traits: Traits, order: np.ndarray | None = None) -> Runs:
+    """The sequences that are looked at, of an order of the plan's, int64 (S,), by default that of the first epoch."""
+    packed, order = load_packed(run), load_sequence_order(run)[0] if order is None else order
     full = np.ones(len(packed), bool)
     full[: run.receipt("packed_sequences").facts["frozen_sequences"]] = False
     if run.settings.packing.method != "best_fit" and len(packed):

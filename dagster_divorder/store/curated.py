@@ -404,13 +404,25 @@ def is_whole(path: Path, files: dict[str, dict[str, Any]]) -> bool:
     """Whether every file of a manifest is there with its size and (up to REHASH_BYTES in all) its hash."""
     if not has_files(path, files):
         return False
-    if sum(entry["bytes"] for entry in files.values()) > REHASH_BYTES:
-        return True
+    rehashed = sum(entry["bytes"] for entry in files.values()) <= REHASH_BYTES
+    return not rehashed or damaged_file(path, files) is None
+
+
+def damaged_file(path: Path, files: dict[str, dict[str, Any]]) -> str | None:
+    """What is wrong with the first file of a manifest that is gone, or has another size or sha256; None if all are
+    whole."""
     for name, entry in files.items():
-        with open(path / name, "rb") as opened:
-            if hashlib.file_digest(opened, "sha256").hexdigest() != entry["sha256"]:
-                return False
-    return True
+        try:
+            with open(path / name, "rb") as opened:
+                found = hashlib.file_digest(opened, "sha256").hexdigest()
+                size = opened.tell()
+        except OSError as error:
+            return f"{path / name} cannot be read ({error.strerror})"
+        if size != entry["bytes"]:
+            return f"{path / name} has {size:,} bytes, expected {entry['bytes']:,}"
+        if found != entry["sha256"]:
+            return f"{path / name} was altered: its sha256 is {found}, expected {entry['sha256']}"
+    return None
 
 
 Writer = Callable[[IO[bytes]], None]

@@ -44,6 +44,12 @@ class Kept:
     """Reads of a row less often than the plan says."""
 
     @property
+    def text(self) -> str:
+        """Such as `97 of 97 batches`; a last one that is incomplete need not be read."""
+        left_out = self.incomplete and self.missing_batches > 0
+        return f"{self.kept:,} of {self.batches + self.missing_batches - left_out:,} batches"
+
+    @property
     def in_order(self) -> bool:
         """Every whole batch of the plan was read at its step. What comes behind the plan's last is not judged."""
         return self.kept == self.batches and self.missing_batches <= self.incomplete

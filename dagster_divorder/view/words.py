@@ -144,7 +144,7 @@ MEASURES = {
     "mean batch, times shuffled": Measure("mean batch, times shuffled", fixed, "less"),
     "peak memory, MB": Measure("peak memory, MB", lambda value: fixed(value, 1), "less"),
 }
-"""By the names of `core.metrics.tables.summary_rows` and of the strategies' comparison; see `measures`."""
+"""By the names of `core.metrics.tables.summary_row` and of the strategies' comparison; see `measures`."""
 
 
 def measures(row: Mapping[str, Any]) -> dict[str, Measure]:
@@ -174,7 +174,7 @@ def side_by_side(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
         {
             "measure": of.name,
             "better": of.better,
-            **{ORDERS[row["order"]]: of.show(row[name]) for row in reversed(rows)},
+            **{ORDERS.get(row["order"], row["order"]): of.show(row[name]) for row in reversed(rows)},
         }
         for name, of in measures(rows[0]).items()
     ]

@@ -1,0 +1,118 @@
+"""How much of an order survives a trainer: its global batches, held against the plan's.
+
+Positions count the sequences as they are to be read: position e * S + i is place i of epoch e.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dagster_divorder.trainers import Kept, Reading, Trainer, compare, transposed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What of an export decides how it is read: sequences S of an epoch, epochs, tokens of a sequence, sequences of a
+    global batch, rows of each file, and for how many ranks, sequences and workers its rows are transposed."""
+
+    path: str
+    sequences: int
+    epochs: int
+    sequence_length: int
+    batch: int
+    files: tuple[int, ...]
+    layout: Mapping[str, int]
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any], path: str) -> Shape:
+        """That of an export, by its manifest."""
+        return cls(
+            path=path,
+            sequences=manifest["sequences"],
+            epochs=manifest["epochs"],
+            sequence_length=manifest["sequence_length"],
+            batch=manifest["batch"],
+            files=tuple(manifest["rows_of_files"]) if manifest["epochs_stored"] == "copies" else (),
+            layout=manifest["layout"] or {},
+        )
+
+    @property
+    def transposes(self) -> bool:
+        return self.layout.get("world_size", 1) * self.layout.get("workers", 1) > 1
+
+    def positions(self) -> np.ndarray:
+        """The position that each row of the files holds, int64."""
+        total = self.sequences * self.epochs
+        return transposed(total, **self.layout) if self.transposes else np.arange(total)
+
+    def reading(
+        self,
+        *,
+        world_size: int | None = None,
+        micro_batch: int | None = None,
+        workers: int | None = None,
+        nodes: int | None = None,
+    ) -> Reading:
+        """How a trainer reads it; what is not said is as the rows are laid, else two ranks, since one keeps what several
+        lose.
+
+        Raises:
+            InputError: the world size and micro-batch do not divide the batch, or the like.
+        """
+        laid = self.layout if self.transposes else {}
+        return Reading(
+            # An export whose rows do not fill every rank's part is one epoch of what is left.
+            rows=len(self.positions()) if self.transposes else self.sequences,
+            epochs=1 if self.transposes else self.epochs,
+            stored_epochs=True,
+            batch=self.batch,
+            world_size=world_size or laid.get("world_size") or math.gcd(self.batch, 2),
+            micro_batch=micro_batch or laid.get("micro_batch", 1),
+            workers=laid.get("workers", 0) if workers is None else workers,
+            nodes=nodes or 1,
+            files=self.files,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survival:
+    """What a trainer keeps of a plan, as it comes (`default`) and with its `lines` (`best`), and the positions that it
+    reads, int64 (batches, B), -1 for nothing."""
+
+    trainer: Trainer
+    reading: Reading
+    default: Kept
+    best: Kept
+    read_by_default: np.ndarray
+    read_at_best: np.ndarray
+    lines: str
+
+
+def survival(shape: Shape, trainer: Trainer, **asked: int | None) -> Survival:
+    """Replay a trainer's sampler over an export; asked: see `Shape.reading`.
+
+    Raises:
+        InputError: see `Shape.reading`.
+    """
+    positions, reading = shape.positions(), shape.reading(**asked)
+    total = shape.sequences * shape.epochs
+    plan = np.append(np.arange(total), np.full(-total % shape.batch, -1)).reshape(-1, shape.batch)
+    default, best = (_positions(way(reading), positions) for way in (trainer.default, trainer.best))
+    return Survival(
+        trainer=trainer,
+        reading=reading,
+        default=compare(default, plan),
+        best=compare(best, plan),
+        read_by_default=default,
+        read_at_best=best,
+        lines=trainer.configuration(reading, path=shape.path, sequence_length=shape.sequence_length),
+    )
+
+
+def _positions(rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    return np.where(rows < 0, -1, positions[rows])

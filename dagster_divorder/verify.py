@@ -1,0 +1,218 @@
+"""`divorder verify`: what trainers read of a plan, held against it, before and after it is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dagster_divorder.core.metrics import measure_packed
+from dagster_divorder.core.metrics.stationarity import Stationarity, stationarity
+from dagster_divorder.core.metrics.tables import drift_columns, summary_row
+from dagster_divorder.core.order.strategy import one_of
+from dagster_divorder.errors import DivOrderError, InputError
+from dagster_divorder.exports.survival import Shape, Survival, survival
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.diversity_metrics import load_metrics
+from dagster_divorder.stages.exports import plan_fingerprint, planned_shape
+from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.sequence_order import load_sequence_order
+from dagster_divorder.stages.stationarity import features, load_sample, load_stationarity
+from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.store.curated import EXPORT_MANIFEST, damaged_file, read_manifest
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.trainers import TRAINERS, Kept, Trainer
+from dagster_divorder.view.words import side_by_side
+
+
+def verify(
+    settings: Settings, folder: Path | None, trainer: str | None, **asked: int | None
+) -> tuple[bool, str]:
+    """(whether every global batch can be kept, a page of text) on an export, or on the plan where no folder is named;
+    on one trainer in full, or a line on each that can read it. asked: see `Shape.reading`.
+
+    Raises:
+        InputError: the folder is no export, or a file of it was altered; no such trainer; numbers that do not fit.
+        MissingStageError: without a folder: there is no plan under these settings.
+    """
+    run = Run(settings, LocalStore(settings.store.path).open(create=False))
+    chosen = TRAINERS[one_of("trainer", trainer, TRAINERS)] if trainer else None
+    if folder is None:
+        readers = [chosen] if chosen else list(TRAINERS.values())
+        shapes = {of.name: planned_shape(run, of, asked) for of in readers}
+        first = next(iter(shapes.values()))
+        head = f"the plan: {_size(first)}, not exported here; with layouts made for each trainer"
+        same_plan = True
+    else:
+        manifest = load_export(folder)
+        readers = [of for of in TRAINERS.values() if manifest["format"] in of.formats]
+        if chosen and chosen not in readers:
+            raise InputError(
+                f"{chosen.name} does not read {manifest['format']}, the format of {folder}; expected an export in "
+                f"{' or '.join(chosen.formats)}: name it in exports.formats"
+            )
+        readers = [chosen] if chosen else readers
+        if not readers:
+            raise InputError(
+                f"{folder} holds {manifest['format']}, which trainers pack themselves; there are no batches to verify"
+            )
+        shapes = dict.fromkeys((of.name for of in readers), Shape.of(manifest, str(folder)))
+        same_plan = _is_plan(run, manifest["plan"])
+        head = f"{folder}: {manifest['format']}, {_size(shapes[readers[0].name])}; every file is as it was written"
+    found = {of.name: survival(shapes[of.name], of, **asked) for of in readers}
+    reading = next(iter(found.values())).reading
+    numbers = ("world_size", "micro_batch", "workers", "nodes")
+    lines = [head, ", ".join(f"{name.replace('_', ' ')} {getattr(reading, name)}" for name in numbers), ""]
+    if chosen:
+        lines += _in_full(run, shapes[chosen.name], found[chosen.name], same_plan)
+    else:
+        lines += _table(found)
+    return all(of.best.in_order for of in found.values()), "\n".join(lines)
+
+
+def load_export(folder: Path) -> dict[str, Any]:
+    """The manifest of an export whose files are all as they were written.
+
+    Raises:
+        InputError: it is no export, or a file of it is not.
+    """
+    manifest = read_manifest(folder, EXPORT_MANIFEST)
+    if manifest is None:
+        raise InputError(
+            f"{folder} holds no {EXPORT_MANIFEST} that is whole; expected the folder of an export, such as "
+            "data/exports/parquet: run with exports.formats set"
+        )
+    if damage := damaged_file(folder, manifest["files"]):
+        raise InputError(
+            f"{damage}; delete {folder / EXPORT_MANIFEST} and run again, which writes this export anew"
+        )
+    return manifest
+
+
+def _size(shape: Shape) -> str:
+    epochs = f", {shape.epochs} epochs" if shape.epochs > 1 else ""
+    return f"{shape.sequences:,} sequences of {shape.sequence_length:,} tokens{epochs}, batches of {shape.batch:,}"
+
+
+def _is_plan(run: Run, plan: str) -> bool:
+    """Whether the store holds the plan that an export was made of, to measure what is read of it."""
+    try:
+        return plan_fingerprint(run) == plan
+    except DivOrderError:
+        return False
+
+
+def _table(found: Mapping[str, Survival]) -> list[str]:
+    rows = [
+        ("trainer", "by default", "at its best", "reads"),
+        *((name, of.default.text, of.best.text, " ".join(of.trainer.formats)) for name, of in found.items()),
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    shown = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    return [
+        *shown,
+        "",
+        "`--trainer NAME` has the lines for its configuration, and what is lost without them.",
+    ]
+
+
+def _in_full(run: Run, shape: Shape, found: Survival, same_plan: bool) -> list[str]:
+    trainer = found.trainer
+    lines = [f"{trainer.title}", ""]
+    for name, of in (("by default", found.default), ("with the lines below", found.best)):
+        lines += [f"{name}: {of.text} are the plan's", *(f"  {line}" for line in _said(of))]
+    lines += [f"resume at another world size: {trainer.resumes}", ""]
+    lines += (
+        _certificate(run, found)
+        if same_plan
+        else [
+            "What is read cannot be measured: the store does not hold the plan of this export under these settings.",
+            "",
+        ]
+    )
+    return [
+        *lines,
+        "its configuration:",
+        "",
+        *(f"  {line}" for line in _configuration(trainer, found, shape)),
+    ]
+
+
+def _configuration(trainer: Trainer, found: Survival, shape: Shape) -> list[str]:
+    lines = found.lines.strip().splitlines()
+    if trainer.layout and shape.transposes:
+        laid = ", ".join(f"{name} = {value}" for name, value in shape.layout.items())
+        lines = [f"# divorder.toml: [exports] {laid}", *lines]
+    return lines
+
+
+def _said(of: Kept) -> list[str]:
+    """What is not as planned."""
+    said = []
+    if of.first:
+        first = of.first
+        said.append(
+            f"the first that differs is batch {first.batch:,}: it should read {_some(first.expected)} and reads "
+            f"{_some(first.read)}, {first.common:,} in common"
+        )
+    if of.missing_batches and not (of.incomplete and of.missing_batches == 1):
+        said.append(f"the plan's last {of.missing_batches:,} batches are not read")
+    elif of.missing_batches:
+        said.append("the plan's last batch, which is not full, is not read")
+    if of.extra_batches:
+        said.append(f"{of.extra_batches:,} batches are read behind the plan's last")
+    if of.repeated:
+        said.append(f"sequences read more often than planned: {of.repeated:,}; less often: {of.never_read:,}")
+    return said
+
+
+def _some(positions: np.ndarray) -> str:
+    shown = ", ".join(f"{position:,}" for position in positions[:3].tolist())
+    return f"sequences {shown}{', ...' if len(positions) > 3 else ''}"
+
+
+def _certificate(run: Run, found: Survival) -> list[str]:
+    """The measures of what is really read, beside the plan's, and what drifts along it."""
+    order = load_sequence_order(run)
+    rows = [_measured("the plan", load_metrics(run)["sequences"], load_stationarity(run))]
+    claims = [("the plan", load_stationarity(run).claim())]
+    for name, kept, read in (
+        ("by default", found.default, found.read_by_default),
+        ("with the lines", found.best, found.read_at_best),
+    ):
+        if not kept.in_order:
+            read = read[read >= 0][: order.shape[1]]
+            sequences = order[read // order.shape[1], read % order.shape[1]]
+            figures, drift = measure_order(run, sequences)
+            rows.append(_measured(name, figures, drift))
+            claims.append((name, drift.claim()))
+    table = side_by_side(rows[::-1])
+    widths = {name: max(len(name), *(len(row[name]) for row in table)) for name in table[0]}
+    shown = [
+        "  ".join(row[name].ljust(width) for name, width in widths.items()).rstrip()
+        for row in ({name: name for name in widths}, *table)
+    ]
+    return [*shown, "", *(f"{name}: {claim}" for name, claim in claims), ""]
+
+
+def _measured(name: str, figures: Mapping[str, Any], drift: Stationarity) -> dict[str, Any]:
+    return summary_row(name, figures) | drift_columns(drift)
+
+
+def measure_order(run: Run, sequences: np.ndarray) -> tuple[dict[str, Any], Stationarity]:
+    """(the measures of sequences of the plan as they are read, int64 (n,); whether anything drifts along them)."""
+    settings, traits, packed = run.settings, load_traits(run), load_packed(run)
+    figures = measure_packed(packed, sequences, traits.codes, traits.sizes(), batch=settings.sequence.batch)
+    sample = load_sample(run, traits, sequences)
+    drift = stationarity(
+        features(run, traits, sample),
+        np.arange(len(sample)),
+        batch=settings.sequence.batch,
+        seed=settings.seed,
+    )
+    return figures.to_dict(), drift
