@@ -79,9 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         ("workers", "loader processes of a rank"),
         ("nodes", "machines"),
     ):
-        verifying.add_argument(
-            f"--{name}", type=int, metavar="N", default=None if name != "nodes" else 1, help=what
-        )
+        verifying.add_argument(f"--{name}", type=int, metavar="N", help=what)
     pruning = command("prune", "remove what neither the current input nor settings need")
     pruning.add_argument("--dry-run", action="store_true", help="only show what would be freed")
     return parser

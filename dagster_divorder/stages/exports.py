@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Format, Options
 from dagster_divorder.exports.rows import Rows, Tokens
-from dagster_divorder.exports.survival import Shape
+from dagster_divorder.exports.survival import Shape, survival
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
+    Check,
     File,
+    Finding,
     Link,
     Made,
     Shown,
@@ -40,13 +43,14 @@ from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.store.curated import (
     EXPORT_MANIFEST,
     OutputFolder,
+    damaged_file,
     is_whole,
     read_manifest,
     refuse_strangers,
     tidy,
 )
 from dagster_divorder.store.receipts import Receipt
-from dagster_divorder.trainers import Trainer, transposed
+from dagster_divorder.trainers import TRAINERS, Trainer, transposed
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -188,27 +192,31 @@ def _manifest(run: Run, found: Format, rows: Rows, left_out: int) -> dict[str, A
     }
 
 
-def planned_shape(run: Run, trainer: Trainer, **layout: int) -> Shape:
-    """The shape of the export that a trainer would read at its best of the plan under these settings, for so many
-    ranks, sequences at a time and workers."""
+def planned_shape(run: Run, trainer: Trainer, asked: Mapping[str, int | None]) -> Shape:
+    """The shape of the export that a trainer would read at its best of the plan under these settings; asked: see
+    `Shape.reading`."""
     settings, found = run.settings, FORMATS[trainer.formats[0]]
     sequences, epochs = run.receipt("packed_sequences").facts["sequences"], settings.sequence.epochs
-    laid = layout if trainer.layout and found.slices else {}
-    rows = sequences * epochs
-    if laid:
-        rows = len(transposed(rows, **layout))
-    per_file = max(1, settings.exports.shard_bytes // (4 * settings.sequence.length))
-    return Shape(
+    shape = Shape(
         path=str(_folder(run, found.name)),
         sequences=sequences,
         epochs=epochs,
         sequence_length=settings.sequence.length,
         batch=settings.sequence.batch,
-        files=tuple(min(per_file, rows - first) for first in range(0, rows, per_file))
-        if found.epochs == "copies"
-        else (),
-        layout=laid,
+        files=(),
+        layout={},
     )
+    if trainer.layout and found.slices:
+        reading = shape.reading(**asked)
+        of = {name: max(1, getattr(reading, name)) for name in ("world_size", "micro_batch", "workers")}
+        shape = replace(shape, layout=of)
+    if found.epochs == "copies":
+        rows, each = (
+            len(shape.positions()),
+            max(1, settings.exports.shard_bytes // (4 * shape.sequence_length)),
+        )
+        shape = replace(shape, files=tuple(min(each, rows - first) for first in range(0, rows, each)))
+    return shape
 
 
 def plan_fingerprint(run: Run) -> str:
@@ -311,25 +319,35 @@ def _whole(run: Run) -> Finding:
 
 
 def _trainers_keep_the_order(run: Run) -> Finding:
-    """Trainers that read these exports, by models of their samplers (docs/decisions/trainers.md)."""
-    rows, lost = [], []
+    """Trainers that read these exports, as they come and at their best, by models of their samplers
+    (docs/decisions/trainers.md)."""
+    rows, without = [], []
     for name in run.settings.exports.formats:
         manifest = read_manifest(_folder(run, name), EXPORT_MANIFEST) or {}
         readers = [trainer for trainer in TRAINERS.values() if name in trainer.formats]
-        for trainer in readers:
+        if readers:
             shape = Shape.of(manifest, str(_folder(run, name)))
-            found = survival(shape, trainer, **numbers(shape))
-            rows.append(
+            found = [survival(shape, trainer) for trainer in readers]
+            rows += [
                 {
                     "format": name,
-                    "trainer": trainer.title,
-                    "by default": found.default.said,
-                    "at its best": found.best.said,
+                    "trainer": of.trainer.title,
+                    "by default": of.default.text,
+                    "at its best": of.best.text,
+                    "ranks": of.reading.world_size,
                 }
-            )
-            if not found.best.in_order:
-                lost.append(trainer.name)
-    ...
+                for of in found
+            ]
+            without += [] if any(of.best.in_order for of in found) else [name]
+    return Finding(
+        passed=not without,
+        text=f"No trainer reads {', '.join(without)} in the order of the plan."
+        if without
+        else "Every export can be read in the order of the plan: batch for batch, by the trainers below at their best. "
+        "Most shuffle by default; `divorder verify EXPORT --trainer NAME` has the lines for their configuration.",
+        remedy="set exports.world_size, micro_batch and workers to those of the trainer",
+        figures={"trainers": rows},
+    )
 
 
 EXPORTS = WholeCorpus(
@@ -349,4 +367,18 @@ EXPORTS = WholeCorpus(
     check_settings=_check_settings,
     compute=_compute,
     show=_show,
+    checks=(
+        Check(
+            name="exports_are_whole",
+            description="Every file of every export has the sha256 that its manifest names.",
+            check=_whole,
+            blocking=True,
+        ),
+        Check(
+            name="trainers_keep_the_order",
+            description="Some trainer reads each export in the order of the plan, global batch for global batch; a "
+            "table has each trainer that reads it, by default and at its best.",
+            check=_trainers_keep_the_order,
+        ),
+    ),
 )
