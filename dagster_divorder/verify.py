@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ def verify(
     if folder is None:
         readers = [chosen] if chosen else list(TRAINERS.values())
         shapes = {of.name: planned_shape(run, of, asked) for of in readers}
+        plain = {of.name: planned_shape(run, of) for of in readers}
         first = next(iter(shapes.values()))
         head = f"the plan: {_size(first)}, not exported here; with layouts made for each trainer"
         same_plan = True
@@ -59,10 +61,13 @@ def verify(
             raise InputError(
                 f"{folder} holds {manifest['format']}, which trainers pack themselves; there are no batches to verify"
             )
-        shapes = dict.fromkeys((of.name for of in readers), Shape.of(manifest, str(folder)))
+        shapes = plain = dict.fromkeys((of.name for of in readers), Shape.of(manifest, str(folder)))
         same_plan = _is_plan(run, manifest["plan"])
         head = f"{folder}: {manifest['format']}, {_size(shapes[readers[0].name])}; every file is as it was written"
-    found = {of.name: survival(shapes[of.name], of, **asked) for of in readers}
+    found = {}
+    for of in readers:
+        default, best = (survival(shape[of.name], of, **asked) for shape in (plain, shapes))
+        found[of.name] = replace(best, default=default.default, read_by_default=default.read_by_default)
     reading = next(iter(found.values())).reading
     numbers = ("world_size", "micro_batch", "workers", "nodes")
     lines = [head, ", ".join(f"{name.replace('_', ' ')} {getattr(reading, name)}" for name in numbers), ""]

@@ -58,7 +58,7 @@ class Shape:
         workers: int | None = None,
         nodes: int | None = None,
     ) -> Reading:
-        """How a trainer reads it; what is not said is as the rows are laid, else two ranks: one keeps what several lose.
+        """How a trainer reads it; what is not said is as the rows are laid, else two ranks: one keeps what more lose.
 
         Raises:
             InputError: the world size and micro-batch do not divide the batch, or the like.

@@ -192,9 +192,9 @@ def _manifest(run: Run, found: Format, rows: Rows, left_out: int) -> dict[str, A
     }
 
 
-def planned_shape(run: Run, trainer: Trainer, asked: Mapping[str, int | None]) -> Shape:
-    """The shape of the export that a trainer would read at its best of the plan under these settings; asked: see
-    `Shape.reading`."""
+def planned_shape(run: Run, trainer: Trainer, asked: Mapping[str, int | None] | None = None) -> Shape:
+    """The shape of the export that a trainer would read of the plan under these settings, its rows in the order of
+    training, or as they would have to lie for how it is `asked` to read them (see `Shape.reading`)."""
     settings, found = run.settings, FORMATS[trainer.formats[0]]
     sequences, epochs = run.receipt("packed_sequences").facts["sequences"], settings.sequence.epochs
     shape = Shape(
@@ -206,7 +206,7 @@ def planned_shape(run: Run, trainer: Trainer, asked: Mapping[str, int | None]) -
         files=(),
         layout={},
     )
-    if trainer.layout and found.slices:
+    if asked is not None and trainer.layout and found.slices:
         reading = shape.reading(**asked)
         of = {name: max(1, getattr(reading, name)) for name in ("world_size", "micro_batch", "workers")}
         shape = replace(shape, layout=of)
