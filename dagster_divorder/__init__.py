@@ -13,19 +13,22 @@ if TYPE_CHECKING:
     from dagster_divorder.pipeline import run_all, run_stage
     from dagster_divorder.results import load_results
     from dagster_divorder.settings import Settings, load_settings
+    from dagster_divorder.where import cut, where
 
 __version__ = "0.1.0"
 
 _WHERE = {
     "Settings": "dagster_divorder.settings",
+    "cut": "dagster_divorder.where",
     "load_settings": "dagster_divorder.settings",
     "load_results": "dagster_divorder.results",
     "order": "dagster_divorder.core.order",
     "run_all": "dagster_divorder.pipeline",
     "run_stage": "dagster_divorder.pipeline",
+    "where": "dagster_divorder.where",
 }
 
-__all__ = ["Settings", "load_results", "load_settings", "order", "run_all", "run_stage"]
+__all__ = ["Settings", "cut", "load_results", "load_settings", "order", "run_all", "run_stage", "where"]
 
 
 def __getattr__(name: str) -> Any:

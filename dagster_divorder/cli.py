@@ -7,6 +7,8 @@ divorder plan       what a run would compute, why, for about how long; the disk 
 divorder compare    strategies side by side on this corpus, every pair of them measured (comparison.*)
 divorder report     the output, then one HTML page beside it that shows what came of it
 divorder verify     what a trainer reads of an export, held against the plan; the lines for its configuration
+divorder where      which documents some steps read, or where some documents are read
+divorder cut        settings under which what is still to be read is planned without some documents
 divorder prune      remove what nothing needs any more (--dry-run: only say what that is)
 """
 
@@ -80,6 +82,21 @@ def _parser() -> argparse.ArgumentParser:
         ("nodes", "machines"),
     ):
         verifying.add_argument(f"--{name}", type=int, metavar="N", help=what)
+    finding = command(
+        "where", "show which documents some steps or sequences read, or where documents are read"
+    )
+    cutting = command(
+        "cut", "settings under which the rest of the training is planned without some documents"
+    )
+    for asked in (finding, cutting):
+        asked.add_argument(
+            "--step", type=_numbers, default=(), metavar="A[..B]", help="steps of training, from 0"
+        )
+        asked.add_argument("--id", nargs="+", default=(), help="documents, by your own ids or record ids")
+    finding.add_argument("--sequence", type=_numbers, default=(), metavar="A[..B]", help="sequences, from 0")
+    cutting.add_argument(
+        "--resume-at", type=int, metavar="STEP", help="the checkpoint's step; default: the first of --step"
+    )
     pruning = command("prune", "remove what neither the current input nor settings need")
     pruning.add_argument("--dry-run", action="store_true", help="only show what would be freed")
     return parser
@@ -107,6 +124,10 @@ def _run(options: argparse.Namespace) -> int:
             passed, text = verify(settings, options.export, options.trainer, **asked)
             print(text)
             return 0 if passed else 1
+        elif options.command == "where":
+            print(where(settings, options.step, options.sequence, options.id))
+        elif options.command == "cut":
+            print(cut(settings, options.step, options.id, options.resume_at))
         elif options.command == "prune":
             print(prune(settings, dry_run=options.dry_run))
         else:
@@ -123,6 +144,48 @@ def _run(options: argparse.Namespace) -> int:
         print("divorder: stopped; the next run goes on where this one was", file=sys.stderr)
         return 130
     return 0
+
+
+def _numbers(text: str) -> range:
+    """`1200` or `1200..1210`, both ends among them."""
+    first, _, last = text.partition("..")
+    return range(int(first), int(last or first) + 1)
+
+
+def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]) -> str:
+    """What some steps or sequences read, or where some documents are read; a line a run of tokens."""
+    from dagster_divorder.view.words import clip
+    from dagster_divorder.where import where as find
+
+    found = find(settings, steps=steps, sequences=sequences, ids=ids)
+    lines = ["step  sequence  offset  tokens  of document             id  source, cluster: first words"]
+    for row in found.to_dict("records"):
+        of = f"{row['start']:,}..{row['start'] + row['tokens']:,} of {row['document_tokens']:,}"
+        about = ", ".join(clip(part) for part in (row["source"], row["cluster_name"]) if part)
+        numbers = (
+            f"{row['step']:>4,}  {row['sequence']:>8,}  {row['offset']:>6,}  {row['tokens']:>6,}  {of:<22}"
+        )
+        lines.append(f"{numbers}  {clip(row['id'])}  {about}: {clip(row['first_words'], 60)}")
+    return "\n".join(lines)
+
+
+def cut(settings: Settings, steps: range, ids: Sequence[str], resume_at: int | None) -> str:
+    """The lines of settings that cut documents out of the rest of a training."""
+    import json
+
+    from dagster_divorder.where import cut as without
+
+    order, batch = without(settings, steps=steps, ids=ids, resume_at=resume_at).order, settings.sequence.batch
+    at = order.frozen_tokens // (batch * settings.sequence.length)
+    return "\n".join(
+        [
+            f"# {len(order.cut):,} documents are cut out of what is read from step {at:,} on: put these lines into the "
+            "settings, and run",
+            "[order]",
+            f"frozen_tokens = {order.frozen_tokens}",
+            f"cut = {json.dumps(order.cut, indent=2, ensure_ascii=False)}",
+        ]
+    )
 
 
 def init(paths: Sequence[str], file: str) -> str:

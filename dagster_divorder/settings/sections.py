@@ -307,6 +307,9 @@ class Order(_Section):
     frozen_tokens: int = Field(0, ge=0, le=MAX_COUNT)
     """Tokens that a trainer has consumed of the last output: its beginning is kept as it is, and everything after it
     is ordered so that the whole history nears the mix."""
+    cut: tuple[str, ...] = ()
+    """Ids of documents, your own or record ids, of which nothing more is packed: none of their tokens come after what
+    is frozen. (They stay in the curated output.) `divorder cut` names those that some steps have read."""
     separate_copies: bool = False
     """Records of equal text stand as far apart as possible, among the documents and in the sequences of every epoch."""
     targets: dict[str, dict[str, tuple[float, ...]]] = Field(default_factory=dict)

@@ -8,7 +8,8 @@ or a text, neither where the record has no id. No order and no other result depe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,13 @@ from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.columns import ID_COLUMNS, extract_ids, number_or_text
 from dagster_divorder.store.find import find_input
 from dagster_divorder.store.fragments import read_content
-from dagster_divorder.store.ids import distinct, hash_all, to_bytes, words
+from dagster_divorder.store.ids import IdIndex, distinct, hash_all, to_bytes, words
 from dagster_divorder.store.peek import unseen
 from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View, offsets
+
+_RECORD_ID = re.compile("[0-9a-f]{32}")
 
 
 def read_ids(files: StageFiles, view: View, records: np.ndarray) -> pa.ChunkedArray:
@@ -69,6 +72,36 @@ def record_names(run: Run, records: np.ndarray) -> list[str]:
 def _record_ids(run: Run, records: np.ndarray) -> list[str]:
     data = to_bytes(record_index(run, "id")[run.view.record_row[records]]).hex()
     return [data[at : at + 32] for at in range(0, len(data), 32)]
+
+
+def find_records(run: Run, names: Collection[str]) -> np.ndarray:
+    """Input positions of all records of some ids, the user's own or record ids, int64 rising.
+
+    Raises:
+        InputError: the input holds no record of an id.
+    """
+    wanted, field = sorted(set(names)), run.settings.input.id_field
+    # Names that are wanted, and of each record the one that it may have: as words that both hash to.
+    of_records = [name for name in wanted if _RECORD_ID.fullmatch(name)]
+    ids = record_index(run, "id")[run.view.record_row]
+    lookups = [(of_records, words(bytes.fromhex("".join(of_records))), ids, np.arange(len(ids)))]
+    if field:
+        records, hashes = id_hashes(run.files("ids"), run.view)
+        lookups.append((wanted, words(hash_all(name.encode() for name in wanted)), hashes, records))
+    known, found = set[str](), [np.empty(0, np.int64)]
+    for candidates, keys, of, positions in lookups:
+        index = IdIndex()
+        index.add(keys)
+        rows = index.find(of)
+        known |= {candidates[row] for row in np.unique(rows[rows >= 0]).tolist()}
+        found.append(positions[rows >= 0])
+    if missing := [name for name in wanted if name not in known]:
+        own = f"one of the field {field!r}, or " if field else ""
+        raise InputError(
+            f"no record of the input has the id {missing[0]!r}; expected {own}a record id of 32 hex digits, as "
+            "`divorder where --step N` shows them"
+        )
+    return np.unique(np.concatenate(found))
 
 
 def id_hashes(files: StageFiles, view: View) -> tuple[np.ndarray, np.ndarray]:

@@ -36,6 +36,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import chosen_vectors, space_reads
 from dagster_divorder.stages.frozen import Frozen, load_frozen
 from dagster_divorder.stages.greedy_order import document_order, load_order, order_documents, remade
+from dagster_divorder.stages.ids import find_records
 from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.arrays import pack
 from dagster_divorder.store.space import map_vectors
@@ -80,6 +81,8 @@ def _pack(run: Run, traits: Traits, frozen: Frozen | None) -> PackedSequences:
     pieces = Pieces(order, np.zeros_like(order), lengths[order])
     if frozen:
         pieces = remaining(pieces, frozen.sequences)
+    if settings.order.cut:
+        pieces = pieces.take(~np.isin(pieces.document, find_records(run, settings.order.cut)))
     if settings.packing.piece_tokens:
         pieces = _order_pieces(run, traits, cut(pieces, settings.packing.piece_tokens))
     related = settings.packing.method == "related"
@@ -208,8 +211,14 @@ def sequence_traits(weights: dict[str, float]) -> list[str]:
 
 def _no_token_lost(run: Run) -> Finding:
     tokens = run.column("token_counts", "lengths")[run.view.document_row]
-    lengths = tokens.astype("int64") + run.settings.packing.end_of_text
-    found = coverage(load_packed(run), lengths)
+    lengths, packed = tokens.astype("int64") + run.settings.packing.end_of_text, load_packed(run)
+    if run.settings.order.cut:
+        # Of these only what was consumed is in the plan.
+        documents = find_records(run, run.settings.order.cut)
+        consumed = packed.indptr[run.receipt("packed_sequences").facts["frozen_sequences"]]
+        laid = np.bincount(packed.document[:consumed], packed.length[:consumed], len(lengths)).astype("int64")
+        lengths[documents] = laid[documents]
+    found = coverage(packed, lengths)
     figures = {name: getattr(found, name) for name in ("tokens", "missing", "doubled", "outside")}
     if found.exact:
         text = f"{found.tokens:,} tokens of {len(lengths):,} documents, each in exactly one sequence."
@@ -233,6 +242,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
         "packing": settings.packing.model_dump(mode="json"),
         "length": settings.sequence.length,
         "separate_copies": settings.order.separate_copies,
+        "cut": settings.order.cut,
         "seed": settings.seed,
     }
     if settings.packing.piece_tokens:
@@ -246,6 +256,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
     return (
         *("raw_docs", "token_counts", "traits", "greedy_order"),
         *(["frozen"] if settings.order.frozen_tokens else []),
+        *(["ids"] if settings.order.cut and settings.input.id_field else []),
         *(space_reads(settings) if related else []),
     )
 

@@ -1,0 +1,142 @@
+"""Which documents a trainer read when, and where a document is read; what is still to be read without some of them.
+
+Steps and sequences count from 0 through all epochs, in the order of training: step i reads the sequences i * B up to
+(i + 1) * B, B being `sequence.batch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dagster_divorder.core.metrics.packed import runs_in_order
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.cluster_names import load_names
+from dagster_divorder.stages.fields import load_fields
+from dagster_divorder.stages.ids import find_records, record_names
+from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.sequence_order import load_sequence_order
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.sample import first_lines
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_IDS = 100_000
+"""Of documents that `cut` puts into settings."""
+
+
+def where(
+    settings: Settings,
+    *,
+    steps: Iterable[int] = (),
+    sequences: Iterable[int] = (),
+    ids: Collection[str] = (),
+) -> pd.DataFrame:
+    """What some steps or sequences read, or where some documents are read, by the plan under these settings.
+
+    One row a run of a document's tokens, in the order of training. Columns: `step`, `sequence` (both as the module
+    counts them), `offset` (token of the sequence at which the run begins), `tokens`, `id` (your own, else the record
+    id), `source`, `cluster_name`, `start` (token of the document), `document_tokens`, `first_words` of the document.
+
+    Raises:
+        InputError: a step or sequence is beyond the plan's end, or the input holds no record of an id.
+        MissingStageError: there is no plan under these settings.
+    """
+    import pandas as pd
+
+    run = _open(settings)
+    packed, order, batch = load_packed(run), load_sequence_order(run), settings.sequence.batch
+    positions = _positions(order.size, batch, steps, sequences)
+    records = find_records(run, ids) if ids else None
+    if records is not None:
+        held = np.zeros(len(packed), bool)
+        held[_sequence_of_runs(packed.indptr)[np.isin(packed.document, records)]] = True
+        positions = np.union1d(positions, np.flatnonzero(held[order.reshape(-1)]))
+    runs, begins = runs_in_order(packed.indptr, order.reshape(-1)[positions])
+    sequence = np.repeat(positions, np.diff(begins))
+    before = np.cumsum(packed.length[runs]) - packed.length[runs]
+    offset = before - np.repeat(before[begins[:-1]], np.diff(begins))
+    if records is not None and not (steps or sequences):
+        some = np.isin(packed.document[runs], records)
+        runs, sequence, offset = runs[some], sequence[some], offset[some]
+    document = packed.document[runs]
+    rows = run.view.document_row[document]
+    names, source = load_names(run), settings.input.source_field
+    return pd.DataFrame(
+        {
+            "step": sequence // batch,
+            "sequence": sequence,
+            "offset": offset,
+            "tokens": packed.length[runs],
+            "id": record_names(run, document),
+            "source": load_fields(run, source).column(source).to_pandas()[document].to_numpy()
+            if source
+            else None,
+            "cluster_name": [names[k] for k in run.column("clusters", "labels")[rows].tolist()],
+            "start": packed.start[runs],
+            "document_tokens": run.column("token_counts", "lengths")[rows] + settings.packing.end_of_text,
+            "first_words": first_lines(run.store, run.view, rows),
+        }
+    )
+
+
+def cut(
+    settings: Settings,
+    *,
+    steps: Iterable[int] = (),
+    ids: Collection[str] = (),
+    resume_at: int | None = None,
+) -> Settings:
+    """Settings under which what is still to be read is planned without some documents: those of `ids`, and all that
+    some steps read. What a trainer has consumed up to step `resume_at` (by default the first of the steps) stays.
+
+    Raises:
+        InputError: as `where`; nothing says where training goes on; no document is named.
+    """
+    run, batch = _open(settings), settings.sequence.batch
+    steps = sorted(set(steps))
+    resume_at = steps[0] if resume_at is None and steps else resume_at
+    if resume_at is None:
+        raise InputError(
+            "nothing says where training goes on; give the step of the checkpoint, counted from 0, as resume_at"
+        )
+    packed, order = load_packed(run), load_sequence_order(run)
+    positions = _positions(order.size, batch, steps, ())
+    runs, _ = runs_in_order(packed.indptr, order.reshape(-1)[positions])
+    records = np.union1d(packed.document[runs], find_records(run, ids))
+    if not 0 < len(records) <= MAX_IDS:
+        raise InputError(
+            f"{len(records):,} documents are to be cut; expected 1 to {MAX_IDS:,}: name steps or ids, or take the "
+            "documents out of the input"
+        )
+    names = tuple(sorted({*settings.order.cut, *record_names(run, records)}))
+    frozen = resume_at * batch * settings.sequence.length
+    new = settings.order.model_copy(update={"frozen_tokens": frozen, "cut": names})
+    return settings.model_copy(update={"order": new})
+
+
+def _open(settings: Settings) -> Run:
+    return Run(settings, LocalStore(settings.store.path).open(create=False))
+
+
+def _sequence_of_runs(indptr: np.ndarray) -> np.ndarray:
+    return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+
+
+def _positions(total: int, batch: int, steps: Iterable[int], sequences: Iterable[int]) -> np.ndarray:
+    """Sequences that some steps read, and some others, int64 rising."""
+    first = np.array(sorted(set(steps)), np.int64)
+    others = np.array(sorted(set(sequences)), np.int64)
+    for name, of, end in (("step", first, -(-total // batch)), ("sequence", others, total)):
+        if len(of) and not 0 <= of[0] <= of[-1] < end:
+            wrong = int(of[0] if of[0] < 0 else of[-1])
+            raise InputError(
+                f"{name} is {wrong:,}; the plan has {name}s 0 to {end - 1:,}, all epochs together"
+            )
+    of_steps = (first[:, None] * batch + np.arange(batch)).reshape(-1)
+    return np.union1d(of_steps[of_steps < total], others)
