@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dagster_divorder.core.order import order
+    from dagster_divorder.forensics import cut, where
     from dagster_divorder.pipeline import run_all, run_stage
     from dagster_divorder.results import load_results
     from dagster_divorder.settings import Settings, load_settings
-    from dagster_divorder.where import cut, where
 
 __version__ = "0.1.0"
 
 _WHERE = {
     "Settings": "dagster_divorder.settings",
-    "cut": "dagster_divorder.where",
+    "cut": "dagster_divorder.forensics",
     "load_settings": "dagster_divorder.settings",
     "load_results": "dagster_divorder.results",
     "order": "dagster_divorder.core.order",
     "run_all": "dagster_divorder.pipeline",
     "run_stage": "dagster_divorder.pipeline",
-    "where": "dagster_divorder.where",
+    "where": "dagster_divorder.forensics",
 }
 
 __all__ = ["Settings", "cut", "load_results", "load_settings", "order", "run_all", "run_stage", "where"]

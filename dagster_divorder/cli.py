@@ -154,8 +154,8 @@ def _numbers(text: str) -> range:
 
 def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]) -> str:
     """What some steps or sequences read, or where some documents are read; a line a run of tokens."""
+    from dagster_divorder.forensics import where as find
     from dagster_divorder.view.words import clip
-    from dagster_divorder.where import where as find
 
     found = find(settings, steps=steps, sequences=sequences, ids=ids)
     lines = ["step  sequence  offset  tokens  of document             id  source, cluster: first words"]
@@ -173,7 +173,7 @@ def cut(settings: Settings, steps: range, ids: Sequence[str], resume_at: int | N
     """The lines of settings that cut documents out of the rest of a training."""
     import json
 
-    from dagster_divorder.where import cut as without
+    from dagster_divorder.forensics import cut as without
 
     order, batch = without(settings, steps=steps, ids=ids, resume_at=resume_at).order, settings.sequence.batch
     at = order.frozen_tokens // (batch * settings.sequence.length)

@@ -309,7 +309,8 @@ class Order(_Section):
     is ordered so that the whole history nears the mix."""
     cut: tuple[str, ...] = ()
     """Ids of documents, your own or record ids, of which nothing more is packed: none of their tokens come after what
-    is frozen. (They stay in the curated output.) `divorder cut` names those that some steps have read."""
+    is frozen. (They stay in the curated output, and later epochs read the frozen sequences again as they are.)
+    `divorder cut` names those that some steps have read."""
     separate_copies: bool = False
     """Records of equal text stand as far apart as possible, among the documents and in the sequences of every epoch."""
     targets: dict[str, dict[str, tuple[float, ...]]] = Field(default_factory=dict)

@@ -213,11 +213,7 @@ def _no_token_lost(run: Run) -> Finding:
     tokens = run.column("token_counts", "lengths")[run.view.document_row]
     lengths, packed = tokens.astype("int64") + run.settings.packing.end_of_text, load_packed(run)
     if run.settings.order.cut:
-        # Of these only what was consumed is in the plan.
-        documents = find_records(run, run.settings.order.cut)
-        consumed = packed.indptr[run.receipt("packed_sequences").facts["frozen_sequences"]]
-        laid = np.bincount(packed.document[:consumed], packed.length[:consumed], len(lengths)).astype("int64")
-        lengths[documents] = laid[documents]
+        packed = _with_cut(run, packed, lengths)
     found = coverage(packed, lengths)
     figures = {name: getattr(found, name) for name in ("tokens", "missing", "doubled", "outside")}
     if found.exact:
@@ -235,6 +231,18 @@ def _no_token_lost(run: Run) -> Finding:
         remedy=f"{remade(run, 'packed_sequences', 'plan')}; do not train on an output of this plan",
         figures=figures,
     )
+
+
+def _with_cut(run: Run, packed: PackedSequences, lengths: np.ndarray) -> PackedSequences:
+    """The plan with what was cut out of it behind it: of these documents all that no consumed sequence holds."""
+    documents = find_records(run, run.settings.order.cut)
+    consumed = np.arange(packed.indptr[run.receipt("packed_sequences").facts["frozen_sequences"]])
+    consumed = consumed[np.isin(packed.document[consumed], documents)]
+    parts = {name: getattr(packed, name)[consumed] for name in ("document", "start", "length")}
+    frozen = replace(packed, **parts, indptr=np.array([0, len(consumed)]))
+    left = remaining(Pieces(documents, np.zeros_like(documents), lengths[documents]), frozen)
+    behind = replace(frozen, **vars(left), indptr=np.array([0, len(left)]))
+    return join(packed, behind)
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
