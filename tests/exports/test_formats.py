@@ -45,7 +45,7 @@ def check(name: str, rows: Rows, shard_bytes: int = 1 << 20) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(data=st.data())
 def test_every_format_reads_back(name: str, data: st.DataObject) -> None:
     corpus = data.draw(arguments())
