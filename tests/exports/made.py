@@ -80,6 +80,8 @@ def rows_of(
         end_of_text=1,
         padding=vocabulary - 1,
         vocabulary=vocabulary,
+        directory=Path(),
+        names=lambda records: records.astype(str).tolist(),
         scratch=Path("/tmp"),
     )
     whole = np.array([lengths[document] for document in row], np.int64) + end_of_text
