@@ -1,0 +1,132 @@
+"""Has Megatron's GPTDataset read the sequences of this export as they are, in their order.
+
+Megatron shuffles what it reads. The order that it has drawn it keeps in files, whose name is a hash of its
+configuration; this script writes them, with the export's order. In `train_valid_test_datasets_provider` of
+pretrain_gpt.py, before the datasets are built, with the folder of the export on PYTHONPATH:
+
+    from megatron_cache import write_cache
+    write_cache(config, train_val_test_num_samples[0])
+
+and start it with
+
+    --train-data-path EXPORT/train --seq-length L --train-samples N
+
+where L is `sequence_length` in the export's manifest.json, and N at most `sequences` times `epochs`. Tried with
+megatron-core 0.16.1 and 0.19.2.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+FOLDER = Path(__file__).resolve().parent
+
+
+def write_cache(config: Any, num_samples: int) -> None:
+    """Write the files that a GPTDataset of this GPTDatasetConfig and this number of training samples will find.
+
+    In a distributed run the first rank does, as it builds the datasets before the others. A sample is a sequence of
+    the export; of several epochs they are the sequences of the first, then those of the second, and so on.
+
+    Raises:
+        ValueError: the configuration does not fit the export, or would spoil its order or its masks.
+    """
+    import torch
+    from megatron.core.datasets.gpt_dataset import GPTDataset
+    from megatron.core.datasets.utils import Split
+
+    begins = np.load(FOLDER / "train.doc_rows.npy", mmap_mode="r")
+    rows, epochs = len(begins) - 1, FOLDER / "train.epochs.npy"
+    order = np.load(epochs, mmap_mode="r").reshape(-1) if epochs.exists() else np.arange(rows)
+    prefix = _prefix(config)
+    _check(config, num_samples, len(order))
+    if torch.distributed.is_initialized() and torch.distributed.get_rank():
+        return
+
+    class Named(GPTDataset):
+        """A GPTDataset that knows the name of its files and reads none."""
+
+        def _build_document_sample_shuffle_indices(self) -> tuple[None, None, None]:
+            return None, None, None
+
+    Named.__name__ = GPTDataset.__name__
+    low = GPTDataset.build_low_level_dataset(prefix, config)
+    named = Named(low, prefix, np.arange(len(low), dtype=np.int32), num_samples, Split.train, config)
+    folder = config.path_to_cache or os.path.join(low.path_prefix, "cache", "GPTDataset_indices")
+    os.makedirs(folder, exist_ok=True)
+
+    last = begins[1:] - 1
+    # Sample i is from entry i of the sample index to entry i + 1, both in it: every second one is a sequence. There is
+    # one entry more than samples, or Megatron calls the dataset too short.
+    samples = np.zeros((max(2 * rows, num_samples + 1), 2), np.int32)
+    samples[0 : 2 * rows : 2, 0] = begins[:-1]
+    samples[1 : 2 * rows : 2, 0] = last
+    samples[1 : 2 * rows : 2, 1] = low.sequence_lengths[last] - config.add_extra_token_to_sequence
+    shuffle = 2 * order[:num_samples]
+    beginning = f"{named.unique_description_hash}-GPTDataset-train-"
+    for name, write in {
+        "document_index.npy": lambda file: np.save(file, np.arange(len(low), dtype=np.int32)),
+        "sample_index.npy": lambda file: np.save(file, samples),
+        "shuffle_index.npy": lambda file: np.save(
+            file, shuffle.astype(np.uint32 if len(samples) < 1 << 32 else np.int64)
+        ),
+        "description.txt": lambda file: file.write(named.unique_description.encode()),
+    }.items():
+        _write(os.path.join(folder, beginning + name), write)
+
+
+def _prefix(config: Any) -> str:
+    """The name by which Megatron calls the export, which is part of the hash."""
+    if config.split is not None:
+        raise ValueError(
+            f"split is {config.split!r}, by which Megatron would cut the export up; expected none: name it by "
+            "--train-data-path (blend_per_split) in the place of --data-path and --split"
+        )
+    blend = (config.blend_per_split or [None])[0]
+    prefixes = blend[0] if blend else []
+    if len(prefixes) != 1:
+        raise ValueError(
+            f"the training data are {prefixes}; expected this export alone, since Megatron mixes several: "
+            f"--train-data-path {FOLDER / 'train'}"
+        )
+    prefix: str = prefixes[0]
+    if not (os.path.exists(f"{prefix}.idx") and os.path.samefile(f"{prefix}.idx", FOLDER / "train.idx")):
+        raise ValueError(
+            f"the training data are {prefix}; expected the export beside this script: {FOLDER / 'train'}"
+        )
+    return prefix
+
+
+def _check(config: Any, num_samples: int, there: int) -> None:
+    manifest = json.loads((FOLDER / "manifest.json").read_bytes())
+    if config.sequence_length != manifest["sequence_length"]:
+        raise ValueError(
+            f"sequence_length is {config.sequence_length}; expected {manifest['sequence_length']}, that of the export: "
+            f"--seq-length {manifest['sequence_length']}"
+        )
+    if num_samples is None or not 0 < num_samples <= there:
+        raise ValueError(
+            f"num_samples is {num_samples}; expected 1 to {there}, the sequences of the export's epochs: set "
+            "--train-samples, or --train-iters times --global-batch-size, to it or below, or export more epochs"
+        )
+    resets = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss")
+    if manifest["padded_rows"] and not any(getattr(config, name) for name in resets):
+        raise ValueError(
+            f"{manifest['padded_rows']} sequences of the export are padded, and Megatron would give the loss mask of "
+            "the first one that it reads to all; set --reset-attention-mask, --reset-position-ids or --eod-mask-loss, "
+            'or export with packing.method = "concat" and without an incomplete last sequence'
+        )
+
+
+def _write(path: str, write: Callable[[IO[bytes]], Any]) -> None:
+    """Whole or not at all, whatever is there."""
+    temporary = f"{path}.{os.getpid()}"
+    with open(temporary, "wb") as file:
+        write(file)
+    os.replace(temporary, path)

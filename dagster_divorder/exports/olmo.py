@@ -1,0 +1,91 @@
+"""olmo: files of tokens for OLMo-core's `NumpyFSLDataset`.
+
+    train-00000-of-00003.npy      ids, L a row, uint16 (uint32 where one does not fit), no header in spite of the name
+    train-00000-of-00003.csv.gz   a line a document run: first token in the file, end, record, (nothing), its first
+                                  token in the record; a record is named by its position among the accepted ones
+    train-00000-of-00003.mask     only where any row is padded: a byte an id, 1 for a token, 0 for padding
+                                  (`label_mask_paths`)
+    global_indices_dataset_size{R}_epoch{e}_seed0_v1.npy   uint32, no header: the rows of epoch e = 1, 2, ...
+    train.doc_lengths.npy, train.doc_rows.npy, train.epochs.npy   for `dagster_divorder.torch`: see raw.py, and int32,
+                                  the tokens of each run
+
+A data loader with `shuffle=False` reads the first epoch, and reads it again for every other. With `shuffle=True` it
+takes for epoch e the file of global indices in its `work_dir` that has R, e and its `seed` in the name, if it is there:
+copy them there, with the loader's seed in the place of 0. The name says nothing of the data, so that a `work_dir` must
+never serve two exports.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_divorder.exports.format import Format, Options, fits_uint16
+from dagster_divorder.exports.raw import stage_array, stage_index, stage_rows
+from dagster_divorder.exports.rows import BLOCK_BYTES, Rows
+from dagster_divorder.store.curated import OutputFolder
+
+LINES = 1 << 16
+"""Of a table of documents that are written at a time."""
+
+
+def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
+    dtype = np.dtype("<u2" if fits_uint16(rows) else "<u4")
+    files = stage_rows(rows, folder, options, dtype, rows.stored.padding, ".npy")
+    for name, (first, end) in files.items():
+        stem = name.removesuffix(".npy")
+        folder.stage(f"{stem}.csv.gz", lambda file, s=(first, end): _documents(file, rows, *s))  # type: ignore[misc]
+        if rows.padded:
+            folder.stage(f"{stem}.mask", lambda file, s=(first, end): _mask(file, rows, *s))  # type: ignore[misc]
+    for epoch, order in enumerate(rows.epochs, 1):
+        name = f"global_indices_dataset_size{len(rows)}_epoch{epoch}_seed0_v1.npy"
+        folder.stage(name, lambda file, order=order: file.write(order.astype("<u4").data))  # type: ignore[misc]
+    stage_index(rows, folder)
+    stage_array(folder, "train.doc_lengths.npy", rows.run_tokens.astype(np.int32))
+    return {"dtype": dtype.name, "rows_of_files": [end - first for first, end in files.values()]}
+
+
+def _documents(file: IO[bytes], rows: Rows, first: int, end: int) -> None:
+    """The runs of rows [first, end), as lines of comma-separated text."""
+    from pyarrow.csv import CSVWriter, WriteOptions
+
+    schema = pa.schema([(name, pa.int64()) for name in ("start", "end", "id", "src", "loc")])
+    few, begin = WriteOptions(include_header=False), rows.indptr[first]
+    row = np.arange(first, end).repeat(np.diff(rows.indptr[first : end + 1]))
+    # Padding lies between the last run of a row and the first of the next.
+    ends = np.concatenate([[0], np.cumsum(rows.run_tokens[begin : rows.indptr[end]])])
+    skipped = (np.concatenate([[0], np.cumsum(rows.length - rows.tokens[first:end])]))[row - first]
+    # No name and no time in the head, so that the same rows give the same bytes.
+    with (
+        gzip.GzipFile("", "wb", 1, file, mtime=0) as packed,
+        CSVWriter(packed, schema, write_options=few) as writer,
+    ):
+        for at in range(0, len(row), LINES):
+            some = slice(begin + at, min(begin + at + LINES, rows.indptr[end]))
+            within = slice(at, at + LINES)
+            starts = ends[:-1][within] + skipped[within]
+            columns = [starts, starts + rows.run_tokens[some], rows.document[some], rows.start[some]]
+            arrays = [pa.array(column) for column in columns]
+            writer.write_batch(
+                pa.record_batch([*arrays[:3], pa.nulls(len(starts), pa.int64()), arrays[3]], schema)
+            )
+
+
+def _mask(file: IO[bytes], rows: Rows, first: int, end: int) -> None:
+    """Where rows [first, end) hold tokens, a byte an id."""
+    step = max(1, BLOCK_BYTES // rows.length)
+    for begin in range(first, end, step):
+        tokens = rows.tokens[begin : min(begin + step, end)]
+        file.write((np.arange(rows.length) < tokens[:, None]).data)
+
+
+OLMO = Format(
+    name="olmo",
+    description="OLMo-core's files of tokens, with documents, masks and the order of each epoch",
+    write=_write,
+    epochs="index",
+)

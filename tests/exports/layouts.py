@@ -1,0 +1,114 @@
+"""Every format read back by its documented layout, with NumPy and pyarrow alone.
+
+A reader gives the rows in training order, epoch after epoch, each as the ids of its documents; of a format that does
+not mark documents, as one. What is padding it leaves out, and it checks that it is the padding.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from dagster_divorder.exports.rows import Rows
+
+Read = list[list[list[int]]]
+
+
+def _cut(ids: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
+    assert lengths.sum() == len(ids)
+    return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
+
+
+def parquet(folder: Path, rows: Rows) -> Read:
+    import pyarrow.parquet as pq
+
+    tables = [pq.read_table(path).to_pylist() for path in sorted(folder.glob("train-*.parquet"))]
+    return [
+        _cut(np.array(row["input_ids"]), np.array(row["seq_lengths"])) for table in tables for row in table
+    ]
+
+
+def megatron(folder: Path, rows: Rows) -> Read:
+    head = np.dtype([("magic", "S9"), ("version", "<u8"), ("code", "u1"), ("items", "<u8"), ("ends", "<u8")])
+    data = (folder / "train.idx").read_bytes()
+    index = np.frombuffer(data, head, 1)[0]
+    assert index["magic"] == b"MMIDIDX" and index["version"] == 1 and head.itemsize == 34
+    items, dtype = int(index["items"]), {8: np.dtype("<u2"), 4: np.dtype("<i4")}[int(index["code"])]
+    lengths = np.frombuffer(data, "<i4", items, 34)
+    pointers = np.frombuffer(data, "<i8", items, 34 + 4 * items)
+    np.testing.assert_array_equal(
+        np.frombuffer(data, "<i8", offset=34 + 12 * items), np.arange(index["ends"])
+    )
+    assert index["ends"] == items + 1
+    ids = np.fromfile(folder / "train.bin", dtype)
+    assert lengths.sum() == len(ids)
+    at = [
+        ids[first : first + length].tolist()
+        for first, length in zip(pointers // dtype.itemsize, lengths, strict=True)
+    ]
+    begins = np.load(folder / "train.doc_rows.npy")
+    return [at[begins[row] : begins[row + 1]] for row in _epochs(folder, len(begins) - 1)]
+
+
+def _epochs(folder: Path, rows: int) -> list[int]:
+    path = folder / "train.epochs.npy"
+    found: list[int] = (np.load(path) if path.exists() else np.arange(rows)).reshape(-1).tolist()
+    return found
+
+
+def olmo(folder: Path, rows: Rows) -> Read:
+    dtype = "<u2" if rows.stored.vocabulary <= 1 << 16 else "<u4"
+    begins, lengths = np.load(folder / "train.doc_rows.npy"), np.load(folder / "train.doc_lengths.npy")
+    found: Read = []
+    for path in sorted(folder.glob("train-*.npy")):
+        ids = np.fromfile(path, dtype)
+        kept = np.ones(len(ids), bool)
+        if rows.padded:
+            kept = np.fromfile(path.with_suffix(".mask"), bool)
+        assert (ids[~kept] == rows.stored.padding).all()
+        lines = gzip.decompress(path.with_suffix(".csv.gz").read_bytes()).decode().split()
+        documents = [[int(number) if number else -1 for number in line.split(",")] for line in lines]
+        at = 0
+        for row in ids.reshape(-1, rows.length):
+            first, end = begins[len(found)], begins[len(found) + 1]
+            runs = _cut(row[kept[at : at + rows.length]], lengths[first:end])
+            for (begin, until, record, _, start), run, which in zip(
+                documents[: len(runs)], runs, range(first, end), strict=True
+            ):
+                assert ids[begin:until].tolist() == run and at <= begin < until <= at + rows.length
+                assert (record, start) == (rows.document[which], rows.start[which])
+            del documents[: len(runs)]
+            found.append(runs)
+            at += rows.length
+        assert not documents
+    order = []
+    for epoch in range(1, len(rows.epochs) + 1):
+        name = f"global_indices_dataset_size{len(found)}_epoch{epoch}_seed0_v1.npy"
+        order += np.fromfile(folder / name, "<u4").tolist()
+    assert order == _epochs(folder, len(found))
+    return [found[row] for row in order]
+
+
+def ds(folder: Path, rows: Rows) -> Read:
+    found: Read = []
+    for path in sorted(folder.glob("train-*.ds")):
+        ids = np.fromfile(path, "<u2" if rows.stored.vocabulary <= 1 << 16 else "<u4")
+        ends = np.fromfile(f"{path}.index", "<u8").astype(int)
+        for first in range(0, len(ids), rows.length):
+            some = ends[(first < ends) & (ends <= first + rows.length)]
+            runs = _cut(ids[first : first + rows.length], np.diff(some, prepend=first))
+            missing = rows.length - int(rows.tokens[len(found)])
+            assert runs[-1][len(runs[-1]) - missing :] == [rows.stored.special["eos"]] * missing
+            found.append([*runs[:-1], runs[-1][: len(runs[-1]) - missing]])
+    return found
+
+
+READERS: dict[str, Callable[[Path, Rows], Read]] = {
+    "parquet": parquet,
+    "megatron": megatron,
+    "olmo": olmo,
+    "ds": ds,
+}

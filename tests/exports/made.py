@@ -1,0 +1,125 @@
+"""Rows of small made-up corpora, a folder that takes their files, and what any format of them has to hold."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from dagster_divorder.core.packing import Pieces, pack
+from dagster_divorder.exports.rows import Rows, Tokens
+from dagster_divorder.store.view import Fragment, View
+
+Runs = list[tuple[int, int, list[int]]]
+"""Of a row: record, first token in it, ids."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What `StageFiles` gives of token_counts, of documents in memory."""
+
+    documents: list[np.ndarray]
+
+    def column(self, fragments: Sequence[Fragment], name: str) -> np.ndarray:
+        return np.array([len(ids) for ids in self.documents], np.int64)
+
+    def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[Fragment, dict[str, np.ndarray]]]:
+        for fragment in fragments:
+            first = int(fragment.name)
+            yield fragment, {"ids": np.concatenate(self.documents[first : first + fragment.rows])}
+
+
+@dataclass
+class Folder:
+    """What `OutputFolder` is to a format."""
+
+    path: Path
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def stage(self, name: str, write: Callable[[io.BytesIO], object]) -> None:
+        assert name not in self.entries, name
+        file = io.BytesIO()
+        write(file)
+        data = file.getvalue()
+        (self.path / name).write_bytes(data)
+        self.entries[name] = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+
+
+def rows_of(
+    lengths: Sequence[int],
+    *,
+    fragments: int = 1,
+    records: Sequence[int] | None = None,
+    length: int = 8,
+    method: str = "concat",
+    end_of_text: bool = True,
+    epochs: int = 1,
+    index: bool = True,
+    vocabulary: int = 1000,
+    seed: int = 0,
+) -> Rows:
+    """Rows of documents of these lengths in so many fragments. records: the document of each, by default one each."""
+    random = np.random.default_rng(seed)
+    dtype = np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
+    documents = [random.integers(0, vocabulary, n).astype(dtype) for n in lengths]
+    cuts = np.linspace(0, len(documents), fragments + 1).astype(int)
+    held = tuple(Fragment(str(first), "", int(end - first)) for first, end in pairwise(cuts))
+    row = np.arange(len(documents)) if records is None else np.array(records, np.int64)
+    tokens = Tokens(
+        files=Stored(documents),  # type: ignore[arg-type]
+        view=View("jsonl", (), tuple(fragment for fragment in held if fragment.rows), row, row),
+        dtype=dtype,
+        special={"eos": 1, "pad": vocabulary - 1},
+        end_of_text=1,
+        padding=vocabulary - 1,
+        vocabulary=vocabulary,
+        directory=Path(),
+        names=lambda records: records.astype(str).tolist(),
+        scratch=Path("/tmp"),
+    )
+    whole = np.array([lengths[document] for document in row], np.int64) + end_of_text
+    pieces = Pieces(np.arange(len(row)), np.zeros(len(row), np.int64), whole)
+    plan = pack(pieces, method=method, sequence_length=length, seed=seed)
+    order = np.array([random.permutation(len(plan)) for _ in range(epochs)])
+    if index:
+        place = np.argsort(order[0])
+        return Rows(plan, order[0], place[order], tokens)
+    return Rows(plan, order.reshape(-1), np.arange(order.size)[None], tokens)
+
+
+def runs_of(rows: Rows) -> list[Runs]:
+    """The runs of every row, found one by one."""
+    stored, plan, found = rows.stored, rows.plan, []
+    for sequence in rows.sequence.tolist():
+        runs: Runs = []
+        for run in range(plan.indptr[sequence], plan.indptr[sequence + 1]):
+            record, start, length = (int(column[run]) for column in (plan.document, plan.start, plan.length))
+            document = stored.files.documents[stored.view.document_row[record]].tolist()  # type: ignore[attr-defined]
+            runs.append((record, start, [*document, stored.end_of_text][start : start + length]))
+        found.append(runs)
+    return found
+
+
+@st.composite
+def arguments(draw: st.DrawFn) -> dict[str, Any]:
+    """Of `rows_of`, but for `index`."""
+    lengths = draw(st.lists(st.integers(0, 20), min_size=1, max_size=12))
+    documents = st.integers(0, len(lengths) - 1)
+    return {
+        "lengths": lengths,
+        "fragments": draw(st.integers(1, 3)),
+        "records": draw(st.none() | st.lists(documents, min_size=1, max_size=12)),
+        "length": draw(st.integers(2, 9)),
+        "method": draw(st.sampled_from(["concat", "best_fit"])),
+        "end_of_text": draw(st.booleans()),
+        "epochs": draw(st.integers(1, 3)),
+        "vocabulary": draw(st.sampled_from([50, 1 << 16, (1 << 16) + 1])),
+        "seed": draw(st.integers(0, 5)),
+    }

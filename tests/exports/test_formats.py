@@ -1,0 +1,129 @@
+"""What is written in a format is read back by its layout: token for token, boundary for boundary, in order."""
+
+from __future__ import annotations
+
+import tempfile
+import tracemalloc
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.exports import FORMATS
+from dagster_divorder.exports import rows as rows_module
+from dagster_divorder.exports.format import Options
+from dagster_divorder.exports.rows import Rows
+from dagster_divorder.store.view import Fragment
+from tests.conftest import examples
+from tests.exports.layouts import READERS
+from tests.exports.made import Folder, arguments, rows_of, runs_of
+
+TOKENS = [name for name in FORMATS if name != "text"]
+"""Formats that hold tokens."""
+
+
+def made(name: str, **corpus: Any) -> Rows:
+    return rows_of(**corpus, index=FORMATS[name].epochs == "index")
+
+
+def check(name: str, rows: Rows, shard_bytes: int = 1 << 20) -> None:
+    """Write rows in a format, and read them back."""
+    with tempfile.TemporaryDirectory() as path:
+        folder = Folder(Path(path))
+        about = FORMATS[name].write(rows, folder, Options(shard_bytes=shard_bytes))  # type: ignore[arg-type]
+        found = READERS[name](folder.path, rows)
+        again = Folder(Path(path))
+        FORMATS[name].write(rows, again, Options(shard_bytes=shard_bytes))  # type: ignore[arg-type]
+    whole = [[ids for _, _, ids in runs] for runs in runs_of(rows)]
+    assert found == [whole[row] for row in rows.epochs.reshape(-1)]
+    assert sum(about["rows_of_files"]) == len(rows)
+    assert again.entries == folder.entries
+
+
+@pytest.mark.parametrize("name", TOKENS)
+@settings(max_examples=examples(15), deadline=None)
+@given(data=st.data())
+def test_every_format_reads_back(name: str, data: st.DataObject) -> None:
+    corpus = data.draw(arguments())
+    if name == "ds":
+        corpus["method"] = "concat"
+    rows = made(name, **corpus)
+    memory, block = data.draw(st.sampled_from([1, 64, 1 << 20])), data.draw(st.sampled_from([1, 64, 1 << 20]))
+    with mock.patch.multiple(rows_module, MEMORY_BYTES=memory, BLOCK_BYTES=block):
+        check(name, rows, data.draw(st.sampled_from([1, 100, 1 << 20])))
+
+
+@pytest.mark.parametrize("name", TOKENS)
+@pytest.mark.parametrize(
+    "corpus",
+    [
+        {"lengths": [3]},
+        {"lengths": [0], "end_of_text": False},
+        {"lengths": [0, 0, 70_000], "vocabulary": 70_000, "length": 1000},
+    ],
+    ids=["one short document", "no token", "ids over uint16"],
+)
+def test_corpora_at_the_edge_read_back(name: str, corpus: dict[str, Any]) -> None:
+    check(name, made(name, **corpus))
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_ids_of_two_bytes_take_two_wherever_the_trainer_reads_them(name: str) -> None:
+    with tempfile.TemporaryDirectory() as path:
+        of = {
+            vocabulary: FORMATS[name].write(
+                made(name, lengths=[9], vocabulary=vocabulary),
+                Folder(Path(path)),  # type: ignore[arg-type]
+                Options(shard_bytes=1000),
+            )["dtype"]
+            for vocabulary in (1 << 16, (1 << 16) + 1)
+        }
+    wide = {"megatron": "int32", "litdata": "int32"}.get(name, "uint32")
+    expected = ["int32", "int32"] if name == "parquet" else ["uint16", wide]
+    assert list(of.values()) == expected
+
+
+def test_ds_refuses_what_it_cannot_mark() -> None:
+    FORMATS["ds"].check(rows_of([5, 5], method="concat", epochs=3, index=False))
+    with pytest.raises(InputError, match=r'2 sequences hold fewer than 8 tokens.*packing\.method = "concat"'):
+        FORMATS["ds"].check(rows_of([5, 5], method="best_fit", index=False))
+    with pytest.raises(InputError, match=r"sequence\.length is 1;"):
+        FORMATS["ds"].check(rows_of([5, 5], length=1, index=False))
+
+
+class Large:
+    """Fragments of 1 MB that are made when they are read."""
+
+    def column(self, fragments: Sequence[Fragment], name: str) -> np.ndarray:
+        return np.full(len(fragments) * 16, 1 << 15, np.int64)
+
+    def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[Fragment, dict[str, np.ndarray]]]:
+        for fragment in fragments:
+            yield fragment, {"ids": np.full(1 << 19, int(fragment.name), np.uint16)}
+
+
+def test_what_exceeds_the_memory_is_written_with_less(tmp_path: Path) -> None:
+    rows = rows_of([1 << 15] * 16 * 32, length=1 << 12, end_of_text=False)
+    view = replace(rows.stored.view, documents=tuple(Fragment(str(n), "", 16) for n in range(32)))
+    stored = replace(rows.stored, files=Large(), view=view, scratch=tmp_path)  # type: ignore[arg-type]
+    rows = replace(rows, stored=stored)
+    memory = {"MEMORY_BYTES": 4 << 20, "BLOCK_BYTES": 1 << 19}
+    with mock.patch.multiple(rows_module, **memory):
+        tracemalloc.start()
+        count = 0
+        for block in rows.blocks():
+            expected = rows.document[rows.indptr[block.first]] // 16
+            assert block.ids[0] == expected
+            count += block.ids.nbytes
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert count == 32 << 20
+    assert peak < 12 << 20
+    assert not list(tmp_path.iterdir())

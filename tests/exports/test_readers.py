@@ -1,0 +1,154 @@
+"""What real readers make of an export: Megatron-Core with the script that is written beside it, datatrove, datasets."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dagster_divorder.exports import FORMATS
+from dagster_divorder.exports.format import Options
+from dagster_divorder.exports.rows import Rows
+from tests.exports.made import Folder, rows_of, runs_of
+
+pytestmark = pytest.mark.slow
+
+LENGTHS = [3, 30, 1, 9, 17, 5, 64, 2, 8, 11, 40]
+LENGTH = 16
+
+
+def written(name: str, path: Path, rows: Rows, shard_bytes: int = 200) -> Path:
+    path.mkdir()
+    folder = Folder(path)
+    FORMATS[name].write(rows, folder, Options(shard_bytes=shard_bytes))  # type: ignore[arg-type]
+    padded = int((rows.tokens < rows.length).sum())
+    manifest = {"sequence_length": rows.length, "padded_rows": padded}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    return path
+
+
+def expected(rows: Rows) -> list[list[int]]:
+    """The ids of what is read, epoch after epoch."""
+    whole = [[token for _, _, ids in runs for token in ids] for runs in runs_of(rows)]
+    return [whole[row] for row in rows.epochs.reshape(-1)]
+
+
+class Tokenizer:
+    """As much of a Megatron tokenizer as a GPTDataset asks for."""
+
+    vocab_size, eod, pad = 1000, 1, 1005
+
+    def __init__(self) -> None:
+        self.unique_identifiers = OrderedDict(kind="made")
+
+
+def config(path: Path, cache: Path, **different: Any) -> Any:
+    from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
+
+    return GPTDatasetConfig(
+        **{
+            "random_seed": 1234,
+            "sequence_length": LENGTH,
+            "blend_per_split": [([str(path / "train")], None), None, None],
+            "path_to_cache": str(cache),
+            "tokenizer": Tokenizer(),
+            "reset_position_ids": False,
+            "reset_attention_mask": False,
+            "eod_mask_loss": False,
+        }
+        | different
+    )
+
+
+def write_cache(path: Path) -> Callable[[Any, int], None]:
+    """The function of the script beside an export."""
+    spec = importlib.util.spec_from_file_location("megatron_cache", path / "megatron_cache.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: Callable[[Any, int], None] = module.write_cache
+    return found
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("whole", [True, False], ids=["whole rows", "padded rows"])
+@pytest.mark.parametrize("extra", [True, False], ids=["one token more", "as many"])
+def test_megatron_reads_every_sequence_in_its_place(
+    tmp_path: Path, epochs: int, whole: bool, extra: bool
+) -> None:
+    pytest.importorskip("megatron.core")
+    from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+    from megatron.core.datasets.gpt_dataset import GPTDataset
+
+    # 176 tokens with the ends of text fill 11 rows; best_fit leaves most of its rows short.
+    lengths = [*LENGTHS[:-1], LENGTHS[-1] - 25] if whole else LENGTHS
+    method = "concat" if whole else "best_fit"
+    rows = rows_of(lengths, length=LENGTH, epochs=epochs, method=method)
+    assert rows.padded is not whole
+    path, cache = written("megatron", tmp_path / "export", rows), tmp_path / "cache"
+    options = {"add_extra_token_to_sequence": extra, "reset_attention_mask": not whole}
+    for samples in {len(rows) * epochs, len(rows) * epochs - 3}:
+        settings = config(path, cache, **options)
+        write_cache(path)(settings, samples)
+        files = sorted(file.name for file in cache.iterdir())
+        data = BlendedMegatronDatasetBuilder(GPTDataset, [samples, 0, 0], lambda: True, settings).build()[0]
+        assert sorted(file.name for file in cache.iterdir()) == files
+        for place, ids in enumerate(expected(rows)[:samples]):
+            sample = data[place]
+            assert sample["tokens"].tolist() == ids + [0] * (LENGTH - len(ids))
+            assert sample["labels"].tolist()[: len(ids) - 1] == ids[1:]
+            # The last token of a sequence has no label of its own.
+            assert sample["loss_mask"].tolist() == [1.0] * (len(ids) - 1) + [0.0] * (LENGTH - len(ids) + 1)
+
+
+def test_megatron_is_refused_what_would_spoil_the_order_or_the_masks(tmp_path: Path) -> None:
+    pytest.importorskip("megatron.core")
+    rows = rows_of(LENGTHS, length=LENGTH, method="best_fit")
+    path, cache = written("megatron", tmp_path / "export", rows), tmp_path / "cache"
+    other = written("megatron", tmp_path / "other", rows)
+    write = write_cache(path)
+    named = str(path / "train")
+    for different, samples, message in [
+        ({}, 5, r"sequences of the export are padded.*--reset-attention-mask"),
+        ({"sequence_length": 8}, 5, r"sequence_length is 8; expected 16"),
+        ({}, len(rows) + 1, rf"num_samples is {len(rows) + 1}; expected 1 to {len(rows)}"),
+        ({"blend_per_split": None, "blend": ([named], None), "split": "1,0,0"}, 5, r"split is '1,0,0'"),
+        ({"blend_per_split": [([named, named], None), None, None]}, 5, r"expected this export alone"),
+        ({"blend_per_split": [None, ([named], None), None]}, 5, r"the training data are \[\]"),
+        ({"blend_per_split": [([str(other / "train")], None), None, None]}, 5, r"other/train; expected the"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            write(config(path, cache, **different), samples)
+    assert not cache.exists()
+
+
+def test_datatrove_reads_every_sequence_in_its_place(tmp_path: Path) -> None:
+    datatrove = pytest.importorskip("datatrove.utils.dataset")
+    rows = rows_of([*LENGTHS, 400], length=LENGTH, epochs=2, index=False)
+    path = written("ds", tmp_path / "export", rows, shard_bytes=64)
+    data = datatrove.DatatroveFolderDataset(
+        str(path), seq_len=LENGTH - 1, filename_pattern="*.ds", token_size=2, return_positions=True
+    )
+    assert len(data) == len(rows) > 30 and len(data.files) > 10
+    for place, (ids, runs) in enumerate(zip(expected(rows), runs_of(rows), strict=True)):
+        sample, missing = data[place], LENGTH - len(ids)
+        assert sample["input_ids"].tolist() == ids + [1] * missing
+        positions = np.concatenate([np.arange(len(run)) for _, _, run in runs])
+        filled = positions[-1] + 1 + np.arange(missing)
+        assert sample["positions"].tolist() == [*positions, *filled]
+
+
+def test_datasets_reads_every_sequence_in_its_place(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = rows_of(LENGTHS, length=LENGTH, epochs=2, index=False, method="best_fit")
+    path = written("parquet", tmp_path / "export", rows)
+    data = datasets.load_dataset(str(path), split="train", cache_dir=str(tmp_path / "cache"))
+    assert len(list(path.glob("*.parquet"))) > 2
+    assert data["input_ids"][:] == expected(rows)
+    assert data["seq_lengths"][:] == [[len(ids) for _, _, ids in runs] for runs in runs_of(rows)]
