@@ -8,7 +8,7 @@ import numpy as np
 from litdata import StreamingDataLoader, StreamingDataset
 from litdata.utilities.env import _DistributedEnv
 
-from tests.trainers.replay import replay
+from tests.trainers.isolated import replay
 
 
 def read(
@@ -26,8 +26,7 @@ def read(
     dataset.distributed_env = _DistributedEnv(world_size=world_size, global_rank=rank, num_nodes=1)
     loader = StreamingDataLoader(dataset, batch_size=micro_batch, num_workers=workers)
     for _ in range(epochs):
-        for found in loader:
-            yield found["input_ids"].numpy()
+        yield np.concatenate([found["input_ids"] for found in loader])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from litdata.streaming.writer import BinaryWriter
 if __name__ == "__main__":
     for case in json.load(sys.stdin):
         samples = {name: torch.from_numpy(rows) for name, rows in np.load(case["samples"]).items()}
-        writer = BinaryWriter(case["folder"], chunk_size=case["chunk_size"])
+        writer = BinaryWriter(case["folder"], chunk_size=case["rows_of_files"][0])
         for number, row in enumerate(zip(*samples.values(), strict=True)):
             writer[number] = dict(zip(samples, row, strict=True))
         writer.done()

@@ -10,7 +10,7 @@ import numpy as np
 from olmo_core.data import NumpyFSLDataLoader, NumpyFSLDataset
 from olmo_core.data.collator import DataCollator
 
-from tests.trainers.replay import replay
+from tests.trainers.isolated import replay
 
 
 def read(
@@ -27,7 +27,7 @@ def read(
     workers: int = 0,
 ) -> Iterator[np.ndarray]:
     """work: a folder with files of global indices, which are used where they are there."""
-    paths = sorted(Path(folder).glob("*.npy"))
+    paths = sorted(Path(folder).glob("train-*.npy"))
     dataset = NumpyFSLDataset(
         *paths,
         sequence_length=length,
@@ -52,8 +52,7 @@ def read(
         )
         for epoch in range(1, epochs + 1):
             loader.reshuffle(epoch=epoch)
-            for found in loader:
-                yield found["input_ids"].numpy()
+            yield np.concatenate([found["input_ids"] for found in loader])
             loader.reset()
 
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import numpy as np
 
-from tests.trainers.replay import replay
+from tests.trainers.isolated import replay
 
 
 def leave_out_torchvision() -> None:
@@ -33,7 +33,6 @@ def read(
     rank: int,
     world_size: int,
     batch: int,
-    micro_batch: int,
     epochs: int,
     workers: int = 1,
     nodes: int = 1,
@@ -46,16 +45,17 @@ def read(
     from streaming.base.world import World
 
     clean_stale_shared_memory()
-    dataset = StreamingDataset(
-        local=folder, batch_size=micro_batch, shuffle=False, num_canonical_nodes=canonical
-    )
+    share = batch // world_size
+    dataset = StreamingDataset(local=folder, batch_size=share, shuffle=False, num_canonical_nodes=canonical)
+    tokens = np.stack([dataset[row]["tokens"] for row in range(dataset.num_samples)]).astype(np.int64)
     world = World(nodes, world_size // nodes, workers, 0)
     for epoch in range(epochs):
         _, sample = dataset._resume(world, epoch)
-        # (nodes, ranks of a node, workers of a rank, batches, rows); a rank's workers take turns.
+        # (nodes, ranks of a node, workers of a rank, batches, rows), -1 for nothing; a rank's workers take turns.
         work = generate_work(dataset.batching_method, dataset, world, epoch, sample)
-        mine = work.reshape(world_size, workers, -1, micro_batch)[rank].transpose(1, 0, 2).ravel()
-        yield np.stack([dataset[row]["tokens"] for row in mine[mine >= 0]])
+        mine = work.reshape(world_size, workers, -1, share)[rank].swapaxes(0, 1).reshape(-1, share)
+        rows = mine[(mine >= 0).any(axis=1)].ravel()
+        yield np.where(rows[:, None] >= 0, tokens[rows], -1)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from torchtitan.components.tokenizer import BaseTokenizer
 from torchtitan.hf_datasets import DatasetConfig
 from torchtitan.hf_datasets.text_datasets import DATASETS, HuggingFaceTextDataLoader
 
-from tests.trainers.replay import replay
+from tests.trainers.isolated import replay
 
 
 class Ids(BaseTokenizer):
@@ -40,7 +40,7 @@ def read(
     steps: int,
     streaming: bool,
 ) -> Iterator[np.ndarray]:
-    """Rows until so many steps: it starts over at the end."""
+    """The rows of so many steps: at the end of the export it begins again."""
     files = sorted(map(str, Path(folder).glob("*.parquet")))
     DATASETS["plan"] = DatasetConfig(
         path=folder,
@@ -56,8 +56,8 @@ def read(
         seq_len=length - 1,
         local_batch_size=micro_batch,
     )
-    for inputs, labels in islice(loader, steps * batch // world_size // micro_batch):
-        yield np.concatenate([inputs["input"].numpy(), labels[:, -1:].numpy()], axis=1)
+    found = islice(loader, steps * batch // world_size // micro_batch)
+    yield np.concatenate([np.c_[inputs["input"], labels[:, -1]] for inputs, labels in found])
 
 
 if __name__ == "__main__":
