@@ -34,7 +34,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
         {"chunk_bytes": size, "chunk_size": samples, "dim": None, "filename": CHUNK.format(number)}
         for number, (samples, size) in enumerate(files)
     ]
-    leaf = {"type": None, "context": None, "children_spec": []}
+    leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
     tree = {
         "type": "builtins.dict",
         "context": json.dumps(list(columns)),
@@ -54,7 +54,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
         "types": dict.fromkeys(columns, "tensor"),
     }
     # litdata fetches an export in a bucket anew when this changes; there it is the time.
-    hashes = [folder.entries[chunk["filename"]]["sha256"] for chunk in chunks]
+    hashes = [folder.entries[CHUNK.format(number)]["sha256"] for number in range(len(files))]
     content = hashlib.sha256("".join(hashes).encode()).hexdigest()
     index = {"chunks": chunks, "config": config, "updated_at": content}
     data = json.dumps(index, sort_keys=True).encode()
