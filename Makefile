@@ -7,12 +7,15 @@ CONFIG ?= data/demo.toml
 
 BIN := .venv/bin
 # --no-compile: a third less time, since most modules of the large packages are never imported.
-PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq --no-compile --no-warn-script-location -c constraints.txt
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq --no-compile --no-warn-script-location
+# One folder of packages a trainer: first in PYTHONPATH, they hide what .venv has of them in other versions.
+TRAINERS ?= .venv/trainers
+INSTALLED := $(patsubst tests/trainers/requirements-%.txt,$(TRAINERS)/%/.installed,$(wildcard tests/trainers/*.txt))
 # Dagster 1.13 announces the successor of `dagster asset materialize` and `dagster dev` at each start.
 DAGSTER := PYTHONWARNINGS=ignore::FutureWarning $(BIN)/dagster
 
 .DEFAULT_GOAL := help
-.PHONY: help install sample demo test test-fast test-long lint types format ui clean
+.PHONY: help install sample demo test test-fast test-long trainers test-trainers lint types format ui clean
 
 help: ## list the verbs
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1 - /'
@@ -25,8 +28,8 @@ install: .venv/.installed ## create .venv and install the pinned packages (nothi
 		{ echo "$(PYTHON) is older than Python 3.11 or does not start: name a newer one with PYTHON=..." >&2; exit 1; }
 	@echo "Installing into .venv: a minute or two, some 2 GB ..."
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	@$(PIP) torch
-	@$(PIP) -e '.[dev,films]'
+	@$(PIP) -c constraints.txt torch
+	@$(PIP) -c constraints.txt -e '.[dev,films]'
 	@echo "Compiling what the cluster map needs, once for this processor ..."
 	@$(BIN)/python -c 'from dagster_divorder.core.cluster_map import warm; warm()'
 	@touch $@
@@ -50,6 +53,17 @@ test-fast: install ## run the tests of every edit: in two minutes, no command, b
 
 test-long: install ## run ten times as many examples of histories, settings, kills and damage; for a night
 	@$(PYTEST) --hypothesis-profile long tests/law tests/faults tests/bad_input
+
+trainers: $(INSTALLED) ## install what olmo-core, torchtitan, streaming and litdata need beside .venv (125 MB)
+
+$(TRAINERS)/%/.installed: tests/trainers/requirements-%.txt .venv/.installed
+	@echo "Installing $* into $(@D) ..."
+	@rm -rf $(@D)
+	@$(PIP) --no-deps --target $(@D) -r $<
+	@touch $@
+
+test-trainers: trainers ## test exports with these trainers' own samplers and writers: half a minute
+	@TRAINERS=$(TRAINERS) $(BIN)/python -m pytest tests/trainers/test_isolated.py
 
 lint: install ## check style and formatting
 	@$(BIN)/ruff check

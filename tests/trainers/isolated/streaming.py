@@ -1,0 +1,63 @@
+"""MosaicML streaming: `generate_work` over a `StreamingDataset` of an MDS export, for every worker of every rank."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import numpy as np
+
+from tests.trainers.isolated import replay
+
+
+def leave_out_torchvision() -> None:
+    """Let `import streaming` find the two names that its data sets of images want. The real torchvision has to be of
+    just the build that torch is."""
+    for name, values in {
+        "torchvision": {},
+        "torchvision.datasets": {"VisionDataset": object},
+        "torchvision.transforms": {},
+        "torchvision.transforms.functional": {"to_tensor": None},
+    }.items():
+        module = ModuleType(name)
+        module.__spec__ = ModuleSpec(name, None)
+        vars(module).update(values)
+        sys.modules[name] = module
+
+
+def read(
+    *,
+    folder: str,
+    rank: int,
+    world_size: int,
+    batch: int,
+    epochs: int,
+    workers: int = 1,
+    nodes: int = 1,
+    canonical: int | None = None,
+) -> Iterator[np.ndarray]:
+    """canonical: `num_canonical_nodes`; None leaves it to the package."""
+    from streaming import StreamingDataset
+    from streaming.base.batching import generate_work
+    from streaming.base.util import clean_stale_shared_memory
+    from streaming.base.world import World
+
+    clean_stale_shared_memory()
+    share = batch // world_size
+    dataset = StreamingDataset(local=folder, batch_size=share, shuffle=False, num_canonical_nodes=canonical)
+    tokens = np.stack([dataset[row]["tokens"] for row in range(dataset.num_samples)]).astype(np.int64)
+    world = World(nodes, world_size // nodes, workers, 0)
+    for epoch in range(epochs):
+        _, sample = dataset._resume(world, epoch)
+        # (nodes, ranks of a node, workers of a rank, batches, rows), -1 for nothing; a rank's workers take turns.
+        work = generate_work(dataset.batching_method, dataset, world, epoch, sample)
+        mine = work.reshape(world_size, workers, -1, share)[rank].swapaxes(0, 1).reshape(-1, share)
+        rows = mine[(mine >= 0).any(axis=1)].ravel()
+        yield np.where(rows[:, None] >= 0, tokens[rows], -1)
+
+
+if __name__ == "__main__":
+    leave_out_torchvision()
+    replay(read)
