@@ -70,6 +70,7 @@ ALLOWED = {
     "stages": {"stages", "pipeline", "engine", "models", "store", "view", "core"},
     "results.py": {"stages", "pipeline", "store", "core"},
     "defs": {"defs", "pipeline", "engine", "store"},
+    "trainers": {"trainers"},
 }
 
 
