@@ -1,7 +1,7 @@
 """grain: by default an IndexSampler with ShardOptions under its DataLoader, whose shards are contiguous slices.
 
-Its workers take every n-th row before rows are batched, so even one rank's batches are mixed by several workers. A
-MapDataset that is strided and batched before workers come in reads the rows as they lie.
+That loader's workers take every n-th row before rows are batched, so several workers mix even one rank's batches. A
+MapDataset that takes every W-th row and is batched before workers come in reads the rows as they lie.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ TRAINER = Trainer(
     lines="""\
 rows = grain.MapDataset.source(source).repeat({epochs})  # without repeat where the export holds every epoch
 loader = rows[rank::{world_size}].batch({micro_batch}, drop_remainder=True).to_iter_dataset()
+loader = loader.mp_prefetch(grain.MultiprocessingOptions(num_workers={workers}))
 """,
     resumes="its state is a rank's own position, so another world size reads rows twice and leaves others out",
 )

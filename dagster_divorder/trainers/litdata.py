@@ -1,7 +1,7 @@
 """litdata's StreamingDataset and StreamingDataLoader, shuffle=False.
 
 Every worker of every rank reads a contiguous slice of whole micro-batches, rank by rank and within it worker by worker;
-the rows that do not fill all ranks are dropped, and with one rank an incomplete micro-batch at the end.
+the rows that do not fill all ranks are dropped. One rank keeps them by default, and a worker's slice is longer by them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import numpy as np
 from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, from_ranks, from_workers
 
 
-def batches(reading: Reading) -> Rows:
+def _batches(reading: Reading, *, drop_last: bool) -> Rows:
     """Each pass alike. The first workers of a rank read one micro-batch more where they cannot read as many."""
     share, workers = reading.length // reading.micro_batch // reading.world_size, max(reading.workers, 1)
     each = reading.micro_batch * (share // workers + (np.arange(workers) < share % workers))
+    if not drop_last:
+        each[share % workers] += reading.length % reading.micro_batch
     slices = np.split(
         np.arange(reading.world_size * each.sum()), np.tile(each, reading.world_size).cumsum()[:-1]
     )
@@ -29,8 +31,8 @@ TRAINER = Trainer(
     name="litdata",
     title="litdata",
     formats=("litdata",),
-    default=batches,
-    best=batches,
+    default=lambda reading: _batches(reading, drop_last=reading.world_size > 1),
+    best=lambda reading: _batches(reading, drop_last=True),
     lines="""\
 dataset = StreamingDataset(
     "{path}", item_loader=TokensLoader(block_size={sequence_length}), shuffle=False, drop_last=True

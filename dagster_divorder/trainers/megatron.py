@@ -15,11 +15,11 @@ SHARE_OF_A_LAST_EPOCH = 0.8  # GPTDataset shuffles a last epoch apart that it ne
 
 
 def _default(reading: Reading) -> Rows:
-    """Without cache files, for rows that are single items. Rows of several items are cut elsewhere on top.
+    """Without cache files: the rows of one epoch, each a single item. Rows of several items are cut elsewhere on top.
 
     A sample reads one token beyond its row, so the last row of all epochs makes none, and one epoch more is begun.
     """
-    rows, samples = reading.length, reading.steps * reading.batch
+    rows, samples = reading.rows, reading.steps * reading.batch
     epochs = samples // rows + 1
     random = np.random.RandomState(reading.seed)
     before = (epochs - 1) * rows - 1  # samples of all epochs but the last

@@ -1,34 +1,27 @@
-"""nanotron over datatrove's `.ds` files, which it takes in the order of their names as text.
+"""nanotron (its main branch) over datatrove's `.ds` files, with Megatron's sampler.
 
-Its release (0.4) reads a Nanoset: files and sequences are shuffled once by seeds that no setting changes, and each
-epoch repeats them. Its main branch reads TokenizedBytes, in order unless shuffle_files is set, with Megatron's sampler.
+Files are taken in the order of their names as text and, unless shuffle_files is set, read one after another. Nothing
+follows the last row: every epoch has to be in the export.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from dagster_divorder.trainers.hf_streaming import file_rows
-from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive, one_after_another
-
-FILES_SEED, ROWS_SEED = 42, 1234
+from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive
 
 
-def _default(reading: Reading) -> Rows:
-    files = file_rows(reading)
-    rows = np.concatenate(
-        [files[place] for place in np.random.default_rng(FILES_SEED).permutation(len(files))]
-    )
-    np.random.RandomState(ROWS_SEED).shuffle(rows)
-    return consecutive(np.tile(rows, reading.passes), reading.batch)
+def _batches(reading: Reading) -> Rows:
+    """One pass, however many are asked for."""
+    return consecutive(np.arange(reading.length), reading.batch)
 
 
 TRAINER = Trainer(
     name="nanotron",
     title="nanotron (datatrove .ds)",
     formats=("ds",),
-    default=_default,
-    best=one_after_another,
+    default=_batches,
+    best=_batches,
     lines="""\
 tokens:
   sequence_length: {window}

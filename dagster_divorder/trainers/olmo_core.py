@@ -15,14 +15,14 @@ from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutiv
 
 
 def _default(reading: Reading) -> Rows:
-    """Rows of the export, all stored ones in each epoch: without index files, its own order of them is not known."""
+    """Without index files: the rows of one epoch in each."""
 
     def order(epoch: int) -> Rows:
-        rows = np.arange(reading.length)
+        rows = np.arange(reading.rows)
         np.random.Generator(np.random.PCG64(reading.seed + epoch + 1)).shuffle(rows)
         return rows
 
-    return _epochs(reading.passes, order, reading.batch)
+    return _epochs(reading.epochs, order, reading.batch)
 
 
 def _best(reading: Reading) -> Rows:
@@ -43,7 +43,7 @@ TRAINER = Trainer(
     best=_best,
     lines="""\
 dataset = NumpyFSLDatasetConfig(
-    paths=["{path}/*.npy"], expand_glob=True, sequence_length={sequence_length}, work_dir="{path}", ...
+    paths=["{path}/*.npy"], expand_glob=True, sequence_length={sequence_length}, work_dir="{path}"
 )
 data_loader = NumpyDataLoaderConfig(
     global_batch_size={tokens},

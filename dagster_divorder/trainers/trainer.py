@@ -31,8 +31,9 @@ class Reading:
     """Sequences of a global batch, over all ranks and accumulated steps."""
     epochs: int = 1
     stored_epochs: bool = False
-    """The export holds every epoch's rows, as copies or in its index, so that the trainer goes through it once and row
-    e * rows + i is row i of epoch e. Otherwise it holds one epoch, and the trainer begins again."""
+    """The export holds every epoch, as copies or as an index, so that the trainer goes through it once and row
+    e * rows + i is row i of epoch e. Otherwise it holds one epoch, and the trainer begins again. `default` of a trainer
+    that reads an index (Megatron, OLMo-core) has none, and numbers the rows of one epoch."""
     world_size: int = 1
     """Data-parallel ranks."""
     micro_batch: int = 1
@@ -42,7 +43,7 @@ class Reading:
     nodes: int = 1
     """Machines that the ranks are spread over."""
     files: tuple[int, ...] = ()
-    """Rows of each file of the export; empty stands for one file."""
+    """Rows of each file of the export, for trainers that share out files; empty stands for one file."""
     seed: int = 0
     """Of the trainer's own shuffling."""
 

@@ -1,0 +1,65 @@
+"""Rows transposed for contiguous slices."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagster_divorder.trainers import TRAINERS, Reading, transposed
+
+counts = st.integers(1, 5)
+
+
+@given(rows=st.integers(0, 400), world_size=counts, micro_batch=counts, workers=st.integers(0, 4))
+def test_slices_of_transposed_rows_are_read_in_the_plans_order(
+    rows: int, world_size: int, micro_batch: int, workers: int
+) -> None:
+    """Rank by rank and worker by worker, a micro-batch of each worker in turn: one loop a letter."""
+    file = transposed(rows, world_size=world_size, micro_batch=micro_batch, workers=workers)
+    slices = file.reshape(world_size, max(workers, 1), -1, micro_batch)
+    read = [
+        row
+        for turn in range(slices.shape[2])
+        for worker in range(max(workers, 1))
+        for rank in range(world_size)
+        for row in slices[rank, worker, turn].tolist()
+    ]
+    assert read == list(range(len(file)))
+    assert 0 <= rows - len(file) < world_size * micro_batch * max(workers, 1)
+
+
+def test_the_formulas_for_one_and_for_several_workers() -> None:
+    one = transposed(24, world_size=2, micro_batch=3)
+    np.testing.assert_array_equal(one, np.arange(24).reshape(-1, 2, 3).transpose(1, 0, 2).reshape(-1))
+    two = transposed(24, world_size=2, micro_batch=3, workers=2)
+    expected = np.arange(24).reshape(2, 2, 2, 3).transpose(2, 1, 0, 3).reshape(-1)
+    np.testing.assert_array_equal(two, expected)
+
+
+@given(
+    steps=st.integers(1, 12),
+    world_size=st.sampled_from([1, 2, 4]),
+    micro_batch=st.sampled_from([1, 2, 4]),
+    workers=st.integers(0, 3),
+    rest=st.integers(0, 30),
+)
+def test_trainers_that_slice_read_transposed_rows_in_the_plans_order(
+    steps: int, world_size: int, micro_batch: int, workers: int, rest: int
+) -> None:
+    step = world_size * micro_batch * max(workers, 1)
+    for name, trainer in TRAINERS.items():
+        if trainer.layout:
+            used = 0 if name == "torchtitan" else workers  # its workers all read the same rows
+            file = transposed(
+                steps * step + rest, world_size=world_size, micro_batch=micro_batch, workers=used
+            )
+            reading = Reading(
+                rows=len(file),
+                batch=world_size * micro_batch,
+                world_size=world_size,
+                micro_batch=micro_batch,
+                workers=used,
+            )
+            read = np.sort(file[trainer.best(reading)], axis=1)
+            np.testing.assert_array_equal(read.reshape(-1), np.arange(len(file)))

@@ -1,0 +1,107 @@
+"""What Lightning's Trainer makes of a DataLoader, against its models."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dagster_divorder.trainers import TRAINERS, Reading
+from tests.trainers.replay import RANKS_AND_MICRO_BATCHES, ascending, global_batches
+
+pytestmark = pytest.mark.slow
+
+QUIET = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
+
+
+def as_lightning_reads(trainer: Any, loader: Any) -> Any:
+    """The loader that a rank's training loop goes through."""
+    from lightning.pytorch.trainer.connectors.data_connector import _process_dataloader
+    from lightning.pytorch.trainer.states import RunningStage, TrainerFn
+
+    return _process_dataloader(trainer, TrainerFn.FITTING, RunningStage.TRAINING, loader)
+
+
+@pytest.mark.parametrize("rows", [96, 101])
+@pytest.mark.parametrize(("world_size", "micro_batch"), RANKS_AND_MICRO_BATCHES)
+def test_lightning_reads_what_the_models_say(rows: int, world_size: int, micro_batch: int) -> None:
+    lightning = pytest.importorskip("lightning.pytorch")
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    reading = Reading(rows=rows, batch=16, epochs=2, world_size=world_size, micro_batch=micro_batch)
+    model, dataset = TRAINERS["lightning"], range(rows)
+    start = partial(
+        lightning.Trainer,
+        accelerator="cpu",
+        devices=world_size,
+        strategy="ddp" if world_size > 1 else "auto",
+        **QUIET,
+    )
+
+    def default(rank: int) -> Any:
+        loader = as_lightning_reads(start(), DataLoader(dataset, micro_batch, shuffle=False))
+        if world_size > 1:
+            loader.sampler.rank = rank  # this process is rank 0
+        return loader
+
+    def best(rank: int) -> Any:
+        names = {
+            "dataset": dataset,
+            "rank": rank,
+            "DistributedSampler": DistributedSampler,
+            "StatefulDataLoader": loaders.StatefulDataLoader,
+            "Trainer": start,
+        }
+        exec(model.configuration(reading, path="", sequence_length=8), names)
+        return as_lightning_reads(names["trainer"], names["loader"])
+
+    for way, expected in ((default, model.default), (best, model.best)):
+        ranks, epochs = [way(rank) for rank in range(world_size)], []
+        for epoch in range(2):
+            for loader in ranks:
+                if isinstance(loader.sampler, DistributedSampler):
+                    loader.sampler.set_epoch(epoch)
+            epochs.append(global_batches([list(loader) for loader in ranks], reading, step_on_rest=True))
+        np.testing.assert_array_equal(ascending(expected(reading)), np.concatenate(epochs))
+
+
+def test_an_incomplete_batch_at_the_end_of_an_epoch_is_a_step(tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning.pytorch")
+    import torch
+    from torch.utils.data import DataLoader
+
+    class Recorder(lightning.LightningModule):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+            self.rows: list[int] = []
+            self.steps: list[list[int]] = []
+
+        def training_step(self, batch: torch.Tensor) -> torch.Tensor:
+            self.rows += batch.tolist()
+            return (self.weight * batch).sum()
+
+        def on_before_optimizer_step(self, optimizer: Any) -> None:
+            self.steps.append(self.rows)
+            self.rows = []
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    reading = Reading(rows=21, batch=8, epochs=2, micro_batch=2)
+    module = Recorder()
+    trainer = lightning.Trainer(
+        accelerator="cpu", max_epochs=2, accumulate_grad_batches=4, default_root_dir=tmp_path, **QUIET
+    )
+    trainer.fit(module, DataLoader(range(21), 2))  # type: ignore[arg-type]
+    read = global_batches([module.steps], Reading(rows=21, batch=8, micro_batch=8), step_on_rest=True)
+    np.testing.assert_array_equal(read, ascending(TRAINERS["lightning"].default(reading)))
