@@ -34,6 +34,11 @@ install: .venv/.installed ## create .venv and install the pinned packages (nothi
 	@$(BIN)/python -c 'from dagster_divorder.core.cluster_map import warm; warm()'
 	@touch $@
 
+.venv/.trainers: .venv/.installed
+	@echo "Installing the trainers whose readers the tests use ..."
+	@$(PIP) -c constraints.txt -e '.[dev,films,trainers]'
+	@touch $@
+
 sample: install ## build the sample corpus, data/sample/docs.jsonl (there already: instant)
 	@$(BIN)/python data/build_sample.py
 
@@ -45,18 +50,18 @@ demo: sample ## order the sample corpus with Dagster and show what it changed
 # start Python processes: without kept bytecode each would compile its imports again.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-test: install ## run the tests, on all cores: some twelve minutes on two
+test: .venv/.trainers ## run the tests, on all cores: some twelve minutes on two
 	@$(PYTEST)
 
-test-fast: install ## run the tests of every edit: in two minutes, no command, browser or Dagster run among them
+test-fast: .venv/.trainers ## run the tests of every edit: in two minutes, no command, browser or Dagster run among them
 	@$(PYTEST) -m 'not slow'
 
-test-long: install ## run ten times as many examples of histories, settings, kills and damage; for a night
+test-long: .venv/.trainers ## run ten times as many examples of histories, settings, kills and damage; for a night
 	@$(PYTEST) --hypothesis-profile long tests/law tests/faults tests/bad_input
 
 trainers: $(INSTALLED) ## install what olmo-core, torchtitan, streaming and litdata need beside .venv (125 MB)
 
-$(TRAINERS)/%/.installed: tests/trainers/requirements-%.txt .venv/.installed
+$(TRAINERS)/%/.installed: tests/trainers/requirements-%.txt .venv/.trainers
 	@echo "Installing $* into $(@D) ..."
 	@rm -rf $(@D)
 	@$(PIP) --no-deps --target $(@D) -r $<

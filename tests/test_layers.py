@@ -72,7 +72,6 @@ ALLOWED = {
     "stages": {"stages", "pipeline", "exports", "trainers", "engine", "models", "store", "view", "core"},
     "results.py": {"stages", "pipeline", "store", "core"},
     "defs": {"defs", "pipeline", "engine", "store"},
-    "trainers": {"trainers"},
 }
 
 
