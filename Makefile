@@ -85,6 +85,6 @@ ui: sample ## open Dagster's UI on the demo's settings, http://127.0.0.1:3000
 	@DIVORDER_CONFIG=$(CONFIG) $(DAGSTER) dev
 
 clean: ## remove what the demo, the tests and the tools made; .venv stays
-	@rm -rf data/sample data/curated data/store .dagster_home .tmp_dagster_home_* build dist
+	@rm -rf data/sample data/curated data/exports data/store .dagster_home .tmp_dagster_home_* build dist
 	@rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

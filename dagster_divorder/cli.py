@@ -358,6 +358,14 @@ def summary(settings: Settings) -> str:
     drawn = [Path(page["path"]).name, *page["beside"]] if page else []
     drawn += films["films"] if films else []
     lines += [f"  {name}" for name in [*output["files"], "curated_meta.json", *drawn]]
+    exports = reports.get("exports", {}).get("exports", ())
+    if exports:
+        folder = Path(exports[0]["folder"])
+        lines += [
+            f"exports: {folder.parent}",
+            *(f"  {of['format']} ({of['bytes'] / 1e6:,.1f} MB)" for of in exports),
+        ]
+        lines.append(f"who reads one in this order, and how: divorder verify {folder}")
     return "\n".join(lines)
 
 

@@ -141,6 +141,10 @@ path = "{base}/store"      # what has been computed; can be deleted at the price
 
 [output]
 path = "{base}/curated"
+
+[exports]                  # the training sequences, tokens and all
+formats = ["parquet"]      # megatron, olmo, ds, mds, litdata, text: `divorder verify` says what your trainer needs
+path = "{base}/exports"
 """
 
 

@@ -217,7 +217,12 @@ def _no_token_lost(run: Run) -> Finding:
     found = coverage(packed, lengths)
     figures = {name: getattr(found, name) for name in ("tokens", "missing", "doubled", "outside")}
     if found.exact:
-        text = f"{found.tokens:,} tokens of {len(lengths):,} documents, each in exactly one sequence."
+        cut = (
+            f", but for those of {len(run.settings.order.cut):,} ids that are cut"
+            if run.settings.order.cut
+            else ""
+        )
+        text = f"{found.tokens:,} tokens of {len(lengths):,} documents, each in exactly one sequence{cut}."
         return Finding(passed=True, text=text, figures=figures)
     where = (
         f"; the first document at fault is record {found.first:,} of the input"
