@@ -31,6 +31,10 @@ traits = { cluster = 1, length = 1, source = 1 }
 [sequence]
 length = 128
 batch = 4
+[exports]
+formats = ["parquet", "megatron"]
+path = "exports"
+shard_bytes = 20000
 [output]
 path = "curated"
 plot = false
@@ -47,9 +51,15 @@ def make_corpus(folder: Path, files: int = 6) -> Path:
 
 
 def output_of(config: Path) -> dict[str, Any]:
-    """Every file of the output, the manifest without what depends on when and where it was made."""
+    """Every file of the output and of the exports, manifests without what depends on when and where they were made."""
     folder = config.parent / "curated"
     found: dict[str, Any] = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    for path in sorted((config.parent / "exports").glob("*/*")):
+        name, data = f"{path.parent.name}/{path.name}", path.read_bytes()
+        found[name] = orjson.loads(data) if path.name == "manifest.json" else data
+        if path.name == "manifest.json":
+            for part in ("key", "plan", "store", "check"):
+                del found[name][part]
     meta = orjson.loads(found["curated_meta.json"])
     # The key, which is part of the name of the ids, hashes the output's path; each store has an id of its own.
     for name in ("seconds", "delta", "key", "ids", "store", "check"):

@@ -14,13 +14,14 @@ import orjson
 import pytest
 
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import Exports
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import TEMPORARY
 from tests.conftest import TOPICS, examples, topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of
 from tests.faults.runner import Runner
 
-STAGES = GRAPH.needed(Settings())
+STAGES = GRAPH.needed(Settings(exports=Exports(formats=("parquet", "megatron"))))
 
 SCENARIOS = {"first": examples(2), "append": examples(1)}
 """And how many points of each stage to try, beside those where much hangs on one."""
@@ -70,12 +71,13 @@ class Scenario:
         self.output = output_of(config)
         events = [line for line in lines if not line.startswith(("put", "copy"))]
         for stage, numbers in by_stage(events).items():
-            # And always where one rename decides what all later runs see, and all of the output's commit.
+            # And always where one rename decides what all later runs see, and all commits of output and exports.
             wanted = set(spread(numbers, self.per_stage))
             wanted |= {
                 number for number in numbers if "/views/" in events[number] or "/pins/" in events[number]
             }
-            wanted |= {n for n in numbers if "/curated/" in events[n] and not events[n].startswith("fsync")}
+            written = [n for n in numbers if "/curated/" in events[n] or "/exports/" in events[n]]
+            wanted |= {n for n in written if not events[n].startswith("fsync")}
             for part in ("/fits/", "/records/"):
                 wanted |= {*[number for number in numbers if part in events[number]][:1]}
             for at, number in enumerate(sorted(wanted)):
@@ -200,6 +202,7 @@ def test_the_points_are_many_and_in_every_kind_of_write(scenarios: dict[str, Sce
     ):
         assert any(what.startswith(part) for what in touched), part
     assert {"curated/curated_meta.json", "curated/curated.jsonl", "curated/curated-00000.jsonl"} <= touched
+    assert {"exports/parquet/manifest.json", "exports/megatron/train.bin"} <= touched
 
 
 def test_the_append_is_a_hard_one(scenarios: dict[str, Scenario]) -> None:
