@@ -97,12 +97,13 @@ class Trainer:
     """Names of the exports that it reads, best first."""
     default: Callable[[Reading], Rows]
     best: Callable[[Reading], Rows]
+    """With `lines` in its configuration, which may set the number of workers."""
     lines: str
     """What goes into its configuration for `best`, a format string; see `configuration`."""
     resumes: str
     """What a resume at another world size does."""
     layout: bool = False
-    """`best` needs the export's rows transposed, see `layout.transposed`. `best` numbers the rows as they lie then."""
+    """`best` needs the export's rows transposed, see `layout.transposed`, and numbers them as they lie then."""
 
     def configuration(self, reading: Reading, *, path: str, sequence_length: int) -> str:
         """The lines for the best way. sequence_length: tokens that the export stores a row."""
