@@ -133,6 +133,11 @@ def one_after_another(reading: Reading) -> Rows:
     return consecutive(np.tile(np.arange(reading.length), reading.passes), reading.batch)
 
 
+def pass_by_pass(reading: Reading) -> Rows:
+    """The rows as they lie in each pass, whose incomplete last batch is dropped: (batches, B)."""
+    return np.tile(consecutive(np.arange(reading.length), reading.batch), (reading.passes, 1))
+
+
 def from_ranks(streams: Sequence[Rows], reading: Reading) -> Rows:
     """The rows that each of W ranks reads -> (batches, B). Ends where the first rank has no whole micro-batch left."""
     steps = min(len(stream) for stream in streams) // reading.micro_batch
