@@ -7,7 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive, torch_permutation
+from dagster_divorder.trainers.trainer import (
+    Reading,
+    Rows,
+    Trainer,
+    consecutive,
+    pass_by_pass,
+    torch_permutation,
+)
 
 
 def shuffled_epochs(reading: Reading) -> list[Rows]:
@@ -20,16 +27,12 @@ def _default(reading: Reading) -> Rows:
     return np.concatenate([consecutive(order, reading.batch) for order in shuffled_epochs(reading)])
 
 
-def _best(reading: Reading) -> Rows:
-    return np.tile(consecutive(np.arange(reading.length), reading.batch), (reading.passes, 1))
-
-
 TRAINER = Trainer(
     name="dataloader",
     title="PyTorch DataLoader or torchdata StatefulDataLoader",
     formats=("parquet",),
     default=_default,
-    best=_best,
+    best=pass_by_pass,
     lines="""\
 sampler = DistributedSampler(dataset, num_replicas={world_size}, rank=rank, shuffle=False, drop_last=True)
 loader = StatefulDataLoader(dataset, batch_size={micro_batch}, sampler=sampler, drop_last=True)

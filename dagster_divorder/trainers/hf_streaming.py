@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, from_ranks, from_workers
+from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, from_ranks, from_workers, pass_by_pass
 
 
 def file_rows(reading: Reading) -> list[Rows]:
@@ -41,18 +41,12 @@ def _default(reading: Reading) -> Rows:
     return np.tile(from_ranks(ranks, reading), (reading.passes, 1))
 
 
-def _best(reading: Reading) -> Rows:
-    order = np.arange(reading.length)
-    ranks = [order[rank :: reading.world_size] for rank in range(reading.world_size)]
-    return np.tile(from_ranks(ranks, reading), (reading.passes, 1))
-
-
 TRAINER = Trainer(
     name="hf-streaming",
     title="datasets, streaming",
     formats=("parquet",),
     default=_default,
-    best=_best,
+    best=pass_by_pass,
     lines="""\
 dataset = load_dataset("parquet", data_dir="{path}", split="train", streaming=True)
 dataset = split_dataset_by_node(dataset, rank, {world_size}, strategy="examples")

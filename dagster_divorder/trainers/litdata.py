@@ -34,9 +34,7 @@ TRAINER = Trainer(
     default=lambda reading: _batches(reading, drop_last=reading.world_size > 1),
     best=lambda reading: _batches(reading, drop_last=True),
     lines="""\
-dataset = StreamingDataset(
-    "{path}", item_loader=TokensLoader(block_size={sequence_length}), shuffle=False, drop_last=True
-)
+dataset = StreamingDataset("{path}", shuffle=False, drop_last=True)
 loader = StreamingDataLoader(dataset, batch_size={micro_batch}, num_workers={workers})
 """,
     resumes="deals the remaining rows out anew, not in the order of the plan",

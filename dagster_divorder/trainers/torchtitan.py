@@ -6,6 +6,8 @@ slice of its rank, so W ranks of n workers read each row n times: keep num_worke
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, from_ranks, from_workers
@@ -13,7 +15,7 @@ from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, from_ranks
 SEED = 42
 
 
-def batches(reading: Reading) -> Rows:
+def _batches(reading: Reading) -> Rows:
     """The loader is infinite, so its passes follow one another within a batch."""
     ranks = []
     for part in np.array_split(np.arange(reading.length), reading.world_size):
@@ -27,8 +29,8 @@ TRAINER = Trainer(
     name="torchtitan",
     title="torchtitan (map-style dataset)",
     formats=("parquet",),
-    default=batches,
-    best=batches,
+    default=_batches,
+    best=lambda reading: _batches(replace(reading, workers=0)),
     lines="""\
 DATASETS["plan"] = DatasetConfig(
     path="{path}",

@@ -97,12 +97,13 @@ class Trainer:
     """Names of the exports that it reads, best first."""
     default: Callable[[Reading], Rows]
     best: Callable[[Reading], Rows]
+    """With `lines` in its configuration, which may set the number of workers."""
     lines: str
     """What goes into its configuration for `best`, a format string; see `configuration`."""
     resumes: str
     """What a resume at another world size does."""
     layout: bool = False
-    """`best` needs the export's rows transposed, see `layout.transposed`. `best` numbers the rows as they lie then."""
+    """`best` needs the export's rows transposed, see `layout.transposed`, and numbers them as they lie then."""
 
     def configuration(self, reading: Reading, *, path: str, sequence_length: int) -> str:
         """The lines for the best way. sequence_length: tokens that the export stores a row."""
@@ -130,6 +131,11 @@ def consecutive(order: Rows, batch: int, *, drop_last: bool = True) -> Rows:
 def one_after_another(reading: Reading) -> Rows:
     """The rows as they lie, and those of every further pass behind them: (batches, B)."""
     return consecutive(np.tile(np.arange(reading.length), reading.passes), reading.batch)
+
+
+def pass_by_pass(reading: Reading) -> Rows:
+    """The rows as they lie in each pass, whose incomplete last batch is dropped: (batches, B)."""
+    return np.tile(consecutive(np.arange(reading.length), reading.batch), (reading.passes, 1))
 
 
 def from_ranks(streams: Sequence[Rows], reading: Reading) -> Rows:

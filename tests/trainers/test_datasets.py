@@ -38,27 +38,26 @@ def streaming(files: tuple[int, ...]) -> Any:
 
 @pytest.mark.parametrize("files", FILES, ids=str)
 @pytest.mark.parametrize(("world_size", "micro_batch"), RANKS_AND_MICRO_BATCHES)
-def test_streaming_ranks_read_what_the_model_says(
+def test_streaming_ranks_read_what_the_models_say(
     world_size: int, micro_batch: int, files: tuple[int, ...]
 ) -> None:
     reading = Reading(
         rows=sum(files), batch=16, world_size=world_size, micro_batch=micro_batch, files=files, epochs=2
     )
     datasets, loaders = packages()
-    data = streaming(files)
-    ranks = [
-        loaders.StatefulDataLoader(
-            datasets.distributed.split_dataset_by_node(data, rank, world_size),
-            micro_batch,
-            collate_fn=lambda rows: [row["row"] for row in rows],
-            drop_last=True,
-        )
-        for rank in range(world_size)
-    ]
-    epochs = [global_batches([list(loader) for loader in ranks], reading) for _ in range(2)]
-    np.testing.assert_array_equal(
-        ascending(TRAINERS["hf-streaming"].default(reading)), np.concatenate(epochs)
-    )
+    data, trainer = streaming(files), TRAINERS["hf-streaming"]
+    for strategy, model in (("auto", trainer.default), ("examples", trainer.best)):
+        ranks = [
+            loaders.StatefulDataLoader(
+                datasets.distributed.split_dataset_by_node(data, rank, world_size, strategy=strategy),
+                micro_batch,
+                collate_fn=lambda rows: [row["row"] for row in rows],
+                drop_last=True,
+            )
+            for rank in range(world_size)
+        ]
+        epochs = [global_batches([list(loader) for loader in ranks], reading) for _ in range(2)]
+        np.testing.assert_array_equal(ascending(model(reading)), np.concatenate(epochs))
 
 
 def read_by_torchtitan(data: Any, reading: Reading) -> np.ndarray:

@@ -50,7 +50,7 @@ def test_trainers_that_slice_read_transposed_rows_in_the_plans_order(
     step = world_size * micro_batch * max(workers, 1)
     for name, trainer in TRAINERS.items():
         if trainer.layout:
-            used = 0 if name == "torchtitan" else workers  # its workers all read the same rows
+            used = 0 if name == "torchtitan" else workers  # its lines set no workers
             file = transposed(
                 steps * step + rest, world_size=world_size, micro_batch=micro_batch, workers=used
             )
@@ -59,7 +59,7 @@ def test_trainers_that_slice_read_transposed_rows_in_the_plans_order(
                 batch=world_size * micro_batch,
                 world_size=world_size,
                 micro_batch=micro_batch,
-                workers=used,
+                workers=workers,
             )
             read = np.sort(file[trainer.best(reading)], axis=1)
             np.testing.assert_array_equal(read.reshape(-1), np.arange(len(file)))
