@@ -10,7 +10,7 @@ BIN := .venv/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq --no-compile --no-warn-script-location
 # One folder of packages a trainer: first in PYTHONPATH, they hide what .venv has of them in other versions.
 TRAINERS ?= .venv/trainers
-INSTALLED := $(patsubst tests/trainers/requirements-%.txt,$(TRAINERS)/%/.installed,$(wildcard tests/trainers/*.txt))
+INSTALLED := $(patsubst tests/trainers/requirements-%.txt,$(TRAINERS)/%/.installed,$(wildcard tests/trainers/requirements-*.txt))
 # Dagster 1.13 announces the successor of `dagster asset materialize` and `dagster dev` at each start.
 DAGSTER := PYTHONWARNINGS=ignore::FutureWarning $(BIN)/dagster
 

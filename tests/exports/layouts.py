@@ -7,7 +7,9 @@ not mark documents, as one. What is padding it leaves out, and it checks that it
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -106,9 +108,68 @@ def ds(folder: Path, rows: Rows) -> Read:
     return found
 
 
+def _samples(data: bytes) -> tuple[bytes, list[bytes]]:
+    """What a file of MDS or litdata has before its samples, and these, cut where its table says."""
+    count = int.from_bytes(data[:4], "little")
+    offsets = np.frombuffer(data, "<u4", count + 1, 4).tolist()
+    assert offsets[-1] == len(data)
+    samples = [data[begin:end] for begin, end in pairwise(offsets)]
+    return data[4 * (count + 2) : offsets[0]], samples
+
+
+def _unpadded(rows: Rows, ids: np.ndarray, mask: np.ndarray | None) -> list[list[int]]:
+    assert (mask is not None) is rows.padded
+    kept = np.ones(len(ids), bool) if mask is None else mask.astype(bool)
+    assert (ids[~kept] == rows.stored.padding).all()
+    return [ids[kept].tolist()]
+
+
+def mds(folder: Path, rows: Rows) -> Read:
+    found: Read = []
+    for shard in json.loads((folder / "index.json").read_bytes())["shards"]:
+        data = (folder / shard["raw_data"]["basename"]).read_bytes()
+        head, samples = _samples(data)
+        assert json.loads(head).items() <= shard.items()
+        assert (len(data), len(samples)) == (shard["raw_data"]["bytes"], shard["samples"])
+        types = [encoding.split(":") for encoding in shard["column_encodings"]]
+        assert {(kind, int(length)) for kind, _, length in types} == {("ndarray", rows.length)}
+        columns = [
+            (name, f"{rows.length}{np.dtype(dtype).str}")
+            for name, (_, dtype, _) in zip(shard["column_names"], types, strict=True)
+        ]
+        assert shard["column_sizes"] == [np.dtype(dtype).itemsize for _, dtype in columns]
+        for sample in samples:
+            (row,) = np.frombuffer(sample, columns)
+            found.append(_unpadded(rows, row["tokens"], row["attention_mask"] if rows.padded else None))
+    return found
+
+
+def litdata(folder: Path, rows: Rows) -> Read:
+    index, found = json.loads((folder / "index.json").read_bytes()), Read()
+    types = {"no_header_tensor:11": "u1", "no_header_tensor:16": "<i4", "no_header_tensor:20": "<u2"}
+    names = json.loads(json.loads(index["config"]["data_spec"])[1]["context"])
+    for chunk in index["chunks"]:
+        data = (folder / chunk["filename"]).read_bytes()
+        head, samples = _samples(data)
+        assert (len(data), len(samples), head) == (chunk["chunk_bytes"], chunk["chunk_size"], b"")
+        for sample in samples:
+            leaves, at = {}, 4 * len(names)
+            sizes = np.frombuffer(sample, "<u4", len(names)).tolist()
+            for name, size, code in zip(names, sizes, index["config"]["data_format"], strict=True):
+                leaves[name] = np.frombuffer(sample[at : at + size], types[code])
+                at += size
+            assert at == len(sample) and {len(leaf) for leaf in leaves.values()} == {rows.length}
+            found.append(_unpadded(rows, leaves["input_ids"], leaves.get("attention_mask")))
+    return found
+
+
+UNMARKED = ("mds", "litdata")
+"""Formats that do not mark documents."""
 READERS: dict[str, Callable[[Path, Rows], Read]] = {
     "parquet": parquet,
     "megatron": megatron,
     "olmo": olmo,
     "ds": ds,
+    "mds": mds,
+    "litdata": litdata,
 }

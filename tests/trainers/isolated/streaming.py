@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +29,16 @@ def leave_out_torchvision() -> None:
         sys.modules[name] = module
 
 
+@cache
+def opened(folder: str, batch_size: int) -> tuple[Any, np.ndarray]:
+    """A data set, and its tokens, int64 (rows, length). It holds files and shared memory while the process lives."""
+    from streaming import StreamingDataset
+
+    dataset = StreamingDataset(local=folder, batch_size=batch_size, shuffle=False)
+    rows = [dataset[row]["tokens"] for row in range(dataset.num_samples)]
+    return dataset, np.stack(rows).astype(np.int64)
+
+
 def read(
     *,
     folder: str,
@@ -39,15 +51,12 @@ def read(
     canonical: int | None = None,
 ) -> Iterator[np.ndarray]:
     """canonical: `num_canonical_nodes`; None leaves it to the package."""
-    from streaming import StreamingDataset
     from streaming.base.batching import generate_work
-    from streaming.base.util import clean_stale_shared_memory
     from streaming.base.world import World
 
-    clean_stale_shared_memory()
     share = batch // world_size
-    dataset = StreamingDataset(local=folder, batch_size=share, shuffle=False, num_canonical_nodes=canonical)
-    tokens = np.stack([dataset[row]["tokens"] for row in range(dataset.num_samples)]).astype(np.int64)
+    dataset, tokens = opened(folder, share)
+    dataset.num_canonical_nodes = canonical
     world = World(nodes, world_size // nodes, workers, 0)
     for epoch in range(epochs):
         _, sample = dataset._resume(world, epoch)
