@@ -118,7 +118,7 @@ class Export:
             epoch, at = np.divmod(rows, self._epochs.shape[1])
             return self._epochs[epoch, at].astype(np.int64)
         layout = self.manifest["layout"] or {}
-        ranks, workers = layout.get("world_size", 1), layout.get("workers", 1)
+        ranks, workers = layout.get("world_size", 1), max(layout.get("workers", 1), 1)
         if ranks * workers == 1:
             return rows
         # The file is ranks x workers contiguous slices; a step takes a micro-batch of each rank, of one of its workers.
@@ -157,6 +157,8 @@ def open_export(path: str | Path) -> Export:
             f"{path} is an export of the format {name}, which its own trainer reads; this reader reads "
             f"{', '.join(SOURCES)}: add one of them to exports.formats"
         )
+    if not manifest["rows"]:
+        raise InputError(f"{path} holds no sequence: the corpus that was exported has no token")
     for file, entry in manifest["files"].items():
         try:
             size = (path / file).stat().st_size
