@@ -70,7 +70,7 @@ class ParquetRows:
 def _overlapping(begins: np.ndarray, first: int, end: int) -> range:
     """The numbers of stretches, laid end to end, that share a row with [first, end)."""
     low = int(np.searchsorted(begins, max(first, 0), side="right")) - 1
-    return range(low, int(np.searchsorted(begins, end)))
+    return range(low, min(int(np.searchsorted(begins, end)), len(begins) - 1))
 
 
 def parquet(path: Path, manifest: dict[str, Any]) -> tuple[ParquetRows, None]:
