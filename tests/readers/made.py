@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import orjson
+from tests.exports.made import Folder, rows_of, runs_of
 
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Options
 from dagster_divorder.readers.export import SOURCES
 from dagster_divorder.store.manifests import manifest_check
 from dagster_divorder.trainers.layout import transposed
-from tests.exports.made import Folder, rows_of, runs_of
 
 NAMES = [name for name in SOURCES if name in FORMATS]
 Stream = list[list[list[int]]]
@@ -25,7 +25,13 @@ Stream = list[list[list[int]]]
 
 
 def write_export(
-    path: Path, name: str, corpus: dict[str, Any], *, shard_bytes: int = 1 << 20, batch: int = 1, **manifest: Any
+    path: Path,
+    name: str,
+    corpus: dict[str, Any],
+    *,
+    shard_bytes: int = 1 << 20,
+    batch: int = 1,
+    **manifest: Any,
 ) -> Stream:
     """Export a corpus (tests/exports/made.py) into a folder in a format; all rows in the order of the plan."""
     index = FORMATS[name].epochs == "index"

@@ -12,13 +12,13 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.exports.made import arguments
 
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.exports import parquet
 from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.store.manifests import read_whole
 from tests.conftest import examples
-from tests.exports.made import arguments
 from tests.readers.made import NAMES, Stream, exported, write_export, write_manifest
 
 
@@ -42,7 +42,9 @@ def check(export: Export, rows: list[int], stream: Stream) -> None:
 @settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())
 def test_rows_are_the_plans_in_every_format(name: str, data: st.DataObject) -> None:
-    corpus = data.draw(arguments().filter(lambda drawn: sum(drawn["lengths"]) > 0 and drawn["records"] is None))
+    corpus = data.draw(
+        arguments().filter(lambda drawn: sum(drawn["lengths"]) > 0 and drawn["records"] is None)
+    )
     group, shard_bytes = data.draw(st.sampled_from([1, 100])), data.draw(st.sampled_from([1, 50, 1 << 20]))
     with (
         mock.patch.object(parquet, "GROUP_BYTES", group),
@@ -54,14 +56,19 @@ def test_rows_are_the_plans_in_every_format(name: str, data: st.DataObject) -> N
         check(export, list(range(len(stream))), stream)
         some = st.lists(st.integers(0, len(stream) - 1), min_size=1, max_size=6)
         check(export, data.draw(some), stream)
-        first, end = sorted(data.draw(st.lists(st.integers(0, len(stream)), min_size=2, max_size=2, unique=True)))
+        first, end = sorted(
+            data.draw(st.lists(st.integers(0, len(stream)), min_size=2, max_size=2, unique=True))
+        )
         assert (export.block(range(first, end)).ids == export.block(list(range(first, end))).ids).all()
         check(pickle.loads(pickle.dumps(export)), [0], stream)
 
 
 @settings(max_examples=examples(25), deadline=None)
 @given(
-    world_size=st.integers(1, 3), micro_batch=st.integers(1, 3), workers=st.integers(1, 3), rows=st.integers(30, 60)
+    world_size=st.integers(1, 3),
+    micro_batch=st.integers(1, 3),
+    workers=st.integers(1, 3),
+    rows=st.integers(30, 60),
 )
 def test_a_transposed_layout_is_read_in_the_order_of_the_plan(
     world_size: int, micro_batch: int, workers: int, rows: int
@@ -94,7 +101,9 @@ def test_every_file_that_is_altered_is_named(name: str, tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=f"{file} has been altered: its sha256 is"):
             export.verify()
         (tmp_path / file).write_bytes(whole[:-1])
-        with pytest.raises(StoreError, match=f"{file} has {len(whole) - 1} bytes, and {len(whole)} were written"):
+        with pytest.raises(
+            StoreError, match=f"{file} has {len(whole) - 1} bytes, and {len(whole)} were written"
+        ):
             open_export(tmp_path)
         (tmp_path / file).unlink()
         with pytest.raises(StoreError, match=f"{file} is missing"):
