@@ -74,7 +74,7 @@ def slow(form: str, rows: Stream, length: int, padding: int, padded: bool) -> An
         ends.append(ends[-1] + len(document))
     numbered = [number for number, document in enumerate(documents) for _ in document]
     return {
-        "input_ids": torch.tensor([sum(documents, [])]),
+        "input_ids": torch.tensor([[token for document in documents for token in document]]),
         "labels": torch.tensor([[token for document in documents for token in [-100, *document[1:]]]]),
         "position_ids": torch.tensor([[at for document in documents for at in range(len(document))]]),
         "seq_idx": torch.tensor([numbered], dtype=torch.int32),
