@@ -20,9 +20,9 @@ BATCH = 4
 
 def train(ranks: int, folder: Path, stop_after: int) -> dict[int, str]:
     """The hash of the tokens of each global batch that a training read, by the batch's number."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     run = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        + [str(ROOT / "docs/train.py"), "export", "--stop-after", str(stop_after)],
+        [*launch, str(ROOT / "docs/train.py"), "export", "--stop-after", str(stop_after)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
