@@ -172,23 +172,22 @@ def test_a_stream_in_somebody_elses_loader_keeps_its_order_and_its_place(
 def test_a_state_of_a_workers_share_is_for_the_same_share(
     export: tuple[Path, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, _ = export
-    stream = SequenceStream(path, rank=0, world_size=1, micro_batch=3)
-    for share in ((0, 2), (1, 2)):
-        worker = SimpleNamespace(id=share[0], num_workers=share[1])
-        monkeypatch.setattr(loading, "get_worker_info", lambda worker=worker: worker)
-        readers = iter(stream)
-        next(readers)
-        state = stream.state_dict()
-        assert state["samples"] == 6
-        stream.load_state_dict(state)
-        readers.close()
-    for other in (SimpleNamespace(id=0, num_workers=2), SimpleNamespace(id=1, num_workers=3), None):
-        monkeypatch.setattr(loading, "get_worker_info", lambda other=other: other)
+    def as_worker(number: int | None, of: int, micro_batch: int) -> SequenceStream:
+        worker = None if number is None else SimpleNamespace(id=number, num_workers=of)
+        monkeypatch.setattr(loading, "get_worker_info", lambda: worker)
+        return SequenceStream(export[0], rank=0, world_size=1, micro_batch=micro_batch)
+
+    stream = as_worker(1, 2, 3)
+    read = iter(stream)
+    assert next(read)["input_ids"].tolist() == export[1][3:6]
+    state = stream.state_dict()
+    stream = as_worker(1, 2, 3)
+    stream.load_state_dict(state)
+    assert next(iter(stream))["input_ids"].tolist() == export[1][9:12]
+    for other in ((0, 2, 3), (1, 3, 3), (1, 2, 4), (None, 0, 3)):
+        stream = as_worker(*other)
         with pytest.raises(InputError, match="the state is of a worker's share"):
             stream.load_state_dict(state)
-    with pytest.raises(InputError, match="the state is of a worker's share"):
-        SequenceStream(path, rank=0, world_size=1, micro_batch=4).load_state_dict(state)
 
 
 def test_states_that_are_not_of_this_export_are_refused(export: tuple[Path, list[Any]]) -> None:
