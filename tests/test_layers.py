@@ -69,6 +69,8 @@ ALLOWED = {
     "trainers": {"trainers"},
     "exports": {"exports", "trainers", "engine", "models", "store", "core"},
     "pipeline": {"pipeline", "engine", "models", "store", "view", "core"},
+    "readers": {"readers", "store"},
+    "torch.py": {"readers"},
     "stages": {"stages", "pipeline", "exports", "trainers", "engine", "models", "store", "view", "core"},
     "results.py": {"stages", "pipeline", "store", "core"},
     "defs": {"defs", "pipeline", "engine", "store"},

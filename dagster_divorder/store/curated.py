@@ -41,6 +41,7 @@ from dagster_divorder.store.local import (
     sync_folder,
     write_where_changed,
 )
+from dagster_divorder.store.manifests import manifest_check, read_whole
 from dagster_divorder.store.pointers import read_pointer, write_pointer
 from dagster_divorder.store.rows import json_lines
 
@@ -294,7 +295,7 @@ class OutputFolder:
         """
         owner = {"id": self.store.id, "path": os.path.realpath(self.store.root)}
         manifest = about | {"store": owner, "files": self.entries}
-        data = orjson.dumps(manifest | {"check": _check(manifest)}, option=orjson.OPT_INDENT_2)
+        data = orjson.dumps(manifest | {"check": manifest_check(manifest)}, option=orjson.OPT_INDENT_2)
         self._write(self.manifest, lambda file: file.write(data))
         mine = refuse_strangers(self.store, self.path, self.staged.__contains__, self.manifest)
         # What a sound manifest names is noted too: the ledger may be of another place, from which the output was moved.
@@ -373,23 +374,15 @@ def read_manifest(path: Path, name: str = MANIFEST) -> dict[str, Any] | None:
         StoreError: it cannot be read.
     """
     try:
-        manifest = orjson.loads((path / name).read_bytes())
-        if manifest.pop("check") != _check(manifest):
-            return None
+        manifest = read_whole(path / name)
         (_Curated if name == MANIFEST else _Manifest).model_validate(manifest)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise StoreError(f"{path / name} cannot be read: {error.strerror}") from error
-    except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValidationError):
+    except ValidationError:
         return None
-    found: dict[str, Any] = manifest
-    return found
-
-
-def _check(manifest: dict[str, Any]) -> str:
-    """sha256 of a manifest without its `check`: of its JSON without spaces, keys sorted."""
-    return hashlib.sha256(orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return manifest
 
 
 def has_files(path: Path, files: dict[str, dict[str, Any]]) -> bool:

@@ -21,8 +21,9 @@ from dagster_divorder.pipeline.checks import all_checks, run_check, run_checks
 from dagster_divorder.settings import Model, Settings
 from dagster_divorder.stages import GRAPH, clusters
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.curated import _check, read_manifest
+from dagster_divorder.store.curated import read_manifest
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.manifests import manifest_check
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
@@ -159,7 +160,7 @@ def edit(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Settings], N
 def put_other_manifest(settings: Settings) -> None:
     """A sound manifest, of another output."""
     manifest = (read_manifest(settings.output.path) or {}) | {"key": "0" * 32}
-    data = orjson.dumps(manifest | {"check": _check(manifest)})
+    data = orjson.dumps(manifest | {"check": manifest_check(manifest)})
     (settings.output.path / "curated_meta.json").write_bytes(data)
 
 

@@ -1,0 +1,192 @@
+"""An export, opened: rows of tokens in the order of the plan, whatever the format and the layout of the files.
+
+Opening maps files into memory and costs the same whatever their size. Letters: R rows in the files, T rows of all
+epochs, n rows of a block, L tokens a row, Q documents (runs of one document's tokens) in a block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from dagster_divorder.errors import InputError, StoreError
+from dagster_divorder.readers import parquet, raw
+from dagster_divorder.store.manifests import read_whole
+
+VERSION = 1
+"""Of the export files that this module reads."""
+
+
+SOURCES: dict[str, Callable[[Path, dict[str, Any]], tuple[Source, np.ndarray | None]]] = {
+    "parquet": parquet.parquet,
+    "olmo": raw.olmo,
+    "megatron": raw.megatron,
+}
+"""What opens the files of a format: their rows, and which of them each epoch reads, (E, R); None for all, in order."""
+
+
+class Source(Protocol):
+    """Rows as one format's files hold them."""
+
+    dtype: np.dtype
+
+    def ids(self, first: int, end: int) -> np.ndarray:
+        """Ids (n, L) of rows [first, end), short rows filled up; perhaps a view of a file, so never to be changed."""
+
+    def documents(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens of each document in these rows, int64 (Q,), and how many documents each row has, int64 (n,)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """n rows. ids: (n, L) in the dtype of the files, not to be changed. The documents are read when they are used."""
+
+    ids: np.ndarray
+    padding: bool
+    _read: Callable[[], tuple[np.ndarray, np.ndarray]]
+
+    @cached_property
+    def documents(self) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens of each document, int64 (Q,), row after row, and how many each row has, int64 (n,)."""
+        return self._read()
+
+    @cached_property
+    def filled(self) -> np.ndarray | None:
+        """bool (n, L): where there is a token, and no padding; None for rows of an export without padding."""
+        if not self.padding:
+            return None
+        lengths, counts = self.documents
+        tokens = np.add.reduceat(lengths, np.cumsum(counts) - counts)
+        found: np.ndarray = np.arange(self.ids.shape[1]) < tokens[:, None]
+        return found
+
+
+class Export:
+    """An open export; `len` is T. Make it with `open_export`. It can be sent to another process, which opens it anew.
+
+    manifest: what manifest.json says. plan: the fingerprint of the tokens and their order. length: L. batch: sequences
+    of a global batch of the plan. padded: whether any row is shorter than L.
+    """
+
+    def __init__(
+        self, path: Path, manifest: dict[str, Any], source: Source, epochs: np.ndarray | None
+    ) -> None:
+        self.path, self.manifest, self._source, self._epochs = path, manifest, source, epochs
+        self.plan: str = manifest["plan"]
+        self.length: int = manifest["sequence_length"]
+        self.batch: int = manifest["batch"]
+        self.padded = manifest["padded_rows"] > 0
+        self.dtype = source.dtype
+
+    def __len__(self) -> int:
+        """T."""
+        return self.manifest["rows"] if self._epochs is None else self._epochs.size
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_export, (self.path,)
+
+    def block(self, rows: Sequence[int]) -> Block:
+        """Rows by their numbers in the order of the plan, 0 <= row < T; consecutive ones are read at once.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        wanted = np.asarray(rows, np.int64)
+        if not len(wanted) or wanted.min() < 0 or wanted.max() >= len(self):
+            raise IndexError(f"{self.path} has rows 0 to {len(self) - 1}, not {list(rows)[:8]}")
+        in_file = self._in_file(wanted)
+        cuts = [0, *(np.flatnonzero(np.diff(in_file) != 1) + 1).tolist(), len(in_file)]
+        parts = [(int(in_file[a]), int(in_file[a]) + b - a) for a, b in pairwise(cuts)]
+        ids = [self._source.ids(first, end) for first, end in parts]
+
+        def documents() -> tuple[np.ndarray, np.ndarray]:
+            lengths, counts = zip(*(self._source.documents(first, end) for first, end in parts), strict=True)
+            return np.concatenate(lengths), np.concatenate(counts)
+
+        return Block(ids[0] if len(ids) == 1 else np.concatenate(ids), self.padded, documents)
+
+    def _in_file(self, rows: np.ndarray) -> np.ndarray:
+        """Where rows of the plan's order lie in the files, int64."""
+        if self._epochs is not None:
+            epoch, at = np.divmod(rows, self._epochs.shape[1])
+            return self._epochs[epoch, at].astype(np.int64)
+        layout = self.manifest["layout"] or {}
+        ranks, workers = layout.get("world_size", 1), max(layout.get("workers", 1), 1)
+        if ranks * workers == 1:
+            return rows
+        # The file is ranks x workers contiguous slices; a step takes a micro-batch of each rank, of one of its workers.
+        micro_batch = layout["micro_batch"]
+        steps = self.manifest["rows"] // (ranks * workers * micro_batch)
+        step, worker, rank, at = np.unravel_index(rows, (steps, workers, ranks, micro_batch))
+        return np.ravel_multi_index((rank, worker, step, at), (ranks, workers, steps, micro_batch))
+
+    def verify(self) -> None:
+        """Read every file and compare its sha256 with the manifest's; opening compares sizes alone.
+
+        Raises:
+            StoreError: a file is not what was written.
+        """
+        for name, entry in self.manifest["files"].items():
+            with open(self.path / name, "rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != entry["sha256"]:
+                raise StoreError(
+                    f"{self.path / name} has been altered: its sha256 is {found}, the manifest says "
+                    f"{entry['sha256']}; export again, or copy the file again from where it is whole"
+                )
+
+
+def open_export(path: str | Path) -> Export:
+    """Open the folder of one format of an export, such as data/exports/parquet.
+
+    Raises:
+        InputError: there is no export in the folder, or one of a format or version that this reader does not read.
+        StoreError: the manifest is damaged, or a file is gone or of another size than was written.
+    """
+    path = Path(path).absolute()
+    manifest = _manifest(path)
+    if (name := manifest["format"]) not in SOURCES:
+        raise InputError(
+            f"{path} is an export of the format {name}, which its own trainer reads; this reader reads "
+            f"{', '.join(SOURCES)}: add one of them to exports.formats"
+        )
+    if not manifest["rows"]:
+        raise InputError(f"{path} holds no sequence: the corpus that was exported has no token")
+    for file, entry in manifest["files"].items():
+        try:
+            size = (path / file).stat().st_size
+        except FileNotFoundError:
+            raise StoreError(
+                f"{path / file} is missing; export again, or copy the whole folder again"
+            ) from None
+        if size != entry["bytes"]:
+            raise StoreError(
+                f"{path / file} has {size} bytes, and {entry['bytes']} were written; export again, or copy it again"
+            )
+    source, epochs = SOURCES[name](path, manifest)
+    return Export(path, manifest, source, epochs)
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    file = path / "manifest.json"
+    if not file.is_file():
+        raise InputError(
+            f"{path} holds no export: it has no manifest.json; give the folder of a format, such as "
+            "data/exports/parquet"
+        )
+    manifest = read_whole(file)
+    if manifest is None:
+        raise StoreError(f"{file} is not what was written: export again, or copy it again")
+    if manifest.get("format_version") != VERSION:
+        raise InputError(
+            f"{file} is of version {manifest.get('format_version')!r} of the exports; this reader reads {VERSION}: "
+            "export again with this version of DivOrder"
+        )
+    return manifest

@@ -1,0 +1,128 @@
+"""What a batch looks like, one trainer's names a function: a block of rows in, tensors out.
+
+Letters: n rows, L tokens a row, T tokens without padding, Q documents. Ids are int64, or with `native` of the dtype
+in which they are stored (uint16, uint32 or int32), for a trainer that converts them on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from dagster_divorder.readers.export import Block
+
+IGNORED = -100
+"""A label that counts in no loss."""
+
+
+def plain(block: Block, native: bool) -> dict[str, Any]:
+    """{"input_ids", "labels"} (n, L), as transformers' models take them: the model shifts the labels.
+
+    Where an export has padding, its labels are IGNORED and an "attention_mask" int64 says where tokens are; elsewhere
+    the labels are the very tensor of the ids. With `native` there are no labels: they are int64.
+    """
+    ids, filled = _ids(block.ids, native), block.filled
+    batch = {"input_ids": ids} if native else {"input_ids": ids, "labels": ids}
+    if filled is not None:
+        batch["attention_mask"] = torch.from_numpy(filled.astype(np.int64))
+        if not native:
+            batch["labels"] = ids.masked_fill(~torch.from_numpy(filled), IGNORED)
+    return batch
+
+
+def flattened(block: Block, native: bool) -> dict[str, Any]:
+    """The names of transformers' and TRL's flattened (padding-free) batches: (1, T), documents laid end to end.
+
+    input_ids, labels int64 with the first of each document IGNORED, position_ids int64 from 0 in each document,
+    seq_idx int32, the document's number; cu_seq_lens_q and _k int32 (Q + 1,), max_length_q and _k int.
+    """
+    lengths, _ = block.documents
+    kept = block.ids.reshape(-1) if block.filled is None else block.ids[block.filled]
+    begins = np.concatenate([[0], np.cumsum(lengths)])
+    labels = kept.astype(np.int64)
+    labels[begins[:-1]] = IGNORED
+    ends = torch.from_numpy(begins.astype(np.int32))
+    longest = int(lengths.max())
+    return {
+        "input_ids": _ids(kept[None], native),
+        "labels": torch.from_numpy(labels[None]),
+        "position_ids": torch.from_numpy(_positions(lengths)[None]),
+        "seq_idx": torch.from_numpy(np.arange(len(lengths), dtype=np.int32).repeat(lengths)[None]),
+        "cu_seq_lens_q": ends,
+        "cu_seq_lens_k": ends,
+        "max_length_q": longest,
+        "max_length_k": longest,
+    }
+
+
+def torchtitan(block: Block, native: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """What torchtitan's data loaders yield: ({"input", "positions"}, labels), each (n, L - 1); labels are the next ids,
+    IGNORED where they are padding, and positions int64 begin at 0 in each document."""
+    positions = _positions(_filled_up(block)).reshape(block.ids.shape)
+    batch = {
+        "input": _ids(block.ids[:, :-1], native),
+        "positions": torch.from_numpy(positions[:, :-1].copy()),
+    }
+    return batch, _next(block)
+
+
+def megatron(block: Block, native: bool) -> dict[str, torch.Tensor]:
+    """What Megatron's datasets of packed sequences give: tokens, labels, loss_mask float32 and position_ids, (n, L).
+
+    Labels are the next tokens; a row's last has none, and loss_mask is 0 there and before padding. cu_seqlens: int32
+    (n, L + 1), where the documents of each row begin, and L in all places after the last; max_seqlen: int32 (n,).
+    Padding counts to the last document of its row.
+    """
+    (rows, length), lengths, counts = block.ids.shape, _filled_up(block), block.documents[1]
+    begins = np.cumsum(lengths) - lengths
+    row = np.arange(rows).repeat(counts)
+    first = np.cumsum(counts) - counts
+    bounds = np.full((rows, length + 1), length, np.int32)
+    bounds[row, np.arange(len(row)) - first[row]] = begins - row * length
+    labels = torch.full((rows, length), IGNORED)
+    labels[:, :-1] = _next(block)
+    return {
+        "tokens": _ids(block.ids, native),
+        "labels": labels.clamp(min=0),
+        "loss_mask": (labels != IGNORED).float(),
+        "position_ids": torch.from_numpy(_positions(lengths).reshape(rows, length)),
+        "cu_seqlens": torch.from_numpy(bounds),
+        "max_seqlen": torch.from_numpy(np.maximum.reduceat(lengths, first).astype(np.int32)),
+    }
+
+
+FORMS: dict[str, Callable[[Block, bool], Any]] = {
+    form.__name__: form for form in (plain, flattened, torchtitan, megatron)
+}
+
+
+def _ids(ids: np.ndarray, native: bool) -> torch.Tensor:
+    """A copy, since what is read may be the file itself."""
+    return torch.from_numpy(ids.astype(ids.dtype if native else np.int64, order="C"))
+
+
+def _next(block: Block) -> torch.Tensor:
+    """The ids after the first of each row, int64 (n, L - 1), IGNORED where they are padding."""
+    labels = block.ids[:, 1:].astype(np.int64, order="C")
+    if block.filled is not None:
+        labels[~block.filled[:, 1:]] = IGNORED
+    return torch.from_numpy(labels)
+
+
+def _positions(lengths: np.ndarray) -> np.ndarray:
+    """0, 1, ... in each of stretches of these lengths, int64."""
+    found: np.ndarray = np.arange(lengths.sum()) - (np.cumsum(lengths) - lengths).repeat(lengths)
+    return found
+
+
+def _filled_up(block: Block) -> np.ndarray:
+    """Tokens of each document, int64 (Q,), the padding of a row counted to its last."""
+    lengths, counts = block.documents
+    if block.filled is None:
+        return lengths
+    found = lengths.copy()
+    found[np.cumsum(counts) - 1] += block.ids.shape[1] - block.filled.sum(1)
+    return found

@@ -1,0 +1,247 @@
+"""The rows of an export in the order of the plan, for every rank and worker, and from any place.
+
+The stream is all epochs, one after another. Global batch i is its rows [i B, (i + 1) B); a step of it is world size x
+micro-batch rows, of which each rank reads its own micro-batch. So what all ranks have read is always a beginning of the
+stream, and one number, the samples in it, says where any other ranks go on. A last batch that is not whole is left out.
+
+Letters: B rows of a global batch, T rows of all epochs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.readers.export import Export, open_export
+from dagster_divorder.readers.forms import FORMS
+
+
+class SequenceDataset(Dataset[Any]):
+    """The rows of all epochs as a map-style dataset, which any sampler may read: row i is row i of the stream.
+
+    A batch is read as one block, by `__getitems__`, so give its loader `collate_fn=dataset.collate`. form: what a batch
+    looks like (readers/forms.py): plain, flattened, torchtitan or megatron. native: ids keep the dtype of the files.
+
+    Raises:
+        InputError: an unknown form; or as `open_export`.
+        StoreError: as `open_export`.
+    """
+
+    def __init__(self, path: str | Path, *, form: str = "plain", native: bool = False) -> None:
+        if form not in FORMS:
+            raise InputError(f"there is no form {form!r}; expected one of {', '.join(FORMS)}")
+        self.export = open_export(path)
+        self.form, self.native = form, native
+
+    def __len__(self) -> int:
+        """T."""
+        return len(self.export)
+
+    def __getitem__(self, row: int) -> Any:
+        """A block of one row."""
+        return self.__getitems__([row])
+
+    def __getitems__(self, rows: Sequence[int]) -> Any:
+        """These rows as one block, in the dataset's form."""
+        return FORMS[self.form](self.export.block(rows), self.native)
+
+    @staticmethod
+    def collate(block: Any) -> Any:
+        """A block as it is. Raises InputError for a list of rows, of a loader that does not call `__getitems__`."""
+        if isinstance(block, list):
+            raise InputError(
+                "collate was given a list of rows, and this dataset reads a batch as one block, by __getitems__; "
+                "use a loader that calls it, as torch's own does, or SequenceStream"
+            )
+        return block
+
+
+class GlobalBatchSampler(Sampler[range]):
+    """This rank's part of every global batch, a micro-batch at a time: the `batch_sampler` of a DataLoader.
+
+    batch: rows of a global batch of all ranks, by default the plan's. micro_batch: rows that a rank reads at once, by
+    default its whole part. rank and world_size: by default torch.distributed's, or RANK and WORLD_SIZE, which torchrun
+    sets. An iteration begins at the start, or once where a state that was loaded says.
+
+    The position is kept by the iterator, which torchdata's StatefulDataLoader asks: it counts what the trainer was
+    given, whatever workers have read ahead. With a plain DataLoader nobody counts that: use SequenceStream.
+
+    Raises:
+        InputError: a rank that is not one of the world, a batch that world size x micro-batch do not divide, or one
+            that is larger than the export.
+    """
+
+    def __init__(
+        self,
+        dataset: SequenceDataset,
+        batch: int | None = None,
+        *,
+        micro_batch: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        self.export, self.batch = dataset.export, dataset.export.batch if batch is None else batch
+        started = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if rank is None:
+            rank = torch.distributed.get_rank() if started else int(os.environ.get("RANK", 0))
+        if world_size is None:
+            world_size = (
+                torch.distributed.get_world_size() if started else int(os.environ.get("WORLD_SIZE", 1))
+            )
+        if not 0 <= rank < world_size:
+            raise InputError(
+                f"rank {rank} is none of a world of {world_size}; expected 0 <= rank < world_size"
+            )
+        self.micro_batch = max(self.batch // world_size, 1) if micro_batch is None else micro_batch
+        self.rank, self.step = rank, world_size * self.micro_batch
+        if self.micro_batch < 1 or self.batch < 1 or self.batch % self.step:
+            raise InputError(
+                f"a global batch of {self.batch} rows cannot be shared by {world_size} ranks that read "
+                f"{self.micro_batch} at once; expected world_size x micro_batch to divide batch"
+            )
+        self.end = len(self.export) // self.batch * self.batch
+        if not self.end:
+            raise InputError(
+                f"{self.export.path} has {len(self.export)} rows, fewer than a batch of {self.batch}; give a smaller "
+                "batch"
+            )
+        self._begin = 0
+
+    def __iter__(self) -> MicroBatches:
+        begin, self._begin = self._begin, 0
+        return MicroBatches(self, begin)
+
+    def __len__(self) -> int:
+        """Micro-batches from the start to the end."""
+        return self.end // self.step
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iteration begin there. Raises InputError as `samples_in`."""
+        self._begin = samples_in(state, self.export)
+
+
+class MicroBatches(Iterator[range]):
+    """One iteration of a GlobalBatchSampler. samples: rows of the stream that all ranks have been given."""
+
+    def __init__(self, sampler: GlobalBatchSampler, samples: int) -> None:
+        self._sampler, self.samples = sampler, samples
+
+    def __next__(self) -> range:
+        sampler = self._sampler
+        if self.samples + sampler.step > sampler.end:
+            raise StopIteration
+        first = self.samples + sampler.rank * sampler.micro_batch
+        self.samples += sampler.step
+        return range(first, first + sampler.micro_batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"samples": self.samples, "plan": self._sampler.export.plan}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.samples = samples_in(state, self._sampler.export)
+
+
+def samples_in(state: dict[str, Any], export: Export) -> int:
+    """Rows of the stream that a state says have been read: {"samples": rows of all ranks, "plan": the fingerprint}.
+
+    Raises:
+        InputError: the state is of another export, or lies beyond the end of this one.
+    """
+    if state["plan"] != export.plan:
+        raise InputError(
+            f"the state is of the plan {state['plan']}, and {export.path} is of {export.plan}: other tokens or another "
+            "order; resume with the export that the state was saved with"
+        )
+    samples: int = state["samples"]
+    if not 0 <= samples <= len(export):
+        raise InputError(
+            f"the state says that {samples} samples have been read, and {export.path} has {len(export)}; resume with "
+            "the export that the state was saved with"
+        )
+    return samples
+
+
+class SequenceStream(IterableDataset[Any]):
+    """This rank's micro-batches, one after another: iterate it as it is, without a DataLoader.
+
+    Parameters are those of SequenceDataset and GlobalBatchSampler. workers: processes that read ahead; reading itself
+    seldom needs one. `state_dict` is {"samples", "plan"}: what the trainer was given, not what was read ahead. A state
+    can be loaded with another world size, micro-batch, batch or number of workers, and costs the same wherever it
+    points. An iteration begins at the start, or once where a state that was loaded says.
+
+    In the workers of somebody else's DataLoader (batch_size=None) each reads every so-manieth micro-batch, so that the
+    loader yields them in order. A state there, which StatefulDataLoader keeps, is a worker's own, and is refused where
+    the number of workers, ranks or rows of a step differ.
+
+    Raises:
+        InputError, StoreError: as SequenceDataset and GlobalBatchSampler.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        batch: int | None = None,
+        micro_batch: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        workers: int = 0,
+        form: str = "plain",
+        native: bool = False,
+    ) -> None:
+        self.dataset = SequenceDataset(path, form=form, native=native)
+        self.sampler = GlobalBatchSampler(
+            self.dataset, batch, micro_batch=micro_batch, rank=rank, world_size=world_size
+        )
+        self.workers = workers
+        self._samples = 0
+
+    def __len__(self) -> int:
+        """Micro-batches from the start to the end."""
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self.sampler)
+        self._samples = batches.samples
+        if worker := get_worker_info():
+            shared = worker.num_workers
+            blocks: Any = map(self.dataset.__getitems__, islice(batches, worker.id, None, shared))
+        else:
+            shared = 1
+            blocks = DataLoader(
+                self.dataset,
+                batch_sampler=batches,  # type: ignore[arg-type]  # ranges serve as lists do
+                num_workers=self.workers,
+                collate_fn=self.dataset.collate,
+            )
+        for block in blocks:
+            self._samples = min(self._samples + shared * self.sampler.step, self.sampler.end)
+            yield block
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the iteration is; before it, where it will begin."""
+        return {"samples": self._samples, "plan": self.dataset.export.plan} | self._share()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iteration begin there. Raises InputError as `samples_in`, or for a state of a worker's share."""
+        if state.get("worker") != self._share().get("worker"):
+            raise InputError(
+                f"the state is of a worker's share, {state.get('worker')}, and this one reads "
+                f"{self._share().get('worker')}; "
+                "keep workers and ranks as they were, or iterate SequenceStream(workers=...) itself, without a loader"
+            )
+        self.sampler.load_state_dict(state)
+        self._samples = state["samples"]
+
+    def _share(self) -> dict[str, Any]:
+        worker = get_worker_info()
+        if worker is None:
+            return {}
+        return {"worker": {"id": worker.id, "of": worker.num_workers, "step": self.sampler.step}}

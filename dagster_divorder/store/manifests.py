@@ -1,0 +1,27 @@
+"""The hash that a manifest carries of itself. Light: what a trainer imports needs it too."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+
+def manifest_check(manifest: dict[str, Any]) -> str:
+    """sha256 of a manifest without its `check`: of its JSON without spaces, keys sorted."""
+    return hashlib.sha256(orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def read_whole(file: Path) -> dict[str, Any] | None:
+    """A manifest without its `check`; None if it is not just what was written.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        found: dict[str, Any] = orjson.loads(file.read_bytes())
+        return found if found.pop("check") == manifest_check(found) else None
+    except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
+        return None

@@ -1,0 +1,15 @@
+"""Reading an export into a PyTorch training, in the order of the plan and with exact resume. Public names.
+
+from dagster_divorder.torch import SequenceStream
+
+stream = SequenceStream("data/exports/parquet")    # rank and world size are torchrun's
+for batch in stream:                               # {"input_ids", "labels"} int64 (rows of this rank, tokens)
+    ...
+torch.save(stream.state_dict(), ...)               # goes on with any other number of ranks
+"""
+
+from dagster_divorder.readers.export import Export, open_export
+from dagster_divorder.readers.loading import GlobalBatchSampler, SequenceDataset, SequenceStream
+from dagster_divorder.readers.shards import ShardStream
+
+__all__ = ["Export", "GlobalBatchSampler", "SequenceDataset", "SequenceStream", "ShardStream", "open_export"]

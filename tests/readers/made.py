@@ -1,0 +1,78 @@
+"""Small exports in any format, written by the formats themselves, and the stream of rows that a trainer has to read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import orjson
+from tests.exports.made import Folder, rows_of, runs_of
+
+from dagster_divorder.exports import FORMATS
+from dagster_divorder.exports.format import Options
+from dagster_divorder.readers.export import SOURCES
+from dagster_divorder.store.manifests import manifest_check
+from dagster_divorder.trainers.layout import transposed
+
+NAMES = [name for name in SOURCES if name in FORMATS]
+Stream = list[list[list[int]]]
+"""Of each row, each document's ids."""
+
+
+def write_export(
+    path: Path,
+    name: str,
+    corpus: dict[str, Any],
+    *,
+    shard_bytes: int = 1 << 20,
+    batch: int = 1,
+    **manifest: Any,
+) -> Stream:
+    """Export a corpus (tests/exports/made.py) into a folder in a format; all rows in the order of the plan."""
+    index = FORMATS[name].epochs == "index"
+    rows = rows_of(**corpus, index=index)
+    runs = [[ids for _, _, ids in row] for row in runs_of(rows)]
+    stream = [runs[row] for row in rows.epochs.reshape(-1)]
+    if layout := manifest.get("layout"):
+        place = transposed(len(rows), **layout)
+        stream = stream[: len(place)]
+        rows = type(rows)(rows.plan, rows.sequence[place], np.arange(len(place))[None], rows.stored)
+    path.mkdir(exist_ok=True)
+    folder = Folder(path)
+    about = FORMATS[name].write(rows, folder, Options(shard_bytes=shard_bytes))  # type: ignore[arg-type]
+    whole = {
+        "format": name,
+        "format_version": 1,
+        "plan": "0123",
+        "epochs": corpus.get("epochs", 1),
+        "rows": len(rows),
+        "padded_rows": int((rows.tokens < rows.length).sum()),
+        "sequence_length": rows.length,
+        "batch": batch,
+        "layout": None,
+        "tokenizer": {"vocabulary": rows.stored.vocabulary, "padding": rows.stored.padding},
+        "files": folder.entries,
+        **about,
+        **manifest,
+    }
+    write_manifest(path, whole)
+    return stream
+
+
+def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
+    (path / "manifest.json").write_bytes(orjson.dumps(manifest | {"check": manifest_check(manifest)}))
+
+
+@contextmanager
+def exported(name: str, corpus: dict[str, Any], **about: Any) -> Iterator[tuple[Path, Stream]]:
+    """The same in a folder of its own, for as long as the context lasts."""
+    path = Path(mkdtemp())
+    try:
+        yield path, write_export(path, name, corpus, **about)
+    finally:
+        shutil.rmtree(path)

@@ -1,0 +1,160 @@
+"""Every form of a batch against a slow, obvious version of it, and the flattened one against transformers' own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.readers.forms import FORMS
+from dagster_divorder.torch import SequenceDataset
+from tests.conftest import examples
+from tests.readers.made import NAMES, Stream, exported
+
+Row = dict[str, list[int]]
+
+
+def slow_row(documents: list[list[int]], length: int, padding: int) -> Row:
+    """One row token by token: ids, the next token as label, position in the document, whether it is a token."""
+    ids, positions, real = [], [], []
+    for document in documents:
+        for position, token in enumerate(document):
+            ids.append(token)
+            positions.append(position)
+            real.append(1)
+    while len(ids) < length:
+        ids.append(padding)
+        positions.append(positions[-1] + 1)
+        real.append(0)
+    labels = [after if there else -100 for after, there in zip(ids[1:], real[1:], strict=True)]
+    begins = [at for at, position in enumerate(positions) if position == 0]
+    bounds = begins + [length] * (length + 1 - len(begins))
+    longest = max(after - before for before, after in zip(begins, [*begins[1:], length], strict=True))
+    return {
+        "ids": ids,
+        "positions": positions,
+        "real": real,
+        "next": labels,
+        "bounds": bounds,
+        "longest": [longest],
+    }
+
+
+def slow(form: str, rows: Stream, length: int, padding: int, padded: bool) -> Any:
+    table = [slow_row(row, length, padding) for row in rows]
+
+    def of(name: str) -> torch.Tensor:
+        return torch.tensor([row[name] for row in table])
+
+    if form == "plain":
+        if not padded:
+            return {"input_ids": of("ids"), "labels": of("ids")}
+        labels = of("ids").where(of("real") == 1, torch.tensor(-100))
+        return {"input_ids": of("ids"), "labels": labels, "attention_mask": of("real")}
+    if form == "torchtitan":
+        return {"input": of("ids")[:, :-1], "positions": of("positions")[:, :-1]}, of("next")
+    if form == "megatron":
+        # The last token of a row has no label.
+        labels = torch.nn.functional.pad(of("next"), (0, 1), value=-100)
+        return {
+            "tokens": of("ids"),
+            "labels": labels.clamp(min=0),
+            "loss_mask": (labels != -100).to(torch.float32),
+            "position_ids": of("positions"),
+            "cu_seqlens": of("bounds").to(torch.int32),
+            "max_seqlen": of("longest")[:, 0].to(torch.int32),
+        }
+    documents = [document for row in rows for document in row]
+    ends = [0]
+    for document in documents:
+        ends.append(ends[-1] + len(document))
+    numbered = [number for number, document in enumerate(documents) for _ in document]
+    return {
+        "input_ids": torch.tensor([[token for document in documents for token in document]]),
+        "labels": torch.tensor([[token for document in documents for token in [-100, *document[1:]]]]),
+        "position_ids": torch.tensor([[at for document in documents for at in range(len(document))]]),
+        "seq_idx": torch.tensor([numbered], dtype=torch.int32),
+        "cu_seq_lens_q": torch.tensor(ends, dtype=torch.int32),
+        "cu_seq_lens_k": torch.tensor(ends, dtype=torch.int32),
+        "max_length_q": max(map(len, documents)),
+        "max_length_k": max(map(len, documents)),
+    }
+
+
+def same(found: Any, expected: Any) -> None:
+    if isinstance(expected, tuple):
+        for one, other in zip(found, expected, strict=True):
+            same(one, other)
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for name in expected:
+            same(found[name], expected[name])
+    elif isinstance(expected, torch.Tensor):
+        assert found.dtype == expected.dtype
+        assert found.tolist() == expected.tolist()
+        assert found.is_contiguous()
+    else:
+        assert type(found) is type(expected)
+        assert found == expected
+
+
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=examples(15), deadline=None)
+@given(data=st.data())
+def test_a_form_is_what_a_slow_version_of_it_says(form: str, data: st.DataObject) -> None:
+    corpus = {
+        "lengths": data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=8)),
+        "length": data.draw(st.integers(2, 6)),
+        "method": data.draw(st.sampled_from(["concat", "best_fit"])),
+    }
+    with exported(data.draw(st.sampled_from(NAMES)), corpus) as (path, stream):
+        dataset = SequenceDataset(path, form=form)
+        rows = data.draw(st.lists(st.integers(0, len(stream) - 1), min_size=1, max_size=4))
+        padding = dataset.export.manifest["tokenizer"]["padding"]
+        wanted = [stream[row] for row in rows]
+        same(
+            dataset.collate(dataset.__getitems__(rows)),
+            slow(form, wanted, corpus["length"], padding, dataset.export.padded),
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("form", FORMS)
+def test_native_ids_are_those_of_the_files(form: str, name: str) -> None:
+    stored = {"parquet": torch.int32, "olmo": torch.uint16, "megatron": torch.uint16}[name]
+    with exported(name, {"lengths": [5, 9, 2], "length": 4, "method": "best_fit"}) as (path, stream):
+        rows = range(len(stream))
+        native = SequenceDataset(path, form=form, native=True).__getitems__(rows)
+        usual = SequenceDataset(path, form=form).__getitems__(rows)
+        native, usual = (batch[0] if isinstance(batch, tuple) else batch for batch in (native, usual))
+        ids = {"plain": "input_ids", "flattened": "input_ids", "torchtitan": "input", "megatron": "tokens"}[
+            form
+        ]
+        assert native[ids].dtype == stored
+        assert native[ids].tolist() == usual[ids].tolist()
+        assert set(usual) - set(native) == ({"labels"} if form == "plain" else set())
+
+
+@pytest.mark.slow
+def test_the_flattened_form_is_transformers_own() -> None:
+    from transformers import DataCollatorWithFlattening
+
+    collate = DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)
+    with exported("parquet", {"lengths": [5, 9, 2], "length": 4, "method": "best_fit"}) as (path, stream):
+        found = SequenceDataset(path, form="flattened").__getitems__(range(len(stream)))
+        expected = collate([{"input_ids": document} for row in stream for document in row])
+    same(found, {name: expected[name] for name in found})
+    assert set(found) == set(expected)
+
+
+def test_an_unknown_form_is_refused_with_those_there_are() -> None:
+    with pytest.raises(
+        InputError, match="no form 'packed'; expected one of plain, flattened, torchtitan, megatron"
+    ):
+        SequenceDataset("nowhere", form="packed")
+    with pytest.raises(InputError, match="collate was given a list of rows"):
+        SequenceDataset.collate([{}, {}])

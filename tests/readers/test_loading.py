@@ -1,0 +1,240 @@
+"""The stream of rows reaches the ranks in the order of the plan, and goes on exactly under other ranks and workers.
+
+Every export here has rows of two tokens of which no two are alike, so that what a batch holds says which rows it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.readers import loading
+from dagster_divorder.torch import GlobalBatchSampler, SequenceDataset, SequenceStream
+from tests.conftest import examples
+from tests.readers.made import write_export
+
+ROWS, BATCH = 50, 12
+WHOLE = ROWS // BATCH * BATCH
+STEPS = [1, 2, 3, 4, 6, 12]
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    """An export of two epochs, and the ids of each row of its stream."""
+    path = tmp_path_factory.mktemp("export")
+    corpus = {
+        "lengths": [2] * (ROWS // 2),
+        "length": 2,
+        "end_of_text": False,
+        "epochs": 2,
+        "vocabulary": 60_000,
+    }
+    stream = write_export(path, "parquet", corpus, batch=BATCH, shard_bytes=40)
+    rows = [row[0] for row in stream]
+    assert len({tuple(row) for row in rows}) == ROWS // 2
+    return path, rows
+
+
+def consumed(readers: list[Iterator[Any]], micro_batches: int) -> list[list[int]]:
+    """What ranks read, a micro-batch of each in turn."""
+    found = []
+    for _ in range(micro_batches):
+        for reader in readers:
+            found += next(reader)["input_ids"].tolist()
+    return found
+
+
+ranks = st.tuples(st.sampled_from(STEPS), st.sampled_from(STEPS)).filter(
+    lambda pair: BATCH % (pair[0] * pair[1]) == 0
+)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(before=ranks, after=ranks, part=st.floats(0, 1))
+def test_any_ranks_go_on_where_any_others_stopped(
+    export: tuple[Path, list[Any]], before: tuple[int, int], after: tuple[int, int], part: float
+) -> None:
+    path, rows = export
+    made = [
+        [SequenceStream(path, world_size=world, rank=rank, micro_batch=micro) for rank in range(world)]
+        for world, micro in (before, after)
+    ]
+    steps = [world * micro for world, micro in (before, after)]
+    first = int(part * WHOLE / steps[0])
+    found = consumed([iter(stream) for stream in made[0]], first)
+    states = [stream.state_dict() for stream in made[0]]
+    assert states == [{"samples": first * steps[0], "plan": "0123"}] * before[0]
+    for stream in made[1]:
+        stream.load_state_dict(states[0])
+        assert stream.state_dict() == states[0]
+    # Where one stops inside what the other reads at once, what is left is read as far as whole steps go.
+    left = (WHOLE - first * steps[0]) // steps[1]
+    readers = [iter(stream) for stream in made[1]]
+    found += consumed(readers, left)
+    assert found == rows[: first * steps[0] + left * steps[1]]
+    assert all(next(reader, None) is None for reader in readers)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (1, 2)])
+def test_workers_that_read_ahead_change_no_position(
+    export: tuple[Path, list[Any]], before: int, after: int
+) -> None:
+    path, rows = export
+    stream = SequenceStream(path, world_size=1, rank=0, micro_batch=3, workers=before)
+    found = consumed([iter(stream)], 5)
+    again = [SequenceStream(path, world_size=2, rank=rank, micro_batch=1, workers=after) for rank in range(2)]
+    for one in again:
+        one.load_state_dict(stream.state_dict())
+    found += consumed([iter(one) for one in again], (WHOLE - 15) // 2)
+    assert found == rows[: 15 + (WHOLE - 15) // 2 * 2]
+
+
+def test_an_iteration_begins_at_the_start_or_once_where_a_state_says(export: tuple[Path, list[Any]]) -> None:
+    path, rows = export
+    stream = SequenceStream(path, world_size=1, rank=0)
+    assert len(stream) == len(list(stream)) == WHOLE // BATCH
+    end = stream.state_dict()
+    assert end["samples"] == WHOLE
+    assert consumed([iter(stream)], 1) == rows[:BATCH]
+    stream.load_state_dict({"samples": BATCH, "plan": "0123"})
+    assert consumed([iter(stream)], 1) == rows[BATCH : 2 * BATCH]
+    assert consumed([iter(stream)], 1) == rows[:BATCH]
+    stream.load_state_dict(end)
+    assert not list(stream)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 1)])
+def test_a_stateful_loader_keeps_the_samplers_position(
+    export: tuple[Path, list[Any]], before: int, after: int, workers: int
+) -> None:
+    path, rows = export
+    dataset = SequenceDataset(path)
+    assert dataset[3]["input_ids"].tolist() == [
+        rows[3]
+    ]  # what is open is open in the workers that are forked, too
+
+    def loaders(world: int) -> list[StatefulDataLoader[Any]]:
+        samplers = [GlobalBatchSampler(dataset, rank=rank, world_size=world) for rank in range(world)]
+        return [
+            StatefulDataLoader(
+                dataset, batch_sampler=sampler, num_workers=workers, collate_fn=dataset.collate
+            )
+            for sampler in samplers
+        ]
+
+    first, second = loaders(before), loaders(after)
+    found = consumed([iter(loader) for loader in first], 2)
+    for loader in second:
+        loader.load_state_dict(first[0].state_dict())
+    found += consumed([iter(loader) for loader in second], WHOLE // BATCH - 2)
+    assert found == rows[:WHOLE]
+
+
+def test_a_plain_loader_reads_what_its_sampler_says(export: tuple[Path, list[Any]]) -> None:
+    path, rows = export
+    dataset = SequenceDataset(path)
+    sampler = GlobalBatchSampler(dataset, rank=1, world_size=2)
+    sampler.load_state_dict({"samples": BATCH, "plan": "0123"})
+    loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=dataset.collate)
+    assert len(loader) == WHOLE // BATCH
+    assert consumed([iter(loader)], 1) == rows[BATCH + BATCH // 2 : 2 * BATCH]
+    assert consumed([iter(DataLoader(dataset, 5, collate_fn=dataset.collate))], len(rows) // 5) == rows
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_stream_in_somebody_elses_loader_keeps_its_order_and_its_place(
+    export: tuple[Path, list[Any]], workers: int
+) -> None:
+    path, rows = export
+
+    def loader(micro_batch: int) -> StatefulDataLoader[Any]:
+        stream = SequenceStream(path, rank=0, world_size=1, micro_batch=micro_batch)
+        return StatefulDataLoader(stream, batch_size=None, num_workers=workers)
+
+    first, second = loader(3), loader(3)
+    found = consumed([iter(first)], 7)
+    second.load_state_dict(first.state_dict())
+    found += consumed([rest := iter(second)], WHOLE // 3 - 7)
+    assert found == rows[:WHOLE]
+    assert next(rest, None) is None
+
+
+def test_a_state_of_a_workers_share_is_for_the_same_share(
+    export: tuple[Path, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_worker(number: int | None, of: int, micro_batch: int) -> SequenceStream:
+        worker = None if number is None else SimpleNamespace(id=number, num_workers=of)
+        monkeypatch.setattr(loading, "get_worker_info", lambda: worker)
+        return SequenceStream(export[0], rank=0, world_size=1, micro_batch=micro_batch)
+
+    stream = as_worker(1, 2, 3)
+    read = iter(stream)
+    assert next(read)["input_ids"].tolist() == export[1][3:6]
+    state = stream.state_dict()
+    stream = as_worker(1, 2, 3)
+    stream.load_state_dict(state)
+    assert next(iter(stream))["input_ids"].tolist() == export[1][9:12]
+    for other in ((0, 2, 3), (1, 3, 3), (1, 2, 4), (None, 0, 3)):
+        stream = as_worker(*other)
+        with pytest.raises(InputError, match="the state is of a worker's share"):
+            stream.load_state_dict(state)
+
+
+def test_states_that_are_not_of_this_export_are_refused(export: tuple[Path, list[Any]]) -> None:
+    path, _ = export
+    stream = SequenceStream(path, rank=0, world_size=1)
+    batches = iter(stream.sampler)
+    for take in (stream.load_state_dict, stream.sampler.load_state_dict, batches.load_state_dict):
+        with pytest.raises(InputError, match=r"the state is of the plan 89ab, and .* is of 0123"):
+            take({"samples": 0, "plan": "89ab"})
+        for samples in (ROWS + 1, -1):
+            with pytest.raises(InputError, match=f"{samples} samples have been read, and .* has {ROWS}"):
+                take({"samples": samples, "plan": "0123"})
+    with pytest.raises(InputError, match=r"of a worker's share, \{'id': 0\}, and this one reads None"):
+        stream.load_state_dict({"samples": 0, "plan": "0123", "worker": {"id": 0}})
+
+
+def test_ranks_that_cannot_share_a_batch_are_refused(export: tuple[Path, list[Any]]) -> None:
+    path, _ = export
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"world_size": 5}, "a global batch of 12 rows cannot be shared by 5 ranks that read 2 at once"),
+        ({"world_size": 24}, "12 rows cannot be shared by 24 ranks that read 1"),
+        ({"micro_batch": 5}, "12 rows cannot be shared by 1 ranks that read 5"),
+        ({"micro_batch": 0}, "1 ranks that read 0"),
+        ({"batch": 0}, "a global batch of 0 rows"),
+        ({"batch": ROWS + 1}, f"has {ROWS} rows, fewer than a batch of {ROWS + 1}"),
+        ({"world_size": 2, "rank": 2}, "rank 2 is none of a world of 2"),
+        ({"rank": -1}, "rank -1 is none of a world of 1"),
+    ]
+    for arguments, message in refused:
+        with pytest.raises(InputError, match=message):
+            SequenceStream(path, **{"rank": 0, "world_size": 1, **arguments})
+
+
+def test_rank_and_world_size_are_what_torchrun_sets(
+    export: tuple[Path, list[Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import torch.distributed as dist
+
+    path, rows = export
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert consumed([iter(SequenceStream(path))], 1) == rows[:BATCH]
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert consumed([iter(SequenceStream(path))], 1) == rows[8:12]
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        assert consumed([iter(SequenceStream(path))], 1) == rows[:BATCH]
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,62 @@
+"""docs/train.py stops in the middle, and goes on with another number of ranks, on the plan's own stream of tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.readers.made import write_export
+
+SCRIPT = Path(__file__).parents[2] / "docs/train.py"
+BATCH = 4
+
+
+def batches(printed: str) -> dict[int, str]:
+    """The hash of the tokens of each global batch that a training read, by the batch's number."""
+    return {
+        int(number): found for number, found in re.findall(r"batch (\d+) loss \d+\.\d+ tokens (\w+)", printed)
+    }
+
+
+@pytest.mark.slow
+def test_a_training_goes_on_with_other_ranks_on_the_same_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = {"lengths": [17] * 20, "length": 16, "vocabulary": 300, "method": "best_fit"}
+    stream = write_export(tmp_path / "export", "parquet", corpus, batch=BATCH)
+    rows = np.full((len(stream), 16), 299, np.int64)
+    for row, documents in zip(rows, stream, strict=True):
+        ids = [token for document in documents for token in document]
+        row[: len(ids)] = ids
+    whole = len(stream) // BATCH
+    expected = {
+        number + 1: hashlib.sha256(rows[number * BATCH : (number + 1) * BATCH]).hexdigest()
+        for number in range(whole)
+    }
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run = subprocess.run(
+        [*launch, str(SCRIPT), "export", "--stop-after", "2"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    # One rank needs no launcher, but for what it sets.
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "0",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "export"])
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(SCRIPT))
+    before, after = batches(run.stdout), batches(capsys.readouterr().out)
+    assert list(before) == [1, 2]
+    assert list(after) == list(range(3, whole + 1))
+    assert before | after == expected
