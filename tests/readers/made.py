@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import orjson
-from tests.exports.made import Folder, rows_of, runs_of
 
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Options
 from dagster_divorder.readers.export import SOURCES
 from dagster_divorder.store.manifests import manifest_check
 from dagster_divorder.trainers.layout import transposed
+from tests.exports.made import Folder, rows_of, runs_of
 
 NAMES = [name for name in SOURCES if name in FORMATS]
 Stream = list[list[list[int]]]

@@ -12,13 +12,13 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.exports.made import arguments
 
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.exports import parquet
 from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.store.manifests import read_whole
 from tests.conftest import examples
+from tests.exports.made import arguments
 from tests.readers.made import NAMES, Stream, exported, write_export, write_manifest
 
 
