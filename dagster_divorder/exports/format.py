@@ -16,9 +16,11 @@ from dagster_divorder.store.curated import OutputFolder
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What settings say of the files of an export: `shard_bytes`, about how many a file holds."""
+    """What settings say of the files of an export: `shard_bytes`, about how many a file holds; `batch`, sequences of a
+    global batch."""
 
     shard_bytes: int
+    batch: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

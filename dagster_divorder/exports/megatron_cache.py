@@ -7,7 +7,7 @@ pretrain_gpt.py, before the datasets are built, with the folder of the export on
     from megatron_cache import write_cache
     write_cache(config, train_val_test_num_samples[0])
 
-and start it with
+and start it with what `divorder verify EXPORT --trainer megatron` shows:
 
     --train-data-path EXPORT/train --seq-length L --train-samples N
 
@@ -46,6 +46,8 @@ def write_cache(config: Any, num_samples: int) -> None:
     order = np.load(epochs, mmap_mode="r").reshape(-1) if epochs.exists() else np.arange(rows)
     prefix = _prefix(config)
     _check(config, num_samples, len(order))
+    low = GPTDataset.build_low_level_dataset(prefix, config)
+    _check_masks(config, np.add.reduceat(low.sequence_lengths, begins[:-1])[order[: num_samples - 1]])
     if torch.distributed.is_initialized() and torch.distributed.get_rank():
         return
 
@@ -56,7 +58,6 @@ def write_cache(config: Any, num_samples: int) -> None:
             return None, None, None
 
     Named.__name__ = GPTDataset.__name__
-    low = GPTDataset.build_low_level_dataset(prefix, config)
     named = Named(low, prefix, np.arange(len(low), dtype=np.int32), num_samples, Split.train, config)
     folder = config.path_to_cache or os.path.join(low.path_prefix, "cache", "GPTDataset_indices")
     os.makedirs(folder, exist_ok=True)
@@ -115,12 +116,19 @@ def _check(config: Any, num_samples: int, there: int) -> None:
             f"num_samples is {num_samples}; expected 1 to {there}, the sequences of the export's epochs: set "
             "--train-samples, or --train-iters times --global-batch-size, to it or below, or export more epochs"
         )
+
+
+def _check_masks(config: Any, tokens: np.ndarray) -> None:
+    """See that no sample but the last one, of so many tokens each, int (n,), is padded where that spoils masks: the
+    padding of the first sample that a process reads, wherever a resume begins, goes into the mask of all after it."""
+    padded = int((tokens < config.sequence_length).sum())
     resets = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss")
-    if manifest["padded_rows"] and not any(getattr(config, name) for name in resets):
+    if padded and not any(getattr(config, name) for name in resets):
         raise ValueError(
-            f"{manifest['padded_rows']} sequences of the export are padded, and Megatron would give the loss mask of "
-            "the first one that it reads to all; set --reset-attention-mask, --reset-position-ids or --eod-mask-loss, "
-            'or export with packing.method = "concat" and without an incomplete last sequence'
+            f"{padded} samples before the last one are padded; where a process begins with one, Megatron masks the "
+            "loss of its padding in all samples: set --reset-attention-mask, --reset-position-ids or --eod-mask-loss, "
+            'or export with packing.method = "concat", where only the last sequence of an epoch is padded, and train '
+            "on no more samples than one epoch has"
         )
 
 

@@ -5,20 +5,21 @@
                                   token in the record; a record is named by its position among the accepted ones
     train-00000-of-00003.mask     only where any row is padded: a byte an id, 1 for a token, 0 for padding
                                   (`label_mask_paths`)
-    global_indices_dataset_size{R}_epoch{e}_seed0_v1.npy   uint32, no header: the rows of epoch e = 1, 2, ...
+    global_indices_dataset_size{R}_epoch{e}_seed0_v1.npy   uint32, no header: the R rows of epoch e of the loader
     train.doc_lengths.npy, train.doc_rows.npy, train.epochs.npy   for `dagster_divorder.torch`: see raw.py, and int32,
                                   the tokens of each run
 
-A data loader with `shuffle=False` reads the first epoch, and reads it again for every other. With `shuffle=True` it
-takes for epoch e the file of global indices in its `work_dir` that has R, e and its `seed` in the name, if it is there:
-copy them there, with the loader's seed in the place of 0. The name says nothing of the data, so that a `work_dir` must
-never serve two exports.
+The loader drops the last batch of an epoch that is not full. So its epochs here go on where whole batches of the plan's
+end: it reads the plan's epochs one after another, and begins its next epoch with what it dropped. A data loader with
+`shuffle=False` reads the first epoch, and reads it again for every other. With `shuffle=True` it takes for epoch e the
+file of global indices in its `work_dir` that has R, e and its `seed` in the name, if it is there: copy them there, with
+the loader's seed in the place of 0. The name says nothing of the data, so a `work_dir` must never serve two exports.
 """
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 import numpy as np
@@ -41,12 +42,25 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
         folder.stage(f"{stem}.csv.gz", lambda file, s=(first, end): _documents(file, rows, *s))  # type: ignore[misc]
         if rows.padded:
             folder.stage(f"{stem}.mask", lambda file, s=(first, end): _mask(file, rows, *s))  # type: ignore[misc]
-    for epoch, order in enumerate(rows.epochs, 1):
+    for epoch, order in enumerate(_loader_epochs(rows.epochs, options.batch), 1):
         name = f"global_indices_dataset_size{len(rows)}_epoch{epoch}_seed0_v1.npy"
         folder.stage(name, lambda file, order=order: file.write(order.astype("<u4").data))  # type: ignore[misc]
     stage_index(rows, folder)
     stage_array(folder, "train.doc_lengths.npy", rows.run_tokens.astype(np.int32))
     return {"dtype": dtype.name, "rows_of_files": [end - first for first, end in files.values()]}
+
+
+def _loader_epochs(epochs: np.ndarray, batch: int) -> Iterator[np.ndarray]:
+    """The rows of each epoch of a loader that reads the whole batches of the plan's epochs, int64 (E, R), one after
+    another; int64 (R,)."""
+    stream, rows = epochs.reshape(-1), epochs.shape[1]
+    if rows < batch:
+        # No batch is whole, and no loader takes it.
+        yield from epochs
+        return
+    for first in range(0, len(stream) // batch * batch, rows // batch * batch):
+        # Behind the plan's end are rows that nobody asks for.
+        yield np.resize(np.append(stream[first : first + rows], stream[:rows]), rows)
 
 
 def _documents(file: IO[bytes], rows: Rows, first: int, end: int) -> None:

@@ -1,6 +1,6 @@
 """Shards that can only be read from their beginning, such as compressed text, and going on inside one of them.
 
-The way of TokenShard (R. Trotter, "On Shuffling Tokens"): the list of shards is turned round to begin with the one
+The way of TokenShard (On Shuffling Tokens): the list of shards is turned round to begin with the one
 that was interrupted, so that only what was read of that one is skipped. Small shards make the skipping short.
 """
 

@@ -147,9 +147,9 @@ def _write(
     run: Run, found: Format, rows: Rows, left_out: int, folder: Path, key: str, directory: Path
 ) -> Mapping[str, Any]:
     expected = int(rows.tokens.sum()) * 4
-    run.store.open(create=False)
+    options = Options(shard_bytes=run.settings.exports.shard_bytes, batch=run.settings.sequence.batch)
     with OutputFolder(run.store, folder, expected, EXPORT_MANIFEST) as output:
-        about = found.write(rows, output, Options(shard_bytes=run.settings.exports.shard_bytes))
+        about = found.write(rows, output, options)
         for name in TOKENIZER_FILES:
             if (directory / name).is_file():
                 data = (directory / name).read_bytes()

@@ -41,7 +41,8 @@ TRAINER = Trainer(
     default=_default,
     best=one_after_another,
     lines="""\
---train-data-path {path}
+# pretrain_gpt.py, before the datasets are built: write_cache of {path}/megatron_cache.py
+--train-data-path {path}/train
 --data-cache-path {path}.cache
 --train-samples {samples}
 --seq-length {sequence_length}

@@ -1,8 +1,8 @@
 """OLMo-core: NumpyFSLDataLoader over fixed-length rows.
 
 An epoch is a permutation of the rows, by PCG64(seed + epoch) and epochs from 1, or a file of that name in work_dir
-where there is one. Each epoch's incomplete last batch is dropped. Ranks share out a finished batch and workers take
-whole batches in turn, so neither changes what a batch holds.
+where there is one. Each epoch's incomplete last batch is dropped; the export's files begin the next epoch with it.
+Ranks share out a finished batch and workers take whole batches in turn, so neither changes what a batch holds.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ def _default(reading: Reading) -> Rows:
 
 
 def _best(reading: Reading) -> Rows:
-    """Stored epochs are index files, one an epoch: row e * rows + i is entry i of epoch e's file."""
-    apart = reading.rows if reading.stored_epochs else 0
-    return _epochs(reading.epochs, lambda epoch: epoch * apart + np.arange(reading.rows), reading.batch)
+    """Stored epochs are index files, which go on where whole batches end: the plan's batches, one after another."""
+    if reading.stored_epochs and reading.rows >= reading.batch:
+        return consecutive(np.arange(reading.length), reading.batch)
+    return _epochs(reading.epochs, lambda epoch: np.arange(reading.rows), reading.batch)
 
 
 def _epochs(count: int, order: Callable[[int], Rows], batch: int) -> Rows:

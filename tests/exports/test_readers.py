@@ -115,7 +115,7 @@ def test_megatron_is_refused_what_would_spoil_the_order_or_the_masks(tmp_path: P
     write = write_cache(path)
     named = str(path / "train")
     for different, samples, message in [
-        ({}, 5, r"sequences of the export are padded.*--reset-attention-mask"),
+        ({}, 5, r"samples before the last one are padded.*--reset-attention-mask"),
         ({"sequence_length": 8}, 5, r"sequence_length is 8; expected 16"),
         ({}, len(rows) + 1, rf"num_samples is {len(rows) + 1}; expected 1 to {len(rows)}"),
         ({"blend_per_split": None, "blend": ([named], None), "split": "1,0,0"}, 5, r"split is '1,0,0'"),

@@ -42,7 +42,7 @@ def sliced(rows: Rows, world: int, micro_batch: int, workers: int) -> Rows:
 def export(name: str, path: Path, rows: Rows, files: int = 3) -> dict[str, Any]:
     """The files of rows, about so many; what the manifest says of them."""
     path.mkdir()
-    options = Options(shard_bytes=-(-len(rows) // files) * 4 * LENGTH)
+    options = Options(shard_bytes=-(-len(rows) // files) * 4 * LENGTH, batch=BATCH)
     return dict(FORMATS[name].write(rows, Folder(path), options))  # type: ignore[arg-type]
 
 
@@ -62,6 +62,8 @@ def check(trainer: str, environment: str, script: str, tmp_path: Path, cases: li
         number[np.full(LENGTH, -1).tobytes()] = -1
         read = np.array([[number[row.tobytes()] for row in batch] for batch in found])
         model = getattr(TRAINERS[trainer], way)(reading)
+        # A loader that goes on into another epoch is stopped by its number of steps.
+        read = read[: len(model)] if rows.epochs.shape[0] > 1 else read
         if rows.epochs.shape[0] > 1:
             # Of an index the model gives the place in it.
             model = rows.epochs.reshape(-1)[model]
@@ -81,7 +83,7 @@ def test_olmo_core(tmp_path: Path) -> None:
             ({**case, "shuffle": False}, "best", reading, first),
             ({**case, "shuffle": False, "workers": 2}, "best", reading, first),
             (
-                {**case, "shuffle": True, "work": str(folder)},
+                {**case, "shuffle": True, "work": str(folder), "epochs": 3 if count % BATCH else 2},
                 "best",
                 replace(reading, stored_epochs=True, files=()),
                 rows,
