@@ -21,12 +21,14 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / os.environ.get("TRAINERS", ".venv/trainers")
 
 
-def run_isolated(trainer: str, script: str, *arguments: object, cases: list[dict[str, Any]]) -> None:
+def run_isolated(
+    trainer: str, script: str, tmp_path: Path, *arguments: object, cases: list[dict[str, Any]]
+) -> None:
     """Run `isolated/<script>.py` with the packages of a trainer; the test is skipped where they are not installed."""
     packages = FOLDER / trainer
     if not (packages / ".installed").exists():
         pytest.skip(f"{packages} is not there: make trainers")
-    environment = {**os.environ, "PYTHONPATH": str(packages), "HF_HOME": "/nowhere"}
+    environment = {**os.environ, "PYTHONPATH": str(packages), "HF_HOME": str(tmp_path / "hf")}
     command = [sys.executable, "-m", f"tests.trainers.isolated.{script}", *map(str, arguments)]
     run = subprocess.run(
         command, cwd=ROOT, env=environment, input=json.dumps(cases), text=True, capture_output=True
@@ -36,6 +38,6 @@ def run_isolated(trainer: str, script: str, *arguments: object, cases: list[dict
 
 def replay(trainer: str, script: str, tmp_path: Path, cases: list[dict[str, Any]]) -> list[np.ndarray]:
     """The global batches read in each case (see `tests.trainers.isolated`), int64 (steps, batch, length)."""
-    run_isolated(trainer, script, tmp_path / "batches.npz", cases=cases)
+    run_isolated(trainer, script, tmp_path, tmp_path / "batches.npz", cases=cases)
     with np.load(tmp_path / "batches.npz") as found:
         return [found[name] for name in found.files]

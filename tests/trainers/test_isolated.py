@@ -198,7 +198,7 @@ def test_files_are_those_of_the_trainers_own_writer(name: str, environment: str,
         np.savez(tmp_path / f"{number}.npz", **columns)
         theirs = {"samples": str(tmp_path / f"{number}.npz"), "folder": str(tmp_path / f"theirs-{number}")}
         cases.append({**theirs, "shard_bytes": shard_bytes, "rows_of_files": about["rows_of_files"]})
-    run_isolated(environment, f"{name}_writer", cases=cases)
+    run_isolated(environment, f"{name}_writer", tmp_path, cases=cases)
     for number in range(len(cases)):
         ours, theirs = tmp_path / f"ours-{number}", tmp_path / f"theirs-{number}"
         names = {path.name for path in theirs.iterdir()}

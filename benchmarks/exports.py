@@ -1,0 +1,140 @@
+"""How fast each export format is written, as a share of a hashed plain copy of the same bytes, and in how much memory.
+
+    .venv/bin/python benchmarks/exports.py [--tokens 800_000_000] [--formats megatron olmo] [--scratch FOLDER]
+
+Documents of 20 to 4,000 tokens lie in a store as fragments of 8 million, ids of two bytes; `concat` packs them into
+sequences of 2,048, whose order is random. Each format is written twice, in a process of its own: with all ids in memory,
+and through files of consecutive rows, as where there is an eighth of the memory. The plain copy reads the files that
+were written 4 MB at a time, hashes them by sha256, writes them and syncs, in the same process. Peak memory is resident
+memory less what was there before the first id was read; the share of it that is the plan's runs is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import multiprocessing
+import os
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from dagster_divorder.core.packing import Pieces, pack
+from dagster_divorder.exports import FORMATS
+from dagster_divorder.exports import rows as rows_module
+from dagster_divorder.exports.format import Options
+from dagster_divorder.exports.rows import Rows, Tokens
+from dagster_divorder.store.curated import OutputFolder
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment, View
+
+LENGTH = 2048
+FRAGMENT = 8_000_000
+
+
+def main() -> None:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--tokens", type=int, default=800_000_000)
+    made.add_argument("--formats", nargs="+", default=[name for name in FORMATS if name != "text"])
+    made.add_argument("--scratch", type=Path, help="folder for store and exports while it runs")
+    options = made.parse_args()
+    processes = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+        store(Path(folder), options.tokens)
+        print(
+            f"{'format':10}{'memory':>10}{'MB':>8}{'s':>8}{'MB/s':>8}{'copy, MB/s':>12}{'share':>8}{'peak, MB':>10}"
+            f"{'of it runs':>12}"
+        )
+        for name in options.formats:
+            for memory in (rows_module.MEMORY_BYTES, options.tokens // 4):
+                process = processes.Process(target=measure, args=(Path(folder), name, memory))
+                process.start()
+                process.join()
+                if process.exitcode:
+                    sys.exit(process.exitcode)
+
+
+def store(folder: Path, tokens: int) -> None:
+    """Fill a store with fragments of documents of so many tokens."""
+    random = np.random.default_rng(0)
+    files = StageFiles(LocalStore(folder / "store").open(), "token_counts", "00")
+    for number in range(max(1, tokens // FRAGMENT)):
+        lengths = random.integers(20, 4000, FRAGMENT // 2010)
+        ids = random.integers(0, 50_000, lengths.sum(), dtype=np.uint16)
+        files.put(f"{number:04d}", {"ids": ids, "lengths": lengths})
+
+
+def rows_of(folder: Path) -> Rows:
+    """The rows of the documents in the store, in a random order."""
+    files = StageFiles(LocalStore(folder / "store"), "token_counts", "00")
+    fragments = tuple(Fragment(name, "", FRAGMENT // 2010) for name in sorted(files.present()))
+    row = np.arange(sum(fragment.rows for fragment in fragments))
+    tokens = Tokens(
+        files=files,
+        view=View("jsonl", (), fragments, row, row),
+        dtype=np.dtype(np.uint16),
+        special={"eos": 0},
+        end_of_text=0,
+        padding=0,
+        vocabulary=50_000,
+        directory=Path(),
+        names=lambda records: records.astype(str).tolist(),
+        scratch=folder,
+    )
+    pieces = Pieces(row, np.zeros(len(row), np.int64), tokens.lengths + 1)
+    plan = pack(pieces, sequence_length=LENGTH)
+    order = np.random.default_rng(1).permutation(len(plan))
+    return Rows(plan, order, np.arange(len(plan))[None], tokens)
+
+
+def measure(folder: Path, name: str, memory: int) -> None:
+    """Write one format with so much memory, and print a line."""
+    rows_module.MEMORY_BYTES = memory
+    found, rows = FORMATS[name], rows_of(folder)
+    before = peak()
+    started = time.perf_counter()
+    with OutputFolder(LocalStore(folder / "store"), folder / name, manifest="manifest.json") as output:
+        found.write(rows, output, Options(shard_bytes=1 << 30))
+        output.commit({"key": "00"})
+    seconds = time.perf_counter() - started
+    most = peak() - before
+    size = sum(entry["bytes"] for entry in output.entries.values())
+    copied = copy(folder / name, folder / "copy")
+    print(
+        f"{name:10}{memory / 1e6:10,.0f}{size / 1e6:8,.0f}{seconds:8.2f}{size / seconds / 1e6:8,.0f}"
+        f"{size / copied / 1e6:12,.0f}{copied / seconds:8.0%}{most / 1e6:10,.0f}"
+        f"{40 * len(rows.run_tokens) / 1e6:12,.0f}",
+        flush=True,
+    )
+
+
+def copy(source: Path, target: Path) -> float:
+    """Seconds of a hashed plain copy of a folder's files, which are in the page cache; both are removed."""
+    started = time.perf_counter()
+    for path in sorted(source.iterdir()):
+        digest = hashlib.sha256()
+        with open(path, "rb") as old, open(target, "wb") as new:
+            while data := old.read(4 << 20):
+                digest.update(data)
+                new.write(data)
+            new.flush()
+            os.fsync(new.fileno())
+        target.unlink()
+    seconds = time.perf_counter() - started
+    for path in source.iterdir():
+        path.unlink()
+    return seconds
+
+
+def peak() -> int:
+    """The most memory that the process has held, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":
+    main()
