@@ -327,14 +327,16 @@ def _trainers_keep_the_order(run: Run) -> Finding:
         readers = [trainer for trainer in TRAINERS.values() if name in trainer.formats]
         if readers:
             shape = Shape.of(manifest, str(_folder(run, name)))
-            found = [survival(shape, trainer) for trainer in readers]
+            # Where ranks read contiguous parts, they are as many as the rows are laid for.
+            laid = shape.layout.get("world_size")
+            found = [survival(shape, of, world_size=laid if of.layout else None) for of in readers]
             rows += [
                 {
                     "format": name,
                     "trainer": of.trainer.title,
                     "by default": of.default.text,
                     "at its best": of.best.text,
-                    "ranks": of.reading.world_size,
+                    "at so many ranks": of.reading.world_size,
                 }
                 for of in found
             ]

@@ -1,0 +1,246 @@
+"""The stage `exports`: what is written anew and what stays, whose files, bad input, what a check and a trainer say."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_divorder import run_all
+from dagster_divorder.cli import main
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError
+from dagster_divorder.exports import FORMATS
+from dagster_divorder.exports import rows as rows_module
+from dagster_divorder.pipeline.checks import run_check
+from dagster_divorder.pipeline.plan import make_plan
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.sequence_order import load_sequence_order
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.verify import verify
+from tests.conftest import topic_records, write_jsonl
+
+Make = Callable[..., Settings]
+ALL = tuple(FORMATS)
+
+
+@pytest.fixture
+def make(tmp_path: Path, make_settings: Make) -> Make:
+    """Settings with exports below tmp_path."""
+
+    def made(*formats: str, **sections: Any) -> Settings:
+        exports = {"formats": formats, "path": tmp_path / "exports", **sections.pop("exports", {})}
+        return make_settings(exports=exports, **sections)
+
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(12))
+    return made
+
+
+def files_of(settings: Settings) -> dict[str, bytes]:
+    """Every file of every export, but what manifests say of the store."""
+    found = {}
+    for path in sorted(settings.exports.path.glob("*/*")):
+        data = path.read_bytes()
+        if path.name == "manifest.json":
+            manifest = orjson.loads(data)
+            data = orjson.dumps(
+                {name: value for name, value in manifest.items() if name not in ("store", "check")}
+            )
+        found[f"{path.parent.name}/{path.name}"] = data
+    return found
+
+
+def inodes(settings: Settings) -> dict[str, tuple[int, int]]:
+    return {
+        str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in settings.exports.path.glob("*/*")
+    }
+
+
+def training(settings: Settings) -> list[list[int]]:
+    """The ids that a trainer is to read, epoch after epoch, gathered the slow way."""
+    run = Run(settings, LocalStore(settings.store.path))
+    packed, documents = load_packed(run), []
+    end = run.receipt("base_model").facts["directory"] if settings.model.base != "bootstrap" else None
+    assert end is None
+    for _, arrays in run.files("token_counts").each(run.view.documents):
+        ends = np.cumsum(arrays["lengths"])
+        documents += [[*ids.tolist(), 0] for ids in np.split(arrays["ids"], ends[:-1])]
+    sequences = []
+    for sequence in load_sequence_order(run).reshape(-1).tolist():
+        ids: list[int] = []
+        for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
+            document = documents[run.view.document_row[packed.document[at]]]
+            ids += document[packed.start[at] : packed.start[at] + packed.length[at]]
+        sequences.append(ids)
+    return sequences
+
+
+@pytest.mark.parametrize("memory", [1 << 30, 1000], ids=["in memory", "through files"])
+def test_rows_are_the_plans_sequences_in_their_order(
+    memory: int, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_module, "MEMORY_BYTES", memory)
+    settings = make(
+        "parquet", packing={"end_of_text": True}, sequence={"length": 64, "batch": 4, "epochs": 2}
+    )
+    run_all(settings, Silent())
+    files = sorted((settings.exports.path / "parquet").glob("*.parquet"))
+    table = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+    assert [row["input_ids"] for row in table] == training(settings)
+    assert [sum(row["seq_lengths"]) for row in table] == [len(row["input_ids"]) for row in table]
+
+
+def test_only_what_is_missing_or_of_another_plan_is_written(make: Make, tmp_path: Path) -> None:
+    one = make("parquet")
+    assert run_all(one, Silent())["exports"].figures["new_documents"] == 48
+    before = inodes(one)
+    assert run_all(one, Silent())["exports"].figures["new_documents"] == 0
+    both = make("parquet", "megatron")
+    plan = {stage.stage: stage for stage in make_plan(both).stages}
+    assert plan["exports"].scope == "all"
+    run_all(both, Silent())
+    assert before.items() < inodes(both).items()
+    # Another plan writes all of them anew, and nothing that another store would not write.
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(13))
+    run_all(both, Silent())
+    assert before.items().isdisjoint(inodes(both).items())
+    fresh = make("parquet", "megatron", store={"path": tmp_path / "other"}, output={"path": tmp_path / "out"})
+    fresh = fresh.model_copy(
+        update={"exports": fresh.exports.model_copy(update={"path": tmp_path / "again"})}
+    )
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(12))
+    run_all(fresh, Silent())
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(13))
+    run_all(fresh, Silent())
+    assert files_of(fresh) == files_of(both)
+
+
+def test_a_damaged_file_is_named_and_written_again(make: Make) -> None:
+    settings = make("olmo", sequence={"length": 64, "batch": 4}, exports={"shard_bytes": 3000})
+    run_all(settings, Silent())
+    whole, shard = files_of(settings), settings.exports.path / "olmo/train-00001-of-00002.npy"
+    assert len([name for name in whole if name.endswith(".npy") and "train-" in name]) == 2
+    data = bytearray(shard.read_bytes())
+    data[7] ^= 1
+    shard.write_bytes(data)
+    found = run_check(settings, "exports_are_whole")
+    assert not found.passed and str(shard) in found.text and "sha256" in found.text
+    with pytest.raises(InputError, match=f"{shard} was altered: its sha256 is"):
+        verify(settings, settings.exports.path / "olmo", None)
+    run_all(settings, Silent())
+    assert files_of(settings) == whole
+    assert run_check(settings, "exports_are_whole").passed
+    (settings.exports.path / "olmo/manifest.json").write_bytes(b"{}")
+    assert not run_check(settings, "exports_are_whole").passed
+    with pytest.raises(InputError, match=r"holds no manifest\.json that is whole"):
+        verify(settings, settings.exports.path / "olmo", None)
+
+
+def test_a_strangers_file_is_never_overwritten(make: Make) -> None:
+    settings = make("parquet")
+    mine = settings.exports.path / "parquet/manifest.json"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    for refused in (lambda: run_all(settings, Silent()), lambda: make_plan(settings)):
+        with pytest.raises(
+            InputError, match=r"manifest.json is there and was not written by this store; exports.path"
+        ):
+            refused()
+    assert os.listdir(mine.parent) == ["manifest.json"] and mine.read_text() == "mine"
+    mine.rename(mine.with_name("notes.json"))
+    run_all(settings, Silent())
+    assert mine.with_name("notes.json").read_text() == "mine"
+
+
+def test_text_lies_in_the_order_of_the_sequences_and_parts_make_the_documents(
+    make: Make, tmp_path: Path
+) -> None:
+    records = [{**record, "name": f"n{at}"} for at, record in enumerate(topic_records(12))]
+    records += [{"text": "über 日本語 " * 40, "name": "n48"}, records[0]]
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    settings = make("text", input={"id_field": "name"}, sequence={"length": 64, "batch": 4})
+    run_all(settings, Silent())
+    lines = [
+        orjson.loads(line)
+        for line in next(settings.exports.path.glob("text/*.jsonl")).read_bytes().splitlines()
+    ]
+    parts = defaultdict(dict)
+    for line in lines:
+        assert 0 <= line["part"] < line["parts"]
+        assert line["id"] == records[line["record"]]["name"]
+        parts[line["record"]][line["part"]] = line["text"]
+    assert {record: "".join(parts[record][at] for at in range(len(parts[record]))) for record in parts} == {
+        at: record["text"] for at, record in enumerate(records)
+    }
+    run = Run(settings, LocalStore(settings.store.path))
+    packed, order = load_packed(run), load_sequence_order(run)[0]
+    runs = [run for sequence in order for run in range(packed.indptr[sequence], packed.indptr[sequence + 1])]
+    assert [line["record"] for line in lines] == packed.document[runs].tolist()
+
+
+def test_every_format_says_what_it_is(make: Make) -> None:
+    settings = make(*ALL, packing={"end_of_text": True}, sequence={"length": 64, "batch": 4, "epochs": 2})
+    run_all(settings, Silent())
+    for name in ALL:
+        manifest = orjson.loads((settings.exports.path / name / "manifest.json").read_bytes())
+        sequences = manifest["sequences"]
+        assert manifest["rows"] == sequences * (2 if manifest["epochs_stored"] == "copies" else 1)
+        assert manifest["tokenizer"]["end_of_text"] == 0
+        assert (settings.exports.path / name / "tokenizer.json").is_file()
+        assert manifest["files"].keys() | {"manifest.json"} == {
+            path.name for path in (settings.exports.path / name).iterdir()
+        }
+    found = run_check(settings, "trainers_keep_the_order")
+    assert found.passed
+    rows = {row["trainer"]: row for row in found.figures["trainers"]}
+    batches = 2 * sequences // 4
+    assert rows["Megatron-LM (GPTDataset)"]["by default"] == f"0 of {batches} batches"
+    assert rows["Megatron-LM (GPTDataset)"]["at its best"] == f"{batches} of {batches} batches"
+    assert rows["OLMo-core (NumpyFSLDataLoader)"]["at its best"] == f"{batches} of {batches} batches"
+    assert {row["at so many ranks"] for row in rows.values()} == {1, 2}
+
+
+def test_a_layout_keeps_the_order_of_the_trainer_that_slices_and_loses_that_of_others(
+    make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = make(
+        "parquet", sequence={"length": 64, "batch": 4}, exports={"world_size": 2, "micro_batch": 2}
+    )
+    run_all(settings, Silent())
+    folder = settings.exports.path / "parquet"
+    assert verify(settings, folder, "torchtitan")[0]
+    passed, text = verify(settings, folder, "hf-trainer")
+    assert not passed and "the first that differs is batch 0" in text and "with the lines" in text
+    # What is read is measured beside the plan.
+    assert "features that drift" in text
+    # The plan as it would be exported for it.
+    assert verify(settings, None, "torchtitan", world_size=4)[0]
+    for asked, message in [
+        ({"trainer": "megatron"}, "megatron does not read parquet"),
+        ({"trainer": "hf_trainer"}, "hf-trainer"),
+        ({"trainer": "trl", "world_size": 3}, "divides the batch"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            verify(settings, folder, **asked)
+
+
+def test_settings_that_cannot_be_exported_are_refused(make: Make, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Input should be one of ds, litdata, mds, megatron"):
+        make("parket")
+    with pytest.raises(ValueError, match="named twice"):
+        make("mds", "mds")
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(12))
+    with pytest.raises(InputError, match="cannot mark padding"):
+        run_all(make("ds", packing={"method": "best_fit"}), Silent())
+    config = tmp_path / "divorder.toml"
+    config.write_text('[exports]\nformats = ["parquet"]\npath = "data/store/exports"\n')
+    assert main(["--config", str(config), "plan"]) == 1
