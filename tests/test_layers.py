@@ -59,6 +59,14 @@ def test_the_code_location_loads_no_model_library() -> None:
     assert "dagster" in found
 
 
+@pytest.mark.slow
+def test_the_reader_loads_little_beside_torch() -> None:
+    heavy = {"dagster", "pandas", "numba", "pyarrow", "pydantic", "transformers", "scipy", "sklearn"}
+    found = loaded("import dagster_divorder.torch")
+    assert found.isdisjoint(heavy), found & heavy
+    assert {"torch", "numpy"} <= found
+
+
 # What a layer may import of this package; a layer may always import itself, errors and settings.
 ALLOWED = {
     "core": {"core"},

@@ -84,6 +84,8 @@ class Export:
         self.batch: int = manifest["batch"]
         self.padded = manifest["padded_rows"] > 0
         self.dtype = source.dtype
+        layout = manifest["layout"]
+        self._slices = layout and (layout["world_size"], max(layout["workers"], 1), layout["micro_batch"])
 
     def __len__(self) -> int:
         """T."""
@@ -98,12 +100,7 @@ class Export:
         Raises:
             IndexError: there is no such row.
         """
-        wanted = np.asarray(rows, np.int64)
-        if not len(wanted) or wanted.min() < 0 or wanted.max() >= len(self):
-            raise IndexError(f"{self.path} has rows 0 to {len(self) - 1}, not {list(rows)[:8]}")
-        in_file = self._in_file(wanted)
-        cuts = [0, *(np.flatnonzero(np.diff(in_file) != 1) + 1).tolist(), len(in_file)]
-        parts = [(int(in_file[a]), int(in_file[a]) + b - a) for a, b in pairwise(cuts)]
+        parts = self._stretches(rows)
         ids = [self._source.ids(first, end) for first, end in parts]
 
         def documents() -> tuple[np.ndarray, np.ndarray]:
@@ -112,17 +109,28 @@ class Export:
 
         return Block(ids[0] if len(ids) == 1 else np.concatenate(ids), self.padded, documents)
 
+    def _stretches(self, rows: Sequence[int]) -> list[tuple[int, int]]:
+        """Rows of the plan's order as stretches of the files, (first, end) each."""
+        # The first epoch lies in the files as it is read.
+        straight = len(rows) and isinstance(rows, range) and rows.step == 1 and not self._slices
+        if straight and rows[0] >= 0 and rows[-1] < self.manifest["rows"]:
+            return [(rows[0], rows[-1] + 1)]
+        wanted = np.asarray(rows, np.int64)
+        if not len(wanted) or wanted.min() < 0 or wanted.max() >= len(self):
+            raise IndexError(f"{self.path} has rows 0 to {len(self) - 1}, not {list(rows)[:8]}")
+        found = self._in_file(wanted)
+        cuts = [0, *(np.flatnonzero(np.diff(found) != 1) + 1).tolist(), len(found)]
+        return [(int(found[begin]), int(found[begin]) + end - begin) for begin, end in pairwise(cuts)]
+
     def _in_file(self, rows: np.ndarray) -> np.ndarray:
         """Where rows of the plan's order lie in the files, int64."""
         if self._epochs is not None:
             epoch, at = np.divmod(rows, self._epochs.shape[1])
             return self._epochs[epoch, at].astype(np.int64)
-        layout = self.manifest["layout"] or {}
-        ranks, workers = layout.get("world_size", 1), max(layout.get("workers", 1), 1)
-        if ranks * workers == 1:
+        if not self._slices:
             return rows
+        ranks, workers, micro_batch = self._slices
         # The file is ranks x workers contiguous slices; a step takes a micro-batch of each rank, of one of its workers.
-        micro_batch = layout["micro_batch"]
         steps = self.manifest["rows"] // (ranks * workers * micro_batch)
         step, worker, rank, at = np.unravel_index(rows, (steps, workers, ranks, micro_batch))
         return np.ravel_multi_index((rank, worker, step, at), (ranks, workers, steps, micro_batch))

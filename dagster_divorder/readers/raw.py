@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +33,19 @@ class FixedRows(Documents):
     ) -> None:
         super().__init__(*documents)
         self.dtype = np.dtype(manifest["dtype"])
-        self._begins_of_files = np.concatenate([[0], np.cumsum(manifest["rows_of_files"])])
+        self._first_rows = [0, *accumulate(manifest["rows_of_files"])]
         shape = (-1, manifest["sequence_length"])
         # Opened when first read, since an export may have more files than a process may hold open.
-        self._file = lru_cache(64)(lambda number: np.memmap(files[number], self.dtype, "r").reshape(shape))
+        self._file = lru_cache(64)(
+            lambda number: np.asarray(np.memmap(files[number], self.dtype, "r")).reshape(shape)
+        )
 
     def ids(self, first: int, end: int) -> np.ndarray:
-        begins, found = self._begins_of_files, []
-        for number in range(
-            int(np.searchsorted(begins, first, "right")) - 1, int(np.searchsorted(begins, end))
-        ):
-            at = int(begins[number])
-            found.append(self._file(number)[max(first - at, 0) : end - at])
+        begins = self._first_rows
+        found = [
+            self._file(number)[max(first - begins[number], 0) : end - begins[number]]
+            for number in range(bisect_right(begins, first) - 1, bisect_left(begins, end))
+        ]
         return found[0] if len(found) == 1 else np.concatenate(found)
 
 
