@@ -30,7 +30,15 @@ from numba.core.dispatcher import Dispatcher
 import dagster_divorder
 
 IMPORTED_IN_FUNCTIONS = (
-    *("awkward", "faiss", "gigatoken", "pandas", "pyarrow.parquet", "scipy.sparse.linalg", "threadpoolctl"),
+    *(
+        "awkward",
+        "faiss",
+        "gigatoken",
+        "pyarrow.pandas_compat",
+        "pyarrow.parquet",
+        "scipy.sparse.linalg",
+        "threadpoolctl",
+    ),
     *("tokenizers", "tqdm", "importlib_metadata._adapters", "email.contentmanager"),
 )
 CONSTANTS = {"FRAGMENT_ROWS": 40, "MERGE_FROM": 3}

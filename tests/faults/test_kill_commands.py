@@ -69,10 +69,24 @@ class Scenario:
 
 SCENARIOS = {
     "prune": Scenario(after=shrink, command="prune", points=8),
-    "report": Scenario(after=nothing, command="report", points=5, imports=("umap", "matplotlib.pyplot")),
+    "report": Scenario(
+        after=nothing,
+        command="report",
+        points=5,
+        imports=(
+            "umap",
+            "matplotlib.pyplot",
+            "matplotlib.backends.backend_agg",
+            "matplotlib.backends.backend_svg",
+        ),
+    ),
     "Parquet": Scenario(before=as_parquet, points=6),
     "vectors of one's own": Scenario(before=with_vectors, points=5),
-    "deep vectors": Scenario(before=with_deep_vectors, points=2, imports=("torch", "transformers")),
+    "deep vectors": Scenario(
+        before=with_deep_vectors,
+        points=2,
+        imports=("torch", "sklearn.covariance", "transformers.models.llama.modeling_llama"),
+    ),
     "two workers": Scenario(workers=2, points=3),
 }
 
