@@ -20,7 +20,7 @@ import pytest
 from dagster_divorder.store.local import TEMPORARY
 from tests.conftest import topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of
-from tests.faults.runner import Runner
+from tests.faults.runner import REPORTING, Runner
 
 
 def shrink(folder: Path) -> None:
@@ -69,17 +69,7 @@ class Scenario:
 
 SCENARIOS = {
     "prune": Scenario(after=shrink, command="prune", points=8),
-    "report": Scenario(
-        after=nothing,
-        command="report",
-        points=5,
-        imports=(
-            "umap",
-            "matplotlib.pyplot",
-            "matplotlib.backends.backend_agg",
-            "matplotlib.backends.backend_svg",
-        ),
-    ),
+    "report": Scenario(after=nothing, command="report", points=5, imports=REPORTING),
     "Parquet": Scenario(before=as_parquet, points=6),
     "vectors of one's own": Scenario(before=with_vectors, points=5),
     "deep vectors": Scenario(
