@@ -19,10 +19,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Tests run in several processes at once (`make test`), and what they multiply is small: threads would only wait.
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
+from dagster_divorder.pipeline import run
 from dagster_divorder.settings import Settings
 
 # Syncing tiny files to disk is most of the time of a run, and no test cuts the power.
 os.fsync = lambda descriptor: None
+# Nor is memory short between the stages of tiny runs; searching the large heap of a test process for what can be given
+# back is a tenth of their time.
+run.give_back_memory = lambda: None
 
 # A shell's background job ignores Ctrl-C, and so would every process that the tests start and stop.
 signal.signal(signal.SIGINT, signal.default_int_handler)

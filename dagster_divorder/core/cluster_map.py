@@ -133,8 +133,12 @@ def _umap(points: NDArray[np.float32], start: NDArray[np.float32], seed: int) ->
     neighbours = min(NEIGHBOURS, len(points) - 1)
     # Exact neighbours from faiss: umap-learn's own search takes longer than everything else together.
     near, distances = _neighbours(points, points, neighbours)
-    # umap-learn keeps these two nowhere: every process would compile them again, for five seconds.
-    for kernel in (umap.umap_.smooth_knn_dist, umap.umap_.compute_membership_strengths):
+    # umap-learn keeps these nowhere: every process would compile them again, for six seconds.
+    for kernel in (
+        umap.umap_.smooth_knn_dist,
+        umap.umap_.compute_membership_strengths,
+        umap.layouts._nb_optimize_layout_euclidean_single_epoch,
+    ):
         kernel.enable_caching()
     with threadpool_limits(limits=1), warnings.catch_warnings():
         # It warns that a seed means one thread, and that without its own search it will not transform.

@@ -48,8 +48,8 @@ def train(
     independent columns than `dim`: the rest are zero, and where nothing can be learnt all are random (`rank` 0).
 
     Returns:
-        tokens_seen, vocabulary, dim, rank, explained_variance, pieces, contexts; tokenizer_seconds, encode_seconds,
-        vectors_seconds.
+        tokens_seen, vocabulary, dim, rank, explained_variance, pieces, contexts; engine and engine_reason of its
+        encoder; tokenizer_seconds, encode_seconds, vectors_seconds.
 
     Raises:
         InputError: no text, a text that is not valid Unicode, vocab_size below 257 or dim below 1.
@@ -82,6 +82,8 @@ def train(
         "explained_variance": round(found.explained, 6),
         "pieces": found.pieces,
         "contexts": found.contexts,
+        "engine": encoder.engine,
+        "engine_reason": encoder.reason,
         **report,
     }
 

@@ -142,6 +142,8 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     with run.store.scratch(4 * model.vocab_size * model.dim, "the base model") as folder:
         if checkpoint:
             directory, content = Path(checkpoint["directory"]), checkpoint["content"]
+            encoder = load_encoder(directory, sample=texts)
+            engine_reason = encoder.reason
         else:
             run.progress.note(f"training the bootstrap model on {len(texts):,} documents")
             report = train(texts, folder, vocab_size=model.vocab_size, dim=model.dim, seed=run.settings.seed)
@@ -149,7 +151,9 @@ def _compute(run: Run) -> Mapping[str, bytes]:
             training = {name: value for name, value in report.items() if name not in run.observed}
             files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
             directory, content = folder, _content_of(folder)
-        encoder = load_encoder(directory, sample=texts)
+            # Training has compared the engines on these texts.
+            encoder = load_encoder(folder, training.pop("engine"))
+            engine_reason = training.pop("engine_reason")
         if encoder.vocab_size > content["rows"]:
             embedding_table(directory, vocabulary=encoder.vocab_size)  # raises, and says what to do
         ids, lengths = encoder.encode(texts)
@@ -157,7 +161,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     info = {
         **content,
         "engine": encoder.engine,
-        "engine_reason": encoder.reason,
+        "engine_reason": engine_reason,
         "vocabulary": encoder.vocab_size,
         "sample_documents": len(texts),
         "sample_tokens": int(lengths.sum()),

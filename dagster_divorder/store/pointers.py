@@ -7,7 +7,6 @@ so that a pointer copied over another one is noticed too.
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict
 from typing import Any, TypeVar
 
 import orjson
@@ -24,7 +23,7 @@ _CHECK = "check"
 
 def write_pointer(store: LocalStore, name: str, values: Any) -> None:
     """Replace a pointer; values are a dataclass of what JSON holds (NumPy numbers and arrays too)."""
-    plain = orjson.loads(orjson.dumps(asdict(values), option=orjson.OPT_SERIALIZE_NUMPY))
+    plain = orjson.loads(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY))
     data = orjson.dumps({**plain, _CHECK: _hash(name, plain)}, option=orjson.OPT_INDENT_2)
     store.put(name, data, replace=True)
 

@@ -36,6 +36,9 @@ def test_documents_are_placed_where_umap_places_one_at_a_time(fitted):
     import umap
     from sklearn.neighbors import KNeighborsRegressor
 
+    # As in `fit`: every process would compile them again, for seven seconds.
+    for kernel in (umap.umap_.fast_knn_indices, umap.umap_.submatrix):
+        kernel.enable_caching()
     points, new = fitted.points, project(blobs(40, seed=1)[0], fitted.pca)
     model = umap.UMAP(n_neighbors=15, a=A, b=B, random_state=0, n_jobs=1).fit(points)
     theirs = np.concatenate([model.transform(point[None]) for point in new])

@@ -30,9 +30,24 @@ from numba.core.dispatcher import Dispatcher
 import dagster_divorder
 
 IMPORTED_IN_FUNCTIONS = (
-    *("awkward", "faiss", "gigatoken", "pandas", "pyarrow.parquet", "scipy.sparse.linalg", "threadpoolctl"),
+    *(
+        "awkward",
+        "faiss",
+        "gigatoken",
+        "pyarrow.pandas_compat",
+        "pyarrow.parquet",
+        "scipy.sparse.linalg",
+        "threadpoolctl",
+    ),
     *("tokenizers", "tqdm", "importlib_metadata._adapters", "email.contentmanager"),
 )
+REPORTING = (
+    "umap",
+    "matplotlib.pyplot",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg",
+)
+"""What `divorder report` imports besides."""
 CONSTANTS = {"FRAGMENT_ROWS": 40, "MERGE_FROM": 3}
 """Small enough that a corpus of some hundred documents has several fragments, and merges them."""
 
@@ -50,8 +65,9 @@ class Runner:
 
         `stop` (event number from 0, "half" | "before" | "after"), or `after` (seconds): where to kill; `constants`:
         more of them to set; `command`: what `divorder` is to do, by default `run`; `imports`: large modules that it
-        will import, here once for all later runs. The events and the names put into the store go to `log`, a line each,
-        what the run prints to `log`.out.
+        will import, here once for all later runs. `plain`: words of a command line that is run beside `config` as a
+        person does it, with the variables of `environment` and nothing else set, counted or killed. The events and the
+        names put into the store go to `log`, a line each, what the run prints to `log`.out.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps({"config": str(config), "log": str(log), **job}) + "\n")
@@ -114,14 +130,17 @@ def _child(job: dict[str, Any]) -> None:
         log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
         os.dup2(os.open(f"{job['log']}.out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
         os.dup2(1, 2)
-        for module in list(sys.modules.values()):
-            for name, value in (CONSTANTS | job.get("constants", {})).items():
-                if module.__name__.startswith("dagster_divorder") and hasattr(module, name):
-                    setattr(module, name, value)
-        _watch(log, os.path.dirname(job["config"]), job.get("stop"))
         from dagster_divorder.cli import main
 
-        status = main(["--config", job["config"], *job.get("command", "run").split()])
+        words = job.get("plain")
+        if words:
+            os.chdir(os.path.dirname(job["config"]))
+            os.environ.update(job["environment"])
+        else:
+            words = ["--config", job["config"], *job.get("command", "run").split()]
+            _set_constants(CONSTANTS | job.get("constants", {}))
+            _watch(log, os.path.dirname(job["config"]), job.get("stop"))
+        status = main(words)
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException:
@@ -129,6 +148,13 @@ def _child(job: dict[str, Any]) -> None:
         sys.stderr.flush()
         status = 70
     os._exit(status)
+
+
+def _set_constants(values: dict[str, Any]) -> None:
+    for module in list(sys.modules.values()):
+        for name, value in values.items():
+            if module.__name__.startswith("dagster_divorder") and hasattr(module, name):
+                setattr(module, name, value)
 
 
 def _watch(log: int, folder: str, stop: tuple[int, str] | None) -> None:

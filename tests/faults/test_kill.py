@@ -23,9 +23,9 @@ from tests.faults.runner import Runner
 
 STAGES = GRAPH.needed(Settings(exports=Exports(formats=("parquet", "megatron"))))
 
-SCENARIOS = {"first": examples(2), "append": examples(1)}
+SCENARIOS = dict.fromkeys(("first", "append"), examples(1))
 """And how many points of each stage to try, beside those where much hangs on one."""
-AT_RANDOM = examples(3)
+AT_RANDOM = examples(2)
 PER_FRAGMENT = ("documents", "records", *(f"stages/{name}" for name in (
     "token_counts", "shallow_embeddings", "clusters", "fields"
 )))  # fmt: skip
@@ -73,12 +73,9 @@ class Scenario:
         for stage, numbers in by_stage(events).items():
             # And always where one rename decides what all later runs see, and all commits of output and exports.
             wanted = set(spread(numbers, self.per_stage))
-            wanted |= {
-                number for number in numbers if "/views/" in events[number] or "/pins/" in events[number]
-            }
-            written = [n for n in numbers if "/curated/" in events[n] or "/exports/" in events[n]]
-            wanted |= {n for n in written if not events[n].startswith("fsync")}
-            for part in ("/fits/", "/records/"):
+            for part in ("/views/", "/pins/", "/curated/", "/exports/"):
+                wanted |= {n for n in numbers if part in events[n] and not events[n].startswith("fsync")}
+            for part in ("/documents/", "/fits/", "/records/"):
                 wanted |= {*[number for number in numbers if part in events[number]][:1]}
             for at, number in enumerate(sorted(wanted)):
                 kind, _, path = events[number].partition(" ")
@@ -138,7 +135,7 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> dict[
         write_jsonl(append.start / f"in/{number}.jsonl", topic_records(10, start=10 * number))
     far = [{"text": f"{number}! " * 40, "source": "far"} for number in range(900_000, 900_012)]
     write_jsonl(append.start / "in/8.jsonl", far)
-    config.write_text(config.read_text() + "shard_bytes = 30000\n")
+    config.write_text(config.read_text() + "shard_bytes = 60000\n")
     append.observe(folder / "append/whole")
     return {"first": first, "append": append}
 

@@ -20,7 +20,7 @@ import pytest
 from dagster_divorder.store.local import TEMPORARY
 from tests.conftest import topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of
-from tests.faults.runner import Runner
+from tests.faults.runner import REPORTING, Runner
 
 
 def shrink(folder: Path) -> None:
@@ -69,10 +69,14 @@ class Scenario:
 
 SCENARIOS = {
     "prune": Scenario(after=shrink, command="prune", points=8),
-    "report": Scenario(after=nothing, command="report", points=5, imports=("umap", "matplotlib.pyplot")),
+    "report": Scenario(after=nothing, command="report", points=5, imports=REPORTING),
     "Parquet": Scenario(before=as_parquet, points=6),
     "vectors of one's own": Scenario(before=with_vectors, points=5),
-    "deep vectors": Scenario(before=with_deep_vectors, points=2, imports=("torch", "transformers")),
+    "deep vectors": Scenario(
+        before=with_deep_vectors,
+        points=2,
+        imports=("torch", "sklearn.covariance", "transformers.models.llama.modeling_llama"),
+    ),
     "two workers": Scenario(workers=2, points=3),
 }
 

@@ -28,6 +28,7 @@ from dagster_divorder.view.drawing import cluster_colours
 from dagster_divorder.view.words import MEASURES, ORDERS, TRAIN_ON, face
 from tests.conftest import topic_records
 from tests.defs.conftest import pictures, run_command
+from tests.faults.runner import REPORTING, Runner
 from tests.ui.dagster_dev import DagsterDev
 from tests.ui.pages import (
     close_dialog,
@@ -65,10 +66,11 @@ PICTURED = {"diversity_metrics", "k_calibration", "ari_comparison", "cluster_map
 
 @dataclass
 class Walk:
-    """folder: where the commands run. By step, said: what was printed, on both streams; made: the bytes of the output's
-    files by name."""
+    """folder: where the commands run, each in a process of its own. By step, said: what was printed, on both streams;
+    made: the bytes of the output's files by name."""
 
     folder: Path
+    runner: Runner
     said: dict[str, str] = field(default_factory=dict)
     made: dict[str, dict[str, bytes]] = field(default_factory=dict)
 
@@ -81,10 +83,12 @@ class Walk:
         return self.folder / "divorder/curated"
 
     def do(self, step: str, *command: str, **variables: str) -> None:
-        # Not run_command: nobody has told DIVORDER_CONFIG here.
-        ended = run_command(self.config, "divorder", *command, DIVORDER_CONFIG="", **variables)
-        assert ended.returncode == 0, f"{step}: {ended.stderr}"
-        self.said[step] = ended.stdout + ended.stderr
+        log = self.folder.with_suffix(".log")
+        # Nobody has told DIVORDER_CONFIG here.
+        variables = {"DIVORDER_CONFIG": "", **variables}
+        status = self.runner.run(self.config, log, plain=command, environment=variables, imports=REPORTING)
+        self.said[step] = log.with_suffix(".log.out").read_text()
+        assert status == 0, f"{step}: {self.said[step]}"
         if self.output.exists():
             self.made[step] = {file.name: file.read_bytes() for file in self.output.iterdir()}
 
@@ -96,8 +100,14 @@ class Walk:
 
 
 @pytest.fixture(scope="module")
-def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
-    walk = Walk(tmp_path_factory.mktemp("walk"))
+def runner() -> Iterator[Runner]:
+    with contextlib.closing(Runner()) as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> Walk:
+    walk = Walk(tmp_path_factory.mktemp("walk"), runner)
     (walk.folder / "my-corpus").mkdir()
     walk.append(topic_records(PER_TOPIC), "first")
     walk.do("init", "init", "my-corpus")

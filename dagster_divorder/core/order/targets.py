@@ -18,7 +18,7 @@ clusters and lengths that no items combine; the order then follows as near as it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,9 +168,11 @@ def target_path(problem: Problem) -> Path:
 def reached_at(path: Path, groups: NDArray[np.int32], tokens: Floats) -> Floats:
     """X, float64 (n, J): what the totals are to be after `tokens`, float64 (n,), of group 0, if every group is at its
     pace."""
-    segment = np.maximum(np.searchsorted(path.at, tokens, side="right") - 1, 0)
+    segment: Any = 0  # a straight path has no other
+    if len(path.at) > 1:
+        segment = np.maximum(np.searchsorted(path.at, tokens, side="right") - 1, 0)
     x = (tokens - path.at[segment])[:, np.newaxis]
-    grown = path.growth[segment][:, groups]
+    grown = path.growth[segment][..., groups]
     return path.reached[segment] + grown * x * (path.share[segment] + 0.5 * x * path.drift[segment])
 
 
@@ -188,16 +190,21 @@ def path_back(problem: Problem) -> Path:
     points = np.empty((SEGMENTS + 1, len(groups)))
     for group in range(len(begin)):
         columns = np.flatnonzero(groups == group)
+        of_group = towards._replace(
+            reached=towards.reached[:, columns],
+            share=towards.share[:, columns],
+            drift=towards.drift[:, columns],
+        )
+        placed, only = problem.placed.values[columns], groups[columns]
         low, high = np.zeros(SEGMENTS + 1), np.full(SEGMENTS + 1, end[0])
         # Bisection for theta; the sum of the Y_j rises with it.
         for _ in range(60):
             middle = 0.5 * (low + high)
-            y = np.maximum(problem.placed.values[columns], reached_at(towards, groups, middle)[:, columns])
-            over = y.sum(axis=1) > sums[:, group]
+            y = np.maximum(placed, reached_at(of_group, only, middle))
+            # Summed value by value, whatever their number: its order decides the last bits.
+            over = y.T.copy().sum(axis=0) > sums[:, group]
             low, high = np.where(over, low, middle), np.where(over, middle, high)
-        points[:, columns] = np.maximum(
-            problem.placed.values[columns], reached_at(towards, groups, high)[:, columns]
-        )
+        points[:, columns] = np.maximum(placed, reached_at(of_group, only, high))
     points[0], points[-1] = problem.placed.values, problem.whole.values
     rises = np.diff(points, axis=0)
     return Path(
