@@ -67,7 +67,7 @@ $(TRAINERS)/%/.installed: tests/trainers/requirements-%.txt .venv/.trainers
 	@$(PIP) --no-deps --target $(@D) -r $<
 	@touch $@
 
-test-trainers: trainers ## test exports with these trainers' own samplers and writers: some 45 seconds on two cores
+test-trainers: trainers ## test exports with these trainers' own samplers and writers: a minute or two on two cores
 	@TRAINERS=$(TRAINERS) $(BIN)/python -m pytest tests/trainers/test_isolated.py
 
 lint: install ## check style and formatting

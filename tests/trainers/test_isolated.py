@@ -1,5 +1,5 @@
-"""Exports before the trainers that need other packages than .venv has: their own samplers read what the models say, and
-their own writers write the same bytes."""
+"""Exports before the trainers that need other packages than .venv has: their own samplers, with the
+lines that a configuration is to have, read what the models say, and their own writers write the same bytes."""
 
 from __future__ import annotations
 
@@ -54,20 +54,19 @@ def tokens(rows: Rows) -> np.ndarray:
 
 
 def check(trainer: str, environment: str, script: str, tmp_path: Path, cases: list[Case]) -> None:
-    """The trainer reads in each case what its model says, known by the tokens."""
+    """The trainer reads in each case the sequences that its model says, known by their tokens."""
     batches = replay(environment, script, tmp_path, [{"batch": BATCH, **case} for case, *_ in cases])
     for found, (case, way, reading, rows) in zip(batches, cases, strict=True):
-        number = {row.tobytes(): place for place, row in enumerate(tokens(rows).astype(np.int64))}
-        assert len(number) == len(rows)
-        number[np.full(LENGTH, -1).tobytes()] = -1
-        read = np.array([[number[row.tobytes()] for row in batch] for batch in found])
+        ids = [row.tobytes() for row in tokens(rows).astype(np.int64)]
+        sequence = dict(zip(ids, rows.sequence, strict=True))
+        assert len(sequence) == len(set(rows.sequence.tolist()))
+        sequence[np.full(LENGTH, -1).tobytes()] = -1
+        read = np.array([[sequence[row.tobytes()] for row in batch] for batch in found])
         model = getattr(TRAINERS[trainer], way)(reading)
+        expected = np.where(model < 0, -1, rows.sequence[rows.epochs.reshape(-1)[model]])
         # A loader that goes on into another epoch is stopped by its number of steps.
-        read = read[: len(model)] if rows.epochs.shape[0] > 1 else read
-        if rows.epochs.shape[0] > 1:
-            # Of an index the model gives the place in it.
-            model = rows.epochs.reshape(-1)[model]
-        np.testing.assert_array_equal(np.sort(read), np.sort(model), str(case))
+        read = read[: len(model)] if len(rows.epochs) > 1 else read
+        np.testing.assert_array_equal(np.sort(read), np.sort(expected), str(case))
 
 
 def test_olmo_core(tmp_path: Path) -> None:
@@ -92,28 +91,27 @@ def test_olmo_core(tmp_path: Path) -> None:
     check("olmo-core", "olmo-core", "olmo_core", tmp_path, cases)
 
 
+def lines(trainer: str, reading: Reading, folder: Path) -> str:
+    return TRAINERS[trainer].configuration(reading, path=str(folder), sequence_length=LENGTH)
+
+
 def test_torchtitan(tmp_path: Path) -> None:
     cases: list[Case] = []
     for count, world in SIZES:
         for micro_batch in (1, 4):
             for rows, name in ((made(count), "plan"), (sliced(made(count), world, micro_batch, 1), "sliced")):
                 folder = tmp_path / f"{count}-{world}-{micro_batch}-{name}"
-                files = export("parquet", folder, rows)["rows_of_files"]
-                case = {
-                    "folder": str(folder),
-                    "length": LENGTH,
-                    "world_size": world,
-                    "micro_batch": micro_batch,
-                }
+                files = tuple(export("parquet", folder, rows)["rows_of_files"])
                 reading = Reading(
                     rows=len(rows),
                     batch=BATCH,
                     epochs=2,
                     world_size=world,
                     micro_batch=micro_batch,
-                    files=tuple(files),
+                    files=files,
                 )
-                cases.append(({**case, "streaming": False, "steps": reading.steps}, "best", reading, rows))
+                case = {"world_size": world, "lines": lines("torchtitan", reading, folder)}
+                cases.append((case, "best", reading, rows))
     check("torchtitan", "torchtitan", "torchtitan", tmp_path, cases)
 
 
@@ -121,13 +119,20 @@ def test_torchtitan_streaming(tmp_path: Path) -> None:
     cases: list[Case] = []
     for files in (1, 3, 4):
         for count, world in SIZES:
-            rows, folder = made(count), tmp_path / f"{files}-{count}-{world}"
-            held = export("parquet", folder, rows, files)["rows_of_files"]
-            reading = Reading(
-                rows=count, batch=BATCH, epochs=2, world_size=world, micro_batch=4, files=tuple(held)
+            one, both = made(count), made(count, epochs=2)
+            folders = [tmp_path / f"{files}-{count}-{world}-{name}" for name in ("one", "both")]
+            held, all_held = (
+                tuple(export("parquet", folder, rows, files)["rows_of_files"])
+                for folder, rows in zip(folders, (one, both), strict=True)
             )
-            case = {"folder": str(folder), "length": LENGTH, "world_size": world, "micro_batch": 4}
-            cases.append(({**case, "streaming": True, "steps": reading.steps}, "default", reading, rows))
+            again = Reading(rows=count, batch=BATCH, epochs=2, world_size=world, micro_batch=4, files=held)
+            plain = lines("torchtitan", again, folders[0]).replace(
+                'split="train"', 'split="train", streaming=True'
+            )
+            cases.append(({"world_size": world, "lines": plain}, "default", again, one))
+            stored = replace(again, stored_epochs=True, files=all_held)
+            best = lines("torchtitan-streaming", stored, folders[1])
+            cases.append(({"world_size": world, "lines": best}, "best", stored, both))
     check("torchtitan-streaming", "torchtitan", "torchtitan", tmp_path, cases)
 
 
@@ -135,26 +140,14 @@ def test_mds(tmp_path: Path) -> None:
     cases: list[Case] = []
     for count in (WHOLE, UNEVEN):
         rows, folder = made(count), tmp_path / str(count)
-        files = export("mds", folder, rows)["rows_of_files"]
+        files = tuple(export("mds", folder, rows)["rows_of_files"])
         for world, workers, nodes in [(1, 1, 1), (2, 1, 1), (2, 2, 2), (4, 2, 1), (4, 1, 2), (4, 2, 2)]:
-            case = {
-                "folder": str(folder),
-                "world_size": world,
-                "epochs": 2,
-                "workers": workers,
-                "nodes": nodes,
-            }
-            reading = Reading(
-                rows=count,
-                batch=BATCH,
-                epochs=2,
-                world_size=world,
-                workers=workers,
-                nodes=nodes,
-                files=tuple(files),
-            )
-            cases.append((case, "default", reading, rows))
-            cases.append(({**case, "canonical": 1}, "best", reading, rows))
+            case = {"world_size": world, "epochs": 2, "workers": workers, "nodes": nodes}
+            reading = Reading(rows=count, batch=BATCH, files=files, **case)
+            best = lines("mds", reading, folder)
+            cases.append(({**case, "lines": best}, "best", reading, rows))
+            plain = best.replace("num_canonical_nodes=1,", "")
+            cases.append(({**case, "lines": plain}, "default", reading, rows))
     check("mds", "streaming", "streaming", tmp_path, cases)
 
 
@@ -165,10 +158,12 @@ def test_litdata(tmp_path: Path) -> None:
             plan = made(count)
             for rows, name in ((plan, "plan"), (sliced(plan, world, micro_batch, workers), "sliced")):
                 folder = tmp_path / f"{count}-{world}-{workers}-{micro_batch}-{name}"
-                files = export("litdata", folder, rows)["rows_of_files"]
-                case = {"world_size": world, "epochs": 2, "micro_batch": micro_batch, "workers": workers}
-                reading = Reading(rows=len(rows), batch=BATCH, files=tuple(files), **case)
-                cases.append(({**case, "folder": str(folder)}, "best", reading, rows))
+                files = tuple(export("litdata", folder, rows)["rows_of_files"])
+                case = {"world_size": world, "epochs": 2}
+                reading = Reading(
+                    rows=len(rows), batch=BATCH, micro_batch=micro_batch, workers=workers, files=files, **case
+                )
+                cases.append(({**case, "lines": lines("litdata", reading, folder)}, "best", reading, rows))
     check("litdata", "litdata", "litdata", tmp_path, cases)
 
 

@@ -4,9 +4,9 @@ that `make trainers` installs for it:
     PYTHONPATH=.venv/trainers/litdata .venv/bin/python -m tests.trainers.isolated.litdata batches.npz < cases.json
 
 Every rank is replayed in one process, with the package's own dataset, sampler and loader. The cases are a list of
-objects with `folder`, `world_size`, `batch` (rows of a global batch), and what else the module takes; `length` is in
-tokens a row. What is read in them comes out as arrays `arr_0`, `arr_1`, ... of token ids, int64 (steps, batch, length),
--1 where an incomplete batch holds nothing; the rows of one rank are side by side.
+objects with `world_size`, `batch` (rows of a global batch), and what else the module takes, as `lines`, those that
+`Trainer.configuration` gives. What is read in them comes out as arrays `arr_0`, `arr_1`, ... of token ids, int64
+(steps, batch, length), -1 where an incomplete batch holds nothing; the rows of one rank are side by side.
 """
 
 from __future__ import annotations

@@ -30,39 +30,33 @@ def leave_out_torchvision() -> None:
 
 
 @cache
-def opened(folder: str, batch_size: int) -> tuple[Any, np.ndarray]:
+def opened(lines: str, nodes: int) -> tuple[Any, np.ndarray]:
     """A data set, and its tokens, int64 (rows, length). It holds files and shared memory while the process lives."""
-    from streaming import StreamingDataset
+    import streaming
 
-    dataset = StreamingDataset(local=folder, batch_size=batch_size, shuffle=False)
+    dataset = eval(lines, vars(streaming))
     rows = [dataset[row]["tokens"] for row in range(dataset.num_samples)]
     return dataset, np.stack(rows).astype(np.int64)
 
 
 def read(
-    *,
-    folder: str,
-    rank: int,
-    world_size: int,
-    batch: int,
-    epochs: int,
-    workers: int = 1,
-    nodes: int = 1,
-    canonical: int | None = None,
+    *, lines: str, rank: int, world_size: int, batch: int, epochs: int, workers: int, nodes: int
 ) -> Iterator[np.ndarray]:
-    """canonical: `num_canonical_nodes`; None leaves it to the package."""
+    """lines: the data set."""
     from streaming.base.batching import generate_work
     from streaming.base.world import World
 
-    share = batch // world_size
-    dataset, tokens = opened(folder, share)
-    dataset.num_canonical_nodes = canonical
+    dataset, tokens = opened(lines, nodes)
     world = World(nodes, world_size // nodes, workers, 0)
     for epoch in range(epochs):
         _, sample = dataset._resume(world, epoch)
         # (nodes, ranks of a node, workers of a rank, batches, rows), -1 for nothing; a rank's workers take turns.
         work = generate_work(dataset.batching_method, dataset, world, epoch, sample)
-        mine = work.reshape(world_size, workers, -1, share)[rank].swapaxes(0, 1).reshape(-1, share)
+        mine = (
+            work.reshape(world_size, workers, -1, work.shape[-1])[rank]
+            .swapaxes(0, 1)
+            .reshape(-1, work.shape[-1])
+        )
         rows = mine[(mine >= 0).any(axis=1)].ravel()
         yield np.where(rows[:, None] >= 0, tokens[rows], -1)
 

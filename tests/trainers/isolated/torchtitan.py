@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import load_dataset
+from datasets import IterableDataset, load_dataset
 from torchtitan.components.tokenizer import BaseTokenizer
+from torchtitan.config import TrainingConfig
 from torchtitan.hf_datasets import DatasetConfig
 from torchtitan.hf_datasets.text_datasets import DATASETS, HuggingFaceTextDataLoader
 
 from tests.trainers.isolated import replay
+
+NAMES = (DATASETS, DatasetConfig, HuggingFaceTextDataLoader, IterableDataset, TrainingConfig, load_dataset)
+"""What lines of a configuration name."""
 
 
 class Ids(BaseTokenizer):
@@ -29,34 +32,20 @@ class Ids(BaseTokenizer):
         raise NotImplementedError
 
 
-def read(
-    *,
-    folder: str,
-    length: int,
-    rank: int,
-    world_size: int,
-    batch: int,
-    micro_batch: int,
-    steps: int,
-    streaming: bool,
-) -> Iterator[np.ndarray]:
-    """The rows of so many steps: at the end of the export it begins again."""
-    files = sorted(map(str, Path(folder).glob("*.parquet")))
-    DATASETS["plan"] = DatasetConfig(
-        path=folder,
-        loader=lambda _: load_dataset("parquet", data_files=files, split="train", streaming=streaming),
-        sample_processor=lambda sample: sample["input_ids"],
-    )
-    loader = HuggingFaceTextDataLoader(
-        HuggingFaceTextDataLoader.Config(dataset="plan"),
+def read(*, lines: str, rank: int, world_size: int, batch: int) -> Iterator[np.ndarray]:
+    """lines: of a configuration. At the end of the export the loader begins again, until so many steps are done."""
+    given: dict[str, Any] = dict(globals())
+    exec(lines, given)
+    training = given["training"]
+    loader = given["dataloader"].build(
         dp_world_size=world_size,
         dp_rank=rank,
         tokenizer=Ids(),
-        # It shifts a sample by one: of L ids come L - 1 inputs and as many labels.
-        seq_len=length - 1,
-        local_batch_size=micro_batch,
+        seq_len=training.seq_len,
+        local_batch_size=training.local_batch_size,
     )
-    found = islice(loader, steps * batch // world_size // micro_batch)
+    found = islice(loader, training.steps * batch // world_size // training.local_batch_size)
+    # A sample is shifted by one: of L ids come L - 1 inputs and as many labels.
     yield np.concatenate([np.c_[inputs["input"], labels[:, -1]] for inputs, labels in found])
 
 
