@@ -36,6 +36,8 @@ class Format:
     name: str
     description: str
     write: Callable[[Rows, OutputFolder, Options], Mapping[str, Any]]
+    names: str = r"train.*"
+    """A regular expression of the names of its files."""
     epochs: Literal["copies", "index"] = "copies"
     slices: bool = False
     check: Callable[[Rows], object] = lambda rows: None

@@ -66,5 +66,6 @@ LITDATA = Format(
     name="litdata",
     description="Lightning's chunks: `input_ids`, and `attention_mask` where any row is padded",
     write=_write,
+    names=r"chunk-.*\.bin|index\.json",
     slices=True,
 )

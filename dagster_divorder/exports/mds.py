@@ -55,4 +55,5 @@ MDS = Format(
     name="mds",
     description="MosaicML's shards: `tokens`, and `attention_mask` where any row is padded",
     write=_write,
+    names=r"shard\.\d+\.mds|index\.json",
 )

@@ -54,5 +54,6 @@ MEGATRON = Format(
     name="megatron",
     description="Megatron's .bin and .idx, and the script that pins its order",
     write=_write,
+    names=r"train.*|megatron_cache\.py",
     epochs="index",
 )

@@ -101,5 +101,6 @@ OLMO = Format(
     name="olmo",
     description="OLMo-core's files of tokens, with documents, masks and the order of each epoch",
     write=_write,
+    names=r"train.*|global_indices_.*\.npy",
     epochs="index",
 )

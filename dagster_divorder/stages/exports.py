@@ -7,6 +7,7 @@ are asked for.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -269,12 +270,9 @@ def _publish(run: Run, receipt: Receipt) -> None:
 def _check_settings(run: Run) -> None:
     """No stranger's file is overwritten, and an end-of-text token that is asked for is there."""
     for name in run.settings.exports.formats:
-        refuse_strangers(
-            run.store,
-            _folder(run, name),
-            lambda file: file.startswith("train") or file in (EXPORT_MANIFEST, *TOKENIZER_FILES),
-            EXPORT_MANIFEST,
-        )
+        beside = "|".join(map(re.escape, (EXPORT_MANIFEST, *TOKENIZER_FILES)))
+        written = re.compile(f"{FORMATS[name].names}|{beside}")
+        refuse_strangers(run.store, _folder(run, name), written.fullmatch, EXPORT_MANIFEST)
     model = run.settings.model
     if run.settings.packing.end_of_text and model.base != BOOTSTRAP:
         from dagster_divorder.models.checkpoint import locate

@@ -44,12 +44,16 @@ TRAINER = Trainer(
     best=_best,
     lines="""\
 dataset = NumpyFSLDatasetConfig(
-    paths=["{path}/*.npy"], expand_glob=True, sequence_length={sequence_length}, work_dir="{path}"
+    paths=["{path}/train-*.npy"],
+    expand_glob=True,
+    sequence_length={sequence_length},
+    dtype=NumpyDatasetDType.uint16,  # as in {path}/manifest.json
+    work_dir="{path}",
 )
 data_loader = NumpyDataLoaderConfig(
     global_batch_size={tokens},
-    seed={seed},
-    shuffle={stored_epochs},  # True reads the export's index files, one an epoch; False the rows as they lie
+    seed=0,  # of the index files
+    work_dir="{path}",  # where they are
 )
 """,
     resumes="goes on exactly: tokens_processed counts tokens of all ranks",

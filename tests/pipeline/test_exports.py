@@ -145,17 +145,18 @@ def test_a_damaged_file_is_named_and_written_again(make: Make) -> None:
         verify(settings, settings.exports.path / "olmo", None)
 
 
-def test_a_strangers_file_is_never_overwritten(make: Make) -> None:
-    settings = make("parquet")
-    mine = settings.exports.path / "parquet/manifest.json"
+@pytest.mark.parametrize(
+    "name", ["parquet/manifest.json", "mds/index.json", "litdata/chunk-0-0.bin", "megatron/megatron_cache.py"]
+)
+def test_a_strangers_file_is_never_overwritten(name: str, make: Make) -> None:
+    settings = make(name.split("/")[0])
+    mine = settings.exports.path / name
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
     for refused in (lambda: run_all(settings, Silent()), lambda: make_plan(settings)):
-        with pytest.raises(
-            InputError, match=r"manifest.json is there and was not written by this store; exports.path"
-        ):
+        with pytest.raises(InputError, match=r"is there and was not written by this store; exports\.path"):
             refused()
-    assert os.listdir(mine.parent) == ["manifest.json"] and mine.read_text() == "mine"
+    assert os.listdir(mine.parent) == [mine.name] and mine.read_text() == "mine"
     mine.rename(mine.with_name("notes.json"))
     run_all(settings, Silent())
     assert mine.with_name("notes.json").read_text() == "mine"
