@@ -44,12 +44,13 @@ class Source(Protocol):
         """Tokens of each document in these rows, int64 (Q,), and how many documents each row has, int64 (n,)."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Block:
-    """n rows. ids: (n, L) in the dtype of the files, not to be changed. The documents are read when they are used."""
+    """n rows. ids: (n, L) in the dtype of the files, not to be changed. padded: whether any row of the export is. The
+    documents are read when they are used."""
 
     ids: np.ndarray
-    padding: bool
+    padded: bool
     _read: Callable[[], tuple[np.ndarray, np.ndarray]]
 
     @cached_property
@@ -60,7 +61,7 @@ class Block:
     @cached_property
     def filled(self) -> np.ndarray | None:
         """bool (n, L): where there is a token, and no padding; None for rows of an export without padding."""
-        if not self.padding:
+        if not self.padded:
             return None
         lengths, counts = self.documents
         tokens = np.add.reduceat(lengths, np.cumsum(counts) - counts)

@@ -24,12 +24,13 @@ def plain(block: Block, native: bool) -> dict[str, Any]:
     Where an export has padding, its labels are IGNORED and an "attention_mask" int64 says where tokens are; elsewhere
     the labels are the very tensor of the ids. With `native` there are no labels: they are int64.
     """
-    ids, filled = _ids(block.ids, native), block.filled
+    ids = _ids(block.ids, native)
     batch = {"input_ids": ids} if native else {"input_ids": ids, "labels": ids}
-    if filled is not None:
-        batch["attention_mask"] = torch.from_numpy(filled.astype(np.int64))
+    if block.padded:
+        filled = torch.from_numpy(block.filled)
+        batch["attention_mask"] = filled.to(torch.int64)
         if not native:
-            batch["labels"] = ids.masked_fill(~torch.from_numpy(filled), IGNORED)
+            batch["labels"] = ids.masked_fill(~filled, IGNORED)
     return batch
 
 
