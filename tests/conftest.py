@@ -49,9 +49,10 @@ SLOW = ("faults", "ui", "law", "bad_input", "pipeline", "defs", "engine")
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Processes of `pytest -n auto`: one a core, of 2 GB each."""
-    return min(8, max(2, joblib.cpu_count()))
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Processes of `pytest -n auto`, of 2 GB each: one a core, and one more where slow tests wait for Dagster and for
+    browsers."""
+    return min(8, max(2, joblib.cpu_count()) + (config.option.markexpr != "not slow"))
 
 
 def pytest_configure() -> None:
