@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
 import subprocess
@@ -27,6 +28,9 @@ os.fsync = lambda descriptor: None
 # Nor is memory short between the stages of tiny runs; searching the large heap of a test process for what can be given
 # back is a tenth of their time.
 run.give_back_memory = lambda: None
+
+# Modules and tests stay: the collector need not look at them while they are collected, nor ever after.
+gc.disable()
 
 # A shell's background job ignores Ctrl-C, and so would every process that the tests start and stop.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -87,6 +91,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if rank(item) < len(SLOW):
             item.add_marker("slow")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
