@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
 import subprocess
@@ -28,6 +29,9 @@ os.fsync = lambda descriptor: None
 # back is a tenth of their time.
 run.give_back_memory = lambda: None
 
+# Modules and tests stay: the collector need not look at them while they are collected, nor ever after.
+gc.disable()
+
 # A shell's background job ignores Ctrl-C, and so would every process that the tests start and stop.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -49,9 +53,10 @@ SLOW = ("faults", "ui", "law", "bad_input", "pipeline", "defs", "engine")
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Processes of `pytest -n auto`: one a core, of 2 GB each."""
-    return min(8, max(2, joblib.cpu_count()))
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Processes of `pytest -n auto`, of 2 GB each: one a core, and one more where slow tests wait for Dagster and for
+    browsers."""
+    return min(8, max(2, joblib.cpu_count()) + (config.option.markexpr != "not slow"))
 
 
 def pytest_configure() -> None:
@@ -86,6 +91,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if rank(item) < len(SLOW):
             item.add_marker("slow")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

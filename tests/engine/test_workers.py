@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -21,40 +20,14 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import token_counts
 from dagster_divorder.store import ingest, inputs
 from tests.conftest import topic_records, write_jsonl
-
-
-def square(number: int) -> int:
-    return number * number
-
-
-def process_and_threads(_: int) -> tuple[int, str | None]:
-    return os.getpid(), os.environ.get("OPENBLAS_NUM_THREADS")
-
-
-def process_after(seconds: float) -> int:
-    time.sleep(seconds)
-    return os.getpid()
-
-
-def number_and_threads(_: int) -> tuple[int, str | None]:
-    return worker_number(), os.environ.get("RAYON_NUM_THREADS")
-
-
-def refuse_three(number: int) -> int:
-    if number == 3:
-        raise InputError("three is refused")
-    return number
-
-
-def die_at_three(number: int) -> int:
-    if number == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-
-def chatter(number: int) -> int:
-    print("libraries print")
-    return number
+from tests.engine.work import (
+    chatter,
+    die_at_three,
+    number_and_threads,
+    process_and_threads,
+    refuse_three,
+    square,
+)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -104,7 +77,7 @@ def test_results_that_nobody_takes_end_the_workers() -> None:
 def test_workers_end_when_their_parent_is_killed(items: list[float]) -> None:
     code = (
         "from dagster_divorder.engine.local import each\n"
-        "from tests.engine.test_workers import process_after\n"
+        "from tests.engine.work import process_after\n"
         f"results = each(process_after, {items}, 2)\n"
         "print(next(results), flush=True)\n"
         "input()\n"

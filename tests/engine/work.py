@@ -1,0 +1,44 @@
+"""What workers are given to do. A worker imports it, so it imports little."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from dagster_divorder.engine.local import worker_number
+from dagster_divorder.errors import InputError
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def process_and_threads(_: int) -> tuple[int, str | None]:
+    return os.getpid(), os.environ.get("OPENBLAS_NUM_THREADS")
+
+
+def process_after(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def number_and_threads(_: int) -> tuple[int, str | None]:
+    return worker_number(), os.environ.get("RAYON_NUM_THREADS")
+
+
+def refuse_three(number: int) -> int:
+    if number == 3:
+        raise InputError("three is refused")
+    return number
+
+
+def die_at_three(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def chatter(number: int) -> int:
+    print("libraries print")
+    return number
