@@ -6,8 +6,10 @@ them. A packed file carries a hash of each array in its header, so that one arra
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -53,6 +55,22 @@ def _hash(owner: str, name: str, dtype: Any, shape: Sequence[int], data: Any) ->
 def unpack(data: bytes) -> dict[str, np.ndarray]:
     """Bytes to arrays."""
     return load(data)
+
+
+class MappedFile(io.RawIOBase):
+    """A file mapped into memory. What is read of it is a view, which goes on when the file is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self._data = memoryview(np.memmap(path, np.uint8, "r"))
+        self._at = 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + (len(self._data) if whence == os.SEEK_END else 0)
+        return self._at
+
+    def read(self, size: int = -1) -> memoryview:  # type: ignore[override]
+        self._at += size
+        return self._data[self._at - size : self._at]
 
 
 def unpack_some(file: IO[bytes], names: Sequence[str], owner: str = "") -> list[np.ndarray]:
