@@ -4,9 +4,10 @@
 
 Documents of 20 to 4,000 tokens lie in a store as fragments of 8 million, ids of two bytes; `concat` packs them into
 sequences of 2,048, whose order is random. Each format is written twice, in a process of its own: with all ids in
-memory, and through files of consecutive rows, as where there is an eighth of the memory. The plain copy reads the files that
-were written 4 MB at a time, hashes them by sha256, writes them and syncs, in the same process. Peak memory is resident
-memory less what was there before the first id was read; the share of it that is the plan's runs is named.
+memory, and through files of consecutive rows, as where there is an eighth of the memory. The plain copy reads the files
+that were written 4 MB at a time, hashes them by sha256, writes them and syncs, in the same process. Peak memory is what
+was resident beyond what was before the first id was read, files that are mapped included; 40 bytes a run of it are
+named.
 """
 
 from __future__ import annotations

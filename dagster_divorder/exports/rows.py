@@ -178,7 +178,7 @@ class Rows:
             for number, (first, end) in enumerate(pairwise(limits)):
                 path = Path(folder) / str(number)
                 with open(path, "rb") as file:
-                    file.readinto(held)  # type: ignore[attr-defined]
+                    file.readinto(held.data)
                 path.unlink()
                 yield from self._gather(first, end, held.ctypes.data + source * size)
 

@@ -61,19 +61,19 @@ class MappedFile(io.RawIOBase):
     """A file mapped into memory. What is read of it is a view, which goes on when the file is closed."""
 
     def __init__(self, path: Path) -> None:
-        self._data = memoryview(np.memmap(path, np.uint8, "r"))
+        self._data = np.memmap(path, np.uint8, "r").data
         self._at = 0
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         self._at = offset + (len(self._data) if whence == os.SEEK_END else 0)
         return self._at
 
-    def read(self, size: int = -1) -> memoryview:  # type: ignore[override]
+    def read(self, size: int = -1) -> memoryview:
         self._at += size
         return self._data[self._at - size : self._at]
 
 
-def unpack_some(file: IO[bytes], names: Sequence[str], owner: str = "") -> list[np.ndarray]:
+def unpack_some(file: IO[bytes] | MappedFile, names: Sequence[str], owner: str = "") -> list[np.ndarray]:
     """Some arrays of an open packed file; nothing else of it is read.
 
     Raises:

@@ -6,7 +6,6 @@ Letters: Q runs, T tokens. Twin: tests/twins/token_runs.py.
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -19,8 +18,8 @@ def _copy(context: Any, target: Any, source: Any, count: Any) -> Any:
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         target, source, count = arguments
-        byte = ir.IntType(8).as_pointer()
-        cgutils.raw_memcpy(builder, builder.inttoptr(target, byte), builder.inttoptr(source, byte), count, 1)
+        to, of = (builder.inttoptr(address, cgutils.voidptr_t) for address in (target, source))
+        cgutils.raw_memcpy(builder, to, of, count, 1)
         return context.get_dummy_value()
 
     return types.none(types.intp, types.intp, types.intp), build
@@ -42,7 +41,7 @@ def copy_runs(
     at, size = 0, out.itemsize
     for q in range(source.shape[0]):
         held = own[q]
-        _copy(out.ctypes.data + at * size, source[q], held * size)
+        _copy(out.ctypes.data + at * size, source[q], held * size)  # type: ignore[call-arg]
         for token in range(held, length[q]):
             out[at + token] = end
         at += length[q]
