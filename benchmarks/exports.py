@@ -20,7 +20,9 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -48,8 +50,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
         store(Path(folder), options.tokens)
         print(
-            f"{'format':10}{'memory':>10}{'MB':>8}{'s':>8}{'MB/s':>8}{'copy, MB/s':>12}{'share':>8}{'peak, MB':>10}"
-            f"{'of it runs':>12}"
+            f"{'format':10}{'memory':>8}{'MB':>7}{'s':>8}{'cpu, s':>8}{'copy, s':>9}{'cpu, s':>8}{'share':>8}"
+            f"{'of cpu':>8}{'peak, MB':>10}{'of it runs':>12}"
         )
         for name in options.formats:
             for memory in (rows_module.MEMORY_BYTES, options.tokens // 4):
@@ -98,25 +100,35 @@ def measure(folder: Path, name: str, memory: int) -> None:
     rows_module.MEMORY_BYTES = memory
     found, rows = FORMATS[name], rows_of(folder)
     before = peak()
-    started = time.perf_counter()
-    with OutputFolder(LocalStore(folder / "store"), folder / name, manifest="manifest.json") as output:
-        found.write(rows, output, Options(shard_bytes=1 << 30))
-        output.commit({"key": "00"})
-    seconds = time.perf_counter() - started
+
+    def write() -> int:
+        with OutputFolder(LocalStore(folder / "store"), folder / name, manifest="manifest.json") as output:
+            found.write(rows, output, Options(shard_bytes=1 << 30))
+            output.commit({"key": "00"})
+        return sum(entry["bytes"] for entry in output.entries.values())
+
+    seconds, processor, size = timed(write)
     most = peak() - before
-    size = sum(entry["bytes"] for entry in output.entries.values())
-    copied = copy(folder / name, folder / "copy")
+    copied, copied_processor, _ = timed(lambda: copy(folder / name, folder / "copy"))
+    for path in (folder / name).iterdir():
+        path.unlink()
     print(
-        f"{name:10}{memory / 1e6:10,.0f}{size / 1e6:8,.0f}{seconds:8.2f}{size / seconds / 1e6:8,.0f}"
-        f"{size / copied / 1e6:12,.0f}{copied / seconds:8.0%}{most / 1e6:10,.0f}"
+        f"{name:10}{memory / 1e6:8,.0f}{size / 1e6:7,.0f}{seconds:8.2f}{processor:8.2f}{copied:9.2f}"
+        f"{copied_processor:8.2f}{copied / seconds:8.0%}{copied_processor / processor:8.0%}{most / 1e6:10,.0f}"
         f"{40 * len(rows.run_tokens) / 1e6:12,.0f}",
         flush=True,
     )
 
 
-def copy(source: Path, target: Path) -> float:
-    """Seconds of a hashed plain copy of a folder's files, which are in the page cache; both are removed."""
-    started = time.perf_counter()
+def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
+    """Seconds on the clock, of the processors, and what the work gives."""
+    started, before = time.perf_counter(), time.process_time()
+    found = work()
+    return time.perf_counter() - started, time.process_time() - before, found
+
+
+def copy(source: Path, target: Path) -> None:
+    """A hashed plain copy of a folder's files, one by one."""
     for path in sorted(source.iterdir()):
         digest = hashlib.sha256()
         with open(path, "rb") as old, open(target, "wb") as new:
@@ -126,10 +138,6 @@ def copy(source: Path, target: Path) -> float:
             new.flush()
             os.fsync(new.fileno())
         target.unlink()
-    seconds = time.perf_counter() - started
-    for path in source.iterdir():
-        path.unlink()
-    return seconds
 
 
 def peak() -> int:
