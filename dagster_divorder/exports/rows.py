@@ -1,8 +1,8 @@
 """Rows of an export: packed sequences in the order of a file, their token ids gathered from the stored documents.
 
 Letters: R rows, Q runs of tokens in them, S packed sequences, N accepted records, L tokens a sequence.
-Ids that fit into MEMORY_BYTES are gathered in memory; more go through files of consecutive rows, each gathered in
-memory in turn. Memory: the ids or MEMORY_BYTES, a block, and some 40 bytes a run.
+Ids that fit into MEMORY_BYTES are gathered from the store's files, mapped into memory; more go through files of
+consecutive rows, each gathered in memory in turn. Memory: the ids or MEMORY_BYTES, a block, and some 40 bytes a run.
 """
 
 from __future__ import annotations
@@ -83,13 +83,17 @@ class Tokens:
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
     @cached_property
-    def all_ids(self) -> np.ndarray:
-        """The ids of all document rows laid end to end."""
-        ids, at = np.empty(self.begins[-1], self.dtype), 0
-        for _, arrays in self.files.each(self.view.documents):
-            ids[at : at + len(arrays["ids"])] = arrays["ids"]
-            at += len(arrays["ids"])
-        return ids
+    def mapped(self) -> list[np.ndarray]:
+        """The ids of the documents of each fragment, mapped from its file."""
+        return list(self.files.mapped(self.view.documents, "ids"))
+
+    @property
+    def addresses(self) -> np.ndarray:
+        """Where in memory `mapped` holds each document row's ids, int64 (document rows,)."""
+        rows = [fragment.rows for fragment in self.view.documents]
+        first = self.begins[offsets(self.view.documents)[:-1]]
+        base = np.array([ids.ctypes.data for ids in self.mapped], np.int64) - first * self.dtype.itemsize
+        return base.repeat(rows) + self.begins[:-1] * self.dtype.itemsize
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,19 +168,22 @@ class Rows:
         size = self.stored.dtype.itemsize
         if int(self.stored.begins[-1]) * size <= MEMORY_BYTES:
             row = self.stored.view.document_row[self.document]
-            yield from self._gather(0, len(self), self.stored.all_ids, self.stored.begins[row] + self.start)
+            yield from self._gather(0, len(self), self.stored.addresses[row] + self.start * size)
             return
         per_file = max(1, MEMORY_BYTES // 2 // (self.length * size))
         limits = [*range(0, len(self), per_file), len(self)]
         with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=self.stored.scratch) as folder:
             source = self._scatter(Path(folder), np.array(limits))
+            held = np.empty(per_file * self.length, self.stored.dtype)
             for number, (first, end) in enumerate(pairwise(limits)):
-                file = Path(folder) / str(number)
-                yield from self._gather(first, end, np.fromfile(file, self.stored.dtype), source)
-                file.unlink()
+                path = Path(folder) / str(number)
+                with open(path, "rb") as file:
+                    file.readinto(held.data)
+                path.unlink()
+                yield from self._gather(first, end, held.ctypes.data + source * size)
 
-    def _gather(self, first: int, end: int, ids: np.ndarray, source: np.ndarray) -> Iterator[Block]:
-        """Rows [first, end) in blocks; source: where in `ids` each run begins, int64 (Q,)."""
+    def _gather(self, first: int, end: int, source: np.ndarray) -> Iterator[Block]:
+        """Rows [first, end) in blocks; source: where in memory each run begins, int64 (Q,)."""
         from dagster_divorder.core.kernels.token_runs import copy_runs
 
         step = max(1, BLOCK_BYTES // (self.length * self.stored.dtype.itemsize))
@@ -185,7 +192,7 @@ class Rows:
             some = slice(self.indptr[begin], self.indptr[until])
             length, tokens = self.run_tokens[some], self.tokens[begin:until]
             block = np.empty(int(tokens.sum()), self.stored.dtype)
-            copy_runs(ids, source[some], length, self.own[some], self.stored.end_of_text, block)
+            copy_runs(source[some], length, self.own[some], self.stored.end_of_text, block)
             yield Block(begin, block, tokens)
 
     @cached_property
@@ -208,8 +215,8 @@ class Rows:
         at_row = dict(zip(self.stored.view.documents, start.tolist(), strict=False))
         with contextlib.ExitStack() as opened:
             files = [opened.enter_context(open(folder / str(n), "wb")) for n in range(len(written))]
-            held = self.stored.files.each([fragment for fragment, _, _ in by_fragment])
-            for (fragment, runs, rows), (_, arrays) in zip(by_fragment, held, strict=True):
+            held = self.stored.files.mapped([fragment for fragment, _, _ in by_fragment], "ids")
+            for (fragment, runs, rows), ids in zip(by_fragment, held, strict=True):
                 first = at_row[fragment]
                 inside = begins[first + rows] - begins[first] + self.start[runs]
                 order = np.argsort(bucket[runs], kind="stable")
@@ -220,7 +227,7 @@ class Rows:
                     some = order[low:high]
                     own = self.own[runs[some]]
                     block = np.empty(int(own.sum()), self.stored.dtype)
-                    copy_runs(arrays["ids"], inside[some], own, own, 0, block)
+                    copy_runs(ids.ctypes.data + inside[some] * ids.itemsize, own, own, 0, block)
                     source[runs[some]] = written[number] + np.cumsum(own) - own
                     written[number] += len(block)
                     files[number].write(block.data)

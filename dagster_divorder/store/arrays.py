@@ -6,8 +6,10 @@ them. A packed file carries a hash of each array in its header, so that one arra
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -55,7 +57,23 @@ def unpack(data: bytes) -> dict[str, np.ndarray]:
     return load(data)
 
 
-def unpack_some(file: IO[bytes], names: Sequence[str], owner: str = "") -> list[np.ndarray]:
+class MappedFile(io.RawIOBase):
+    """A file mapped into memory. What is read of it is a view, which goes on when the file is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self._data = np.memmap(path, np.uint8, "r").data
+        self._at = 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + (len(self._data) if whence == os.SEEK_END else 0)
+        return self._at
+
+    def read(self, size: int = -1) -> memoryview:
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+
+def unpack_some(file: IO[bytes] | MappedFile, names: Sequence[str], owner: str = "") -> list[np.ndarray]:
     """Some arrays of an open packed file; nothing else of it is read.
 
     Raises:

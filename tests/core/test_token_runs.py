@@ -24,5 +24,5 @@ def test_runs_are_laid_end_to_end(dtype: type, data: st.DataObject) -> None:
     ]
     source, own, length = np.array(runs, np.int64).reshape(-1, 3).T.copy()
     out = np.zeros(length.sum(), dtype)
-    copy_runs(ids, source, length, own, 7, out)
+    copy_runs(ids.ctypes.data + source * ids.itemsize, length, own, 7, out)
     assert out.tolist() == token_runs.copy_runs(ids, source, length, own, 7)

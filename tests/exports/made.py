@@ -30,10 +30,10 @@ class Stored:
     def column(self, fragments: Sequence[Fragment], name: str) -> np.ndarray:
         return np.array([len(ids) for ids in self.documents], np.int64)
 
-    def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[Fragment, dict[str, np.ndarray]]]:
+    def mapped(self, fragments: Sequence[Fragment], name: str) -> Iterator[np.ndarray]:
         for fragment in fragments:
             first = int(fragment.name)
-            yield fragment, {"ids": np.concatenate(self.documents[first : first + fragment.rows])}
+            yield np.concatenate(self.documents[first : first + fragment.rows])
 
 
 @dataclass

@@ -106,9 +106,9 @@ class Large:
     def column(self, fragments: Sequence[Fragment], name: str) -> np.ndarray:
         return np.full(len(fragments) * 16, 1 << 15, np.int64)
 
-    def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[Fragment, dict[str, np.ndarray]]]:
+    def mapped(self, fragments: Sequence[Fragment], name: str) -> Iterator[np.ndarray]:
         for fragment in fragments:
-            yield fragment, {"ids": np.full(1 << 19, int(fragment.name), np.uint16)}
+            yield np.full(1 << 19, int(fragment.name), np.uint16)
 
 
 def test_what_exceeds_the_memory_is_written_with_less(tmp_path: Path) -> None:

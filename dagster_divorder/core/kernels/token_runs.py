@@ -3,30 +3,45 @@
 Letters: Q runs, T tokens. Twin: tests/twins/token_runs.py.
 """
 
+from typing import Any
+
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+
+@intrinsic
+def _copy(context: Any, target: Any, source: Any, count: Any) -> Any:
+    """Copy bytes from one address to another: a loop over tokens takes twice the time."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, source, count = arguments
+        to, of = (builder.inttoptr(address, cgutils.voidptr_t) for address in (target, source))
+        cgutils.raw_memcpy(builder, to, of, count, 1)
+        return context.get_dummy_value()
+
+    return types.none(types.intp, types.intp, types.intp), build
 
 
 @njit(cache=True, nogil=True)
 def copy_runs(
-    ids: NDArray[np.unsignedinteger],
     source: NDArray[np.int64],
     length: NDArray[np.int64],
     own: NDArray[np.int64],
     end: int,
     out: NDArray[np.unsignedinteger],
 ) -> None:
-    """out = the runs laid end to end: of run q ids[source[q]:][:own[q]], then `end` up to length[q] tokens.
+    """out = the runs laid end to end: of run q own[q] ids from the address source[q] on, then `end` up to length[q].
 
-    Reads ids (n,), and of each run where it begins, its tokens, and those of them that lie in ids, (Q,). Writes out
-    (sum of length,), of the dtype of ids. O(T).
+    Reads of each run where in memory it begins, its tokens, and those of them that are there, (Q,), and so many ids of
+    the dtype of out. Writes out (sum of length,). O(T). Nothing checks an address.
     """
-    at = 0
+    at, size = 0, out.itemsize
     for q in range(source.shape[0]):
-        first, held = source[q], own[q]
-        for token in range(held):
-            out[at + token] = ids[first + token]
+        held = own[q]
+        _copy(out.ctypes.data + at * size, source[q], held * size)  # type: ignore[call-arg]
         for token in range(held, length[q]):
             out[at + token] = end
         at += length[q]
