@@ -1,13 +1,7 @@
-"""Train on an export, stop, and go on with another number of processes on the same stream of tokens.
+"""Train on an export, stop after a batch, and go on with another number of ranks on the same stream of tokens."""
 
-    torchrun --nproc-per-node 2 docs/train.py data/exports/parquet --stop-after 5
-    torchrun --nproc-per-node 1 docs/train.py data/exports/parquet --stop-after 10
-
-Each global batch is printed with the sha256 of its tokens, which is the same for any number of processes.
-"""
-
-import argparse
 import hashlib
+import sys
 from pathlib import Path
 
 import torch
@@ -16,44 +10,34 @@ from torch.nn.functional import cross_entropy
 
 from dagster_divorder.torch import SequenceStream
 
-parser = argparse.ArgumentParser()
-parser.add_argument("export")
-parser.add_argument("--checkpoint", type=Path, default="checkpoint.pt")
-parser.add_argument("--stop-after", type=int, help="global batches, counted from the first of the training")
-arguments = parser.parse_args()
-
+folder, stop, checkpoint = sys.argv[1], int(sys.argv[2]), Path("checkpoint.pt")
 dist.init_process_group("gloo")
 torch.manual_seed(0)
-stream = SequenceStream(arguments.export, micro_batch=1)
-batch, tokens = stream.sampler.batch, hashlib.sha256()
+stream = SequenceStream(folder, micro_batch=1)  # of this rank; torchrun says which, and of how many
 vocabulary = stream.dataset.export.manifest["tokenizer"]["vocabulary"]
 model = torch.nn.Sequential(torch.nn.Embedding(vocabulary, 32), torch.nn.Linear(32, vocabulary))
-parallel = torch.nn.parallel.DistributedDataParallel(model)
+parallel, tokens = torch.nn.parallel.DistributedDataParallel(model), hashlib.sha256()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-if arguments.checkpoint.exists():
-    saved = torch.load(arguments.checkpoint)
+if checkpoint.exists():
+    saved = torch.load(checkpoint)
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
-    stream.load_state_dict(saved["loader"])
-
+    stream.load_state_dict(saved["stream"])
 for rows in stream:
     logits = parallel(rows["input_ids"])
     loss = cross_entropy(logits[:, :-1].flatten(0, 1), rows["labels"][:, 1:].flatten())
-    (loss * stream.sampler.step / batch).backward()
+    (loss * stream.sampler.step / stream.sampler.batch).backward()
     of_ranks = [torch.empty_like(rows["input_ids"]) for _ in range(dist.get_world_size())]
     dist.all_gather(of_ranks, rows["input_ids"])
     tokens.update(torch.cat(of_ranks).numpy())
-    number, inside = divmod(stream.state_dict()["samples"], batch)
-    if inside == 0:
-        optimizer.step()
-        optimizer.zero_grad()
+    batch, inside = divmod(stream.state_dict()["samples"], stream.sampler.batch)
+    if not inside:
+        optimizer.step(), optimizer.zero_grad()
         if dist.get_rank() == 0:
-            print(f"batch {number} loss {loss.item():.4f} tokens {tokens.hexdigest()}", flush=True)
+            print(f"batch {batch} loss {loss.item():.4f} tokens {tokens.hexdigest()[:16]}", flush=True)
+            states = {"model": model, "optimizer": optimizer, "stream": stream}
+            torch.save({name: of.state_dict() for name, of in states.items()}, checkpoint)
         tokens = hashlib.sha256()
-        if number == arguments.stop_after:
+        if batch == stop:
             break
-
-if dist.get_rank() == 0:
-    states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": stream.state_dict()}
-    torch.save(states, arguments.checkpoint)
 dist.destroy_process_group()

@@ -28,6 +28,10 @@ def test_the_in_memory_example_orders_a_table() -> None:
     assert len([line for line in code.splitlines() if line.strip()]) <= 12
 
 
+def test_the_training_script_is_the_one_that_is_tested() -> None:
+    assert (ROOT / "docs/train.py").read_text() in blocks("python")
+
+
 def test_the_settings_example_loads(tmp_path: Path) -> None:
     (toml,) = blocks("toml")
     (tmp_path / "divorder.toml").write_text(toml)

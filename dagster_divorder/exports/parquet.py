@@ -18,7 +18,9 @@ from dagster_divorder.store.curated import OutputFolder
 
 GROUP_BYTES = 4 << 20
 """Of ids in a row group, which a reader of one row decodes whole."""
-SCHEMA = pa.schema([("input_ids", pa.list_(pa.int32())), ("seq_lengths", pa.list_(pa.int32()))])
+# Without nulls, for which a reader would look at every id.
+_IDS = pa.list_(pa.field("element", pa.int32(), nullable=False))
+SCHEMA = pa.schema([pa.field(name, _IDS, nullable=False) for name in ("input_ids", "seq_lengths")])
 
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
@@ -65,7 +67,7 @@ def _lists(offsets: np.ndarray, values: np.ndarray) -> pa.Array:
     """Lists of int32 over the arrays' own memory."""
     flat = pa.Array.from_buffers(pa.int32(), len(values), [None, pa.py_buffer(values.astype(np.int32))])
     buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
-    return pa.Array.from_buffers(pa.list_(pa.int32()), len(offsets) - 1, buffers, children=[flat])
+    return pa.Array.from_buffers(_IDS, len(offsets) - 1, buffers, children=[flat])
 
 
 PARQUET = Format(

@@ -37,13 +37,11 @@ def test_a_training_goes_on_with_other_ranks_on_the_same_tokens(
         row[: len(ids)] = ids
     whole = len(stream) // BATCH
     expected = {
-        number + 1: hashlib.sha256(rows[number * BATCH : (number + 1) * BATCH]).hexdigest()
+        number + 1: hashlib.sha256(rows[number * BATCH : (number + 1) * BATCH]).hexdigest()[:16]
         for number in range(whole)
     }
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    run = subprocess.run(
-        [*launch, str(SCRIPT), "export", "--stop-after", "2"], cwd=tmp_path, capture_output=True, text=True
-    )
+    run = subprocess.run([*launch, str(SCRIPT), "export", "2"], cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     # One rank needs no launcher, but for what it sets.
     for name, value in {
@@ -53,7 +51,7 @@ def test_a_training_goes_on_with_other_ranks_on_the_same_tokens(
         "MASTER_PORT": "0",
     }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "export"])
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "export", "0"])
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(SCRIPT))
     before, after = batches(run.stdout), batches(capsys.readouterr().out)
