@@ -95,6 +95,23 @@ def test_a_result_under_another_fragments_name_is_refused(store: LocalStore) -> 
         files.column([Fragment("one", "", 1)], "lengths")
     with pytest.raises(DamagedFileError, match=r"one\..* is damaged"):
         list(files.each([Fragment("one", "", 1)]))
+    with pytest.raises(DamagedFileError, match=r"one\..* is damaged: lengths does not hash"):
+        list(files.mapped([Fragment("one", "", 1)], "lengths"))
+
+
+def test_mapped_arrays_outlive_their_files_and_a_short_file_is_noticed(store: LocalStore) -> None:
+    files, one = StageFiles(store, "token_counts", "key"), Fragment("one", "", 3)
+    ids = np.arange(3000, dtype=np.uint16)
+    files.put("one", {"lengths": np.array([1000] * 3), "ids": ids})
+    mapped = list(files.mapped([one], "ids"))
+    path = store.path(files.present()["one"])
+    data = path.read_bytes()
+    path.unlink()
+    np.testing.assert_array_equal(mapped, [ids])
+    for short in (data[:-1], data[:20], b""):
+        path.write_bytes(short)
+        with pytest.raises(DamagedFileError, match=r"one\..* is damaged"):
+            list(files.mapped([one], "ids"))
 
 
 def test_a_pointer_under_another_name_is_refused(store: LocalStore) -> None:
