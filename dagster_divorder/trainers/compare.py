@@ -30,7 +30,7 @@ class Kept:
     batches: int
     """Batches that both have, the first ones of each: these were compared."""
     kept: int
-    """Of them, those that hold the plan's rows, in any order."""
+    """Of them, those that hold the plan's rows, in any order; of an incomplete last one these and perhaps others."""
     first: Difference | None
     missing_batches: int
     """Batches of the plan behind the last one read."""
@@ -69,7 +69,11 @@ def compare(batches: Rows, plan: Rows) -> Kept:
         )
     count = min(len(batches), len(plan))
     read, expected = np.sort(batches[:count], axis=1), np.sort(plan[:count], axis=1)
-    differ = np.flatnonzero((read != expected).any(axis=1))
+    differs = (read != expected).any(axis=1)
+    if count and count == len(plan) and plan[-1].min() < 0:
+        # A trainer may fill up what is left over with other rows.
+        differs[-1] = not np.isin(plan[-1][plan[-1] >= 0], batches[count - 1]).all()
+    differ = np.flatnonzero(differs)
     first = None
     if differ.size:
         at = int(differ[0])
