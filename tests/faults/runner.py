@@ -34,6 +34,7 @@ IMPORTED_IN_FUNCTIONS = (
         "awkward",
         "faiss",
         "gigatoken",
+        "pandas",
         "pyarrow.pandas_compat",
         "pyarrow.parquet",
         "scipy.sparse.linalg",
