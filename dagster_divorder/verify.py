@@ -166,10 +166,8 @@ def _said(of: Kept) -> list[str]:
             f"the first that differs is batch {first.batch:,}: it should read {_some(first.expected)} and reads "
             f"{_some(first.read)}, {first.common:,} in common"
         )
-    if of.missing_batches and not (of.incomplete and of.missing_batches == 1):
+    if of.missing_batches:
         said.append(f"the plan's last {of.missing_batches:,} batches are not read")
-    elif of.missing_batches:
-        said.append("the plan's last batch, which is not full, is not read")
     if of.extra_batches:
         said.append(f"{of.extra_batches:,} batches are read behind the plan's last")
     if of.repeated:

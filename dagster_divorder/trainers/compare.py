@@ -28,16 +28,15 @@ class Kept:
     """Global batches read, held against the plan's."""
 
     batches: int
-    """Batches that both have, the first ones of each: these were compared."""
+    """Whole batches that both have, the first ones of each: these were compared. Of an incomplete last one of the plan,
+    which trainers leave out, fill up or read as it is, nothing is said."""
     kept: int
-    """Of them, those that hold the plan's rows, in any order; of an incomplete last one these and perhaps others."""
+    """Of them, those that hold the plan's rows, in any order."""
     first: Difference | None
     missing_batches: int
-    """Batches of the plan behind the last one read."""
+    """Whole batches of the plan behind the last one read."""
     extra_batches: int
     """Batches read behind the plan's last one."""
-    incomplete: bool
-    """The plan's last batch is incomplete, so that leaving it out is no difference."""
     repeated: int
     """Reads of a row more often than the plan says, summed over all batches read."""
     never_read: int
@@ -45,14 +44,13 @@ class Kept:
 
     @property
     def text(self) -> str:
-        """Such as `97 of 97 batches`; a last one that is incomplete need not be read."""
-        left_out = self.incomplete and self.missing_batches > 0
-        return f"{self.kept:,} of {self.batches + self.missing_batches - left_out:,} batches"
+        """Such as `97 of 97 batches`."""
+        return f"{self.kept:,} of {self.batches + self.missing_batches:,} batches"
 
     @property
     def in_order(self) -> bool:
         """Every whole batch of the plan was read at its step. What comes behind the plan's last is not judged."""
-        return self.kept == self.batches and self.missing_batches <= self.incomplete
+        return self.kept == self.batches and not self.missing_batches
 
 
 def compare(batches: Rows, plan: Rows) -> Kept:
@@ -67,13 +65,10 @@ def compare(batches: Rows, plan: Rows) -> Kept:
             f"Batches of shape {batches.shape} cannot be compared with a plan of shape {plan.shape}: "
             "give both as (batches, sequences of a global batch) for the same batch"
         )
-    count = min(len(batches), len(plan))
+    whole = len(plan) - bool(len(plan) and plan[-1].min() < 0)
+    count = min(len(batches), whole)
     read, expected = np.sort(batches[:count], axis=1), np.sort(plan[:count], axis=1)
-    differs = (read != expected).any(axis=1)
-    if count and count == len(plan) and plan[-1].min() < 0:
-        # A trainer may fill up what is left over with other rows.
-        differs[-1] = not np.isin(plan[-1][plan[-1] >= 0], batches[count - 1]).all()
-    differ = np.flatnonzero(differs)
+    differ = np.flatnonzero((read != expected).any(axis=1))
     first = None
     if differ.size:
         at = int(differ[0])
@@ -87,9 +82,8 @@ def compare(batches: Rows, plan: Rows) -> Kept:
         batches=count,
         kept=count - differ.size,
         first=first,
-        missing_batches=len(plan) - count,
-        extra_batches=len(batches) - count,
-        incomplete=bool(len(plan) and (plan[-1] < 0).any()),
+        missing_batches=whole - count,
+        extra_batches=max(len(batches) - len(plan), 0),
         repeated=int(surplus[surplus > 0].sum()),
         never_read=int(-surplus[surplus < 0].sum()),
     )

@@ -53,11 +53,10 @@ def test_the_first_difference_is_shown() -> None:
         (PLAN, PLAN, True, 0, 0),
         (PLAN[:, ::-1], PLAN, True, 0, 0),
         (PLAN[:4], PLAN, False, 1, 0),  # a whole batch was not read
-        (PLAN[:4], np.where(PLAN > 17, -1, PLAN), True, 1, 0),  # an incomplete one was not
-        (PLAN[:3], np.where(PLAN > 17, -1, PLAN), False, 2, 0),
+        (PLAN[:4], np.where(PLAN > 17, -1, PLAN), True, 0, 0),  # an incomplete one was not
+        (np.where(PLAN > 17, 0, PLAN), np.where(PLAN > 17, -1, PLAN), True, 0, 0),  # or was filled up
+        (PLAN[:3], np.where(PLAN > 17, -1, PLAN), False, 1, 0),
         (PLAN, PLAN[:4], True, 0, 1),  # what the trainer fills up behind the plan
-        (np.where(PLAN > 17, 0, PLAN), np.where(PLAN > 17, -1, PLAN), True, 0, 0),  # an incomplete one filled up
-        (np.where(PLAN > 16, 0, PLAN), np.where(PLAN > 17, -1, PLAN), False, 0, 0),  # of which a row is lacking
         (PLAN[:0], PLAN, False, 5, 0),
     ],
 )
