@@ -1,0 +1,134 @@
+"""`where` and `cut`: which documents steps read, where a document is read, and the rest of a training without some."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dagster_divorder import cut, run_all, where
+from dagster_divorder.cli import main
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.checks import run_check
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.sequence_order import load_sequence_order
+from dagster_divorder.store.local import LocalStore
+from tests.conftest import topic_records, write_jsonl
+
+BATCH, LENGTH = 4, 64
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Of a run with own ids, two epochs, and two records that are equal."""
+    folder = tmp_path_factory.mktemp("forensics")
+    records = [{**record, "id": f"doc-{at}"} for at, record in enumerate(topic_records(15))]
+    write_jsonl(folder / "docs.jsonl", [*records, records[3]])
+    made = Settings(
+        input={"paths": [str(folder / "docs.jsonl")], "id_field": "id", "source_field": "source"},
+        store={"path": folder / "store"},
+        output={"path": folder / "curated", "plot": False},
+        model={"vocab_size": 512, "dim": 16},
+        clusters={"k": 4},
+        order={"length_bins": 5},
+        sequence={"length": LENGTH, "batch": BATCH, "epochs": 2},
+        packing={"end_of_text": True},
+    )
+    run_all(made, Silent())
+    return made
+
+
+def read_slowly(settings: Settings) -> list[tuple[int, int, int, int, int]]:
+    """(step, sequence, offset, record, first token of it) of every run of tokens, in the order of training."""
+    run, found = Run(settings, LocalStore(settings.store.path)), []
+    packed = load_packed(run)
+    for position, sequence in enumerate(load_sequence_order(run).reshape(-1).tolist()):
+        offset = 0
+        for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
+            found.append(
+                (position // BATCH, position, offset, int(packed.document[at]), int(packed.start[at]))
+            )
+            offset += int(packed.length[at])
+    return found
+
+
+def test_steps_sequences_and_documents_are_found(settings: Settings) -> None:
+    every = read_slowly(settings)
+    last = every[-1][0]
+    assert last > 20
+    table = where(settings, steps=range(last + 1))
+    assert len(table) == len(every)
+    rows = table[["step", "sequence", "offset", "start"]].to_numpy().tolist()
+    assert rows == [[step, position, offset, start] for step, position, offset, _, start in every]
+    names = [f"doc-{record if record < 60 else 3}" for *_, record, _ in every]
+    assert table["id"].tolist() == names
+    assert set(table["source"]) == {"sea.example", "kitchen.example", "garden.example", "rail.example"}
+    assert (table["start"] + table["tokens"] <= table["document_tokens"]).all()
+    assert table["first_words"][0].startswith(("sea", "kitchen", "garden", "rail"))
+    # One step, one sequence, one document are parts of it.
+    assert where(settings, steps=[3]).equals(table[table.step == 3].reset_index(drop=True))
+    assert where(settings, sequences=[9]).equals(table[table.sequence == 9].reset_index(drop=True))
+    of_one = where(settings, ids=["doc-3"])
+    assert of_one.equals(table[table.id == "doc-3"].reset_index(drop=True))
+    # Both of the equal records, in both epochs.
+    tokens = of_one["document_tokens"].iloc[0]
+    assert of_one["tokens"].sum() == 4 * tokens
+    assert len(table) == sum(len(where(settings, ids=[f"doc-{at}"])) for at in range(60))
+
+
+def test_what_is_not_there_is_named(settings: Settings) -> None:
+    with pytest.raises(InputError, match=r"step is 5,000; the plan has steps 0 to \d+, all epochs together"):
+        where(settings, steps=[5000])
+    with pytest.raises(InputError, match=r"sequence is -1; the plan has sequences 0 to"):
+        where(settings, sequences=[-1])
+    with pytest.raises(
+        InputError, match="no record of the input has the id 'doc-99'; expected one of the field 'id'"
+    ):
+        where(settings, ids=["doc-1", "doc-99"])
+    with pytest.raises(InputError, match="nothing says where training goes on"):
+        cut(settings, ids=["doc-1"])
+    with pytest.raises(InputError, match="0 documents are to be cut"):
+        cut(settings, resume_at=1)
+
+
+def test_the_rest_of_a_training_is_planned_without_what_is_cut(settings: Settings) -> None:
+    """Of a document that was partly read, too."""
+    before = read_slowly(settings)
+    planned = cut(settings, steps=[4, 5], ids=["doc-1"], resume_at=3)
+    assert planned.order.frozen_tokens == 3 * BATCH * LENGTH
+    gone = {record for step, *_, record, _ in before if step in (4, 5)} | {1}
+    assert set(planned.order.cut) == {f"doc-{record if record < 60 else 3}" for record in gone}
+    run_all(planned, Silent())
+    after = read_slowly(planned)
+    frozen = [row for row in before if row[0] < 3]
+    assert after[: len(frozen)] == frozen
+    epoch = load_sequence_order(Run(planned, LocalStore(planned.store.path))).shape[1]
+    gone |= {3, 60} if gone & {3, 60} else set()
+    later = {record for _, position, _, record, _ in after[len(frozen) :] if position < epoch}
+    assert not later & gone
+    assert later | gone | {record for *_, record, _ in frozen} == set(range(61))
+    found = run_check(planned, "no_token_lost")
+    assert found.passed and "but for those of" in found.text
+    # Cut again: what was cut stays so.
+    assert set(cut(planned, ids=["doc-2"], resume_at=5).order.cut) == {*planned.order.cut, "doc-2"}
+    # And back.
+    run_all(settings, Silent())
+    assert read_slowly(settings) == before
+
+
+def test_the_commands_show_it(
+    settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagster_divorder.cli.load_settings", lambda config: settings)
+    assert main(["where", "--step", "2..3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(where(settings, steps=[2, 3]))
+    assert "doc-" in lines[1] and ".example, " in lines[1]
+    assert main(["cut", "--step", "2..3"]) == 0
+    said = capsys.readouterr().out
+    assert f"frozen_tokens = {2 * BATCH * LENGTH}" in said and '"doc-' in said
+    assert main(["where", "--step", "9999"]) == 1
+    assert "divorder: step is 9,999" in capsys.readouterr().err
