@@ -38,7 +38,7 @@ class Shape:
             sequence_length=manifest["sequence_length"],
             batch=manifest["batch"],
             files=tuple(manifest["rows_of_files"]) if manifest["epochs_stored"] == "copies" else (),
-            layout=manifest["layout"] or {},
+            layout=manifest["layout"],
         )
 
     @property

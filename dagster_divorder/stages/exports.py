@@ -18,11 +18,13 @@ import numpy as np
 import orjson
 
 from dagster_divorder import __version__
+from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.errors import InputError
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Format, Options
 from dagster_divorder.exports.rows import Rows, Tokens
 from dagster_divorder.exports.survival import Shape, survival
+from dagster_divorder.exports.text import TEXT
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     Check,
@@ -64,22 +66,16 @@ VERSION = 1
 
 
 def _compute(run: Run) -> Made:
-    model = load_base_model(run)
-    tokens = _tokens(run, model.directory)
+    tokens = _tokens(run, load_base_model(run).directory)
     plan, order = load_packed(run), load_sequence_order(run)
     asked = [FORMATS[name] for name in run.settings.exports.formats]
-    made = {found.name: _rows(run, found, plan, order, tokens) for found in asked}
     for found in asked:
-        found.check(made[found.name][0])
+        found.check(_rows(run, found, plan, order, tokens))
     hashes, table = {}, []
     for found in asked:
-        folder, key = _folder(run, found.name), _key(run, found.name)
+        folder = _folder(run, found.name)
         if _lacks_format(run, found.name):
-            started = time.perf_counter()
-            manifest = _write(run, found, *made[found.name], folder, key, model.directory)
-            seconds = time.perf_counter() - started
-            size = sum(entry["bytes"] for entry in manifest["files"].values())
-            run.observed[f"{found.name}_megabytes_per_second"] = round(size / 1e6 / seconds, 1)
+            _write(run, found, _rows(run, found, plan, order, tokens), order.size)
         manifest = read_manifest(folder, EXPORT_MANIFEST) or {}
         hashes[found.name] = {name: entry["sha256"] for name, entry in manifest["files"].items()}
         table.append(
@@ -124,50 +120,56 @@ def _no_end_of_text(directory: Path) -> InputError:
     )
 
 
-def _rows(run: Run, found: Format, plan: Any, order: np.ndarray, tokens: Tokens) -> tuple[Rows, int]:
-    """The rows of an export, and how many of the plan's it leaves out, since they do not fill every rank's part."""
-    settings = run.settings.exports
+def _rows(run: Run, found: Format, plan: PackedSequences, order: np.ndarray, tokens: Tokens) -> Rows:
+    """The rows of an export. order: int64 (E, S), of the plan's sequences."""
     if found.epochs == "index":
         place = np.empty(order.shape[1], np.int64)
         place[order[0]] = np.arange(order.shape[1])
-        return Rows(plan, order[0], place[order], tokens), 0
-    sequence, left_out = order.reshape(-1), 0
-    if found.slices and settings.world_size * settings.workers > 1:
-        layout = settings.model_dump(include={"world_size", "micro_batch", "workers"})
-        place = transposed(len(sequence), **layout)
-        sequence, left_out = sequence[place], len(sequence) - len(place)
-        if left_out:
-            run.progress.note(
-                f"{found.name}: the last {left_out:,} of {left_out + len(place):,} sequences are left out, since they "
-                "do not fill a micro-batch of every worker of every rank"
-            )
-    return Rows(plan, sequence, np.arange(len(sequence))[None], tokens), left_out
+        return Rows(plan, order[0], place[order], tokens)
+    sequence, layout = order.reshape(-1), _layout(run.settings, found)
+    if layout.get("world_size", 1) * layout.get("workers", 1) > 1:
+        sequence = sequence[transposed(len(sequence), **layout)]
+    return Rows(plan, sequence, np.arange(len(sequence))[None], tokens)
 
 
-def _write(
-    run: Run, found: Format, rows: Rows, left_out: int, folder: Path, key: str, directory: Path
-) -> Mapping[str, Any]:
-    expected = int(rows.tokens.sum()) * 4
+def _layout(settings: Settings, found: Format) -> dict[str, int]:
+    """For how many ranks, sequences and workers the rows of a format are transposed; nothing of one that never is."""
+    names = {"world_size", "micro_batch", "workers"}
+    return settings.exports.model_dump(include=names) if found.slices else {}
+
+
+def _write(run: Run, found: Format, rows: Rows, planned: int) -> None:
+    """Write an export of so many planned rows."""
+    folder, directory = _folder(run, found.name), rows.stored.directory
+    left_out = 0 if found.epochs == "index" else planned - len(rows)
+    if left_out:
+        run.progress.note(
+            f"{found.name}: the last {left_out:,} of {planned:,} sequences are left out, since they do not fill a "
+            "micro-batch of every worker of every rank"
+        )
     options = Options(shard_bytes=run.settings.exports.shard_bytes, batch=run.settings.sequence.batch)
-    with OutputFolder(run.store, folder, expected, EXPORT_MANIFEST) as output:
+    started = time.perf_counter()
+    with OutputFolder(run.store, folder, 4 * int(rows.tokens.sum()), EXPORT_MANIFEST) as output:
         about = found.write(rows, output, options)
         for name in TOKENIZER_FILES:
             if (directory / name).is_file():
                 data = (directory / name).read_bytes()
                 output.stage(name, lambda file, data=data: file.write(data))  # type: ignore[misc]
-        return output.commit({**_manifest(run, found, rows, left_out), "key": key, **about})
+        files = output.commit({**_manifest(run, found, rows, left_out), **about})["files"]
+    rate = sum(entry["bytes"] for entry in files.values()) / 1e6 / (time.perf_counter() - started)
+    run.observed[f"{found.name}_megabytes_per_second"] = round(rate, 1)
 
 
 def _manifest(run: Run, found: Format, rows: Rows, left_out: int) -> dict[str, Any]:
     settings, tokens = run.settings, rows.stored
-    epochs = settings.sequence.epochs
     return {
+        "key": _key(run, found),
         "format": found.name,
         "format_version": VERSION,
         "divorder_version": __version__,
         "plan": plan_fingerprint(run),
         "sequences": len(rows.plan),
-        "epochs": epochs,
+        "epochs": settings.sequence.epochs,
         "epochs_stored": found.epochs,
         "rows": len(rows),
         "rows_left_out": left_out,
@@ -175,9 +177,7 @@ def _manifest(run: Run, found: Format, rows: Rows, left_out: int) -> dict[str, A
         "padded_rows": int((rows.tokens < rows.length).sum()),
         "sequence_length": rows.length,
         "batch": settings.sequence.batch,
-        "layout": settings.exports.model_dump(include={"world_size", "micro_batch", "workers"})
-        if found.slices
-        else None,
+        "layout": _layout(settings, found),
         "tokenizer": {
             "base": settings.model.base,
             "xxh3_128": run.receipt("base_model").facts["tokenizer"],
@@ -212,10 +212,8 @@ def planned_shape(run: Run, trainer: Trainer, asked: Mapping[str, int | None] | 
         of = {name: max(1, getattr(reading, name)) for name in ("world_size", "micro_batch", "workers")}
         shape = replace(shape, layout=of)
     if found.epochs == "copies":
-        rows, each = (
-            len(shape.positions()),
-            max(1, settings.exports.shard_bytes // (4 * shape.sequence_length)),
-        )
+        rows = len(shape.positions())
+        each = max(1, settings.exports.shard_bytes // (4 * shape.sequence_length))
         shape = replace(shape, files=tuple(min(each, rows - first) for first in range(0, rows, each)))
     return shape
 
@@ -229,15 +227,19 @@ def plan_fingerprint(run: Run) -> str:
     )
 
 
-def _key(run: Run, name: str) -> str:
-    """What a format's export is known by."""
-    settings = run.settings.exports.model_dump(mode="json", exclude={"formats", "path"})
-    settings["id_field"] = run.settings.input.id_field if name == "text" else None
-    directory = load_base_model(run).directory
+def _key(run: Run, found: Format) -> str:
+    """What a format's export is known by: all that its files and its manifest rest on."""
+    settings, directory = run.settings, load_base_model(run).directory
     # tokenizer.json itself is a part of the plan; these say which tokens begin, end and pad.
     paths = [directory / file for file in TOKENIZER_FILES[1:]]
-    files = {path.name: path.read_bytes().hex() for path in paths if path.is_file()}
-    return content_hash(name, VERSION, plan_fingerprint(run), settings, files)
+    return content_hash(
+        found.name,
+        VERSION,
+        plan_fingerprint(run),
+        [settings.exports.shard_bytes, settings.sequence.batch, _layout(settings, found)],
+        settings.input.id_field if found is TEXT else None,
+        {path.name: path.read_bytes().hex() for path in paths if path.is_file()},
+    )
 
 
 def _folder(run: Run, name: str) -> Path:
@@ -249,7 +251,7 @@ def _lacks_format(run: Run, name: str) -> str | None:
     manifest = read_manifest(folder, EXPORT_MANIFEST)
     if manifest is None:
         return f"exports.path holds no {name}"
-    if manifest["key"] != _key(run, name):
+    if manifest["key"] != _key(run, FORMATS[name]):
         return f"{name} is of another plan or other settings"
     return None if is_whole(folder, manifest["files"]) else f"files of {name} are gone or altered"
 
@@ -291,13 +293,13 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 
 
 def _reads(settings: Settings) -> tuple[str, ...]:
-    named = "text" in settings.exports.formats and settings.input.id_field
+    named = TEXT.name in settings.exports.formats and settings.input.id_field
     read = ("raw_docs", "base_model", "token_counts", "packed_sequences", "sequence_order")
     return (*read, "ids") if named else read
 
 
 def _inputs(run: Run) -> dict[str, Any]:
-    return {name: _key(run, name) for name in run.settings.exports.formats}
+    return {name: _key(run, FORMATS[name]) for name in run.settings.exports.formats}
 
 
 def _whole(run: Run) -> Finding:

@@ -109,6 +109,18 @@ def test_only_what_is_missing_or_of_another_plan_is_written(make: Make, tmp_path
     assert plan["exports"].scope == "all"
     run_all(both, Silent())
     assert before.items() < inodes(both).items()
+    # A layout is of formats whose trainers slice; a global batch is part of what every manifest says.
+    before = inodes(both)
+    run_all(make("parquet", "megatron", exports={"world_size": 2}), Silent())
+    after = inodes(both)
+    assert {path for path in before if before[path] == after[path]} == {
+        p for p in before if "/megatron/" in p
+    }
+    run_all(both, Silent())
+    run_all(make("parquet", "megatron", sequence={"length": 128, "batch": 8}), Silent())
+    assert orjson.loads((both.exports.path / "megatron/manifest.json").read_bytes())["batch"] == 8
+    run_all(both, Silent())
+    before = inodes(both)
     # Another plan writes all of them anew, and nothing that another store would not write.
     write_jsonl(tmp_path / "docs.jsonl", topic_records(13))
     run_all(both, Silent())

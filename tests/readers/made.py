@@ -54,7 +54,7 @@ def write_export(
         "padded_rows": int((rows.tokens < rows.length).sum()),
         "sequence_length": rows.length,
         "batch": batch,
-        "layout": None,
+        "layout": {},
         "tokenizer": {"vocabulary": rows.stored.vocabulary, "padding": rows.stored.padding},
         "files": folder.entries,
         **about,
