@@ -48,7 +48,7 @@ def verify(
         plain = {of.name: planned_shape(run, of) for of in readers}
         first = next(iter(shapes.values()))
         head = f"the plan: {_size(first)}, not exported here; with layouts made for each trainer"
-        same_plan = True
+        other = ""
     else:
         manifest = load_export(folder)
         readers = [of for of in TRAINERS.values() if manifest["format"] in of.formats]
@@ -63,7 +63,7 @@ def verify(
                 f"{folder} holds {manifest['format']}, which trainers pack themselves; there are no batches to verify"
             )
         shapes = plain = dict.fromkeys((of.name for of in readers), Shape.of(manifest, str(folder)))
-        same_plan = _is_plan(run, manifest["plan"])
+        other = _other_plan(run, manifest["plan"])
         head = f"{folder}: {manifest['format']}, {_size(shapes[readers[0].name])}; every file is as it was written"
     found = {}
     for of in readers:
@@ -73,7 +73,7 @@ def verify(
     numbers = ("world_size", "micro_batch", "workers", "nodes")
     lines = [head, ", ".join(f"{name.replace('_', ' ')} {getattr(reading, name)}" for name in numbers), ""]
     if chosen:
-        lines += _in_full(run, shapes[chosen.name], found[chosen.name], same_plan)
+        lines += _in_full(run, shapes[chosen.name], found[chosen.name], other)
     else:
         lines += _table(found)
     return any(of.best.in_order for of in found.values()), "\n".join(lines)
@@ -103,12 +103,17 @@ def _size(shape: Shape) -> str:
     return f"{shape.sequences:,} sequences of {shape.sequence_length:,} tokens{epochs}, batches of {shape.batch:,}"
 
 
-def _is_plan(run: Run, plan: str) -> bool:
-    """Whether the store holds the plan that an export was made of, to measure what is read of it."""
+def _other_plan(run: Run, plan: str) -> str:
+    """Why what is read of an export of a plan cannot be measured; "" where the store holds its plan."""
     try:
-        return plan_fingerprint(run) == plan
-    except DivOrderError:
-        return False
+        here = plan_fingerprint(run)
+    except DivOrderError as error:
+        return str(error)
+    return (
+        ""
+        if here == plan
+        else f"the export is of the plan {plan}, and the store holds {here} under these settings"
+    )
 
 
 def _table(found: Mapping[str, Survival]) -> list[str]:
@@ -127,20 +132,13 @@ def _table(found: Mapping[str, Survival]) -> list[str]:
     ]
 
 
-def _in_full(run: Run, shape: Shape, found: Survival, same_plan: bool) -> list[str]:
+def _in_full(run: Run, shape: Shape, found: Survival, other: str) -> list[str]:
     trainer = found.trainer
     lines = [f"{trainer.title}", ""]
     for name, of in (("by default", found.default), ("with the lines below", found.best)):
         lines += [f"{name}: {of.text} are the plan's", *(f"  {line}" for line in _said(of))]
     lines += [f"resume at another world size: {trainer.resumes}", ""]
-    lines += (
-        _certificate(run, found)
-        if same_plan
-        else [
-            "What is read cannot be measured: the store does not hold the plan of this export under these settings.",
-            "",
-        ]
-    )
+    lines += [f"what is read cannot be measured: {other}", ""] if other else _certificate(run, found)
     return [
         *lines,
         "its configuration:",
