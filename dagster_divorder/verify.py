@@ -149,7 +149,7 @@ def _in_full(run: Run, shape: Shape, found: Survival, other: str) -> list[str]:
 
 def _configuration(trainer: Trainer, found: Survival, shape: Shape) -> list[str]:
     lines = found.lines.strip().splitlines()
-    if trainer.layout and shape.transposes:
+    if trainer.layout and shape.layout:
         laid = ", ".join(f"{name} = {value}" for name, value in shape.layout.items())
         lines = [f"# divorder.toml: [exports] {laid}", *lines]
     return lines

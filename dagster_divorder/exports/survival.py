@@ -18,7 +18,8 @@ from dagster_divorder.trainers import Kept, Reading, Trainer, compare, transpose
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """What of an export decides how it is read: sequences S of an epoch, epochs, tokens of a sequence, sequences of a
-    global batch, rows of each file, and for how many ranks, sequences and workers its rows are transposed."""
+    global batch, rows of each file, and for how many ranks, sequences and workers its rows are transposed, if they
+    are."""
 
     path: str
     sequences: int
@@ -41,14 +42,10 @@ class Shape:
             layout=manifest["layout"],
         )
 
-    @property
-    def transposes(self) -> bool:
-        return self.layout.get("world_size", 1) * self.layout.get("workers", 1) > 1
-
     def positions(self) -> np.ndarray:
         """The position that each row of the files holds, int64."""
         total = self.sequences * self.epochs
-        return transposed(total, **self.layout) if self.transposes else np.arange(total)
+        return transposed(total, **self.layout) if self.layout else np.arange(total)
 
     def reading(
         self,
@@ -63,16 +60,15 @@ class Shape:
         Raises:
             InputError: the world size and micro-batch do not divide the batch, or the like.
         """
-        laid = self.layout if self.transposes else {}
         return Reading(
             # An export whose rows do not fill every rank's part is one epoch of what is left.
-            rows=len(self.positions()) if self.transposes else self.sequences,
-            epochs=1 if self.transposes else self.epochs,
+            rows=len(self.positions()) if self.layout else self.sequences,
+            epochs=1 if self.layout else self.epochs,
             stored_epochs=True,
             batch=self.batch,
-            world_size=world_size or laid.get("world_size") or math.gcd(self.batch, 2),
-            micro_batch=micro_batch or laid.get("micro_batch", 1),
-            workers=laid.get("workers", 0) if workers is None else workers,
+            world_size=world_size or self.layout.get("world_size") or math.gcd(self.batch, 2),
+            micro_batch=micro_batch or self.layout.get("micro_batch", 1),
+            workers=self.layout.get("workers", 0) if workers is None else workers,
             nodes=nodes or 1,
             files=self.files,
         )

@@ -22,6 +22,7 @@ from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.errors import InputError
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Format, Options
+from dagster_divorder.exports.megatron import MEGATRON
 from dagster_divorder.exports.rows import Rows, Tokens
 from dagster_divorder.exports.survival import Shape, survival
 from dagster_divorder.exports.text import TEXT
@@ -127,15 +128,17 @@ def _rows(run: Run, found: Format, plan: PackedSequences, order: np.ndarray, tok
         place[order[0]] = np.arange(order.shape[1])
         return Rows(plan, order[0], place[order], tokens)
     sequence, layout = order.reshape(-1), _layout(run.settings, found)
-    if layout.get("world_size", 1) * layout.get("workers", 1) > 1:
+    if layout:
         sequence = sequence[transposed(len(sequence), **layout)]
     return Rows(plan, sequence, np.arange(len(sequence))[None], tokens)
 
 
 def _layout(settings: Settings, found: Format) -> dict[str, int]:
-    """For how many ranks, sequences and workers the rows of a format are transposed; nothing of one that never is."""
-    names = {"world_size", "micro_batch", "workers"}
-    return settings.exports.model_dump(include=names) if found.slices else {}
+    """For how many ranks, sequences and workers the rows of a format are transposed; nothing where they are not."""
+    exports = settings.exports
+    if not found.slices or exports.world_size * exports.workers == 1:
+        return {}
+    return exports.model_dump(include={"world_size", "micro_batch", "workers"})
 
 
 def _write(run: Run, found: Format, rows: Rows, planned: int) -> None:
@@ -236,7 +239,11 @@ def _key(run: Run, found: Format) -> str:
         found.name,
         VERSION,
         plan_fingerprint(run),
-        [settings.exports.shard_bytes, settings.sequence.batch, _layout(settings, found)],
+        [
+            found is not MEGATRON and settings.exports.shard_bytes,
+            settings.sequence.batch,
+            _layout(settings, found),
+        ],
         settings.input.id_field if found is TEXT else None,
         {path.name: path.read_bytes().hex() for path in paths if path.is_file()},
     )
@@ -298,6 +305,15 @@ def _reads(settings: Settings) -> tuple[str, ...]:
     return (*read, "ids") if named else read
 
 
+def _settings(settings: Settings) -> dict[str, Any]:
+    formats = settings.exports.formats
+    return {
+        "layouts": {name: _layout(settings, FORMATS[name]) for name in formats},
+        # Megatron's is one file.
+        "shard_bytes": settings.exports.shard_bytes if formats != (MEGATRON.name,) else None,
+    }
+
+
 def _inputs(run: Run) -> dict[str, Any]:
     return {name: _key(run, FORMATS[name]) for name in run.settings.exports.formats}
 
@@ -328,7 +344,7 @@ def _trainers_keep_the_order(run: Run) -> Finding:
         if readers:
             shape = Shape.of(manifest, str(_folder(run, name)))
             # Where ranks read contiguous parts, they are as many as the rows are laid for.
-            laid = shape.layout.get("world_size")
+            laid = shape.layout.get("world_size", 1)
             found = [survival(shape, of, world_size=laid if of.layout else None) for of in readers]
             rows += [
                 {
@@ -360,7 +376,7 @@ EXPORTS = WholeCorpus(
     description="The training sequences in their final order, tokens and all, in the formats that trainers read.",
     reads=_reads,
     when=lambda settings: bool(settings.exports.formats),
-    settings=lambda settings: {"exports": settings.exports.model_dump(mode="json", exclude={"path"})},
+    settings=_settings,
     inputs=_inputs,
     content=("hashes",),
     lacks=_lacks,

@@ -96,7 +96,7 @@ def test_a_pointer_of_any_shape_ends_well_or_in_a_sentence(
             write_jsonl(top / "in/1.jsonl", topic_records(2, start=100))
         check(load_settings(top / "divorder.toml", {}))
         assert (top / "victim").read_text() == "mine"
-        assert sorted(os.listdir(top)) == ["curated", "divorder.toml", "in", "store", "victim"]
+        assert sorted(os.listdir(top)) == ["curated", "divorder.toml", "exports", "in", "store", "victim"]
     finally:
         shutil.rmtree(top)
 

@@ -69,6 +69,7 @@ def settings_of(folder: Path, name: str, *changes: tuple[str, Any]) -> Settings:
         order = {{ length_bins = 5, traits = {{ cluster = 1.0, length = 1.0, source = 1.0 }} }}
         sequence = {{ length = 64, batch = 4, vectors = 8 }}
         deep = {{ train_tokens = 2000 }}
+        exports = {{ formats = ["olmo", "parquet"], path = "{name}-exports" }}
         """
     )
     return load_settings(folder / "divorder.toml", environment(*changes))
@@ -119,12 +120,13 @@ def _hash(*parts: bytes) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
+PATHS = ("input.paths", "store.path", "output.path", "exports.path")
 SECTIONS = sorted({name.partition(".")[0] for name, _ in fields()})
 
 
 def changes_of(section: str, base: Settings) -> Iterator[tuple[str, list[Any]]]:
     for name, values in fields():
-        if name.partition(".")[0] == section and name not in ("input.paths", "store.path", "output.path"):
+        if name.partition(".")[0] == section and name not in PATHS:
             here: Any = base
             for part in name.split("."):
                 here = getattr(here, part)

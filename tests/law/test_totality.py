@@ -24,6 +24,7 @@ from dagster_divorder import run_all
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError, SettingsError
+from dagster_divorder.exports import FORMATS
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
 from tests.conftest import examples, topic_records, write_jsonl
@@ -109,6 +110,9 @@ BY_HAND: dict[str, list[Any]] = {
     "deep.revision": ["", "main", "../.."],
     "store.path": ["", ".", "\0", "other_store"],
     "output.path": ["", ".", "store/out", "other_out"],
+    "order.cut": [[], [""], ["nope"], ["0" * 32], ["\0"]],
+    "exports.formats": [[], ["nope"], ["parquet"] * 2, ["parquet"], ["ds", "text"], sorted(FORMATS)],
+    "exports.path": ["", ".", "store/exports", "other_exports"],
 }
 
 

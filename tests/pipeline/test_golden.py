@@ -7,6 +7,7 @@ their last digits between processors: of those a signature is compared, within a
 
 from __future__ import annotations
 
+import gzip
 import io
 import re
 import tempfile
@@ -21,6 +22,7 @@ import xxhash
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
+from dagster_divorder.exports import FORMATS
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import ABOUT, FITTED, PerDocument, PinnedFit
 from dagster_divorder.settings import Embedding, Settings
@@ -94,6 +96,8 @@ def of_file(name: str, data: bytes, places: bool = False) -> Any:
             return of_table(unpack_table(data), places)
         case "parquet":
             return of_table(pq.read_table(io.BytesIO(data)), places)
+        case "gz":
+            return xxhash.xxh3_64_hexdigest(gzip.decompress(data))
         case "json":
             return of_json(orjson.loads(data))
         case _:
@@ -110,6 +114,12 @@ def of_stage(run: Run, name: str) -> Any:
         return of_file(file, run.store.read_verified(file))
     if isinstance(stage, PinnedFit):
         files = {file: data for file, data in run.fit(name).items() if file != FITTED}
+    elif name == "exports":
+        files = {
+            f"{path.parent.name}/{path.name}": path.read_bytes()
+            for path in run.settings.exports.path.glob("*/*")
+            if path.name != "manifest.json"
+        }
     elif name == "curated_output":
         files = {
             path.name: path.read_bytes()
@@ -138,6 +148,7 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
         embedding={"pca": 4},
         order={"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0, "difficulty": 1.0}, "length_bins": 5},
         sequence={"length": 128, "batch": 4},
+        exports={"formats": tuple(FORMATS), "path": folder / "exports"},
     )
     found: dict[str, Any] = {}
 

@@ -21,7 +21,6 @@ from dagster_divorder.store.curated import (
     MANIFEST,
     Ledger,
     OutputFolder,
-    _check,
     check_format,
     is_whole,
     read_manifest,
@@ -31,6 +30,7 @@ from dagster_divorder.store.curated import (
     write_beside,
 )
 from dagster_divorder.store.local import TEMPORARY, LocalStore
+from dagster_divorder.store.manifests import manifest_check
 from dagster_divorder.store.pointers import write_pointer
 
 ABOUT: dict[str, Any] = {
@@ -230,7 +230,7 @@ def test_a_manifest_and_a_ledger_of_any_shape_touch_nothing_else(
     manifest = read_manifest(folder)
     assert manifest is not None
     for forged in (manifest | {key: value}, manifest | {"files": {name: {"bytes": 4, "sha256": "00"}}}):
-        data = orjson.dumps(forged | {"check": _check(forged)})
+        data = orjson.dumps(forged | {"check": manifest_check(forged)})
         (folder / MANIFEST).write_bytes(data)
         with contextlib.suppress(InputError):  # it may name another store
             publish(store, folder, "a")

@@ -29,7 +29,7 @@ def open_graph(page: Page, dev: DagsterDev) -> None:
 
 def on_graph(page: Page, asset: str) -> Locator:
     """An asset's name on the graph, where long ones are shortened in their middle."""
-    return page.get_by_text(re.compile(f"^{asset[:4]}.*{asset[-4:]}$")).first
+    return page.get_by_text(re.compile(f"^{asset[:4]}.*{asset[-3:]}$")).first
 
 
 def materialise_all(page: Page) -> None:
