@@ -68,6 +68,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "clusters.refit": ("auto", "never"),
     "embedding.pooling": ("idf", "mean"),
     "embedding.pca": (0, 2),
+    "exports.formats": ((), ("parquet", "olmo"), ("megatron", "text")),
     "input.text_field": TEXT_FIELDS,
     "input.source_field": (None, "source"),
     "input.id_field": (None, "extra"),
@@ -118,6 +119,11 @@ ALL_CHOICES = CHOICES | {
     "embedding.kind": ("shallow", "deep", "external", "auto"),
     "embedding.nan_as_zero": (False, True),
     "engine.workers": (0, 1),
+    "exports.formats": ((), ("parquet", "olmo"), ("megatron", "text"), ("litdata", "mds")),
+    "exports.micro_batch": (1, 2),
+    "exports.shard_bytes": (1 << 30, 700),
+    "exports.workers": (1, 2),
+    "exports.world_size": (1, 2),
     "input.id_field": (None, "source", "extra"),
     "input.max_record_bytes": (64 << 20, 300),
     "input.max_reject_share": (1.0, 0.99),
@@ -147,7 +153,8 @@ ALL_CHOICES = CHOICES | {
 }
 """Of `make test-long`."""
 NOT_DRAWN = {
-    *("input.paths", "store.path", "output.path", "embedding.path"),  # places
+    *("input.paths", "store.path", "output.path", "exports.path", "embedding.path"),  # places
+    "order.cut",  # ids of documents
     *("model.base", "model.revision", "deep.model", "deep.revision"),  # a model of one's own
     *("deep.device", "deep.tensor_parallel"),  # of the machine
 }
@@ -330,6 +337,7 @@ class Law(RuleBasedStateMachine):
             "input": {"paths": [str(self.folder / "in")], "max_reject_share": 1.0},
             "store": {"path": self.store.root},
             "output": {"path": self.folder / "out", "plot": False},
+            "exports": {"path": self.folder / "exports"},
             "model": {"vocab_size": 512, "dim": 8},
             "embedding": {"path": self.folder / "vectors.npy"},
             "sequence": {"length": 64, "batch": 2},
@@ -507,6 +515,7 @@ class Law(RuleBasedStateMachine):
         fresh = self.settings(
             store={"path": self.folder / "fresh"},
             output={"path": self.folder / "fresh_out"},
+            exports={"path": self.folder / "fresh_exports"},
             **{section: {"refit": "never"} for section in REFITS},
         )
         LocalStore(fresh.store.path).open()
@@ -521,6 +530,13 @@ class Law(RuleBasedStateMachine):
             for folder in (fresh.output.path, self.folder / "out")
         )
         assert {"order.npy", "rejects.jsonl"} < expected.keys()
+        for name in fresh.exports.formats:
+            for files, folder in ((expected, "fresh_exports"), (found, "exports")):
+                files |= {
+                    f"{name}/{path.name}": path.read_bytes()
+                    for path in (self.folder / folder / name).iterdir()
+                }
+                assert files.pop(f"{name}/manifest.json")
         assert [name for name in {*expected, *found} if expected.get(name) != found.get(name)] == []
         incremental, scratch = load_results(self.store.root), load_results(fresh.store.path)
         pd.testing.assert_frame_equal(incremental.documents, scratch.documents, rtol=0, atol=1e-5)
