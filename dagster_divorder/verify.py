@@ -47,7 +47,7 @@ def verify(
         shapes = {of.name: planned_shape(run, of, asked) for of in readers}
         plain = {of.name: planned_shape(run, of) for of in readers}
         first = next(iter(shapes.values()))
-        head = f"the plan: {_size(first)}, not exported here; with layouts made for each trainer"
+        head = f"the plan: {_size(first)}; at its best, each trainer has its own export"
         other = ""
     else:
         manifest = load_export(folder)
