@@ -2,8 +2,8 @@
 
 Times and sizes come first: where no file's differ from those of the last look that was answered, nothing is read. A
 change has to be still for `automation.settle_seconds` by the watcher's own clock, whatever the files' times say. Then
-the input is held against the readings of the last run: where every byte is what that run read (a file was touched, or
-someone has run the pipeline by hand meanwhile), no run is needed.
+the input is held against the file states of the last run: where every byte is what that run read (a file was touched,
+or someone has run the pipeline by hand meanwhile), no run is needed.
 
 Guarantee: a change is answered once, whether its run succeeds or fails, also across restarts of the watcher, since all
 it knows is in the cursor and in the store.
@@ -27,10 +27,10 @@ from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.store.file_states import FileState, KnownFiles, PrefixHashes, load_file_states
 from dagster_divorder.store.find import find_input
 from dagster_divorder.store.inputs import is_plain, kind_of
 from dagster_divorder.store.local import LocalStore, megabytes
-from dagster_divorder.store.readings import FileState, KnownFiles, PrefixHashes, load_readings
 from dagster_divorder.store.receipts import load_receipt
 
 CONTENT_BYTES = 2 << 30
@@ -96,7 +96,7 @@ def check_input(
         return Outcome(False, f"no change in {_count(files)}", cursor)
     if busy := in_progress():
         return Outcome(False, f"{busy}; the input is looked at again when it has ended", cursor)
-    read = _readings(settings)
+    read = _file_states(settings)
     if read is None and cursor.seen is None:
         reason = (
             f"nothing was ever made of this input ({_count(files)}): materialise it once (Materialize all, or the job "
@@ -136,12 +136,12 @@ def _state_of(files: Sequence[_File]) -> str:
     return xxhash.xxh3_128_hexdigest(orjson.dumps([(str(file.path), file.identity) for file in files]))
 
 
-def _readings(settings: Settings) -> list[FileState] | None:
+def _file_states(settings: Settings) -> list[FileState] | None:
     """What the last run on the store read of each file, None if there was none."""
     try:
         store = LocalStore(settings.store.path).open(create=False)
         receipt = load_receipt(store, "raw_docs")
-        return load_readings(store, receipt.files["readings"]) if receipt else None
+        return load_file_states(store, receipt.files["readings"]) if receipt else None
     except DivOrderError:
         # Damage is for the next run to find and mend.
         return []
@@ -156,9 +156,9 @@ def _is_up_to_date(settings: Settings) -> bool:
     return True
 
 
-def _changed_sizes(files: Sequence[_File], readings: Sequence[FileState]) -> list[str]:
+def _changed_sizes(files: Sequence[_File], states: Sequence[FileState]) -> list[str]:
     """What sizes and names tell of a change, for people."""
-    before = {reading.path: reading.size for reading in readings}
+    before = {state.path: state.size for state in states}
     changes = []
     for file in _with_content(files):
         size = before.pop(str(file.path), None)
@@ -170,15 +170,15 @@ def _changed_sizes(files: Sequence[_File], readings: Sequence[FileState]) -> lis
     return changes + [f"{Path(path).name} is gone" for path in before]
 
 
-def _changed_contents(files: Sequence[_File], readings: Sequence[FileState]) -> list[str]:
+def _changed_contents(files: Sequence[_File], states: Sequence[FileState]) -> list[str]:
     """What is not as it was read, of files that have the sizes that were read."""
     files = _with_content(files)
-    if [str(file.path) for file in files] != [reading.path for reading in readings]:
+    if [str(file.path) for file in files] != [state.path for state in states]:
         return ["the files are in another order"]
     size = sum(file.size for file in files)
     if size > CONTENT_BYTES:
         return [f"times of {_count(files)}, which are too large to look into"]
-    known = KnownFiles(readings, size)
+    known = KnownFiles(states, size)
     return [f"{file.path.name} has other content" for file in files if not _is_unchanged(file.path, known)]
 
 
@@ -187,16 +187,16 @@ def _is_unchanged(path: Path, known: KnownFiles) -> bool:
         with open(path, "rb", buffering=0) as file:
             if kind_of(path) == "jsonl" and is_plain(path):
                 found = known.unchanged(file, str(path))
-                reading = found[0] if found else None
+                state = found[0] if found else None
             else:
-                reading = known.same(file, str(path), PrefixHashes.of_all(file))
+                state = known.same(file, str(path), PrefixHashes.of_all(file))
     except OSError:
         return False
-    return reading is not None and reading.path == str(path)
+    return state is not None and state.path == str(path)
 
 
 def _with_content(files: Sequence[_File]) -> list[_File]:
-    """An empty file has no reading."""
+    """An empty file has no state."""
     return [file for file in files if file.size]
 
 

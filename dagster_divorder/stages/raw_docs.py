@@ -1,7 +1,7 @@
 """raw_docs: the input's records and documents, in fragments, and the view of them. What every other stage reads.
 
-Of a plain file that has grown only what was added is read (store/readings.py); all else is read and hashed. Parsed and
-stored are only records never seen under this text field.
+Of a plain file that has grown only what was added is read (store/file_states.py); all else is read and hashed. Parsed
+and stored are only records never seen under this text field.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from dagster_divorder.pipeline.stage import (
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.corpus import Begin, Corpus, End
+from dagster_divorder.store.file_states import load_file_states, save_file_states
 from dagster_divorder.store.find import Found, find_input
 from dagster_divorder.store.fragments import records_folder
 from dagster_divorder.store.ingest import Before, Ingest, Survey
 from dagster_divorder.store.inputs import Block, LineBlock, RowBlock
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.multiset import Multiset
-from dagster_divorder.store.readings import load_readings, save_readings
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.records import with_id
 from dagster_divorder.store.rows import check_columns
@@ -91,7 +91,7 @@ class _RawDocs(Stage):
         files = {
             "view": result.view.save(run.store, survey.version),
             "rejects": result.rejects,
-            "readings": save_readings(run.store, "readings", result.readings),
+            "readings": save_file_states(run.store, "readings", result.states),
         }
         if schema is not None:
             data = schema.serialize().to_pybytes()
@@ -185,14 +185,14 @@ def _records(block: Block) -> int:
 
 
 def _before(store: LocalStore, key: str, settings: Settings) -> Before | None:
-    """What the last run came to, if it was one under this key, and with this limit, that left its readings."""
+    """What the last run came to, if it was one under this key, and with this limit, that left its file states."""
     receipt = load_receipt(store, "raw_docs")
     if receipt is None or receipt.key != key or "readings" not in receipt.files:
         return None
     if receipt.facts["max_record_bytes"] != settings.input.max_record_bytes:
         return None
-    readings = load_readings(store, receipt.files["readings"])
-    return Before(View.load(store, receipt.files["view"]), receipt.files["rejects"], readings)
+    states = load_file_states(store, receipt.files["readings"])
+    return Before(View.load(store, receipt.files["view"]), receipt.files["rejects"], states)
 
 
 def load_multiset(run: Run) -> Multiset:
@@ -231,10 +231,10 @@ def first_rejects(run: Run, receipt: Receipt) -> list[dict[str, Any]]:
 def input_files(store: LocalStore, receipt: Receipt) -> list[dict[str, Any]]:
     """The first FILES_SHOWN files of a receipt: `file`, `bytes` that whole records take, accepted `records`, `rejected`
     ones. Numbers are None where nothing could be kept of a file, such as an empty one."""
-    readings = {reading.path: reading for reading in load_readings(store, receipt.files["readings"])}
+    states = {state.path: state for state in load_file_states(store, receipt.files["readings"])}
     rows = []
     for path in receipt.facts["files"][:FILES_SHOWN]:
-        read = readings.get(path)
+        read = states.get(path)
         rows.append(
             {
                 "file": path,

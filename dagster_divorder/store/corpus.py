@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dagster_divorder.store.file_states import FileState, KnownFiles, PrefixHashes, Recognition, head_of
 from dagster_divorder.store.inputs import (
     Block,
     Kind,
@@ -23,7 +24,6 @@ from dagster_divorder.store.inputs import (
     read_schema,
     readable,
 )
-from dagster_divorder.store.readings import FileState, KnownFiles, PrefixHashes, Recognition, head_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,14 +53,14 @@ class Corpus:
     """
 
     def __init__(
-        self, kind: Kind, files: Sequence[Path], limit: int, readings: Sequence[FileState] = ()
+        self, kind: Kind, files: Sequence[Path], limit: int, states: Sequence[FileState] = ()
     ) -> None:
         self.kind = kind
         self.files = files
         self.limit = limit
         self.bytes = sum(_stat(path).st_size for path in files)
         self.kept_bytes = 0
-        self._known = KnownFiles(readings, self.bytes)
+        self._known = KnownFiles(states, self.bytes)
 
     @property
     def way(self) -> Recognition:
@@ -104,7 +104,7 @@ class Corpus:
         yield End(_reading(path, head, prefix))
 
     def _whole(self, path: Path) -> tuple[FileState | None, FileState | None, tuple[int, ...]]:
-        """What is known of all of a file, its own reading, and what would differ in a file put into its place."""
+        """What is known of all of a file, its own state, and what would differ in a file put into its place."""
         before = _identity(path)
         if self._known.way != "whole":
             return None, None, before

@@ -24,6 +24,7 @@ from blake3 import blake3
 from dagster_divorder.errors import InputError, RejectLimitError
 from dagster_divorder.store.arrays import binary_array, row_array
 from dagster_divorder.store.corpus import Begin, End
+from dagster_divorder.store.file_states import FileState
 from dagster_divorder.store.fragments import (
     DOCUMENTS,
     FRAGMENT_BYTES,
@@ -36,7 +37,6 @@ from dagster_divorder.store.ids import ID_BYTES, Content, IdIndex, distinct, has
 from dagster_divorder.store.inputs import Block, LineBlock, LongRecord, RowBlock
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.multiset import Multiset, of_lines, of_rows
-from dagster_divorder.store.readings import FileState
 from dagster_divorder.store.records import (
     NOT_JSON,
     parse_lines,
@@ -56,11 +56,11 @@ _KEPT_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What an earlier run under the same key came to: its view, the file of its rejects, and its readings."""
+    """What an earlier run under the same key came to: its view, the file of its rejects, and its file states."""
 
     view: View
     rejects: str
-    readings: Sequence[FileState]
+    states: Sequence[FileState]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Ingested:
     view: View
     rejects: str
     """File of the refused records."""
-    readings: tuple[FileState, ...]
+    states: tuple[FileState, ...]
     """Of each file whose prefix the next run can know again."""
     text_bytes: int
 
@@ -145,15 +145,15 @@ class Ingest:
         self._rejected = self._partial = 0
         self._accepted = Multiset()
         self._begun = self._whole = _Place(Multiset(), 0, 0)
-        self._readings: list[FileState] = []
+        self._file_states: list[FileState] = []
         # Not the earlier view itself, which takes 16 bytes a record.
         self._kept_rows = self._records.rows_of(before.view) if before else None
         self._kept_rejects = b""
         self.known: Sequence[FileState] = ()
-        """The readings of the earlier run; none if a fragment of its view is gone."""
+        """The file states of the earlier run; none if a fragment of its view is gone."""
         if before and self._kept_rows is not None:
-            self.known = before.readings
-            if any(reading.refused for reading in self.known):
+            self.known = before.states
+            if any(state.refused for state in self.known):
                 self._kept_rejects = store.read_verified(before.rejects)
 
     def __enter__(self) -> Ingest:
@@ -189,7 +189,7 @@ class Ingest:
     def end(self, file: End) -> None:
         """End with that file."""
         if file.read:
-            self._readings.append(
+            self._file_states.append(
                 replace(
                     file.read,
                     first=self._begun.accepted.records,
@@ -397,7 +397,7 @@ class Ingest:
             survey=survey,
             view=View(self.kind, records, documents, record_row, document_row),
             rejects=self.store.put_hashed("rejects", "rejects", self._reject_lines(), "jsonl"),
-            readings=tuple(self._readings),
+            states=tuple(self._file_states),
             text_bytes=text_bytes,
         )
 

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Literal
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import MAX_RECORD_BYTES
 from dagster_divorder.store.compression import CODECS, open_compressed, suffix_for
-from dagster_divorder.store.readings import PrefixHashes
+from dagster_divorder.store.file_states import PrefixHashes
 from dagster_divorder.store.rows import row_as_json
 
 if TYPE_CHECKING:

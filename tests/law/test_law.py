@@ -39,7 +39,7 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import KINDS
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.store import compact, ingest, inputs, readings
+from dagster_divorder.store import compact, file_states, ingest, inputs
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
@@ -403,7 +403,7 @@ class Law(RuleBasedStateMachine):
         self.write()
         chosen = self.settings()
         # What a file that has grown is known by, in turn: all of its chunks, or samples, in files this small all again.
-        readings.WHOLE_BYTES = 0 if readings.WHOLE_BYTES else 10 << 30
+        file_states.WHOLE_BYTES = 0 if file_states.WHOLE_BYTES else 10 << 30
         stages = GRAPH.needed(chosen)[:count]
         plan = {stage.stage: stage for stage in make_plan(chosen, *stages).stages}
         made = run_all(chosen, Silent(), stages)
@@ -561,8 +561,8 @@ def text_of(line: bytes, text_field: str) -> str | None:
 def small_fragments(patch: pytest.MonkeyPatch) -> None:
     """Fragments of a few rows, read block by block, that are merged as soon as three are there."""
     patch.setattr(inputs, "BLOCK_BYTES", 512)
-    patch.setattr(readings, "CHUNK_BYTES", 200)
-    patch.setattr(readings, "WHOLE_BYTES", readings.WHOLE_BYTES)
+    patch.setattr(file_states, "CHUNK_BYTES", 200)
+    patch.setattr(file_states, "WHOLE_BYTES", file_states.WHOLE_BYTES)
     patch.setattr(ingest, "FRAGMENT_ROWS", 5)
     patch.setattr(compact, "FRAGMENT_ROWS", 8)
     patch.setattr(merge, "MERGE_FROM", 3)

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from dagster_divorder.errors import InputError
 from dagster_divorder.store import inputs
 from dagster_divorder.store.compression import CODECS
+from dagster_divorder.store.file_states import FileState, PrefixHashes
 from dagster_divorder.store.find import find_files
 from dagster_divorder.store.inputs import LineBlock, LongRecord, RowBlock, read_lines, read_rows
-from dagster_divorder.store.readings import FileState, PrefixHashes
 
 BOM = b"\xef\xbb\xbf"
 
@@ -120,8 +120,8 @@ def test_block_size_never_changes_the_records(
     assert numbers == sorted(numbers)
     assert (prefix.size, prefix.lines) == (len(data) - len(whole[-1]), len(whole) - 1)
     with open(file, "rb") as source:
-        reading = FileState(str(file), prefix.size, prefix.lines, b"", prefix.chunks)
-        assert not prefix.size or PrefixHashes.unchanged(source, reading, [0])
+        state = FileState(str(file), prefix.size, prefix.lines, b"", prefix.chunks)
+        assert not prefix.size or PrefixHashes.unchanged(source, state, [0])
 
 
 def test_short_lines_come_in_blocks_of_bounded_count(tmp_path: Path) -> None:

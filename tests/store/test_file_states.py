@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from dagster_divorder import run_stage
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
-from dagster_divorder.store import readings
-from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.readings import (
+from dagster_divorder.store import file_states
+from dagster_divorder.store.file_states import (
     FileState,
     KnownFiles,
     PrefixHashes,
     head_of,
-    load_readings,
-    save_readings,
+    load_file_states,
+    save_file_states,
 )
+from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.view import View
 
@@ -98,9 +98,9 @@ class Corpus:
 @pytest.fixture(params=["whole", "tail and samples"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to recognise a prefix, on files of some chunks; of the second all chunks are samples."""
-    monkeypatch.setattr(readings, "CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(file_states, "CHUNK_BYTES", CHUNK)
     if request.param != "whole":
-        monkeypatch.setattr(readings, "WHOLE_BYTES", 0)
+        monkeypatch.setattr(file_states, "WHOLE_BYTES", 0)
     return str(request.param)
 
 
@@ -262,7 +262,7 @@ def test_a_store_without_readings_or_with_other_chunks_reads_everything(
 ) -> None:
     corpus["a.jsonl"] = joined(LINES[:40])
     corpus.read()
-    monkeypatch.setattr(readings, "CHUNK_BYTES", CHUNK + 1)
+    monkeypatch.setattr(file_states, "CHUNK_BYTES", CHUNK + 1)
     assert corpus.read()["recognised_by"] == "rescan"
     assert corpus.read()["recognised_by"] == way
 
@@ -270,20 +270,20 @@ def test_a_store_without_readings_or_with_other_chunks_reads_everything(
 def test_samples_miss_an_edit_between_them_that_keeps_the_length_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readings, "CHUNK_BYTES", 4)
-    monkeypatch.setattr(readings, "SAMPLES", 3)
+    monkeypatch.setattr(file_states, "CHUNK_BYTES", 4)
+    monkeypatch.setattr(file_states, "SAMPLES", 3)
     path = tmp_path / "x"
     data = bytearray(range(41))
     path.write_bytes(data)
     with open(path, "rb", buffering=0) as file:
         prefix = PrefixHashes.of_all(file)
-        reading = FileState("x", prefix.size, 0, head_of(file), prefix.chunks)
+        state = FileState("x", prefix.size, 0, head_of(file), prefix.chunks)
     missed = []
     for at in range(len(data)):
         path.write_bytes(data[:at] + b"\xff" + data[at + 1 :])
         with open(path, "rb", buffering=0) as file:
-            assert KnownFiles([reading], 0).unchanged(file, "x") is None
-            known = KnownFiles([reading], readings.WHOLE_BYTES + 1)
+            assert KnownFiles([state], 0).unchanged(file, "x") is None
+            known = KnownFiles([state], file_states.WHOLE_BYTES + 1)
             if known.unchanged(file, "x"):
                 missed.append(at // 4)
     # Of eleven chunks the samples are 0, 4 and 8, the tail 9 and 10.
@@ -291,7 +291,7 @@ def test_samples_miss_an_edit_between_them_that_keeps_the_length_and_nothing_els
     for moved in (data[:9] + b"?" + data[9:], data[:9] + data[10:] + b"?" * 9, data[:-1]):
         path.write_bytes(moved)
         with open(path, "rb", buffering=0) as file:
-            assert KnownFiles([reading], readings.WHOLE_BYTES + 1).unchanged(file, "x") is None
+            assert KnownFiles([state], file_states.WHOLE_BYTES + 1).unchanged(file, "x") is None
 
 
 @settings(deadline=None, max_examples=60)
@@ -301,7 +301,7 @@ def test_a_prefix_is_the_same_however_it_was_read(
 ) -> None:
     folder = tmp_path_factory.mktemp("prefix")
     store = LocalStore(folder / "store").open()
-    before, readings.CHUNK_BYTES = readings.CHUNK_BYTES, chunk
+    before, file_states.CHUNK_BYTES = file_states.CHUNK_BYTES, chunk
     try:
         grown = PrefixHashes()
         for number, part in enumerate(parts):
@@ -311,12 +311,12 @@ def test_a_prefix_is_the_same_however_it_was_read(
                 whole = PrefixHashes.of_all(file)
                 assert (grown.size, grown.chunks) == (whole.size, whole.chunks)
                 if grown.size:
-                    reading = FileState("x", grown.size, number, head_of(file), grown.chunks, refused=number)
-                    (loaded,) = load_readings(store, save_readings(store, str(number), [reading]))
-                    assert loaded == reading
+                    state = FileState("x", grown.size, number, head_of(file), grown.chunks, refused=number)
+                    (loaded,) = load_file_states(store, save_file_states(store, str(number), [state]))
+                    assert loaded == state
                     resumed = PrefixHashes.unchanged(file, loaded, range(len(loaded.chunks) // 16))
                     assert resumed is not None
                     assert (resumed.size, resumed.lines, resumed.chunks) == (grown.size, number, grown.chunks)
                     grown = resumed
     finally:
-        readings.CHUNK_BYTES = before
+        file_states.CHUNK_BYTES = before

@@ -1,6 +1,6 @@
 """What was read of each input file, so that the next run reads only what was added.
 
-A reading is a file's *prefix*: its bytes up to the end of the last whole line (of a compressed or Parquet file, all of
+A file's state is its *prefix*, the bytes up to the end of the last whole line (of a compressed or Parquet file, all of
 them), hashed in chunks of `CHUNK_BYTES`, and what came of them: a range of the view's positions and of the rejects. A
 file whose prefix is unchanged goes on where it ended, under whatever name it has.
 
@@ -97,29 +97,29 @@ class PrefixHashes:
         return bytes(self._closed) + (self._open.digest(ID_BYTES) if self.size % CHUNK_BYTES else b"")
 
     @classmethod
-    def unchanged(cls, file: IO[bytes], reading: FileState, numbers: Iterable[int]) -> PrefixHashes | None:
+    def unchanged(cls, file: IO[bytes], state: FileState, numbers: Iterable[int]) -> PrefixHashes | None:
         """The prefix of an open file if it is still the one that was read, going by the chunks of these numbers.
 
         The last chunk is always looked at, first of all.
         """
-        if os.fstat(file.fileno()).st_size < reading.size:
+        if os.fstat(file.fileno()).st_size < state.size:
             return None
-        last = -(-reading.size // CHUNK_BYTES) - 1
+        last = -(-state.size // CHUNK_BYTES) - 1
         buffer = bytearray(CHUNK_BYTES)
         tail = b""
         for number in (last, *(number for number in numbers if number != last)):
             at = number * CHUNK_BYTES
-            chunk = memoryview(buffer)[: min(CHUNK_BYTES, reading.size - at)]
+            chunk = memoryview(buffer)[: min(CHUNK_BYTES, state.size - at)]
             if not _fill(file, chunk, at):
                 return None
-            expected = reading.chunks[ID_BYTES * number : ID_BYTES * (number + 1)]
+            expected = state.chunks[ID_BYTES * number : ID_BYTES * (number + 1)]
             if blake3(chunk).digest(ID_BYTES) != expected:
                 return None
             if number == last:
                 tail = bytes(chunk)
         prefix = cls()
-        prefix.size, prefix.lines = last * CHUNK_BYTES, reading.lines
-        prefix._closed = bytearray(reading.chunks[: ID_BYTES * last])
+        prefix.size, prefix.lines = last * CHUNK_BYTES, state.lines
+        prefix._closed = bytearray(state.chunks[: ID_BYTES * last])
         prefix.update(tail)
         return prefix
 
@@ -144,30 +144,30 @@ def _fill(file: IO[bytes], into: memoryview, at: int) -> bool:
 
 
 class KnownFiles:
-    """The readings of the last run, to be found by a file's name or, if that is another one, by its first line."""
+    """The file states of the last run, to be found by a file's name or, if that is another one, by its first line."""
 
-    def __init__(self, readings: Sequence[FileState], corpus_bytes: int) -> None:
+    def __init__(self, states: Sequence[FileState], corpus_bytes: int) -> None:
         self.way: Recognition = "whole" if corpus_bytes <= WHOLE_BYTES else "tail and samples"
-        chunks = sum(len(reading.chunks) // ID_BYTES for reading in readings)
+        chunks = sum(len(state.chunks) // ID_BYTES for state in states)
         self._step = 1 if self.way == "whole" else max(1, -(-chunks // SAMPLES))
-        self._by_path = {reading.path: reading for reading in readings}
+        self._by_path = {state.path: state for state in states}
         self._by_head: dict[bytes, list[FileState]] = {}
-        for reading in sorted(readings, key=lambda reading: -reading.size):
-            self._by_head.setdefault(reading.head, []).append(reading)
+        for state in sorted(states, key=lambda state: -state.size):
+            self._by_head.setdefault(state.head, []).append(state)
 
     def unchanged(self, file: IO[bytes], path: str) -> tuple[FileState, PrefixHashes] | None:
-        """The longest reading that this open file begins with, and its prefix, to go on from."""
-        for reading in self._candidates(file, path):
-            if prefix := PrefixHashes.unchanged(file, reading, self._numbers(reading)):
-                return reading, prefix
+        """The state of the longest prefix that this open file begins with, and its hashes, to go on from."""
+        for state in self._candidates(file, path):
+            if prefix := PrefixHashes.unchanged(file, state, self._numbers(state)):
+                return state, prefix
         return None
 
     def same(self, file: IO[bytes], path: str, prefix: PrefixHashes) -> FileState | None:
-        """The reading that is all of this open file, whose hashes are given."""
+        """The state that is all of this open file, whose hashes are given."""
         chunks = prefix.chunks
-        for reading in self._candidates(file, path):
-            if (reading.size, reading.chunks) == (prefix.size, chunks):
-                return reading
+        for state in self._candidates(file, path):
+            if (state.size, state.chunks) == (prefix.size, chunks):
+                return state
         return None
 
     def _candidates(self, file: IO[bytes], path: str) -> Iterator[FileState]:
@@ -177,8 +177,8 @@ class KnownFiles:
         if self._by_head:
             yield from (r for r in self._by_head.get(head_of(file), ()) if r is not named)
 
-    def _numbers(self, reading: FileState) -> list[int]:
-        chunks = len(reading.chunks) // ID_BYTES
+    def _numbers(self, state: FileState) -> list[int]:
+        chunks = len(state.chunks) // ID_BYTES
         return sorted({*range(0, chunks, self._step), *range(max(0, chunks - 2), chunks)})
 
 
@@ -187,19 +187,16 @@ def head_of(file: IO[bytes]) -> bytes:
     return blake3(os.pread(file.fileno(), _HEAD_BYTES, 0).partition(b"\n")[0]).digest(ID_BYTES)
 
 
-def save_readings(store: LocalStore, name: str, readings: Sequence[FileState]) -> str:
-    """Put readings in the store; return their file."""
-    meta = {"chunk_bytes": CHUNK_BYTES, "paths": [reading.path for reading in readings]}
+def save_file_states(store: LocalStore, name: str, states: Sequence[FileState]) -> str:
+    """Put file states in the store; return their file."""
+    meta = {"chunk_bytes": CHUNK_BYTES, "paths": [state.path for state in states]}
     arrays = {
         "meta": np.frombuffer(orjson.dumps(meta), np.uint8),
-        "heads": _bytes(reading.head for reading in readings),
-        "chunks": _bytes(reading.chunks for reading in readings),
-        **{
-            column: np.array([getattr(reading, column) for reading in readings], np.int64)
-            for column in _COLUMNS
-        },
-        "record_bytes": np.array([reading.multiset.bytes for reading in readings], np.int64),
-        "record_hashes": _bytes(reading.multiset.hashes.to_bytes(ID_BYTES) for reading in readings),
+        "heads": _bytes(state.head for state in states),
+        "chunks": _bytes(state.chunks for state in states),
+        **{column: np.array([getattr(state, column) for state in states], np.int64) for column in _COLUMNS},
+        "record_bytes": np.array([state.multiset.bytes for state in states], np.int64),
+        "record_hashes": _bytes(state.multiset.hashes.to_bytes(ID_BYTES) for state in states),
     }
     return store.put_hashed(FOLDER, name, pack(arrays), "safetensors")
 
@@ -208,7 +205,7 @@ def _bytes(parts: Iterable[bytes]) -> np.ndarray:
     return np.frombuffer(b"".join(parts), np.uint8)
 
 
-def load_readings(store: LocalStore, file: str) -> list[FileState]:
+def load_file_states(store: LocalStore, file: str) -> list[FileState]:
     """Readings from the store; none if their chunks have another size than these.
 
     Raises:
