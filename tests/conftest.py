@@ -7,6 +7,8 @@ import gc
 import os
 import signal
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Tests run in several processes at once (`make test`), and what they multiply is small: threads would only wait.
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
+from dagster_divorder.core import kernels
 from dagster_divorder.pipeline import run
 from dagster_divorder.settings import Settings
 
@@ -54,15 +57,20 @@ SLOW = ("faults", "ui", "law", "bad_input", "pipeline", "defs", "engine")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Processes of `pytest -n auto`, of 2 GB each: one a core, and one more where slow tests wait for Dagster and for
+    """Processes of `pytest -n auto`, of 2 GB each: one a core, and two more where slow tests wait for Dagster and for
     browsers."""
-    return min(8, max(2, joblib.cpu_count()) + (config.option.markexpr != "not slow"))
+    return min(8, max(2, joblib.cpu_count()) + 2 * (config.option.markexpr != "not slow"))
 
 
-def pytest_configure() -> None:
-    """Let one process of several add to Numba's cache at a time: two that compile one function for two types at once
-    would give both the same file."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the kernels once before several processes would each; and let one of them add to Numba's cache at a time:
+    two that compile one function for two types at once would give both the same file."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
+        compiled = Path(kernels.__file__).parent / "__pycache__"
+        if config.getoption("numprocesses", None) and not list(compiled.glob("*.nbi")):
+            subprocess.run(
+                [sys.executable, "-c", "from tests import conftest; conftest.compile_kernels()"], check=True
+            )
         return
     from numba.core.caching import IndexDataCacheFile
 
@@ -77,6 +85,21 @@ def pytest_configure() -> None:
             os.close(folder)
 
     IndexDataCacheFile.save = save_alone
+
+
+def compile_kernels() -> None:
+    """Those of a run, by one, for the cache that all processes share."""
+    from dagster_divorder import run_all
+    from dagster_divorder.engine.progress import Silent
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_jsonl(Path(folder) / "docs.jsonl", topic_records(20))
+        made = {name: {"path": f"{folder}/{name}"} for name in ("store", "output")}
+        small: dict[str, Any] = {
+            "model": {"vocab_size": 512, "dim": 8},
+            "sequence": {"length": 64, "batch": 4},
+        }
+        run_all(Settings(input={"paths": [f"{folder}/docs.jsonl"]}, **made, **small), Silent())
 
 
 @pytest.hookimpl(tryfirst=True)
