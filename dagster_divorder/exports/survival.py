@@ -60,17 +60,22 @@ class Shape:
         Raises:
             InputError: the world size and micro-batch do not divide the batch, or the like.
         """
+        usual = {
+            "world_size": math.gcd(self.batch, 2),
+            "micro_batch": 1,
+            "workers": 0,
+            "nodes": 1,
+            **self.layout,
+        }
+        given = {"world_size": world_size, "micro_batch": micro_batch, "workers": workers, "nodes": nodes}
         return Reading(
             # An export whose rows do not fill every rank's part is one epoch of what is left.
             rows=len(self.positions()) if self.layout else self.sequences,
             epochs=1 if self.layout else self.epochs,
             stored_epochs=True,
             batch=self.batch,
-            world_size=world_size or self.layout.get("world_size") or math.gcd(self.batch, 2),
-            micro_batch=micro_batch or self.layout.get("micro_batch", 1),
-            workers=self.layout.get("workers", 0) if workers is None else workers,
-            nodes=nodes or 1,
             files=self.files,
+            **usual | {name: number for name, number in given.items() if number is not None},
         )
 
 

@@ -241,6 +241,7 @@ def test_a_layout_keeps_the_order_of_the_trainer_that_slices_and_loses_that_of_o
         ({"trainer": "megatron"}, "megatron does not read parquet"),
         ({"trainer": "hf_trainer"}, "hf-trainer"),
         ({"trainer": "trl", "world_size": 3}, "divides the batch"),
+        ({"trainer": "trl", "world_size": 0}, "world_size is 0, expected 1 or more"),
     ]:
         with pytest.raises(InputError, match=message):
             verify(settings, folder, **asked)
