@@ -80,6 +80,7 @@ def main() -> None:
         dev.environment |= {
             "DIVORDER_STORE__PATH": str(scratch / "store"),
             "DIVORDER_OUTPUT__PATH": str(scratch / "curated"),
+            "DIVORDER_EXPORTS__PATH": str(scratch / "exports"),
         }
         stack.enter_context(dev)
         profile = stack.enter_context(tempfile.TemporaryDirectory())
