@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -20,9 +20,10 @@ import numpy as np
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.engine.ahead import ahead
+from dagster_divorder.errors import StoreError
 from dagster_divorder.store.local import TEMPORARY
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.view import View, offsets
+from dagster_divorder.store.view import Fragment, View, offsets
 
 MEMORY_BYTES = 2 << 30
 BLOCK_BYTES = 4 << 20
@@ -85,7 +86,23 @@ class Tokens:
     @cached_property
     def mapped(self) -> list[np.ndarray]:
         """The ids of the documents of each fragment, mapped from its file."""
-        return list(self.files.mapped(self.view.documents, "ids"))
+        return list(self.ids_of(self.view.documents))
+
+    def ids_of(self, fragments: Sequence[Fragment]) -> Iterator[np.ndarray]:
+        """The ids of some fragments, mapped, and as many as their documents have: what copies them checks no address.
+
+        Raises:
+            StoreError: there are more or fewer, or they are of another dtype.
+        """
+        counts = np.diff(self.begins[offsets(self.view.documents)])
+        expected = dict(zip(self.view.documents, counts.tolist(), strict=True))
+        for fragment, ids in zip(fragments, self.files.mapped(fragments, "ids"), strict=True):
+            if (ids.dtype, len(ids)) != (self.dtype, expected[fragment]):
+                raise StoreError(
+                    f"token_counts holds {len(ids):,} ids of {ids.dtype} for fragment {fragment.name}, expected "
+                    f"{expected[fragment]:,} of {self.dtype}; delete {self.files.folder} in the store and run again"
+                )
+            yield ids
 
     @property
     def addresses(self) -> np.ndarray:
@@ -199,6 +216,10 @@ class Rows:
     def own(self) -> np.ndarray:
         """Tokens of each run that the document has of its own: all but an end of text, int64 (Q,)."""
         left = self.stored.lengths[self.stored.view.document_row[self.document]] - self.start
+        if min(left.min(initial=0), self.start.min(initial=0)) < 0:
+            raise StoreError(
+                "the plan of packed_sequences names tokens that documents have not; make it again"
+            )
         return np.minimum(self.run_tokens, left)
 
     def _scatter(self, folder: Path, limits: np.ndarray) -> np.ndarray:
@@ -215,7 +236,7 @@ class Rows:
         at_row = dict(zip(self.stored.view.documents, start.tolist(), strict=False))
         with contextlib.ExitStack() as opened:
             files = [opened.enter_context(open(folder / str(n), "wb")) for n in range(len(written))]
-            held = self.stored.files.mapped([fragment for fragment, _, _ in by_fragment], "ids")
+            held = self.stored.ids_of([fragment for fragment, _, _ in by_fragment])
             for (fragment, runs, rows), ids in zip(by_fragment, held, strict=True):
                 first = at_row[fragment]
                 inside = begins[first + rows] - begins[first] + self.start[runs]

@@ -26,6 +26,7 @@ class Stored:
     """What `StageFiles` gives of token_counts, of documents in memory."""
 
     documents: list[np.ndarray]
+    folder: str = "stages/token_counts/key"
 
     def column(self, fragments: Sequence[Fragment], name: str) -> np.ndarray:
         return np.array([len(ids) for ids in self.documents], np.int64)

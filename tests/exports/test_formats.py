@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.errors import InputError
+from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports import rows as rows_module
 from dagster_divorder.exports.format import Options
@@ -129,3 +129,22 @@ def test_what_exceeds_the_memory_is_written_with_less(tmp_path: Path) -> None:
     assert count == 32 << 20
     assert peak < 12 << 20
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("memory", [1 << 30, 100], ids=["in memory", "through files"])
+def test_a_plan_or_ids_that_do_not_fit_are_refused_before_anything_is_copied(
+    memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What copies ids checks no address."""
+    monkeypatch.setattr(rows_module, "MEMORY_BYTES", memory)
+    rows = rows_of([30, 40])
+    beyond = replace(rows.plan, start=rows.plan.start + 1000)
+    with pytest.raises(StoreError, match="names tokens that documents have not"):
+        list(replace(rows, plan=beyond).blocks())
+    # A fragment with fewer ids than its documents count.
+    rows = rows_of([30, 40])
+    assert rows.stored.lengths.tolist() == [30, 40]
+    documents = rows.stored.files.documents  # type: ignore[attr-defined]
+    documents[1] = documents[1][:-1]
+    with pytest.raises(StoreError, match="holds 69 ids of uint16 for fragment 0, expected 70 of uint16"):
+        list(rows.blocks())
