@@ -50,7 +50,7 @@ demo: sample ## order the sample corpus with Dagster and show what it changed
 # start Python processes: without kept bytecode each would compile its imports again.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-test: .venv/.trainers ## run the tests, on all cores: some twelve minutes on two
+test: .venv/.trainers ## run the tests, on all cores: some eleven minutes on two
 	@$(PYTEST)
 
 test-fast: .venv/.trainers ## run the tests of every edit: in two minutes, no command, browser or Dagster run among them
