@@ -55,7 +55,8 @@ def where(
     records = find_records(run, ids) if ids else None
     if records is not None:
         held = np.zeros(len(packed), bool)
-        held[_sequence_of_runs(packed.indptr)[np.isin(packed.document, records)]] = True
+        sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
+        held[sequence[np.isin(packed.document, records)]] = True
         positions = np.union1d(positions, np.flatnonzero(held[order.reshape(-1)]))
     runs, begins = runs_in_order(packed.indptr, order.reshape(-1)[positions])
     sequence = np.repeat(positions, np.diff(begins))
@@ -122,10 +123,6 @@ def cut(
 
 def _open(settings: Settings) -> Run:
     return Run(settings, LocalStore(settings.store.path).open(create=False))
-
-
-def _sequence_of_runs(indptr: np.ndarray) -> np.ndarray:
-    return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
 
 
 def _positions(total: int, batch: int, steps: Iterable[int], sequences: Iterable[int]) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +61,10 @@ def verify(
             raise InputError(
                 f"{folder} holds {manifest['format']}, which trainers pack themselves; there are no batches to verify"
             )
-        shapes = plain = dict.fromkeys((of.name for of in readers), Shape.of(manifest, str(folder)))
+        shapes, plain = dict.fromkeys((of.name for of in readers), Shape.of(manifest, str(folder))), {}
         other = _other_plan(run, manifest["plan"])
         head = f"{folder}: {manifest['format']}, {_size(shapes[readers[0].name])}; every file is as it was written"
-    found = {}
-    for of in readers:
-        default, best = (survival(shape[of.name], of, **asked) for shape in (plain, shapes))
-        found[of.name] = replace(best, default=default.default, read_by_default=default.read_by_default)
+    found = {of.name: survival(shapes[of.name], of, plain.get(of.name), **asked) for of in readers}
     reading = next(iter(found.values())).reading
     numbers = ("world_size", "micro_batch", "workers", "nodes")
     lines = [head, ", ".join(f"{name.replace('_', ' ')} {getattr(reading, name)}" for name in numbers), ""]

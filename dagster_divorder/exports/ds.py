@@ -52,7 +52,6 @@ def _check(rows: Rows) -> None:
 
 DS = Format(
     name="ds",
-    description="datatrove's tokens and document ends, for nanotron",
     write=_write,
     check=_check,
 )

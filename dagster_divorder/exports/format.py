@@ -34,7 +34,6 @@ class Format:
     """
 
     name: str
-    description: str
     write: Callable[[Rows, OutputFolder, Options], Mapping[str, Any]]
     names: str = r"train.*"
     """A regular expression of the names of its files."""

@@ -64,7 +64,6 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
 
 LITDATA = Format(
     name="litdata",
-    description="Lightning's chunks: `input_ids`, and `attention_mask` where any row is padded",
     write=_write,
     names=r"chunk-.*\.bin|index\.json",
     slices=True,

@@ -53,7 +53,6 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
 
 MDS = Format(
     name="mds",
-    description="MosaicML's shards: `tokens`, and `attention_mask` where any row is padded",
     write=_write,
     names=r"shard\.\d+\.mds|index\.json",
 )

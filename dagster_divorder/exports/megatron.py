@@ -52,7 +52,6 @@ def _write_items(file: IO[bytes], lengths: np.ndarray, dtype: np.dtype) -> None:
 
 MEGATRON = Format(
     name="megatron",
-    description="Megatron's .bin and .idx, and the script that pins its order",
     write=_write,
     names=r"train.*|megatron_cache\.py",
     epochs="index",

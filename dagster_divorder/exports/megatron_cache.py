@@ -12,7 +12,7 @@ and start it with what `divorder verify EXPORT --trainer megatron` shows:
     --train-data-path EXPORT/train --seq-length L --train-samples N
 
 where L is `sequence_length` in the export's manifest.json, and N at most `sequences` times `epochs`. Tried with
-megatron-core 0.16.1 and 0.19.2.
+megatron-core 0.16.1.
 """
 
 from __future__ import annotations

@@ -99,7 +99,6 @@ def _mask(file: IO[bytes], rows: Rows, first: int, end: int) -> None:
 
 OLMO = Format(
     name="olmo",
-    description="OLMo-core's files of tokens, with documents, masks and the order of each epoch",
     write=_write,
     names=r"train.*|global_indices_.*\.npy",
     epochs="index",

@@ -72,7 +72,6 @@ def _lists(offsets: np.ndarray, values: np.ndarray) -> pa.Array:
 
 PARQUET = Format(
     name="parquet",
-    description="`input_ids` and `seq_lengths`, a row a sequence",
     write=_write,
     slices=True,
 )

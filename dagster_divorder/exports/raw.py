@@ -5,13 +5,11 @@ Letters: R rows, Q runs of tokens in them, E epochs, L tokens a sequence.
 
 from __future__ import annotations
 
-from typing import IO
-
 import numpy as np
 
 from dagster_divorder.exports.format import Options
 from dagster_divorder.exports.rows import Rows
-from dagster_divorder.store.curated import OutputFolder
+from dagster_divorder.store.curated import OutputFolder, write_numbers
 
 
 def stage_rows(
@@ -24,21 +22,11 @@ def stage_rows(
     shards = rows.shards(dtype.itemsize * rows.length, options.shard_bytes)
     width = max(5, len(str(len(shards))))
     parts = (block.padded(rows.length, padding, dtype) for block in rows.blocks())
-    rest = np.empty((0, rows.length), dtype)
-
-    def write(file: IO[bytes], count: int) -> None:
-        nonlocal rest
-        while count:
-            if not len(rest):
-                rest = next(parts)
-            file.write(rest[:count].data)
-            count, rest = count - len(rest[:count]), rest[count:]
-
     named = {}
-    for number, (first, end) in enumerate(shards):
+    for number, writer in enumerate(write_numbers(parts, [end for _, end in shards])):
         name = f"train-{number:0{width}d}-of-{len(shards):0{width}d}{suffix}"
-        folder.stage(name, lambda file, count=end - first: write(file, count))  # type: ignore[misc]
-        named[name] = (first, end)
+        folder.stage(name, writer)
+        named[name] = shards[number]
     return named
 
 

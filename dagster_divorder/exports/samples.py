@@ -9,13 +9,12 @@ samples. No file reaches 4 GiB, where offsets end: `exports.shard_bytes` does no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO
 
 import numpy as np
 
 from dagster_divorder.exports.format import Options
 from dagster_divorder.exports.rows import Rows
-from dagster_divorder.store.curated import OutputFolder
+from dagster_divorder.store.curated import OutputFolder, write_numbers
 
 MASK = "attention_mask"
 
@@ -38,22 +37,14 @@ def stage_samples(
     sample = np.dtype([(column, dtype, (rows.length,)) for column, dtype in columns.items()])
     itemsize = len(lead) + sample.itemsize
     shards = rows.shards(4 + itemsize, options.shard_bytes - 8 - len(head))
-    samples, rest = _samples(rows, sample, np.frombuffer(lead, np.uint8)), np.empty((0, itemsize), np.uint8)
+    samples = _samples(rows, sample, np.frombuffer(lead, np.uint8))
     found = []
-
-    def write(file: IO[bytes], count: int) -> None:
-        nonlocal rest
-        offset = 4 * (count + 2) + len(head) + itemsize * np.arange(count + 1)
-        file.write(np.concatenate([[count], offset]).astype("<u4").tobytes() + head)
-        found.append((count, int(offset[-1])))
-        while count:
-            if not len(rest):
-                rest = next(samples)
-            file.write(rest[:count].data)
-            count, rest = count - len(rest[:count]), rest[count:]
-
-    for number, (first, end) in enumerate(shards):
-        folder.stage(name(number), lambda file, count=end - first: write(file, count))  # type: ignore[misc]
+    for number, writer in enumerate(write_numbers(samples, [end for _, end in shards])):
+        first, end = shards[number]
+        offset = 4 * (end - first + 2) + len(head) + itemsize * np.arange(end - first + 1)
+        begin = np.concatenate([[end - first], offset]).astype("<u4").tobytes() + head
+        folder.stage(name(number), lambda file, begin=begin, writer=writer: (file.write(begin), writer(file)))  # type: ignore[misc]
+        found.append((end - first, int(offset[-1])))
     return found
 
 

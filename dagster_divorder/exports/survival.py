@@ -6,7 +6,7 @@ Positions count the sequences as they are to be read: position e * S + i is plac
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,16 +93,18 @@ class Survival:
     lines: str
 
 
-def survival(shape: Shape, trainer: Trainer, **asked: int | None) -> Survival:
-    """Replay a trainer's sampler over an export; asked: see `Shape.reading`.
+def survival(shape: Shape, trainer: Trainer, plain: Shape | None = None, **asked: int | None) -> Survival:
+    """Replay a trainer's sampler over an export, as it comes over `plain` where that is another one; asked: see
+    `Shape.reading`.
 
     Raises:
         InputError: see `Shape.reading`.
     """
-    positions, reading = shape.positions(), shape.reading(**asked)
+    reading = shape.reading(**asked)
     total = shape.sequences * shape.epochs
     plan = np.append(np.arange(total), np.full(-total % shape.batch, -1)).reshape(-1, shape.batch)
-    default, best = (_positions(way(reading), positions) for way in (trainer.default, trainer.best))
+    default = _read(trainer.default, plain or shape, asked)
+    best = _read(trainer.best, shape, asked)
     return Survival(
         trainer=trainer,
         reading=reading,
@@ -114,5 +116,7 @@ def survival(shape: Shape, trainer: Trainer, **asked: int | None) -> Survival:
     )
 
 
-def _positions(rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    return np.where(rows < 0, -1, positions[rows])
+def _read(way: Callable[[Reading], np.ndarray], shape: Shape, asked: Mapping[str, int | None]) -> np.ndarray:
+    """The positions that a way of reading reads, int64 (batches, B)."""
+    rows = way(shape.reading(**asked))
+    return np.where(rows < 0, -1, shape.positions()[rows])

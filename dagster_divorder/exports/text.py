@@ -22,7 +22,7 @@ from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.exports.format import Format, Options
 from dagster_divorder.exports.rows import Rows
 from dagster_divorder.store.arrays import binary_array
-from dagster_divorder.store.curated import OutputFolder, write_jsonl, write_parquet
+from dagster_divorder.store.curated import OutputFolder, shard_limits, write_jsonl, write_parquet
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.gather import gather_rows
 
@@ -48,24 +48,16 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     for (_, places, _), first in zip(held, start.tolist(), strict=False):
         place[places] = first + np.arange(len(places))
     sizes = TOKEN_BYTES * rows.own[with_text]
-    limits = _limits(sizes, options.shard_bytes)
+    limits = shard_limits(sizes, options.shard_bytes)
     parquet = rows.stored.view.kind == "parquet"
     contents = ahead(_parts(rows, held, with_text, as_rows=parquet))
-    parts = gather_rows(contents, start, place, sizes, folder.path, lambda count: None)
+    parts = ahead(gather_rows(contents, start, place, sizes, folder.path, lambda count: None))
     with contextlib.closing(parts):
         writers = write_parquet(parts, limits, SCHEMA) if parquet else write_jsonl(parts, limits)
         for number, writer in enumerate(writers):
             kind = "parquet" if parquet else "jsonl"
             folder.stage(f"train-{number:05d}-of-{len(limits):05d}.{kind}", writer)
     return {"parts": len(with_text)}
-
-
-def _limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
-    """The parts at which files end."""
-    ends = np.cumsum(sizes)
-    shards = max(1, -(-int(ends[-1]) // shard_bytes)) if len(ends) else 1
-    cuts = np.searchsorted(ends, np.arange(1, shards) * shard_bytes, side="right")
-    return [*np.unique(cuts[(cuts > 0) & (cuts < len(sizes))]).tolist(), len(sizes)]
 
 
 def _parts(
@@ -136,6 +128,5 @@ def _character(token: int, starts: np.ndarray, ends: np.ndarray, text: str) -> i
 
 TEXT = Format(
     name="text",
-    description="`id`, `part`, `parts` and `text`, for trainers that tokenise themselves",
     write=_write,
 )

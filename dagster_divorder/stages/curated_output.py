@@ -52,6 +52,7 @@ from dagster_divorder.store.curated import (
     is_whole,
     read_manifest,
     remove_beside,
+    shard_limits,
     tidy,
     write_columns,
     write_json_rows,
@@ -182,7 +183,7 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
     settings = run.settings.output
     check_format(view.kind, settings)
     kind = view.kind if settings.format == "auto" else settings.format
-    limits = _shard_limits(sizes[view.record_row[order]], settings.shard_bytes)
+    limits = shard_limits(sizes[view.record_row[order]], settings.shard_bytes)
     with (
         run.progress("writing records", len(view), "records") as advance,
         contextlib.closing(gather(run.store, view, order, sizes, settings.path, advance)) as parts,
@@ -198,14 +199,6 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
         for number, writer in enumerate(writers):
             name = f"curated.{kind}" if len(limits) == 1 else f"curated-{number:05d}.{kind}"
             output.stage(name, writer)
-
-
-def _shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
-    """Output positions at which shards end: each holds about `shard_bytes`, at least one record."""
-    ends = np.cumsum(sizes)
-    shards = -(-int(ends[-1]) // shard_bytes)
-    limits = np.searchsorted(ends, np.arange(1, shards) * shard_bytes, side="right")
-    return [*np.unique(limits[(limits > 0) & (limits < len(sizes))]).tolist(), len(sizes)]
 
 
 def _stage_sidecars(run: Run, view: View, output: OutputFolder) -> None:

@@ -75,7 +75,7 @@ def _compute(run: Run) -> Made:
     hashes, table = {}, []
     for found in asked:
         folder = _folder(run, found.name)
-        if _lacks_format(run, found.name):
+        if found.name in _lacks_each(run):
             _write(run, found, _rows(run, found, plan, order, tokens), order.size)
         manifest = read_manifest(folder, EXPORT_MANIFEST) or {}
         hashes[found.name] = {name: entry["sha256"] for name, entry in manifest["files"].items()}
@@ -253,6 +253,15 @@ def _folder(run: Run, name: str) -> Path:
     return run.settings.exports.path / name
 
 
+def _lacks_each(run: Run) -> dict[str, str]:
+    """Why `exports.path` does not hold the exports of some formats, by format; files are hashed once a run."""
+    if "lacks" not in run.memo:
+        found = {name: _lacks_format(run, name) for name in run.settings.exports.formats}
+        run.memo["lacks"] = {name: why for name, why in found.items() if why}
+    lacks: dict[str, str] = run.memo["lacks"]
+    return lacks
+
+
 def _lacks_format(run: Run, name: str) -> str | None:
     folder = _folder(run, name)
     manifest = read_manifest(folder, EXPORT_MANIFEST)
@@ -265,7 +274,7 @@ def _lacks_format(run: Run, name: str) -> str | None:
 
 def _lacks(run: Run, key: str) -> str | None:
     """Why `exports.path` does not hold all exports."""
-    return next((why for name in run.settings.exports.formats if (why := _lacks_format(run, name))), None)
+    return next(iter(_lacks_each(run).values()), None)
 
 
 def _publish(run: Run, receipt: Receipt) -> None:

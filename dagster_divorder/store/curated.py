@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, TypeVar
 
 import numpy as np
 import orjson
@@ -419,6 +419,7 @@ def damaged_file(path: Path, files: dict[str, dict[str, Any]]) -> str | None:
 
 
 Writer = Callable[[IO[bytes]], None]
+Part = TypeVar("Part", pa.Array, np.ndarray)
 
 
 def write_jsonl(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Writer]:
@@ -463,22 +464,42 @@ def write_parquet(parts: Iterator[pa.Array], limits: list[int], schema: pa.Schem
     return _shards(parts, limits, write)
 
 
+def write_numbers(parts: Iterator[np.ndarray], limits: list[int]) -> Iterator[Writer]:
+    """The same for rows of numbers, (n, ...), of which the bytes are written."""
+
+    def write(file: IO[bytes], shard: Iterator[np.ndarray]) -> None:
+        for rows in shard:
+            file.write(rows.data)
+
+    return _shards(parts, limits, write)
+
+
+def shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
+    """Output positions at which shards end: each holds about `shard_bytes`, at least one of the rows of these sizes;
+    one shard of no row."""
+    ends = np.cumsum(sizes)
+    shards = -(-int(ends[-1]) // shard_bytes) if len(ends) else 1
+    limits = np.searchsorted(ends, np.arange(1, shards) * shard_bytes, side="right")
+    return [*np.unique(limits[(limits > 0) & (limits < len(sizes))]).tolist(), len(sizes)]
+
+
 def _shards(
-    parts: Iterator[pa.Array], limits: list[int], write: Callable[[IO[bytes], Iterator[pa.Array]], None]
+    parts: Iterator[Part], limits: list[int], write: Callable[[IO[bytes], Iterator[Part]], None]
 ) -> Iterator[Writer]:
     """Consecutive arrays, cut at the limits, each stretch to be written by a writer of its own."""
-    rest, position = pa.nulls(0), 0
+    rest: Part | None = None
+    position = 0
 
-    def until(limit: int) -> Iterator[pa.Array]:
+    def until(limit: int) -> Iterator[Part]:
         nonlocal rest, position
         while position < limit:
-            part = rest if len(rest) else next(parts)
+            part = next(parts) if rest is None or not len(rest) else rest
             taken, rest = part[: limit - position], part[limit - position :]
             position += len(taken)
             yield taken
 
     for limit in limits:
-        yield lambda file, limit=limit: write(file, until(limit))  # type: ignore[misc]
+        yield lambda file, limit=limit: write(file, until(limit))  # type: ignore[misc, has-type]
 
 
 def write_columns(file: IO[bytes], columns: Mapping[str, np.ndarray]) -> None:

@@ -43,7 +43,7 @@ def gather(
     """
     contents = _contents(store, [fragment.file for fragment in view.records])
     rows = view.record_row[order]
-    return gather_rows(contents, offsets(view.records), rows, sizes[rows], scratch, advance)
+    return ahead(gather_rows(contents, offsets(view.records), rows, sizes[rows], scratch, advance))
 
 
 def gather_rows(
@@ -62,17 +62,6 @@ def gather_rows(
         sizes: int64 (M,), about how many bytes each takes.
         scratch, advance: see `gather`.
     """
-    return ahead(_gather(contents, start, rows, sizes, scratch, advance))
-
-
-def _gather(
-    contents: Iterator[pa.Array],
-    start: np.ndarray,
-    rows: np.ndarray,
-    sizes: np.ndarray,
-    scratch: Path,
-    advance: Advance,
-) -> Generator[pa.Array, None, None]:
     if sizes.sum() <= BUCKET_BYTES:
         yield from _in_order(_whole(contents, start, rows, advance), rows)
         return
