@@ -69,7 +69,7 @@ def verify(
     numbers = ("world_size", "micro_batch", "workers", "nodes")
     lines = [head, ", ".join(f"{name.replace('_', ' ')} {getattr(reading, name)}" for name in numbers), ""]
     if chosen:
-        lines += _in_full(run, shapes[chosen.name], found[chosen.name], other)
+        lines += _in_full(run, found[chosen.name], other)
     else:
         lines += _table(found)
     return any(of.best.in_order for of in found.values()), "\n".join(lines)
@@ -128,7 +128,7 @@ def _table(found: Mapping[str, Survival]) -> list[str]:
     ]
 
 
-def _in_full(run: Run, shape: Shape, found: Survival, other: str) -> list[str]:
+def _in_full(run: Run, found: Survival, other: str) -> list[str]:
     trainer = found.trainer
     lines = [f"{trainer.title}", ""]
     for name, of in (("by default", found.default), ("with the lines below", found.best)):
@@ -139,15 +139,17 @@ def _in_full(run: Run, shape: Shape, found: Survival, other: str) -> list[str]:
         *lines,
         "its configuration:",
         "",
-        *(f"  {line}" for line in _configuration(trainer, found, shape)),
+        *(f"  {line}" for line in _configuration(trainer, found)),
     ]
 
 
-def _configuration(trainer: Trainer, found: Survival, shape: Shape) -> list[str]:
+def _configuration(trainer: Trainer, found: Survival) -> list[str]:
+    """The trainer's lines, after those of the export where its ranks read contiguous parts."""
     lines = found.lines.strip().splitlines()
-    if trainer.layout and shape.layout:
-        laid = ", ".join(f"{name} = {value}" for name, value in shape.layout.items())
-        lines = [f"# divorder.toml: [exports] {laid}", *lines]
+    if trainer.layout:
+        names = ("world_size", "micro_batch", "workers")
+        laid = ", ".join(f"{name} = {max(1, getattr(found.reading, name))}" for name in names)
+        lines = [f"# divorder.toml, [exports], before the run: {laid}", *lines]
     return lines
 
 
