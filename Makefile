@@ -15,7 +15,7 @@ INSTALLED := $(patsubst tests/trainers/requirements-%.txt,$(TRAINERS)/%/.install
 DAGSTER := PYTHONWARNINGS=ignore::FutureWarning $(BIN)/dagster
 
 .DEFAULT_GOAL := help
-.PHONY: help install sample demo test test-fast test-long trainers test-trainers lint types format ui clean
+.PHONY: help install sample demo test test-fast test-long test-cluster trainers test-trainers lint types format ui clean
 
 help: ## list the verbs
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1 - /'
@@ -48,16 +48,24 @@ demo: sample ## order the sample corpus with Dagster and show what it changed
 
 # `loadfile`: tests of one file stay together, with the fixtures that they share; the slow files come first. The tests
 # start Python processes: without kept bytecode each would compile its imports again.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m
 
 test: .venv/.trainers ## run the tests, on all cores: some eleven minutes on two
-	@$(PYTEST)
+	@$(PYTEST) 'not cluster'
 
 test-fast: .venv/.trainers ## run the tests of every edit: in two minutes, no command, browser or Dagster run among them
-	@$(PYTEST) -m 'not slow'
+	@$(PYTEST) 'not slow and not cluster'
 
 test-long: .venv/.trainers ## run ten times as many examples of histories, settings, kills and damage; for a night
 	@$(PYTEST) --hypothesis-profile long tests/law tests/faults tests/bad_input
+
+.venv/.cluster: .venv/.installed
+	@echo "Installing Ray and an object store ..."
+	@$(PIP) -c constraints.txt -e '.[dev,films,cluster]'
+	@touch $@
+
+test-cluster: .venv/.cluster ## test object storage and Ray, both started here: some minutes on two cores
+	@$(BIN)/python -m pytest -m cluster tests
 
 trainers: $(INSTALLED) ## install what olmo-core, torchtitan, streaming and litdata need beside .venv (125 MB)
 

@@ -18,9 +18,10 @@ from dagster_divorder.stages.components import STAGE_OF
 from dagster_divorder.stages.fields import read_fields
 from dagster_divorder.stages.ids import read_ids
 from dagster_divorder.store.arrays import unpack
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.connect import store_at
 from dagster_divorder.store.fragments import DOCUMENTS, records_folder
 from dagster_divorder.store.ids import to_bytes
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.space import embeddings_file, map_vectors
 from dagster_divorder.store.stages import StageFiles
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 class Results:
     """Results of the last run on a store; each part is read when it is asked for."""
 
-    store: LocalStore
+    store: Store
 
     @property
     def documents(self) -> pd.DataFrame:
@@ -122,7 +123,7 @@ class Results:
     def base_model(self) -> Path:
         """Folder of the base model: its `tokenizer.json` is what `sequences` counts tokens of."""
         receipt = self._receipt("base_model")
-        return Path(receipt.facts.get("directory") or self.store.path(receipt.files["fit"]))
+        return Path(receipt.facts.get("directory") or self.store.local(receipt.files["fit"]))
 
     @property
     def metrics(self) -> dict[str, dict[str, Any]]:
@@ -136,7 +137,7 @@ class Results:
         receipt = load_receipt(self.store, stage)
         if receipt is None:
             raise MissingStageError(
-                f"{stage} has no result in {self.store.root}; run the pipeline on this store first"
+                f"{stage} has no result in {self.store.place}; run the pipeline on this store first"
             )
         return receipt
 
@@ -165,4 +166,4 @@ def load_results(store_path: str | os.PathLike[str]) -> Results:
         raise MissingStageError(
             f"there is no store at {os.fspath(store_path)!r}; give the path of store.path"
         )
-    return Results(LocalStore(store_path).open(create=False))
+    return Results(store_at(store_path).open(create=False))

@@ -12,7 +12,8 @@ from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.run import Run, run_stage
 from dagster_divorder.pipeline.stage import Stage
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.connect import store_at
 from dagster_divorder.store.receipts import Receipt, load_receipt
 
 
@@ -49,7 +50,7 @@ def _materialize(
     context: dg.AssetExecutionContext, settings: Settings, stage: Stage, graph: Graph
 ) -> dg.MaterializeResult[Any]:
     """Run the stage; say whether its result has changed, where it lies, and what a person sees of it."""
-    store = LocalStore(settings.store.path)
+    store = store_at(settings.store.path)
     before = _version(store, stage.name)
     # Of a run, whoever started it, which store it writes to: by that the sensor tells its own.
     context.instance.add_run_tags(context.run.run_id, {STORE: store_names(store)[0]})
@@ -68,7 +69,7 @@ def _materialize(
     return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(receipt.version))
 
 
-def _version(store: LocalStore, stage: str) -> str | None:
+def _version(store: Store, stage: str) -> str | None:
     try:
         receipt = load_receipt(store, stage)
     except DivOrderError:
@@ -76,7 +77,7 @@ def _version(store: LocalStore, stage: str) -> str | None:
     return receipt.version if receipt else None
 
 
-def _stored(store: LocalStore, receipt: Receipt) -> list[dict[str, Any]]:
+def _stored(store: Store, receipt: Receipt) -> list[dict[str, Any]]:
     """Where the result lies: its named files, or the folder of its files, one a fragment."""
     named = receipt.files or {"a file a fragment": f"stages/{receipt.stage}/{receipt.key}"}
-    return [{"what": name, "path": str(store.path(file))} for name, file in named.items()]
+    return [{"what": name, "path": store.where(file)} for name, file in named.items()]

@@ -12,7 +12,8 @@ from dagster_divorder.errors import StoreBusyError
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.connect import store_at
 
 WHY = "divorder/why"
 """Tag of a run that the sensor started: what had changed."""
@@ -29,7 +30,7 @@ _UNDER_WAY = [status for status in dg.DagsterRunStatus if status not in _ENDED]
 def watch_input(graph: Graph, settings: Settings) -> dg.SensorDefinition:
     """The sensor that starts `curate` when an input file is new, has grown or has changed."""
 
-    store = LocalStore(settings.store.path)
+    store = store_at(settings.store.path)
 
     @dg.sensor(
         name="watch_input",
@@ -54,7 +55,7 @@ def watch_input(graph: Graph, settings: Settings) -> dg.SensorDefinition:
     return sensor
 
 
-def _our_runs(context: dg.SensorEvaluationContext, store: LocalStore) -> list[dg.DagsterRun]:
+def _our_runs(context: dg.SensorEvaluationContext, store: Store) -> list[dg.DagsterRun]:
     """The runs under way that are tagged with this store and belong to no other code location than the sensor's.
 
     A run has the tag once its first asset has begun, or from the beginning where the sensor started it. What a command
@@ -112,7 +113,7 @@ def _is_alive(instance: dg.DagsterInstance, settings: Settings, run_id: str) -> 
     if last and time.time() - last[0].event_log_entry.timestamp < SILENT_SECONDS:
         return True
     try:
-        with LocalStore(settings.store.path).lease(wait=False):
+        with store_at(settings.store.path).lease(wait=False):
             return False
     except StoreBusyError:
         return True

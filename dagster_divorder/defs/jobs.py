@@ -11,7 +11,7 @@ from dagster_divorder.defs.metadata import SETTINGS_NOTE, settings_file, setting
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.base import Store
 
 CURATE = "curate"
 
@@ -58,9 +58,9 @@ def jobs(graph: Graph, settings: Settings, file: Path | None) -> list[Any]:
     return made
 
 
-def store_names(store: LocalStore) -> list[str]:
+def store_names(store: Store) -> list[str]:
     """What runs on a store are tagged with: its id, and until there is one its place."""
-    place = str(store.root.resolve())
+    place = store.real_place
     try:
         return [store.id, place] if store.id else [place]
     except DivOrderError:  # a run says what is wrong with it

@@ -13,9 +13,9 @@ import numpy as np
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.store.arrays import unpack
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.compact import Compacted, compact, is_small
 from dagster_divorder.store.fragments import DOCUMENTS, Fragments, records_folder
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.view import Fragment, View
 
@@ -23,7 +23,7 @@ MERGE_FROM = 16
 """Small fragments that gather before they are merged: fewer files as it falls, more rewriting."""
 
 
-def merge_small(store: LocalStore, graph: Graph) -> int:
+def merge_small(store: Store, graph: Graph) -> int:
     """Merge the fragments of the current view when many of them are small; how many fragments went."""
     receipt = load_receipt(store, "raw_docs")
     if receipt is None:
@@ -34,7 +34,7 @@ def merge_small(store: LocalStore, graph: Graph) -> int:
     return len(rewrite(store, graph, receipt, view, drop_unused=False))
 
 
-def rewrite(store: LocalStore, graph: Graph, receipt: Receipt, view: View, *, drop_unused: bool) -> list[str]:
+def rewrite(store: Store, graph: Graph, receipt: Receipt, view: View, *, drop_unused: bool) -> list[str]:
     """Compact the fragments of the current view, point the view at the result, then remove what was replaced."""
     of_records, of_documents = (result_folders(store, graph, of) for of in ("records", "documents"))
     folder = records_folder(receipt.key)
@@ -66,7 +66,7 @@ def rewrite(store: LocalStore, graph: Graph, receipt: Receipt, view: View, *, dr
 
 
 def _compact(
-    store: LocalStore,
+    store: Store,
     folder: str,
     fragments: tuple[Fragment, ...],
     used: np.ndarray,
@@ -86,7 +86,7 @@ def _compact(
     )
 
 
-def result_folders(store: LocalStore, graph: Graph, of: str) -> list[str]:
+def result_folders(store: Store, graph: Graph, of: str) -> list[str]:
     """Folders of the per-fragment results of "documents" or "records"."""
     stages = [stage.name for stage in graph.values() if isinstance(stage, PerDocument) and stage.of == of]
     return [folder for stage in stages for folder in store.folders(f"stages/{stage}")]

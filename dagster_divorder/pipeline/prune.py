@@ -12,10 +12,10 @@ from dagster_divorder.pipeline.merge import rewrite
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage
 from dagster_divorder.settings import Settings
+from dagster_divorder.store.base import FORMAT_FILE, LEASE_FILE, Store
 from dagster_divorder.store.curated import LEDGERS, remove_beside
 from dagster_divorder.store.fits import PINS, RECORDS, pin, read_fit, read_pin, unpin
 from dagster_divorder.store.fragments import DOCUMENTS, Fragments, records_folder
-from dagster_divorder.store.local import FORMAT_FILE, LEASE_FILE, LocalStore
 from dagster_divorder.store.receipts import FOLDER as RECEIPTS
 from dagster_divorder.store.receipts import Receipt, history_file, load_receipt
 from dagster_divorder.store.space import embeddings_file
@@ -30,7 +30,7 @@ class Pruned:
     documents: int
 
 
-def plan_prune(store: LocalStore, graph: Graph | None = None) -> Pruned:
+def plan_prune(store: Store, graph: Graph | None = None) -> Pruned:
     """What `prune` would free: files that neither the current view nor a current key needs, and rows of deleted input.
 
     Rows inside fragments are counted at their fragment's mean, so bytes are an estimate where fragments are mixed.
@@ -51,16 +51,17 @@ def plan_prune(store: LocalStore, graph: Graph | None = None) -> Pruned:
         )
         for folder, fragments, used in parts:
             start = offsets(fragments)
+            stored = store.stats(folder)
             for at, fragment in enumerate(fragments):
                 dead = 1 - used[start[at] : start[at + 1]].mean()
-                size = int(dead * store.path(fragment.file).stat().st_size)
+                size = int(dead * stored[fragment.file].size)
                 freed[_part(folder)] = freed.get(_part(folder), 0) + size
             if folder == DOCUMENTS:
                 deleted -= int(used.sum())
     return Pruned({part: size for part, size in sorted(freed.items()) if size}, deleted)
 
 
-def prune(settings: Settings, store: LocalStore, graph: Graph | None = None) -> Pruned:
+def prune(settings: Settings, store: Store, graph: Graph | None = None) -> Pruned:
     """Remove what nothing needs; texts of deleted documents are then gone, and so is what quotes them (`Stage.quotes`):
     names of clusters, examples, pictures, and the pages next to the output. Clusters are named anew from the documents
     that are left, where they are current; the rest is made anew by the next run. (Only the tokenizer and the table of a
@@ -91,7 +92,7 @@ def prune(settings: Settings, store: LocalStore, graph: Graph | None = None) -> 
     return Pruned({part: size for part, size in freed.items() if size > 0}, planned.documents)
 
 
-def _forget_quotes(store: LocalStore, stage: Stage) -> None:
+def _forget_quotes(store: Store, stage: Stage) -> None:
     """Remove what may have words of documents that are deleted now. What a fit has found stays, since results may rest
     on it; a fit that is nothing but words goes."""
     receipt = load_receipt(store, stage.name)
@@ -126,12 +127,12 @@ def _remake_fits(run: Run, stages: list[Stage]) -> None:
                 continue  # of results that are no longer current: the next run makes it
 
 
-def disk_use(store: LocalStore) -> dict[str, int]:
+def disk_use(store: Store) -> dict[str, int]:
     """Bytes by part of the store."""
     return dict(sorted(_sizes(store).items()))
 
 
-def _needed(store: LocalStore, graph: Graph) -> set[str]:
+def _needed(store: Store, graph: Graph) -> set[str]:
     """Names of all files that the current receipts lead to."""
     receipts = {stage: receipt for stage in graph if (receipt := load_receipt(store, stage))}
     names = {
@@ -166,7 +167,7 @@ def _needed(store: LocalStore, graph: Graph) -> set[str]:
     return names
 
 
-def _needed_by_view(store: LocalStore, graph: Graph, receipts: dict[str, Receipt]) -> set[str]:
+def _needed_by_view(store: Store, graph: Graph, receipts: dict[str, Receipt]) -> set[str]:
     view = View.load(store, receipts["raw_docs"].files["view"])
     records = records_folder(receipts["raw_docs"].key)
     folders = {
@@ -194,7 +195,7 @@ def _part(name: str) -> str:
     return f"{top}/{rest.split('/')[0]}" if top in ("stages", "fits") else top
 
 
-def _sizes(store: LocalStore) -> dict[str, int]:
+def _sizes(store: Store) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for name, size in store.files().items():
         sizes[_part(name)] = sizes.get(_part(name), 0) + size

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import Fragments
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import FOLDER as RECEIPTS
 
 
-def discard(store: LocalStore, name: str, stages: Container[str]) -> str | None:
+def discard(store: Store, name: str, stages: Container[str]) -> str | None:
     """Remove a damaged file, and what is of no use without it; return which of the stages makes it again.
 
     None, and nothing is removed, where no stage makes it again.

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from dagster_divorder.errors import DamagedFileError
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.stage import PerDocument
-from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.receipts import load_history, load_receipt
 
 WHOLE = ("views", "readings", "rejects", "schemas")
 """Folders of what raw_docs makes of the corpus as a whole."""
 
 
-def retire(store: LocalStore, graph: Graph) -> None:
+def retire(store: Store, graph: Graph) -> None:
     """Remove whole-corpus results that neither a receipt nor a history names."""
     try:
         named = set(_named(store, graph))
@@ -31,7 +31,7 @@ def retire(store: LocalStore, graph: Graph) -> None:
                 store.delete(name)
 
 
-def _named(store: LocalStore, graph: Graph) -> Iterator[str]:
+def _named(store: Store, graph: Graph) -> Iterator[str]:
     for stage in graph:
         if receipt := load_receipt(store, stage):
             yield from receipt.files.values()
@@ -39,7 +39,7 @@ def _named(store: LocalStore, graph: Graph) -> Iterator[str]:
             yield from made.files.values()
 
 
-def _folders(store: LocalStore, graph: Graph) -> Iterator[str]:
+def _folders(store: Store, graph: Graph) -> Iterator[str]:
     yield from WHOLE
     for stage in graph.values():
         if not isinstance(stage, PerDocument):

@@ -24,9 +24,11 @@ from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.retire import retire
 from dagster_divorder.settings import Settings, refuse_overlap
 from dagster_divorder.store.arrays import unpack
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.connect import store_at
 from dagster_divorder.store.curated import refuse_foreign_files
 from dagster_divorder.store.fits import Fit, complete_records, read_fit
-from dagster_divorder.store.local import DISK_FULL, LocalStore, explain_os_error, megabytes
+from dagster_divorder.store.local import DISK_FULL, explain_os_error, megabytes
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import document_index
 from dagster_divorder.store.stages import StageFiles
@@ -67,7 +69,7 @@ class Run:
     """
 
     settings: Settings
-    store: LocalStore
+    store: Store
     progress: Progress = field(default_factory=Bar)
     graph: Graph = field(default_factory=default_graph)
     planning: bool = False
@@ -101,7 +103,7 @@ class Run:
         asset = stage if self.graph[stage].asset else self._asset_of(stage)
         remedy = f"materialise it first: dagster asset materialize --select '*{asset}' -m dagster_divorder.definitions"
         if receipt is None:
-            raise MissingStageError(f"{stage} has no result in {self.store.root}; {remedy}")
+            raise MissingStageError(f"{stage} has no result in {self.store.place}; {remedy}")
         here = self.graph[stage]
         made = (receipt.fingerprint, set(receipt.upstream))
         if made != (here.fingerprint(self.settings), set(here.reads(self.settings))):
@@ -190,7 +192,7 @@ class Run:
         return read_fit(self.store, self.current_fit(stage))
 
 
-def _corpus_of(store: LocalStore, version: str, view: View) -> Corpus:
+def _corpus_of(store: Store, version: str, view: View) -> Corpus:
     used, records = view.used_documents(), view.used_records()
     ids, _ = document_index(store, view)
     return Corpus(
@@ -238,7 +240,7 @@ def run_all(
     progress = progress or Bar()
     # Settings that were built in Python were not loaded.
     refuse_overlap(settings)
-    store = LocalStore(settings.store.path)
+    store = store_at(settings.store.path)
     with store.lease(wait=settings.store.wait, on_wait=progress.note):
         run = Run(settings, store.open(), progress, graph)
         store.clear_scratch()
@@ -280,7 +282,7 @@ def _run_and_repair(run: Run, stage: str) -> Receipt:
             # Store and output explain theirs; what remains are files of a moment, such as a model in training.
             if error.errno not in DISK_FULL:
                 raise
-            raise explain_os_error(error, Path(error.filename or run.store.root)) from error
+            raise explain_os_error(error, Path(error.filename or run.store.place)) from error
 
 
 def _run_one(run: Run, name: str) -> Receipt:

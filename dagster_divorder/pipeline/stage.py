@@ -30,8 +30,9 @@ from dagster_divorder.errors import DiskFullError
 from dagster_divorder.pipeline.changes import given_settings, what_changed
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import pack, pack_table, unpack
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import Fit, drop_unpinned, pin, pinned, read_fit, unpin
-from dagster_divorder.store.local import LocalStore, megabytes
+from dagster_divorder.store.local import megabytes
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
@@ -466,7 +467,7 @@ def _about_documents(run: Run) -> dict[str, bytes]:
     return {FITTED: orjson.dumps(about), SKETCH: pack({"ids": sketch(run.corpus.ids)})}
 
 
-def load_fitted(store: LocalStore, fit: Fit, setting: str = "") -> Fitted:
+def load_fitted(store: Store, fit: Fit, setting: str = "") -> Fitted:
     """A fit out of the store.
 
     Raises:

@@ -37,7 +37,7 @@ from dagster_divorder.stages.centroids import SAMPLE_BYTES, library
 from dagster_divorder.stages.cluster_names import CHARACTERS, sample_size
 from dagster_divorder.stages.components import load_space, space_key, space_reads
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
-from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import beginnings, document_index, first_lines, rows_by_id
 from dagster_divorder.store.space import Space
@@ -61,23 +61,23 @@ HEATMAP = "contingency.png"
 MAPS = "maps.png"
 
 
-def load_pairs(store: LocalStore, fit: str) -> list[dict[str, Any]]:
+def load_pairs(store: Store, fit: str) -> list[dict[str, Any]]:
     """The matched clusters, a row a pair, that with the most common documents first; `fit` is the fit's folder in the
     receipt. None where `divorder prune` has taken them, as they had words of deleted documents."""
     return _rows(store, f"{fit}/{PAIRS}")
 
 
-def load_disagreements(store: LocalStore, fit: str) -> list[dict[str, Any]]:
+def load_disagreements(store: Store, fit: str) -> list[dict[str, Any]]:
     """Where the spaces disagree about most documents, a row a pair of clusters that are not matched: documents that the
     one space puts into this cluster and the other into that, with examples that both are sure of. None as above."""
     return _rows(store, f"{fit}/{DISAGREE}")
 
 
-def _rows(store: LocalStore, file: str) -> list[dict[str, Any]]:
+def _rows(store: Store, file: str) -> list[dict[str, Any]]:
     return unpack_rows(store.read(file)) if store.exists(file) else []
 
 
-def load_picture(store: LocalStore, fit: str, name: str) -> bytes | None:
+def load_picture(store: Store, fit: str, name: str) -> bytes | None:
     """A picture, HEATMAP or MAPS, as a PNG file's bytes; None where it could not be drawn (`note` says why)."""
     return store.read(f"{fit}/{name}") if store.exists(f"{fit}/{name}") else None
 
@@ -367,7 +367,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
         (MAPS, "the maps of both spaces"),
     ):
         if store.exists(f"{fit}/{name}"):
-            shown[name.removesuffix(".png")] = Picture(store.path(f"{fit}/{name}"), what)
+            shown[name.removesuffix(".png")] = Picture(store.local(f"{fit}/{name}"), what)
     return shown
 
 

@@ -153,7 +153,7 @@ def _figures_now(run: Run) -> dict[str, Any]:
 
 def _show(run: Run, receipt: Receipt) -> Shown:
     return {
-        "cluster_map": Picture(run.store.path(receipt.files["picture"]), "map of the documents by cluster")
+        "cluster_map": Picture(run.store.local(receipt.files["picture"]), "map of the documents by cluster")
     }
 
 

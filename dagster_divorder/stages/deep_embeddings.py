@@ -33,8 +33,8 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.deep_model import load_deep_model
 from dagster_divorder.stages.ids import own_ids
 from dagster_divorder.stages.token_counts import Tokenize
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import to_bytes
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sample import document_index
 from dagster_divorder.store.stages import StageFiles
@@ -142,7 +142,7 @@ class _Embed:
     `make_embedder`.
     """
 
-    store: LocalStore = field(compare=False)
+    store: Store = field(compare=False)
     tokens_key: str = field(compare=False)
     directory: str
     spec: EmbeddingSpec

@@ -354,7 +354,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
         "findings": Text("\n".join(f"- {line}" for line in receipt.figures["findings"])),
     }
     if "picture" in receipt.files:
-        file = run.store.path(receipt.files["picture"])
+        file = run.store.local(receipt.files["picture"])
         shown["ordering_comparison"] = Picture(file, "orders compared")
     drift = Table(load_stationarity(run).rows())
     return {**shown, "drift": drift, "measures": Table(load_table(run))}

@@ -97,7 +97,7 @@ def _open(run: Run) -> VectorFile:
     if not isinstance(file, NpyVectors) or file.rows == records:
         return file
     if file.rows == records + refused:
-        rejects = run.store.path(raw_docs.files.get("rejects", "rejects"))
+        rejects = run.store.where(raw_docs.files.get("rejects", "rejects"))
         remedy = f"leave out the rows of the {refused:,} refused records, whose lines {rejects} names"
     elif file.rows > records:
         remedy = "embed the input as it is now, in its order"

@@ -16,10 +16,10 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import row_array
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.columns import concat, extract, settle
 from dagster_divorder.store.find import find_input
 from dagster_divorder.store.fragments import read_content
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.peek import unseen
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.stages import StageFiles
@@ -89,7 +89,7 @@ def load_fields(run: Run, *fields: str) -> pa.Table:
     return read_fields(run.store, run.view, run.receipt("fields"), *fields)
 
 
-def read_fields(store: LocalStore, view: View, receipt: Receipt, *fields: str) -> pa.Table:
+def read_fields(store: Store, view: View, receipt: Receipt, *fields: str) -> pa.Table:
     """As `load_fields`, of a receipt."""
     parts = list(StageFiles(store, receipt.stage, receipt.key).tables(view.records))
     rows = row_array(view.record_row)

@@ -118,7 +118,7 @@ def check_permutation(orders: np.ndarray, items: int, what: str, remedy: str) ->
 
 def remade(run: Run, stage: str, file: str) -> str:
     """How to have a whole-corpus result made anew."""
-    folder = run.store.path(run.receipt(stage).files[file]).parent
+    folder = run.store.where(run.receipt(stage).files[file]).rpartition("/")[0]
     return f"delete the folder {folder} and materialise {stage} again, which makes it anew"
 
 

@@ -46,7 +46,7 @@ from dagster_divorder.stages.components import chosen_space_key, load_space, spa
 from dagster_divorder.stages.sequence_order import vector_sums
 from dagster_divorder.stages.strategy_comparison import row as order_row
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
-from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import document_index, rows_by_id
 from dagster_divorder.store.space import Space
@@ -269,7 +269,7 @@ def _order_figures(ours: Outcome, shuffled: Outcome, clusters: int) -> dict[str,
     return figures
 
 
-def load_table(store: LocalStore, folder: str) -> list[dict[str, Any]]:
+def load_table(store: Store, folder: str) -> list[dict[str, Any]]:
     """The table, a row a value of k; `folder` is the fit's in the receipt."""
     return unpack_rows(store.read(f"{folder}/{TABLE}"))
 
@@ -304,7 +304,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
     fit = receipt.files["fit"]
     return {
         "calibration": Table(load_table(run.store, fit)),
-        "picture": Picture(run.store.path(f"{fit}/{PICTURE}"), "silhouettes"),
+        "picture": Picture(run.store.local(f"{fit}/{PICTURE}"), "silhouettes"),
     }
 
 

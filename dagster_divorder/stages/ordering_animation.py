@@ -28,9 +28,9 @@ from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.curated_output import load_manifest
 from dagster_divorder.stages.diversity_metrics import read_in_order
 from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.curated import write_beside
 from dagster_divorder.store.ids import IdIndex
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import document_index
 from dagster_divorder.view.films import (
@@ -73,7 +73,7 @@ def _publish(run: Run, receipt: Receipt) -> None:
     write_beside(run.store, run.settings.output.path, films)
 
 
-def _film(store: LocalStore, frames: Iterable[np.ndarray], fps: int, advance: Advance) -> bytes:
+def _film(store: Store, frames: Iterable[np.ndarray], fps: int, advance: Advance) -> bytes:
     # The encoder writes to a place of its own: it goes back to the head of the file when it is done.
     with store.scratch() as folder:
         path = folder / "film.mp4"

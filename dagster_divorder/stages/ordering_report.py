@@ -230,8 +230,9 @@ def _made(run: Run, receipt: Receipt) -> str:
     stage, files = run.graph[receipt.stage], receipt.files
     if isinstance(stage, PerDocument):
         files = stage.files(run, receipt.key).present()
-    paths = [run.store.path(file) for file in files.values()]
-    newest = max((path.stat().st_mtime for path in paths if path.exists()), default=None)
+    folders = {file.rpartition("/")[0] for file in files.values()}
+    stats = {name: stat for folder in folders for name, stat in run.store.stats(folder).items()}
+    newest = max((stats[file].modified for file in files.values() if file in stats), default=None)
     return "" if newest is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(newest))
 
 

@@ -32,13 +32,13 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import unpack
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.corpus import Begin, Corpus, End
 from dagster_divorder.store.file_states import load_file_states, save_file_states
 from dagster_divorder.store.find import Found, find_input
 from dagster_divorder.store.fragments import records_folder
 from dagster_divorder.store.ingest import Before, Ingest, Survey
 from dagster_divorder.store.inputs import Block, LineBlock, RowBlock
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.multiset import Multiset
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.records import with_id
@@ -184,7 +184,7 @@ def _records(block: Block) -> int:
     return block.rows.num_rows if isinstance(block, RowBlock) else 1
 
 
-def _before(store: LocalStore, key: str, settings: Settings) -> Before | None:
+def _before(store: Store, key: str, settings: Settings) -> Before | None:
     """What the last run came to, if it was one under this key, and with this limit, that left its file states."""
     receipt = load_receipt(store, "raw_docs")
     if receipt is None or receipt.key != key or "readings" not in receipt.files:
@@ -212,7 +212,7 @@ def first_rejects(run: Run, receipt: Receipt) -> list[dict[str, Any]]:
     """The first REJECTS_SHOWN rejects of a receipt: `file`, `line` (or row), `reason`, how it `begins`, and with
     `input.id_field` its `id`, where it can be read."""
     field = run.settings.input.id_field
-    with open(run.store.path(receipt.files["rejects"]), "rb") as file:
+    with run.store.open_file(receipt.files["rejects"]) as file:
         rejects = [
             orjson.loads(with_id(line, field) if field else line) for line in islice(file, REJECTS_SHOWN)
         ]
@@ -228,7 +228,7 @@ def first_rejects(run: Run, receipt: Receipt) -> list[dict[str, Any]]:
     ]
 
 
-def input_files(store: LocalStore, receipt: Receipt) -> list[dict[str, Any]]:
+def input_files(store: Store, receipt: Receipt) -> list[dict[str, Any]]:
     """The first FILES_SHOWN files of a receipt: `file`, `bytes` that whole records take, accepted `records`, `rejected`
     ones. Numbers are None where nothing could be kept of a file, such as an empty one."""
     states = {state.path: state for state in load_file_states(store, receipt.files["readings"])}

@@ -19,8 +19,8 @@ from dagster_divorder.models.tokenize import load_encoder
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument
 from dagster_divorder.stages.base_model import load_base_model
-from dagster_divorder.store.fragments import read_content
-from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.fragments import DOCUMENTS, read_content
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
 
@@ -41,7 +41,7 @@ class Tokenize:
     """Tokenises a fragment: `ids` and `lengths` as above; picklable, for worker processes. `tokenizer` is the
     fingerprint of the one in `directory`."""
 
-    store: LocalStore
+    store: Store
     directory: str
     tokenizer: str
     engine: Engine
@@ -66,7 +66,8 @@ def _encoder(directory: str, tokenizer: str, engine: Engine) -> Encoder:
 def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.ndarray]]:
     model = load_base_model(run)
     tokenize = Tokenize(run.store, str(model.directory), model.info["tokenizer"], model.info["engine"])
-    size = sum(run.store.path(fragment.file).stat().st_size for fragment in fragments)
+    stored = run.store.stats(DOCUMENTS)
+    size = sum(stored[fragment.file].size for fragment in fragments if fragment.file in stored)
     workers = min(count_workers(run.settings.engine.workers), size // WORKER_BYTES)
     return each(tokenize, fragments, max(1, workers))
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.store.arrays import pack_table, row_array, unpack, unpack_table
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import (
     FRAGMENT_BYTES,
     FRAGMENT_ROWS,
@@ -21,7 +22,6 @@ from dagster_divorder.store.fragments import (
     fragment_name,
     read_content,
 )
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import put_arrays
 from dagster_divorder.store.view import Fragment, offsets
 
@@ -39,7 +39,7 @@ class Compacted:
 
 
 def compact(
-    store: LocalStore,
+    store: Store,
     folder: str,
     fragments: Sequence[Fragment],
     used: np.ndarray,
@@ -121,7 +121,7 @@ def _groups(
 
 
 def _merge(
-    store: LocalStore,
+    store: Store,
     stored: Fragments,
     members: Sequence[Fragment],
     picks: Sequence[np.ndarray],
@@ -147,7 +147,7 @@ def _merge(
 
 
 def _merge_results(
-    store: LocalStore,
+    store: Store,
     folder: str,
     name: str,
     members: Sequence[Fragment],

@@ -34,13 +34,8 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, V
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Output
 from dagster_divorder.store.arrays import row_array
-from dagster_divorder.store.local import (
-    TEMPORARY,
-    LocalStore,
-    explain_os_error,
-    sync_folder,
-    write_where_changed,
-)
+from dagster_divorder.store.base import TEMPORARY, Store
+from dagster_divorder.store.local import explain_os_error, sync_folder, write_where_changed
 from dagster_divorder.store.manifests import manifest_check, read_whole
 from dagster_divorder.store.pointers import read_pointer, write_pointer
 from dagster_divorder.store.rows import json_lines
@@ -114,7 +109,7 @@ class Ledger:
     files: list[FileName]
 
 
-def ours(store: LocalStore, folder: Path, name: str = MANIFEST) -> set[str]:
+def ours(store: Store, folder: Path, name: str = MANIFEST) -> set[str]:
     """Names in an output folder, whose manifest has this name, that are this store's to overwrite and to remove.
 
     Raises:
@@ -123,9 +118,7 @@ def ours(store: LocalStore, folder: Path, name: str = MANIFEST) -> set[str]:
     manifest = read_manifest(folder, name)
     owner = manifest["store"] if manifest else None
     # A store that was deleted and made anew in its place goes on with its output; so does one that was moved.
-    is_owner = owner is not None and (
-        owner["id"] == store.id or owner["path"] == os.path.realpath(store.root)
-    )
+    is_owner = owner is not None and (owner["id"] == store.id or owner["path"] == store.real_place)
     if owner is not None and not is_owner:
         raise InputError(
             f"{folder} holds the output of another store, {owner['path']}; an output belongs to one store: set "
@@ -144,7 +137,7 @@ def _setting(manifest: str) -> str:
 
 
 def refuse_strangers(
-    store: LocalStore, folder: Path, wanted: Callable[[str], object], manifest: str = MANIFEST
+    store: Store, folder: Path, wanted: Callable[[str], object], manifest: str = MANIFEST
 ) -> set[str]:
     """Make sure that writing the `wanted` names into an output folder overwrites nothing that is not this store's; the
     names there that are (see `ours`).
@@ -169,7 +162,7 @@ def refuse_strangers(
     return mine
 
 
-def refuse_foreign_files(store: LocalStore, output: Output) -> None:
+def refuse_foreign_files(store: Store, output: Output) -> None:
     """`refuse_strangers` for all that a run with these settings writes; to be asked before anything is computed."""
     names = {MANIFEST, "order.npy", "packed_sequences.parquet", "sequence_order.npy", "rejects.jsonl"}
     names |= {"token_counts.npy", "embeddings.npy"} if output.sidecars else set()
@@ -190,7 +183,7 @@ def check_format(kind: str, output: Output) -> None:
         )
 
 
-def write_beside(store: LocalStore, folder: Path, files: Mapping[str, bytes]) -> None:
+def write_beside(store: Store, folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files of BESIDE next to an output, those that do not hold just that already.
 
     Raises:
@@ -202,7 +195,7 @@ def write_beside(store: LocalStore, folder: Path, files: Mapping[str, bytes]) ->
         write_where_changed(folder / name, data)
 
 
-def remove_beside(store: LocalStore, folder: Path | None = None) -> list[str]:
+def remove_beside(store: Store, folder: Path | None = None) -> list[str]:
     """Remove what this store has written next to the output of a folder, or next to all of its outputs; the names."""
     removed = []
     for name in [_ledger_file(folder)] if folder else store.list(LEDGERS):
@@ -220,12 +213,12 @@ def _ledger_file(folder: Path) -> str:
     return f"{LEDGERS}/{xxhash.xxh3_128_hexdigest(os.fsencode(os.path.realpath(folder)))}.json"
 
 
-def _read_ledger(store: LocalStore, folder: Path) -> set[str]:
+def _read_ledger(store: Store, folder: Path) -> set[str]:
     ledger = read_pointer(store, _ledger_file(folder), Ledger)
     return set(ledger.files) if ledger else set()
 
 
-def _note(store: LocalStore, folder: Path, names: Collection[str], *, only: bool = False) -> None:
+def _note(store: Store, folder: Path, names: Collection[str], *, only: bool = False) -> None:
     """Add names to the ledger of a folder, or make them the `only` ones."""
     before = _read_ledger(store, folder)
     after = set(names) if only else before | set(names)
@@ -241,7 +234,7 @@ class OutputFolder:
     output takes about, for the message when the disk is full; `manifest` the manifest's name.
     """
 
-    store: LocalStore
+    store: Store
     path: Path
     expected_bytes: int = 0
     manifest: str = MANIFEST
@@ -293,7 +286,7 @@ class OutputFolder:
             InputError: a file would be overwritten that is not this store's.
             StoreError: the disk is full or the folder not writable; the old output is still whole.
         """
-        owner = {"id": self.store.id, "path": os.path.realpath(self.store.root)}
+        owner = {"id": self.store.id, "path": self.store.real_place}
         manifest = about | {"store": owner, "files": self.entries}
         data = orjson.dumps(manifest | {"check": manifest_check(manifest)}, option=orjson.OPT_INDENT_2)
         self._write(self.manifest, lambda file: file.write(data))
@@ -313,7 +306,7 @@ class OutputFolder:
         return manifest
 
 
-def tidy(store: LocalStore, path: Path, files: Iterable[str], manifest: str = MANIFEST) -> None:
+def tidy(store: Store, path: Path, files: Iterable[str], manifest: str = MANIFEST) -> None:
     """Remove what a broken-off write or commit left in an output folder; `files` are the ones its manifest lists."""
     kept = {manifest, *files}
     noted = _read_ledger(store, path)

@@ -24,8 +24,8 @@ import orjson
 from blake3 import blake3
 
 from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import ID_BYTES
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.multiset import Multiset
 
 Recognition = Literal["whole", "tail and samples", "rescan"]
@@ -187,7 +187,7 @@ def head_of(file: IO[bytes]) -> bytes:
     return blake3(os.pread(file.fileno(), _HEAD_BYTES, 0).partition(b"\n")[0]).digest(ID_BYTES)
 
 
-def save_file_states(store: LocalStore, name: str, states: Sequence[FileState]) -> str:
+def save_file_states(store: Store, name: str, states: Sequence[FileState]) -> str:
     """Put file states in the store; return their file."""
     meta = {"chunk_bytes": CHUNK_BYTES, "paths": [state.path for state in states]}
     arrays = {
@@ -205,7 +205,7 @@ def _bytes(parts: Iterable[bytes]) -> np.ndarray:
     return np.frombuffer(b"".join(parts), np.uint8)
 
 
-def load_file_states(store: LocalStore, file: str) -> list[FileState]:
+def load_file_states(store: Store, file: str) -> list[FileState]:
     """Readings from the store; none if their chunks have another size than these.
 
     Raises:

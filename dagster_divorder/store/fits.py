@@ -16,7 +16,7 @@ from pathlib import Path
 import xxhash
 
 from dagster_divorder.errors import DamagedFileError, StoreError
-from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.pointers import read_pointer, write_pointer
 from dagster_divorder.store.receipts import HISTORY_FOLDER
 
@@ -37,7 +37,7 @@ class Fit:
         return f"fits/{self.stage}/{self.hash}"
 
 
-def pinned(store: LocalStore, stage: str, key: str, *, refit: bool = False, setting: str = "") -> Fit | None:
+def pinned(store: Store, stage: str, key: str, *, refit: bool = False, setting: str = "") -> Fit | None:
     """The current fit of a stage under a key, None if there has been none yet. With `refit`, when another one is asked
     for, also None where that which there was is lost. `setting` is the one that asks for another fit.
 
@@ -49,8 +49,8 @@ def pinned(store: LocalStore, stage: str, key: str, *, refit: bool = False, sett
         fit = read_pin(store, name, setting)
         if fit is None and store.exists(record):
             raise StoreError(
-                f"pin {store.path(name)} is missing, and the results of this store rest on the fit that it named; "
-                f"copy {store.path(record)} there to go on with that fit, or {_again(store, stage, setting)}"
+                f"pin {store.where(name)} is missing, and the results of this store rest on the fit that it named; "
+                f"copy {store.where(record)} there to go on with that fit, or {_again(store, stage, setting)}"
             )
         if fit and refit:
             read_fit(store, fit, setting)
@@ -61,7 +61,7 @@ def pinned(store: LocalStore, stage: str, key: str, *, refit: bool = False, sett
     return fit
 
 
-def read_pin(store: LocalStore, name: str, setting: str = "") -> Fit | None:
+def read_pin(store: Store, name: str, setting: str = "") -> Fit | None:
     """The fit that a pin names, None if there is no such pin; `pinned` by the pin's name in the store."""
     _, stage, file = name.split("/")
     try:
@@ -70,13 +70,13 @@ def read_pin(store: LocalStore, name: str, setting: str = "") -> Fit | None:
         fit = Fit("", "", "")
     if fit and fit.stage != stage:
         raise StoreError(
-            f"pin {store.path(name)} is damaged; copy {store.path(RECORDS) / stage / file} there to go on with the fit "
-            f"that it named, or {_again(store, stage, setting)}"
+            f"pin {store.where(name)} is damaged; copy {store.where(f'{RECORDS}/{stage}/{file}')} there to go on "
+            f"with the fit that it named, or {_again(store, stage, setting)}"
         )
     return fit
 
 
-def pin(store: LocalStore, stage: str, key: str, files: Mapping[str, bytes], reason: str) -> Fit:
+def pin(store: Store, stage: str, key: str, files: Mapping[str, bytes], reason: str) -> Fit:
     """Store the files of a fit and make it the current one. The same files are the same fit."""
     fit = Fit(stage, _hash(files), reason)
     for name in store.list(fit.folder):
@@ -90,7 +90,7 @@ def pin(store: LocalStore, stage: str, key: str, files: Mapping[str, bytes], rea
     return fit
 
 
-def unpin(store: LocalStore, stage: str, key: str) -> None:
+def unpin(store: Store, stage: str, key: str) -> None:
     """Remove a pin, and its fit where no other pin names that."""
     fit = read_pin(store, f"{PINS}/{stage}/{key}.json")
     for folder in (RECORDS, PINS):
@@ -99,7 +99,7 @@ def unpin(store: LocalStore, stage: str, key: str) -> None:
         drop_unpinned(store, fit)
 
 
-def complete_records(store: LocalStore) -> None:
+def complete_records(store: Store) -> None:
     """Write the records that a killed `pin` had no time for. For who holds the lease."""
     for name in (pin for folder in store.folders(PINS) for pin in store.list(folder)):
         record = f"{HISTORY_FOLDER}/{name}"
@@ -107,7 +107,7 @@ def complete_records(store: LocalStore) -> None:
             store.put(record, store.read(name))
 
 
-def drop_unpinned(store: LocalStore, fit: Fit) -> bool:
+def drop_unpinned(store: Store, fit: Fit) -> bool:
     """Remove the files of a fit that no pin names; False, and nothing is removed, where one does."""
     others = [read_pin(store, name) for name in store.list(f"{PINS}/{fit.stage}")]
     if fit.hash in {other.hash for other in others if other}:
@@ -117,35 +117,34 @@ def drop_unpinned(store: LocalStore, fit: Fit) -> bool:
     return True
 
 
-def read_fit(store: LocalStore, fit: Fit, setting: str = "") -> dict[str, bytes]:
+def read_fit(store: Store, fit: Fit, setting: str = "") -> dict[str, bytes]:
     """The files of a fit.
 
     Raises:
         StoreError: a file is missing or altered. Fitting again would change later results, so it is not done unasked.
     """
-    folder = store.path(fit.folder)
     files = {name.rsplit("/", 1)[1]: store.read(name) for name in store.list(fit.folder)}
     found = _hash(files)
     if found != fit.hash:
+        state = f"damaged: its files hash to {found}" if files else "missing"
         raise StoreError(
-            f"fit {folder} is {'damaged: its files hash to ' + found if files else 'missing'}; restore it from a copy, "
-            f"or {_again(store, fit.stage, setting)}"
+            f"fit {store.where(fit.folder)} is {state}; restore it from a copy, or {_again(store, fit.stage, setting)}"
         )
     return files
 
 
-def _again(store: LocalStore, stage: str, setting: str) -> str:
+def _again(store: Store, stage: str, setting: str) -> str:
     """How to ask for another fit, in words."""
     if setting:
         how = f'set {setting} = "now" for one run'
     else:
-        how = f"delete {store.path(PINS) / stage} and {store.path(RECORDS) / stage}"
+        how = f"delete {store.where(f'{PINS}/{stage}')} and {store.where(f'{RECORDS}/{stage}')}"
     return f"{how} to fit again (later stages are then computed again)"
 
 
-def fit_path(store: LocalStore, fit: Fit) -> Path:
+def fit_path(store: Store, fit: Fit) -> Path:
     """Folder of a fit's files, for libraries that read folders."""
-    return store.path(fit.folder)
+    return store.local(fit.folder)
 
 
 def _hash(files: Mapping[str, bytes]) -> str:

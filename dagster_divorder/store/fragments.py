@@ -16,8 +16,8 @@ from blake3 import blake3
 
 from dagster_divorder.errors import StoreError
 from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import ID_BYTES, to_bytes
-from dagster_divorder.store.local import LocalStore
 
 DOCUMENTS = "documents"
 FRAGMENT_ROWS = 8192
@@ -44,7 +44,7 @@ class Fragments:
     Row order inside a fragment is fixed; the fragments' own order is the caller's.
     """
 
-    store: LocalStore
+    store: Store
     folder: str
 
     def put(self, content: pa.Array, index: Mapping[str, np.ndarray]) -> str:
@@ -75,7 +75,7 @@ class Fragments:
         return self.store.hashed(self.folder)
 
 
-def read_content(store: LocalStore, file: str) -> pa.ChunkedArray:
+def read_content(store: Store, file: str) -> pa.ChunkedArray:
     """Content of a fragment, in row order.
 
     Raises:
@@ -85,4 +85,4 @@ def read_content(store: LocalStore, file: str) -> pa.ChunkedArray:
     try:
         return pa.ipc.open_file(data).read_all().column("content")
     except (pa.ArrowInvalid, KeyError) as error:
-        raise StoreError(f"{store.path(file)} is no fragment of this version: {error}") from error
+        raise StoreError(f"{store.where(file)} is no fragment of this version: {error}") from error

@@ -19,8 +19,8 @@ import pyarrow as pa
 from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.store.arrays import row_array
+from dagster_divorder.store.base import TEMPORARY, Store
 from dagster_divorder.store.fragments import read_content
-from dagster_divorder.store.local import TEMPORARY, LocalStore
 from dagster_divorder.store.view import View, offsets
 
 BUCKET_BYTES = 256 << 20
@@ -31,7 +31,7 @@ MAX_BUCKETS = 512
 
 
 def gather(
-    store: LocalStore, view: View, order: np.ndarray, sizes: np.ndarray, scratch: Path, advance: Advance
+    store: Store, view: View, order: np.ndarray, sizes: np.ndarray, scratch: Path, advance: Advance
 ) -> Generator[pa.Array, None, None]:
     """Record content in output order, in consecutive arrays.
 
@@ -98,7 +98,7 @@ def gather_rows(
                 file.unlink()
 
 
-def _contents(store: LocalStore, files: list[str]) -> Iterator[pa.Array]:
+def _contents(store: Store, files: list[str]) -> Iterator[pa.Array]:
     """Content of fragments."""
 
     def each() -> Generator[pa.Array, None, None]:

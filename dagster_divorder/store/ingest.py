@@ -23,6 +23,7 @@ from blake3 import blake3
 
 from dagster_divorder.errors import InputError, RejectLimitError
 from dagster_divorder.store.arrays import binary_array, row_array
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.corpus import Begin, End
 from dagster_divorder.store.file_states import FileState
 from dagster_divorder.store.fragments import (
@@ -35,7 +36,6 @@ from dagster_divorder.store.fragments import (
 )
 from dagster_divorder.store.ids import ID_BYTES, Content, IdIndex, distinct, hash_all, to_bytes, words
 from dagster_divorder.store.inputs import Block, LineBlock, LongRecord, RowBlock
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.multiset import Multiset, of_lines, of_rows
 from dagster_divorder.store.records import (
     NOT_JSON,
@@ -116,7 +116,7 @@ class Ingest:
 
     def __init__(
         self,
-        store: LocalStore,
+        store: Store,
         kind: str,
         key: str,
         text_field: str,

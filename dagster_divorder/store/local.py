@@ -1,86 +1,49 @@
-"""A folder as a store of immutable files: `list`, `read`, `put`, `lease` (and `delete`, for what nothing refers to).
+"""A folder as a store.
 
-Guarantee: a name is either absent or complete. `put` writes under a temporary name, flushes to disk and renames, so
-neither a killed process nor a full disk leaves a half-written file under its name.
-
-A *hashed* name carries the xxh3-128 of its folder, key, extension and bytes, `<key>.<32 hex digits>.<ext>`: a damaged
-file, or one that lies under another's name, is found when it is read, and whether a result is present is one listing of
-its folder. A damaged or missing file raises DamagedFileError, which `pipeline.repair` answers where the file can be
-made again.
+`put` writes under a temporary name, flushes to disk and renames. The lease is the kernel's lock on a file.
 """
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import errno
 import fcntl
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import orjson
-import xxhash
-
 from dagster_divorder.errors import DamagedFileError, DiskFullError, StoreBusyError, StoreError
+from dagster_divorder.store.base import (
+    FORMAT,
+    FORMAT_FILE,
+    LEASE_FILE,
+    OURS,
+    TEMPORARY,
+    Bytes,
+    Stat,
+    Store,
+    checked,
+    json_object,
+)
 
-FORMAT_VERSION = 3
-FORMAT = "divorder store"
-FORMAT_FILE = "format.json"
-LEASE_FILE = "lease"
-TEMPORARY = ".divorder-tmp-"
-"""How names of half-written files begin; no other program's do."""
 SCRATCH = "scratch"
-
-Bytes = bytes | bytearray | memoryview
-Names = list[str]
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk or quota."""
 
 
-_HASH = "[0-9a-f]{32}"
-_FOLDERS = "|".join(
-    [
-        "(views|readings|rejects|schemas)",
-        rf"(documents|records/{_HASH})(/index)?",
-        r"stages/[a-z_]+(/[\w-]+)?",
-    ]
-)
-_OURS = re.compile(
-    "|".join(
-        [
-            FORMAT_FILE.replace(".", r"\."),
-            LEASE_FILE,
-            rf"({_FOLDERS})/[\w-]+\.{_HASH}\.[a-z0-9]+",
-            rf"fits/[a-z_]+/{_HASH}/[\w.-]+",
-            r"(receipts|history|outputs)/\w+\.json|(history/)?pins/[a-z_]+/[\w-]+\.json",
-            rf"results/embeddings-{_HASH}\.npy",
-            rf"([\w/-]+/)?{re.escape(TEMPORARY)}[0-9a-f]{{16}}",
-        ]
-    )
-)
-"""Names that this package writes into a store. What has none of them is somebody else's, and never touched."""
-
-
-class LocalStore:
-    """A store in a local folder: one that is new, empty, or a store already, never one with files of others in it.
-
-    Raises:
-        StoreError: the folder holds other files, cannot be made or written, or is a store of another version.
-    """
+class LocalStore(Store):
+    """A store in a local folder."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
+        self.place, self.real_place = str(self.root), os.path.realpath(self.root)
 
     def open(self, *, create: bool = True) -> LocalStore:
-        """Check that the folder is a store of this version and return self; make it where it is none yet and `create`.
-
-        Without `create` a folder that is not there is an empty store.
-        """
         try:
             names = set(os.listdir(self.root))
         except (FileNotFoundError, NotADirectoryError):
@@ -96,83 +59,44 @@ class LocalStore:
                 "new or empty folder, or a store: set store.path to one"
             )
         elif create:
-            about = {"format": FORMAT, "version": FORMAT_VERSION, "id": secrets.token_hex(16)}
-            self.put(FORMAT_FILE, orjson.dumps(about))
+            self._put_about()
         return self
 
-    @property
-    def id(self) -> str:
-        """32 hex digits, drawn when the store was made; empty where there is none yet."""
-        found: str = self._about()["id"] if self.exists(FORMAT_FILE) else ""
-        return found
-
-    def _about(self) -> dict[str, Any]:
-        """What the format file says.
-
-        Raises:
-            StoreError: it is not one of this version.
-        """
-        data = self.read(FORMAT_FILE)
-        about = _json_object(data)
-        version = about.get("version")
-        if about.get("format", FORMAT) != FORMAT or not isinstance(version, int):
-            raise StoreError(
-                f"{self.root / FORMAT_FILE} is damaged or belongs to another program: it holds {data[:40]!r}, "
-                f'expected {{"format":"{FORMAT}","version":{FORMAT_VERSION},...}}; restore it from a copy, or set '
-                "store.path to a new folder"
-            )
-        if version != FORMAT_VERSION:
-            raise StoreError(
-                f"store {self.root} has format version {version}, this package reads version {FORMAT_VERSION}; "
-                "install the version that wrote it, or set store.path to a new folder, where everything is computed "
-                "again"
-            )
-        if not re.fullmatch("[0-9a-f]{32}", str(about.get("id"))):
-            raise StoreError(
-                f"{self.root / FORMAT_FILE} is damaged: its id is {about.get('id')!r}, expected 32 hex digits; restore "
-                "it from a copy, or set store.path to a new folder"
-            )
-        return about
-
-    def path(self, name: str) -> Path:
-        """Where a name lies.
-
-        Raises:
-            StoreError: the name, which may come from a file that was tampered with, leads out of the store.
-        """
-        parts = name.split("/")
-        if not all(parts) or not {".", ".."}.isdisjoint(parts) or "\0" in name:
-            raise StoreError(
-                f"a file of store {self.root} names {name!r}, which is no name inside it; restore the store from a "
-                "copy, or delete it: a run then computes everything again"
-            )
-        return self.root / name
+    def local(self, name: str) -> Path:
+        return self.root / checked(name, self.place)
 
     def exists(self, name: str) -> bool:
-        return self.path(name).exists()
+        return self.local(name).exists()
 
-    def list(self, folder: str) -> list[str]:
-        """Names of the complete files directly in a folder, sorted; none if the folder is missing."""
+    def list(self, folder: str) -> builtins.list[str]:
+        return sorted(f"{folder}/{entry.name}" for entry in self._entries(folder))
+
+    def stats(self, folder: str) -> dict[str, Stat]:
+        found = {}
+        for entry in self._entries(folder):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                stat = entry.stat()
+                found[f"{folder}/{entry.name}"] = Stat(stat.st_size, stat.st_mtime)
+        return dict(sorted(found.items()))
+
+    def _entries(self, folder: str) -> builtins.list[os.DirEntry[str]]:
         try:
-            with os.scandir(self.path(folder)) as entries:
-                return sorted(
-                    f"{folder}/{entry.name}"
-                    for entry in entries
-                    if entry.is_file() and not entry.name.startswith(TEMPORARY)
-                )
+            with os.scandir(self.local(folder)) as entries:
+                return [
+                    entry for entry in entries if entry.is_file() and not entry.name.startswith(TEMPORARY)
+                ]
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def folders(self, folder: str) -> Names:
-        """Names of the folders directly in a folder, sorted; none if it is missing."""
+    def folders(self, folder: str) -> builtins.list[str]:
         try:
-            with os.scandir(self.path(folder)) as entries:
+            with os.scandir(self.local(folder)) as entries:
                 return sorted(f"{folder}/{entry.name}" for entry in entries if entry.is_dir())
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def read(self, name: str) -> bytes:
-        path = self.path(name)
+        path = self.local(name)
         try:
             return path.read_bytes()
         except FileNotFoundError:
@@ -180,11 +104,13 @@ class LocalStore:
         except OSError as error:
             raise StoreError(f"{path} cannot be read: {error.strerror}") from error
 
+    def open_file(self, name: str) -> IO[bytes]:
+        return open(self.local(name), "rb")
+
     def put(
         self, name: str, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any], *, replace: bool = False
     ) -> str:
-        """Write a file whole or not at all. A name that exists already is left as it is unless `replace`."""
-        target = self.path(name)
+        target = self.local(name)
         if not replace and target.exists():
             return name
         write_atomically(target, data)
@@ -192,17 +118,13 @@ class LocalStore:
 
     def delete(self, name: str) -> None:
         """Remove a file, and the folders that it leaves empty."""
-        path = self.path(name)
+        path = self.local(name)
         path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # a folder that is not empty
             while (path := path.parent) != self.root:
                 path.rmdir()
 
     def files(self) -> dict[str, int]:
-        """Name -> bytes of every file that this package has written, half-written ones too.
-
-        A folder may have come to hold other files, wherever they are from; they are nobody's business here.
-        """
         found: dict[str, int] = {}
         pending = [""]
         while pending:
@@ -215,55 +137,15 @@ class LocalStore:
                     name = f"{folder}{entry.name}"
                     if entry.is_dir(follow_symlinks=False):
                         pending.append(f"{name}/")
-                    elif _OURS.fullmatch(name):
+                    elif OURS.fullmatch(name):
                         found[name] = entry.stat().st_size
         return dict(sorted(found.items()))
-
-    # Hashed files -------------------------------------------------------------------------------------------------
-
-    def put_hashed(self, folder: str, key: str, data: Bytes, extension: str) -> str:
-        """Put bytes under a name that carries the hash of them and of itself."""
-        prefix = f"{folder}/{key}"
-        return self.put(f"{prefix}.{_hash_of(prefix, extension, data)}.{extension}", data)
-
-    def hashed(self, folder: str) -> dict[str, str]:
-        """Key -> name of the hashed files in a folder (the first by name if a key is there twice).
-
-        Looking up a key that is not there raises DamagedFileError: who asks for a file without asking whether it is
-        there was promised one.
-        """
-        found = _Hashed(self, folder)
-        for name in self.list(folder):
-            found.setdefault(name.rsplit("/", 1)[1].split(".", 1)[0], name)
-        return found
-
-    def read_verified(self, name: str) -> bytes:
-        """Read a hashed file.
-
-        Raises:
-            DamagedFileError: the bytes are not the ones that were written under this name.
-        """
-        data = self.read(name)
-        prefix, expected, extension = name.rsplit(".", 2)
-        found = _hash_of(prefix, extension, data)
-        if found != expected:
-            raise DamagedFileError(
-                f"{self.root / name} is damaged: its name and content hash to {found}, expected {expected}; "
-                "delete the file and run again, it is then made anew",
-                name,
-            )
-        return data
 
     # The lease ----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def lease(self, *, wait: bool = True, on_wait: Callable[[str], Any] | None = None) -> Iterator[None]:
-        """Hold the store alone. The lock is the kernel's: it goes with the process, and no child inherits it.
-
-        Raises:
-            StoreBusyError: another run holds it and `wait` is False.
-            StoreError: the store's folder cannot be made or written, or `open` refuses it.
-        """
+        """Hold the store alone. The lock goes with the process, and no child inherits it."""
         self.open(create=False)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -293,12 +175,6 @@ class LocalStore:
 
     @contextlib.contextmanager
     def scratch(self, size: int = 0, what: str = "it") -> Iterator[Path]:
-        """An empty folder for files of a moment, for who holds the lease; removed at the end. What a killed process
-        left is removed by `clear_scratch`. `size` is about how many bytes `what` takes, as in `explain_os_error`.
-
-        Raises:
-            StoreError: the folder cannot be made; DiskFullError also where the disk is full meanwhile.
-        """
         folder = self.root / SCRATCH / f"{TEMPORARY}{secrets.token_hex(8)}"
         try:
             folder.mkdir(parents=True)
@@ -314,50 +190,21 @@ class LocalStore:
             shutil.rmtree(folder, ignore_errors=True)
 
     def clear_scratch(self) -> None:
-        """Remove what killed processes left in `scratch`. For who holds the lease: nobody else uses it then."""
         for name in self.folders(SCRATCH):
             if name.startswith(f"{SCRATCH}/{TEMPORARY}"):
-                shutil.rmtree(self.path(name), ignore_errors=True)
-
-
-def _hash_of(prefix: str, extension: str, data: Bytes) -> str:
-    name = xxhash.xxh3_64_intdigest(f"{prefix}.{extension}".encode())
-    return xxhash.xxh3_128_hexdigest(data, seed=name)
-
-
-class _Hashed(dict[str, str]):
-    """Key -> name of the hashed files in a folder."""
-
-    def __init__(self, store: LocalStore, folder: str) -> None:
-        super().__init__()
-        self._store, self._folder = store, folder
-
-    def __missing__(self, key: str) -> str:
-        name = f"{self._folder}/{key}"
-        raise DamagedFileError(
-            f"{self._store.path(name)}.* is missing; run the pipeline again to make it", name
-        )
+                shutil.rmtree(self.local(name), ignore_errors=True)
 
 
 def is_store(folder: str) -> bool:
     """Whether a folder is a store, of whatever version."""
     try:
-        about = _json_object((Path(folder) / FORMAT_FILE).read_bytes())
+        about = json_object((Path(folder) / FORMAT_FILE).read_bytes())
     except OSError:
         return False
     # Version 1 did not name the format.
     return about.get("format") == FORMAT or (
         about.keys() == {"version"} and isinstance(about["version"], int)
     )
-
-
-def _json_object(data: bytes) -> dict[str, Any]:
-    """The JSON object that bytes hold, an empty one where they hold none."""
-    try:
-        found = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def write_where_changed(target: Path, data: bytes) -> None:

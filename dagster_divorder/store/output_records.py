@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.inputs import BLOCK_BYTES, read_batches
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.multiset import Multiset, of_lines, of_rows
 from dagster_divorder.store.rows import json_lines, row_bytes
 from dagster_divorder.store.view import View
@@ -40,7 +40,7 @@ def _lines_of(path: Path) -> Iterator[Multiset]:
             yield found if lines[-1].endswith(b"\n") else found - Multiset(bytes=1)
 
 
-def stored_as_json(store: LocalStore, view: View) -> Multiset:
+def stored_as_json(store: Store, view: View) -> Multiset:
     """The Parquet rows of a view as the JSON lines that an output of them holds; their content is read."""
     found = Multiset()
     times = np.bincount(view.record_row, minlength=sum(fragment.rows for fragment in view.records))

@@ -14,21 +14,21 @@ import xxhash
 from pydantic import TypeAdapter, ValidationError
 
 from dagster_divorder.errors import DamagedFileError
-from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.base import Store
 
 Values = TypeVar("Values")
 
 _CHECK = "check"
 
 
-def write_pointer(store: LocalStore, name: str, values: Any) -> None:
+def write_pointer(store: Store, name: str, values: Any) -> None:
     """Replace a pointer; values are a dataclass of what JSON holds (NumPy numbers and arrays too)."""
     plain = orjson.loads(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY))
     data = orjson.dumps({**plain, _CHECK: _hash(name, plain)}, option=orjson.OPT_INDENT_2)
     store.put(name, data, replace=True)
 
 
-def read_pointer(store: LocalStore, name: str, of: type[Values]) -> Values | None:
+def read_pointer(store: Store, name: str, of: type[Values]) -> Values | None:
     """Values of a pointer, a dataclass `of` what was written, None if there is none.
 
     Raises:
@@ -44,7 +44,7 @@ def read_pointer(store: LocalStore, name: str, of: type[Values]) -> Values | Non
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValidationError):
         pass
     raise DamagedFileError(
-        f"{store.path(name)} is damaged: its content and its name do not match the hash in it; "
+        f"{store.where(name)} is damaged: its content and its name do not match the hash in it; "
         "delete the file and run again, it is then made anew",
         name,
     )

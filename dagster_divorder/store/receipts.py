@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagster_divorder.errors import DamagedFileError
-from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.pointers import read_pointer, write_pointer
 
 FOLDER = "receipts"
@@ -38,7 +38,7 @@ class Receipt:
     figures: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
 
-    def save(self, store: LocalStore) -> None:
+    def save(self, store: Store) -> None:
         write_pointer(store, f"{FOLDER}/{self.stage}.json", self)
         made = Made(self.fingerprint, self.version, self.upstream, self.files)
         known = load_history(store, self.stage)
@@ -70,7 +70,7 @@ def history_file(stage: str) -> str:
     return f"{HISTORY_FOLDER}/{stage}.json"
 
 
-def load_history(store: LocalStore, stage: str) -> list[Made]:
+def load_history(store: Store, stage: str) -> list[Made]:
     """The last results of a stage, oldest first; none where the file is damaged, since no result depends on it."""
     try:
         history = read_pointer(store, history_file(stage), History)
@@ -79,7 +79,7 @@ def load_history(store: LocalStore, stage: str) -> list[Made]:
     return history.made if history else []
 
 
-def load_receipt(store: LocalStore, stage: str) -> Receipt | None:
+def load_receipt(store: Store, stage: str) -> Receipt | None:
     """The receipt of a stage, None if it never ran on this store.
 
     Raises:

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.store.arrays import row_array, unpack
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import DOCUMENTS, read_content
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.view import View, offsets
 
 CLIP_BYTES = 1 << 16
@@ -19,7 +19,7 @@ MAX_DOCUMENTS = 1 << 18
 """A text sample has at most this many documents: short as they may be, each takes memory while it is learnt from."""
 
 
-def document_index(store: LocalStore, view: View) -> tuple[np.ndarray, np.ndarray]:
+def document_index(store: Store, view: View) -> tuple[np.ndarray, np.ndarray]:
     """Ids, uint64 (rows, 2), and text sizes in bytes, int64 (rows,), of all document rows of a view."""
     present = store.hashed(f"{DOCUMENTS}/index")
     parts = [unpack(store.read_verified(present[fragment.name])) for fragment in view.documents]
@@ -32,7 +32,7 @@ def rows_by_id(ids: np.ndarray, view: View) -> np.ndarray:
     return rows[np.lexsort((ids[rows, 1], ids[rows, 0]))]
 
 
-def sample_texts(store: LocalStore, view: View, max_bytes: int) -> list[str]:
+def sample_texts(store: Store, view: View, max_bytes: int) -> list[str]:
     """Texts of a sample of at most `max_bytes` and MAX_DOCUMENTS (and at least one), each clipped, by rising id."""
     ids, sizes = document_index(store, view)
     rows = rows_by_id(ids, view)[:MAX_DOCUMENTS]
@@ -45,7 +45,7 @@ def sample_texts(store: LocalStore, view: View, max_bytes: int) -> list[str]:
     return [texts[row] for row in rows.tolist()]
 
 
-def beginnings(store: LocalStore, view: View, rows: np.ndarray, characters: int) -> pa.Array:
+def beginnings(store: Store, view: View, rows: np.ndarray, characters: int) -> pa.Array:
     """The first characters of the texts of some document rows, large_string (n,), in the order of `rows`."""
     import pyarrow.compute as pc
 
@@ -63,7 +63,7 @@ def beginnings(store: LocalStore, view: View, rows: np.ndarray, characters: int)
     return pa.concat_arrays(parts).take(row_array(place)) if parts else pa.nulls(0, pa.large_string())
 
 
-def _texts(store: LocalStore, view: View, rows: np.ndarray) -> Iterator[tuple[int, str]]:
+def _texts(store: Store, view: View, rows: np.ndarray) -> Iterator[tuple[int, str]]:
     start = offsets(view.documents)
     rows = np.sort(rows)
     for at, fragment in enumerate(view.documents):
@@ -77,7 +77,7 @@ def _texts(store: LocalStore, view: View, rows: np.ndarray) -> Iterator[tuple[in
 EXAMPLE_CHARACTERS = 200
 
 
-def first_lines(store: LocalStore, view: View, rows: np.ndarray) -> list[str]:
+def first_lines(store: Store, view: View, rows: np.ndarray) -> list[str]:
     """How the texts of some document rows begin, in one line of EXAMPLE_CHARACTERS each."""
     read = beginnings(store, view, rows, 4 * EXAMPLE_CHARACTERS)
     return [" ".join(text.split())[:EXAMPLE_CHARACTERS] for text in read.to_pylist()]

@@ -13,7 +13,7 @@ from typing import IO
 import numpy as np
 
 from dagster_divorder.core.pca import Pca, project
-from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View, offsets
@@ -76,7 +76,7 @@ def embeddings_file(receipt: Receipt) -> str:
     return f"{RESULTS}/embeddings-{receipt.version}.npy"
 
 
-def map_vectors(store: LocalStore, view: View, receipt: Receipt) -> np.ndarray:
+def map_vectors(store: Store, view: View, receipt: Receipt) -> np.ndarray:
     """Vectors of the accepted records in input order, as stored, (N, D), memory-mapped read-only.
 
     `receipt` is that of a stage of vectors. The first call writes them to one file in the store, fragment by fragment;
@@ -89,7 +89,7 @@ def map_vectors(store: LocalStore, view: View, receipt: Receipt) -> np.ndarray:
             if _EMBEDDINGS.fullmatch(old):
                 store.delete(old)
         store.put(name, lambda file: _write_vectors(file, view, files))
-    return np.load(store.path(name), mmap_mode="r", allow_pickle=False)
+    return np.load(store.local(name), mmap_mode="r", allow_pickle=False)
 
 
 def _write_vectors(file: IO[bytes], view: View, files: StageFiles) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dagster_divorder.errors import DamagedFileError, MissingStageError
 from dagster_divorder.store.arrays import MappedFile, pack, unpack, unpack_some, unpack_table
-from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.view import Fragment
 
 
@@ -18,7 +18,7 @@ from dagster_divorder.store.view import Fragment
 class StageFiles:
     """Results of one stage under one key."""
 
-    store: LocalStore
+    store: Store
     stage: str
     key: str
 
@@ -74,14 +74,15 @@ class StageFiles:
         return (self._read(file, [name], mapped=True)[0] for _, file in self._files(fragments))
 
     def _read(self, name: str, columns: Sequence[str], *, mapped: bool = False) -> list[np.ndarray]:
-        path = self.store.path(name)
         try:
-            with MappedFile(path) if mapped else open(path, "rb") as file:
+            with MappedFile(self.store.local(name)) if mapped else self.store.open_file(name) as file:
                 return unpack_some(file, columns, name.rsplit(".", 2)[0])
         except (OSError, ValueError) as error:
-            raise DamagedFileError(f"{path} is damaged: {error}; delete it and run again", name) from error
+            raise DamagedFileError(
+                f"{self.store.where(name)} is damaged: {error}; delete it and run again", name
+            ) from error
 
 
-def put_arrays(store: LocalStore, folder: str, fragment: str, arrays: Mapping[str, np.ndarray]) -> None:
+def put_arrays(store: Store, folder: str, fragment: str, arrays: Mapping[str, np.ndarray]) -> None:
     """Store a fragment's result in a folder of results."""
     store.put_hashed(folder, fragment, pack(arrays, f"{folder}/{fragment}"), "safetensors")

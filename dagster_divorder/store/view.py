@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.base import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class View:
             some = by_row[cuts[at] : cuts[at + 1]]
             yield self.documents[at], some, row[some] - start[at]
 
-    def save(self, store: LocalStore, name: str) -> str:
+    def save(self, store: Store, name: str) -> str:
         """Put the view in the store; return its file."""
         meta = {
             "kind": self.kind,
@@ -84,7 +84,7 @@ class View:
         return store.put_hashed("views", name, pack(arrays), "safetensors")
 
     @classmethod
-    def load(cls, store: LocalStore, file: str) -> View:
+    def load(cls, store: Store, file: str) -> View:
         arrays = unpack(store.read_verified(file))
         meta = orjson.loads(arrays["meta"].tobytes())
         return cls(

@@ -292,7 +292,7 @@ def test_a_mended_file_that_is_damaged_at_once_again_ends_the_run(
     def put_badly(self: StageFiles, *arguments: Any) -> None:
         put(self, *arguments)
         for file in self.present().values():
-            empty(self.store.path(file))
+            empty(self.store.local(file))
 
     monkeypatch.setattr(StageFiles, "put", put_badly)
     tokenise_again(folder)

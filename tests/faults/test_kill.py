@@ -16,7 +16,7 @@ import pytest
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Exports
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.store.local import TEMPORARY
+from dagster_divorder.store.base import TEMPORARY
 from tests.conftest import TOPICS, examples, topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of
 from tests.faults.runner import Runner

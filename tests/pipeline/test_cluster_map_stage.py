@@ -106,7 +106,7 @@ def test_every_document_is_on_the_map_with_its_cluster(corpus: Corpus) -> None:
     assert receipt.figures["documents"] == receipt.figures["new_documents"] == 80
     assert receipt.figures["placed"] == 0 and receipt.figures["note"] is None
     assert receipt.figures["fitted"] == "first run on this store"
-    table = pq.read_table(corpus.store.path(receipt.files["map"])).to_pylist()
+    table = pq.read_table(corpus.store.local(receipt.files["map"])).to_pylist()
     assert [row["doc_id"] for row in table] == [f"{high:016x}{low:016x}" for high, low in ids]
     assert [(row["x"], row["y"]) for row in table] == [tuple(xy) for xy in shown.xy.tolist()]
     names = load_names(Run(corpus.settings, corpus.store))
@@ -257,7 +257,7 @@ def test_a_damaged_file_is_made_again(corpus: Corpus) -> None:
     first = corpus.run(RECORDS)
     before = corpus.places()
     for name in ("places", "map", "picture"):
-        path = corpus.store.path(first.files[name])
+        path = corpus.store.local(first.files[name])
         content = path.read_bytes()
         if name == "places":
             path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -272,9 +272,9 @@ def test_a_run_that_was_killed_before_its_receipt_goes_on(corpus: Corpus) -> Non
     corpus.run(RECORDS)
     before = corpus.run(RECORDS + MORE)
     places = corpus.places()
-    receipt = corpus.store.path("receipts/cluster_map.json")
+    receipt = corpus.store.local("receipts/cluster_map.json")
     receipt.unlink()
-    corpus.store.path(before.files["places"]).unlink()
+    corpus.store.local(before.files["places"]).unlink()
     after = corpus.run()
     assert corpus.places() == places and after.files == before.files
     assert orjson.loads(receipt.read_bytes())

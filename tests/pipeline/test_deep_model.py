@@ -53,7 +53,7 @@ def test_the_decoder_is_trained_once_and_appended_documents_use_it(
     model = load_deep_model(prepared(settings))
     (fit,) = _stored_fits(run)
     assert model.fingerprint == fit
-    assert model.directory == run.store.path(f"fits/deep_model/{fit}")
+    assert model.directory == run.store.local(f"fits/deep_model/{fit}")
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
         path.name for path in model.directory.iterdir()
     }
@@ -148,7 +148,7 @@ def test_prune_keeps_the_decoder_that_the_result_was_made_with(corpus: Path, mak
 
 
 def _stored_fits(run: Run) -> set[str]:
-    return {path.parent.name for path in run.store.path("fits/deep_model").glob("*/*")}
+    return {path.parent.name for path in run.store.local("fits/deep_model").glob("*/*")}
 
 
 def test_the_bootstrap_decoder_needs_the_bootstrap_table(

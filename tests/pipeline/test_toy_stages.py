@@ -206,7 +206,7 @@ def test_damage_is_repaired_by_the_stage_that_made_the_file(folder: Path) -> Non
     for stage in ("letters", "tally"):
         for name in store.files():
             if name.startswith(f"stages/{stage}/"):
-                store.path(name).write_bytes(b"damaged")
+                store.local(name).write_bytes(b"damaged")
     append(folder, 1, documents=4)
     notes: list[str] = []
     progress = Silent()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.settings import Output
+from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.curated import (
     BESIDE,
     MANIFEST,
@@ -29,7 +30,7 @@ from dagster_divorder.store.curated import (
     tidy,
     write_beside,
 )
-from dagster_divorder.store.local import TEMPORARY, LocalStore
+from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import manifest_check
 from dagster_divorder.store.pointers import write_pointer
 

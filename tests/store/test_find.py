@@ -14,8 +14,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from dagster_divorder.errors import InputError
+from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.find import find_files
-from dagster_divorder.store.local import TEMPORARY
 
 
 def touch(folder: Path, *names: str) -> None:

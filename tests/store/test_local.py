@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from dagster_divorder.errors import DamagedFileError, StoreBusyError, StoreError
+from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.fits import Fit
-from dagster_divorder.store.local import TEMPORARY, LocalStore, explain_os_error
+from dagster_divorder.store.local import LocalStore, explain_os_error
 from dagster_divorder.store.pointers import read_pointer, write_pointer
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.stages import StageFiles
@@ -67,7 +68,7 @@ def test_sealed_files_are_found_by_key_and_checked_when_read(store: LocalStore) 
     name = store.put_hashed("stage/key", "fragment", b"content", "bin")
     assert store.hashed("stage/key") == {"fragment": name}
     assert store.read_verified(name) == b"content"
-    store.path(name).write_bytes(b"conteNt")
+    store.local(name).write_bytes(b"conteNt")
     with pytest.raises(StoreError, match=r"fragment.*damaged.*delete the file"):
         store.read_verified(name)
 
@@ -89,8 +90,8 @@ def test_a_result_under_another_fragments_name_is_refused(store: LocalStore) -> 
         files.put(fragment, {"lengths": np.array([length])})
     one, two = (files.present()[fragment] for fragment in ("one", "two"))
     moved = two.replace("two", "one")
-    store.path(one).unlink()
-    store.path(two).rename(store.path(moved))
+    store.local(one).unlink()
+    store.local(two).rename(store.local(moved))
     with pytest.raises(DamagedFileError, match=r"one\..* is damaged: lengths does not hash"):
         files.column([Fragment("one", "", 1)], "lengths")
     with pytest.raises(DamagedFileError, match=r"one\..* is damaged"):
@@ -104,7 +105,7 @@ def test_mapped_arrays_outlive_their_files_and_a_short_file_is_noticed(store: Lo
     ids = np.arange(3000, dtype=np.uint16)
     files.put("one", {"lengths": np.array([1000] * 3), "ids": ids})
     mapped = list(files.mapped([one], "ids"))
-    path = store.path(files.present()["one"])
+    path = store.local(files.present()["one"])
     data = path.read_bytes()
     path.unlink()
     np.testing.assert_array_equal(mapped, [ids])
