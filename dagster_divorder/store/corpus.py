@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from dagster_divorder.store.file_states import FileState, KnownFiles, PrefixHashes, Recognition, head_of
 from dagster_divorder.store.inputs import (
@@ -24,6 +24,7 @@ from dagster_divorder.store.inputs import (
     read_schema,
     readable,
 )
+from dagster_divorder.store.parts import Part, changed, file_parts, line_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +46,33 @@ class End:
     read: FileState | None
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A file in parts that other processes can read; `prefix`, of a plain file, has to take in what they read before
+    the `end` is asked for. head: of a plain file, else empty. whole: the state of all of another file."""
+
+    begin: Begin
+    parts: list[Part]
+    prefix: PrefixHashes
+    head: bytes
+    whole: FileState | None
+    identity: tuple[int, ...]
+
+    def end(self) -> End:
+        """
+        Raises:
+            InputError: another file was put into this one's place.
+        """
+        path = Path(self.begin.path)
+        now = _identity(path)
+        if self.head:
+            # It may have grown.
+            if self.parts and now[:2] != self.identity[:2]:
+                raise changed(self.begin.path)
+            return End(_reading(path, self.head, self.prefix))
+        return End(self.whole if now == self.identity else None)
+
+
 class Corpus:
     """The input files, to be gone through once; a record has at most `limit` bytes.
 
@@ -61,6 +89,11 @@ class Corpus:
         self.bytes = sum(_stat(path).st_size for path in files)
         self.kept_bytes = 0
         self._known = KnownFiles(states, self.bytes)
+
+    @property
+    def unknown_bytes(self) -> int:
+        """About how many bytes no earlier run has read, by the names and sizes of the files."""
+        return self.bytes - self._known.bytes_of(self.files)
 
     @property
     def way(self) -> Recognition:
@@ -88,17 +121,40 @@ class Corpus:
             # A file that was replaced while it was read is one that nothing is known of.
             yield End(read if before == _identity(path) else None)
 
+    def cut(self) -> Iterator[Cut]:
+        """The same files in parts.
+
+        Raises:
+            InputError: as `__iter__`.
+        """
+        schema = None
+        for path in self.files:
+            if self.kind == "jsonl" and is_plain(path):
+                identity = _identity(path)
+                with readable(path, PrefixHashes()), open(path, "rb", buffering=0) as file:
+                    kept, prefix, head = self._prefix(path, file)
+                    parts = line_parts(path, prefix.size, os.fstat(file.fileno()).st_size, self.limit)
+                yield Cut(Begin(str(path), kept), parts, prefix, head, None, identity)
+                continue
+            if self.kind == "parquet":
+                schema = read_schema(path, schema)
+            kept, read, before = self._whole(path)
+            parts = [] if kept else file_parts(path, self.kind, schema, self.limit)
+            yield Cut(Begin(str(path), kept, schema), parts, PrefixHashes(), b"", read, before)
+
+    def _prefix(self, path: Path, file: IO[bytes]) -> tuple[FileState | None, PrefixHashes, bytes]:
+        """What is known of the prefix of a plain file, its hashes, and the file's head."""
+        head = head_of(file)
+        kept, prefix = self._known.unchanged(file, str(path)) or (None, PrefixHashes())
+        self.kept_bytes += kept.size if kept else 0
+        return kept, prefix, head
+
     def _plain(self, path: Path) -> Iterator[Begin | LineBlock | LongRecord | End]:
-        prefix = PrefixHashes()
-        kept = None
-        with readable(path, prefix):
+        with readable(path, PrefixHashes()):
             file = open(path, "rb", buffering=0)  # noqa: SIM115
         with file:
-            with readable(path, prefix):
-                head = head_of(file)
-                if found := self._known.unchanged(file, str(path)):
-                    kept, prefix = found
-                    self.kept_bytes += kept.size
+            with readable(path, PrefixHashes()):
+                kept, prefix, head = self._prefix(path, file)
             yield Begin(str(path), kept)
             yield from read_lines(path, file, prefix, self.limit)
         yield End(_reading(path, head, prefix))
