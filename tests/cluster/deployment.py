@@ -125,7 +125,9 @@ class Deployment(DagsterDev):
         make = [programs / "initdb", *data, "-U", "dagster", "--auth=trust", "--no-sync"]
         subprocess.run(make, stdout=subprocess.DEVNULL, check=True, **user)
         port = str(self.ports["postgres:5432"])
-        self.start("postgres", [str(programs / "postgres"), *data, "-h", "127.0.0.1", "-p", port, "-k", ""], **user)
+        self.start(
+            "postgres", [str(programs / "postgres"), *data, "-h", "127.0.0.1", "-p", port, "-k", ""], **user
+        )
 
     def _make_database(self) -> None:
         import psycopg2
