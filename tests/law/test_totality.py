@@ -110,8 +110,8 @@ BY_HAND: dict[str, list[Any]] = {
     "deep.revision": ["", "main", "../.."],
     "engine.kind": ["local", "nope"],  # Ray has tests of its own
     "engine.address": ["", "nope", "127.0.0.1:1"],
-    "store.path": ["", ".", "\0", "other_store"],
-    "output.path": ["", ".", "store/out", "other_out"],
+    "store.path": ["", ".", "\0", "other_store", "s3:///x", "s3://who:key@bucket", "ftp://x/y"],
+    "output.path": ["", ".", "store/out", "other_out", "s3://b//x", "file:///x"],
     "order.cut": [[], [""], ["nope"], ["0" * 32], ["\0"]],
     "exports.formats": [[], ["nope"], ["parquet"] * 2, ["parquet"], ["ds", "text"], sorted(FORMATS)],
     "exports.path": ["", ".", "store/exports", "other_exports"],
