@@ -76,6 +76,9 @@ class InHand:
         self._text_field = text_field
         self._records = block.lines if isinstance(block, LineBlock) else row_bytes(block.rows)
         self.ids = words(hash_all(self._records))
+        if not len(self.ids):
+            # A file without rows is refused too if its columns are wrong.
+            self.parse(np.empty(0, np.int64))
 
     def parse(self, at: np.ndarray) -> tuple[list[bytes | None], list[str]]:
         """Texts of some records, None where one is refused; and the reasons.
