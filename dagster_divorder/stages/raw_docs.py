@@ -49,7 +49,7 @@ from dagster_divorder.store.view import View
 
 PARTS_FROM_BYTES = 512 << 20
 """New input from which on workers survey and store it (store/parts.py)."""
-MALLOC: dict[str, str] = {}
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 REJECTS_SHOWN, FILES_SHOWN, FOLDERS_SHOWN = 10, 50, 3
 _SHOWN_CHARACTERS = 120
 _CONTENT = ("raw", "raw_base64", "begins")
