@@ -53,7 +53,12 @@ class DamagedFileError(StoreError):
 
 
 class DiskFullError(StoreError):
-    """The disk is full. What was there is whole, and a run after some space is freed goes on from there."""
+    """The disk is full. What was there is whole, and a run after some space is freed goes on from there.
+
+    `row_bytes`: of the result that did not fit, where it is one of many.
+    """
+
+    row_bytes = 0.0
 
 
 class WorkerError(DivOrderError):

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from dagster_divorder.engine.memory import (
     need_addresses,
 )
 from dagster_divorder.engine.progress import Bar, Progress
-from dagster_divorder.errors import DamagedFileError, MemoryLimitError, MissingStageError
+from dagster_divorder.errors import DamagedFileError, DivOrderError, MemoryLimitError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT, Graph, default_graph
 from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.retire import retire
@@ -91,7 +92,7 @@ class Run:
     def engine(self) -> Engine:
         """Runs functions over many items; opened when it is first needed, and to be closed by who made the run."""
         if self._engine is None:
-            self._engine = open_engine(self.settings.engine)
+            self._engine = open_engine(self.settings.engine, partial(_unseen, self.store, self.store.id))
         return self._engine
 
     def close(self) -> None:
@@ -207,6 +208,20 @@ class Run:
     def fit(self, stage: str) -> dict[str, bytes]:
         """The files of a fit."""
         return read_fit(self.store, self.current_fit(stage))
+
+
+def _unseen(store: Store, id: str) -> str:
+    """Why a worker cannot use the store of this id, "" where it can."""
+    try:
+        found = store.id
+    except DivOrderError as error:
+        return f"cannot read the store: {error}"
+    if found == id:
+        return ""
+    return (
+        f"finds {'another' if found else 'no'} store at {store.place}; expected this one: set store.path to a folder "
+        "of a file system that all nodes mount at the same place, or to object storage (s3://..., gs://..., az://...)"
+    )
 
 
 def _corpus_of(store: Store, version: str, view: View) -> Corpus:

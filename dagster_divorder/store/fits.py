@@ -142,9 +142,10 @@ def _again(store: Store, stage: str, setting: str) -> str:
     return f"{how} to fit again (later stages are then computed again)"
 
 
-def fit_path(store: Store, fit: Fit) -> Path:
-    """Folder of a fit's files, for libraries that read folders."""
-    return store.local(fit.folder)
+def model_path(store: Store, model: Fit | Path) -> Path:
+    """Folder of a model's files on this machine, for libraries that read folders: of a fit, or where the user has
+    it."""
+    return store.local(model.folder) if isinstance(model, Fit) else model
 
 
 def _hash(files: Mapping[str, bytes]) -> str:

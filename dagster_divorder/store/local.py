@@ -43,6 +43,10 @@ class LocalStore(Store):
         self.root = Path(root)
         self.place, self.real_place = str(self.root), os.path.realpath(self.root)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Of a process with another working directory too."""
+        return LocalStore, (os.path.abspath(self.root),)
+
     def open(self, *, create: bool = True) -> LocalStore:
         try:
             names = set(os.listdir(self.root))
