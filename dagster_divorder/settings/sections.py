@@ -443,9 +443,25 @@ class Animation(_Section):
 
 
 class Engine(_Section):
+    """Where the work is done; no result depends on it."""
+
+    kind: Literal["local", "ray"] = "local"
+    """`local`: processes of this machine. `ray`: tasks of a Ray cluster, whose workers see the same store."""
+    address: str | None = Field(None, min_length=1)
+    """Of the Ray cluster, `host:port`. Unset: what RAY_ADDRESS names, else the Ray that runs on this machine, else one
+    that is started for the run."""
     workers: int = Field(0, ge=0, le=1024)
-    """Processes that tokenise, 0 for one a core; faster as it rises up to the cores, at some 400 MB each. No result
-    depends on it."""
+    """Processes at once, 0 for one a core (of the cluster, with `ray`); faster as it rises up to the cores, at some
+    400 MB each."""
+
+    @model_validator(mode="after")
+    def _an_address_is_rays(self) -> Self:
+        if self.address is not None and self.kind != "ray":
+            raise ValueError(
+                f'address is {self.address!r}, and kind is {self.kind!r}; set engine.kind = "ray", or leave out '
+                "engine.address"
+            )
+        return self
 
 
 class Automation(_Section):
