@@ -189,11 +189,18 @@ class _ObjectFolder(_RemoteFolder):
     @contextlib.contextmanager
     def create(self, name: str, temporary: str) -> Iterator[IO[bytes]]:
         import obstore
+        from obstore.exceptions import GenericError
 
         store, key = bucket(self.where(temporary))
-        # Left by an error the upload ends without an object.
-        with obstore.open_writer(store, key, buffer_size=PART_BYTES, max_concurrency=PARTS) as file:
-            yield file
+        try:
+            # Left by an error the upload ends without an object.
+            with obstore.open_writer(store, key, buffer_size=PART_BYTES, max_concurrency=PARTS) as file:
+                yield file
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            # Of a writer errors are of the kind that files raise, unlike all others of obstore.
+            raise GenericError(str(error)) from None
 
     def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str]) -> None:
         sizes = self.sizes()
