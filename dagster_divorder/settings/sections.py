@@ -34,7 +34,7 @@ MIN_STEP = 1e-9
 """Progress between two points of `order.targets`, of which slopes are made: a thousand tokens of a trillion."""
 
 
-_PATHS = re.compile(rf"(?:[A-Za-z][\w+.-]*://[^/{os.pathsep}]*(?::\d+)?)?[^{os.pathsep}]*")
+_PATHS = re.compile(rf"(?:[A-Za-z][\w+.-]*://(?:[^/@]*@)?[^/{os.pathsep}]*(?::\d+)?)?[^{os.pathsep}]*")
 """Paths and URLs between path separators, of which a URL has some of its own."""
 
 

@@ -340,7 +340,7 @@ def _open_parquet(path: Source, expected: pa.Schema | None) -> Iterator[tuple[pq
         try:
             source = path if isinstance(path, Path) else opened.enter_context(open_source(path))
             # Read piece by piece: a row group may be all of the file.
-            file = opened.enter_context(pq.ParquetFile(source, buffer_size=BUFFER_BYTES))
+            file = opened.enter_context(pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False))
             found = _without_views(file.schema_arrow)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(f"{path} cannot be read as Parquet: {error}") from error
