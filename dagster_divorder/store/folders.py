@@ -6,7 +6,7 @@ Files are written under temporary names and then published together, one of them
     object store             copied by the server (objects have no rename), then the temporary ones deleted. A file is
                              uploaded in parts while it is written: PARTS of PART_BYTES in memory, 10,000 parts a file.
     dataset of the Hub       one commit upon the one that was there at the beginning. A file is written to the temporary
-                             folder of this machine, since uploads to the Hub read it twice, sent, and removed.
+                             folder of this machine, since the Hub is sent whole files, then sent, and removed.
 
 Known weakness: between the first and the last rename or copy the old manifest stands beside new files, whose hashes it
 does not name; a commit has no such moment. Amazon copies objects of up to 5 GB: larger ones pass through this machine.
@@ -281,8 +281,8 @@ class _HubFolder(_RemoteFolder):
         addition = CommitOperationAdd(self._path(name), path)
         hub.api().preupload_lfs_files(additions=[addition], **self._repository)
         self._additions[temporary] = addition
-        if addition.path_or_fileobj != path:
-            # It was sent. What is small the commit itself holds.
+        if not addition.path_or_fileobj:
+            # It was sent. What is small the commit itself will hold.
             path.unlink()
 
     def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str]) -> None:

@@ -84,7 +84,7 @@ def explained(url: str, of: type[DivOrderError] = InputError) -> Iterator[None]:
         raise of(f"{url}: the Hub answered {status}{hint}") from None
     except HFValidationError as error:
         raise of(f"{url}: no dataset can have this name: {error}") from None
-    except (HTTPError, OSError) as error:
+    except (HTTPError, OSError, RuntimeError) as error:
         raise of(
             f"{url}: the Hub cannot be reached: {error}; see to the network, HF_ENDPOINT, HF_HUB_OFFLINE"
         ) from None

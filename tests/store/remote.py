@@ -53,6 +53,7 @@ def served(*, ranges: bool = True, tags: bool = True) -> Iterator[Served]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # an answer in one packet
 
         def log_message(self, *_: Any) -> None:
             pass
