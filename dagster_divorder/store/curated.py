@@ -216,7 +216,9 @@ def remove_beside(store: Store) -> list[str]:
     for name in store.list(LEDGERS):
         ledger = read_pointer(store, name, Ledger)
         if ledger:
-            removed += _remove_beside(store, folder_at(as_place(ledger.folder)), ledger.files)
+            folder = folder_at(as_place(ledger.folder))
+            with folder.explaining():
+                removed += _remove_beside(store, folder, ledger.files)
     return removed
 
 
