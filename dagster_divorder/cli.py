@@ -25,6 +25,7 @@ from pathlib import Path
 from dagster_divorder import __version__
 from dagster_divorder.errors import DivOrderError, MissingStageError
 from dagster_divorder.settings import DEFAULT_FILE, Settings, load_settings
+from dagster_divorder.settings.places import as_place, is_url
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -72,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         "what trainers read of an export, or of the plan before it is exported, and how to keep its order",
     )
     verifying.add_argument(
-        "export", nargs="?", type=Path, help="folder of an export, such as data/exports/parquet"
+        "export", nargs="?", type=as_place, help="folder or URL of an export, such as data/exports/parquet"
     )
     verifying.add_argument("--trainer", metavar="NAME", help="one trainer in full; without it a line on each")
     for name, what in (
@@ -264,7 +265,9 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> str:
     if made["missing"]:
         missing = ", ".join(made["missing"])
         lines.append(f"not in it, as they were not made: {missing}; `divorder report --all` makes them")
-    if browse:
+    if browse and is_url(made["path"]):
+        lines.append("it lies at a URL: copy it to this machine to open it")
+    elif browse:
         page = Path(made["path"]).absolute()
         shown = [page, *sorted(page.parent.glob("ordering_animation*.mp4"))]
         opened = [webbrowser.open(path.as_uri()) for path in shown]
@@ -360,9 +363,9 @@ def summary(settings: Settings) -> str:
     lines += [f"  {name}" for name in [*output["files"], "curated_meta.json", *drawn]]
     exports = reports.get("exports", {}).get("exports", ())
     if exports:
-        folder = Path(exports[0]["folder"])
+        folder = exports[0]["folder"]
         lines += [
-            f"exports: {folder.parent}",
+            f"exports: {folder.rpartition('/')[0]}",
             *(f"  {of['format']} ({of['bytes'] / 1e6:,.1f} MB)" for of in exports),
         ]
         lines.append(f"who reads one in this order, and how: divorder verify {folder}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.exports.survival import Shape, Survival, survival
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.diversity_metrics import load_metrics
 from dagster_divorder.stages.exports import plan_fingerprint, planned_shape
 from dagster_divorder.stages.packed_sequences import load_packed
@@ -29,7 +29,7 @@ from dagster_divorder.view.words import side_by_side
 
 
 def verify(
-    settings: Settings, folder: Path | None, trainer: str | None, **asked: int | None
+    settings: Settings, folder: Place | None, trainer: str | None, **asked: int | None
 ) -> tuple[bool, str]:
     """(whether the trainer, or some trainer, keeps every global batch at its best, a page of text) on an export, or on
     the plan where no folder is named; on one trainer in full, or a line on each that reads it. asked: see
@@ -75,7 +75,7 @@ def verify(
     return any(of.best.in_order for of in found.values()), "\n".join(lines)
 
 
-def load_export(folder: Path) -> dict[str, Any]:
+def load_export(folder: Place) -> dict[str, Any]:
     """The manifest of an export whose files are all as they were written.
 
     Raises:

@@ -30,6 +30,7 @@ from dagster_divorder.errors import DiskFullError
 from dagster_divorder.pipeline.changes import given_settings, what_changed
 from dagster_divorder.pipeline.fill import Computed, Fill, Filled, by_size
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import Place
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import Fit, drop_unpinned, pin, pinned, read_fit, unpin
@@ -112,7 +113,7 @@ class Text(NamedTuple):
 class Link(NamedTuple):
     """A file or folder to open."""
 
-    path: Path
+    path: Place
 
 
 Shown = Mapping[str, Table | Picture | Text | Link | float]

@@ -171,7 +171,9 @@ def _anchor(settings: Settings, base: Path) -> Settings:
     return settings.model_copy(
         update={
             "input": settings.input.model_copy(
-                update={"paths": tuple(absolute(path) for path in settings.input.paths)}
+                update={
+                    "paths": tuple(path if is_url(path) else absolute(path) for path in settings.input.paths)
+                }
             ),
             "store": settings.store.model_copy(
                 update={"path": absolute_place(settings.store.path), "cache": cache and Path(absolute(cache))}

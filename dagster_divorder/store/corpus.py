@@ -1,15 +1,14 @@
 """The input from its first file to its last: of each file what is known already, then the blocks that are not.
 
 A file comes as `Begin`, its blocks, `End`. A plain JSONL file that begins with what an earlier run read of it is read
-from there on; a compressed or Parquet file is read whole, unless all of it is what was read.
+from there on; a compressed or Parquet file is read whole, unless all of it is what was read. Of a file at a URL that
+has the tag it had nothing is read, but the columns of a Parquet file.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_divorder.store.file_states import FileState, KnownFiles, PrefixHashes, Recognition, head_of
@@ -24,6 +23,7 @@ from dagster_divorder.store.inputs import (
     read_schema,
     readable,
 )
+from dagster_divorder.store.sources import RemoteFile, Source, identity, open_source, tag_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,18 +53,20 @@ class Corpus:
     """
 
     def __init__(
-        self, kind: Kind, files: Sequence[Path], limit: int, states: Sequence[FileState] = ()
+        self, kind: Kind, files: Sequence[Source], limit: int, states: Sequence[FileState] = ()
     ) -> None:
         self.kind = kind
         self.files = files
         self.limit = limit
-        self.bytes = sum(_stat(path).st_size for path in files)
-        self.kept_bytes = 0
+        self.bytes = sum(int(_identity(path)[0]) for path in files)
+        self.kept_bytes = self._tagged_bytes = 0
         self._known = KnownFiles(states, self.bytes)
 
     @property
     def way(self) -> Recognition:
-        return self._known.way if self.kept_bytes else "rescan"
+        if not self.kept_bytes:
+            return "rescan"
+        return "tags" if self._tagged_bytes == self.kept_bytes else self._known.way
 
     def __iter__(self) -> Iterator[Begin | Block | End]:
         """
@@ -73,11 +75,17 @@ class Corpus:
         """
         schema = None
         for path in self.files:
+            if self.kind == "parquet":
+                schema = read_schema(path, schema)
+            if known := self._known.tagged(path):
+                self.kept_bytes += known.size
+                self._tagged_bytes += known.size
+                yield Begin(str(path), known, schema)
+                yield End(known)
+                continue
             if self.kind == "jsonl" and is_plain(path):
                 yield from self._plain(path)
                 continue
-            if self.kind == "parquet":
-                schema = read_schema(path, schema)
             kept, read, before = self._whole(path)
             yield Begin(str(path), kept, schema)
             if not kept:
@@ -88,42 +96,41 @@ class Corpus:
             # A file that was replaced while it was read is one that nothing is known of.
             yield End(read if before == _identity(path) else None)
 
-    def _plain(self, path: Path) -> Iterator[Begin | LineBlock | LongRecord | End]:
+    def _plain(self, path: Source) -> Iterator[Begin | LineBlock | LongRecord | End]:
         prefix = PrefixHashes()
         kept = None
         with readable(path, prefix):
-            file = open(path, "rb", buffering=0)  # noqa: SIM115
+            file = open_source(path)
         with file:
             with readable(path, prefix):
                 head = head_of(file)
-                if found := self._known.unchanged(file, str(path)):
+                if found := self._known.unchanged(file, str(path), tag_of(path)):
                     kept, prefix = found
                     self.kept_bytes += kept.size
             yield Begin(str(path), kept)
             yield from read_lines(path, file, prefix, self.limit)
         yield End(_reading(path, head, prefix))
 
-    def _whole(self, path: Path) -> tuple[FileState | None, FileState | None, tuple[int, ...]]:
+    def _whole(self, path: Source) -> tuple[FileState | None, FileState | None, tuple[int | str, ...]]:
         """What is known of all of a file, its own state, and what would differ in a file put into its place."""
         before = _identity(path)
+        if isinstance(path, RemoteFile):
+            return None, FileState.of_tag(path), before
         if self._known.way != "whole":
             return None, None, before
-        with readable(path, PrefixHashes()), open(path, "rb", buffering=0) as file:
+        with readable(path, PrefixHashes()), open_source(path) as file:
             head, prefix = head_of(file), PrefixHashes.of_all(file)
             kept = self._known.same(file, str(path), prefix)
         self.kept_bytes += kept.size if kept else 0
         return kept, _reading(path, head, prefix), before
 
 
-def _reading(path: Path, head: bytes, prefix: PrefixHashes) -> FileState | None:
-    return FileState(str(path), prefix.size, prefix.lines, head, prefix.chunks) if prefix.size else None
+def _reading(path: Source, head: bytes, prefix: PrefixHashes) -> FileState | None:
+    if not prefix.size:
+        return None
+    return FileState(str(path), prefix.size, prefix.lines, head, prefix.chunks, tag=tag_of(path))
 
 
-def _identity(path: Path) -> tuple[int, ...]:
-    found = _stat(path)
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _stat(path: Path) -> os.stat_result:
+def _identity(path: Source) -> tuple[int | str, ...]:
     with readable(path, PrefixHashes()):
-        return os.stat(path)
+        return identity(path)

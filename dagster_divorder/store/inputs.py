@@ -21,9 +21,10 @@ from typing import IO, TYPE_CHECKING, Literal
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import MAX_RECORD_BYTES
-from dagster_divorder.store.compression import CODECS, open_compressed, suffix_for
+from dagster_divorder.store.compression import CODECS, decompressed, suffix_for
 from dagster_divorder.store.file_states import PrefixHashes
 from dagster_divorder.store.rows import row_as_json
+from dagster_divorder.store.sources import Source, open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,7 +81,7 @@ class LongRecord:
 Block = LineBlock | RowBlock | LongRecord
 
 
-def kind_of(path: Path) -> Kind:
+def kind_of(path: Source) -> Kind:
     """Kind of a file, from its name.
 
     Raises:
@@ -96,24 +97,24 @@ def kind_of(path: Path) -> Kind:
     )
 
 
-def is_corpus_file(path: Path) -> bool:
+def is_corpus_file(path: Source) -> bool:
     """Whether a file is JSONL or Parquet by its name."""
     return path.name.lower().endswith(PARQUET_SUFFIXES) or _bare_name(path).endswith(JSONL_SUFFIXES)
 
 
-def is_plain(path: Path) -> bool:
+def is_plain(path: Source) -> bool:
     """Whether a JSONL file is uncompressed, by its name: such a file may grow in place."""
     return path.suffix.lower() not in CODECS
 
 
-def _bare_name(path: Path) -> str:
+def _bare_name(path: Source) -> str:
     """A name in small letters without the suffix of a compression."""
     name = path.name.lower()
     return name if is_plain(path) else name.removesuffix(path.suffix.lower())
 
 
 def read_lines(
-    path: Path,
+    path: Source,
     file: IO[bytes] | None = None,
     prefix: PrefixHashes | None = None,
     limit: int = MAX_RECORD_BYTES,
@@ -135,11 +136,11 @@ def read_lines(
     pieces: list[bytes] = []
     held = 0
     long: _LongLine | None = None
-    with readable(path, prefix), file or _open_bytes(path) as source:
-        if prefix.size:
-            source.seek(prefix.size)
-        else:
-            _check_codec(path)
+    with readable(path, prefix), file or open_source(path) as raw:
+        if not prefix.size:
+            _check_codec(path, raw)
+        raw.seek(prefix.size)
+        source = raw if plain else decompressed(raw, path.suffix)
         while chunk := source.read(BLOCK_BYTES):
             if long:
                 end, newline, chunk = chunk.partition(b"\n")
@@ -186,12 +187,12 @@ class _LongLine:
         self.begins += piece[: SHOWN_BYTES - len(self.begins)]
         self.prefix.update(piece)
 
-    def record(self, path: Path, before: int, *, unterminated: bool = False) -> LongRecord:
+    def record(self, path: Source, before: int, *, unterminated: bool = False) -> LongRecord:
         return LongRecord(str(path), before + 1, self.size, self.begins, unterminated)
 
 
 def _blocks(
-    path: Path, lines: list[bytes], before: int, limit: int, *, unterminated: bool = False
+    path: Source, lines: list[bytes], before: int, limit: int, *, unterminated: bool = False
 ) -> Iterator[LineBlock | LongRecord]:
     """Whole lines, which come after so many others: those of more than `limit` bytes, and blocks of the others."""
     long = [at for at, line in enumerate(lines) if len(line) > limit]
@@ -204,7 +205,7 @@ def _blocks(
             yield _line_block(path, block, before + first, unterminated=unterminated)
 
 
-def _line_block(path: Path, lines: list[bytes], before: int, *, unterminated: bool = False) -> LineBlock:
+def _line_block(path: Source, lines: list[bytes], before: int, *, unterminated: bool = False) -> LineBlock:
     if not before:
         lines[0] = lines[0].removeprefix(_BOM)
     numbers: Sequence[int] = range(before + 1, before + 1 + len(lines))
@@ -216,7 +217,7 @@ def _line_block(path: Path, lines: list[bytes], before: int, *, unterminated: bo
 
 
 @contextlib.contextmanager
-def readable(path: Path, prefix: PrefixHashes) -> Iterator[None]:
+def readable(path: Source, prefix: PrefixHashes) -> Iterator[None]:
     """Turns what the system says of a file that cannot be read, after the lines of `prefix`, into an InputError."""
     try:
         yield
@@ -233,12 +234,8 @@ def readable(path: Path, prefix: PrefixHashes) -> Iterator[None]:
         ) from error
 
 
-def _open_bytes(path: Path) -> IO[bytes]:
-    return open(path, "rb", buffering=0) if is_plain(path) else open_compressed(path)
-
-
-def _check_codec(path: Path) -> None:
-    found, named = suffix_for(path), path.suffix.lower()
+def _check_codec(path: Source, file: IO[bytes]) -> None:
+    found, named = suffix_for(file), path.suffix.lower()
     if found and found != named:
         says = f"{CODECS[named].name} data" if named in CODECS else "plain JSONL"
         bare = path.name if named not in CODECS else path.name[: -len(named)]
@@ -247,7 +244,7 @@ def _check_codec(path: Path) -> None:
         )
 
 
-def read_schema(path: Path, expected: pa.Schema | None) -> pa.Schema:
+def read_schema(path: Source, expected: pa.Schema | None) -> pa.Schema:
     """Columns of a Parquet file.
 
     Raises:
@@ -258,7 +255,7 @@ def read_schema(path: Path, expected: pa.Schema | None) -> pa.Schema:
 
 
 def read_rows(
-    path: Path, schema: pa.Schema | None, limit: int = MAX_RECORD_BYTES
+    path: Source, schema: pa.Schema | None, limit: int = MAX_RECORD_BYTES
 ) -> Iterator[RowBlock | LongRecord]:
     """Rows of a Parquet file in blocks of at most `BLOCK_ROWS`; those of more than `limit` bytes each by itself.
 
@@ -272,7 +269,7 @@ def read_rows(
 
 
 def read_batches(
-    path: Path, schema: pa.Schema | None, columns: Sequence[str] | None = None
+    path: Source, schema: pa.Schema | None, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """All rows of a Parquet file, of some `columns` those that it has; of one without rows an empty batch, since its
     columns may be wrong, too.
@@ -317,7 +314,9 @@ def _rows_at_once(file: pq.ParquetFile) -> int:
     return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, largest)))
 
 
-def _row_blocks(path: Path, rows: pa.RecordBatch, first: int, limit: int) -> Iterator[RowBlock | LongRecord]:
+def _row_blocks(
+    path: Source, rows: pa.RecordBatch, first: int, limit: int
+) -> Iterator[RowBlock | LongRecord]:
     import pyarrow as pa
 
     def one(at: int) -> pa.RecordBatch:
@@ -333,17 +332,18 @@ def _row_blocks(path: Path, rows: pa.RecordBatch, first: int, limit: int) -> Ite
 
 
 @contextlib.contextmanager
-def _open_parquet(path: Path, expected: pa.Schema | None) -> Iterator[tuple[pq.ParquetFile, pa.Schema]]:
+def _open_parquet(path: Source, expected: pa.Schema | None) -> Iterator[tuple[pq.ParquetFile, pa.Schema]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        # Read piece by piece: a row group may be all of the file.
-        file = pq.ParquetFile(path, buffer_size=BUFFER_BYTES)
-        found = _without_views(file.schema_arrow)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as Parquet: {error}") from error
-    with file:
+    with contextlib.ExitStack() as opened:
+        try:
+            source = path if isinstance(path, Path) else opened.enter_context(open_source(path))
+            # Read piece by piece: a row group may be all of the file.
+            file = opened.enter_context(pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False))
+            found = _without_views(file.schema_arrow)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path} cannot be read as Parquet: {error}") from error
         if expected is not None and not found.equals(expected):
             raise InputError(
                 f"{path} has other columns than the files before it: {_describe(found)}; "

@@ -206,12 +206,9 @@ class LocalStore(Store):
                 shutil.rmtree(self.local(name), ignore_errors=True)
 
 
-def is_store(folder: str) -> bool:
-    """Whether a folder is a store, of whatever version."""
-    try:
-        about = json_object((Path(folder) / FORMAT_FILE).read_bytes())
-    except OSError:
-        return False
+def tells_of_store(data: bytes) -> bool:
+    """Whether a file, named as FORMAT_FILE is, makes its folder a store, of whatever version."""
+    about = json_object(data)
     # Version 1 did not name the format.
     return about.get("format") == FORMAT or (
         about.keys() == {"version"} and isinstance(about["version"], int)

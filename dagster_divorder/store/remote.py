@@ -43,7 +43,7 @@ def connect(url: str, *, retry_seconds: float = 120) -> ObjectStore:
         InputError: obstore is not installed, or makes nothing of the URL or the environment.
     """
     try:
-        from obstore.store import from_url
+        from obstore.store import HTTPStore, from_url
     except ImportError:
         raise InputError(
             f"{url} needs obstore, which is not installed: pip install 'dagster-divorder[objects]'"
@@ -52,7 +52,8 @@ def connect(url: str, *, retry_seconds: float = 120) -> ObjectStore:
         os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS
     )
     try:
-        return from_url(
+        # Amazon's own addresses too are web servers where they are named as such.
+        return (HTTPStore.from_url if url.startswith(("http://", "https://")) else from_url)(
             url,
             client_options={"allow_http": True} if plain else {},
             retry_config={

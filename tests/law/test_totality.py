@@ -99,7 +99,7 @@ BY_HAND: dict[str, list[Any]] = {
     "k_calibration.values": [[], [1], [2], [2, 60, 61], [3, 2], [2, 2], [10_000], [2**64]],
     "comparison.documents": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
     "comparison.sequences": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
-    "input.paths": [[], [""], ["/dev/null"], ["~nobody-of-this-name/x.jsonl"]],
+    "input.paths": [[], [""], ["/dev/null"], ["~nobody-of-this-name/x.jsonl"], ["ftp://x/y"]],
     "input.text_field": ["", "\0", "source", "score", "x" * 999],
     "input.source_field": ["", "\0", "score", "odd", "nope"],
     "input.id_field": ["", "\0", "source", "const", "when", "nope"],
