@@ -1,7 +1,5 @@
 """Documents dealt to shards: each once, none beyond the room, and the mix kept wherever a shard ends."""
 
-from collections import defaultdict
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +8,6 @@ from hypothesis import strategies as st
 from dagster_divorder.core.kernels.order_deal import deal_to_shards, seam_products
 from dagster_divorder.core.order.deal import deal
 from dagster_divorder.core.traits import Traits, bin_codes, quantile_edges
-from dagster_divorder.errors import InputError
 from tests.conftest import examples
 from tests.twins.deal import strayed
 
@@ -38,24 +35,21 @@ def corpora(draw: st.DrawFn) -> Traits:
     return made(tokens, np.append(random.integers(0, 4, documents - 1), 3))
 
 
-@given(corpora(), st.integers(1, 9), st.integers(0, 3), st.data())
+@given(corpora(), st.integers(1, 9), st.data())
 @settings(max_examples=examples(100), deadline=None)
 def test_every_document_goes_to_one_shard_and_none_takes_too_many(
-    traits: Traits, shards: int, spare: int, data: st.DataObject
+    traits: Traits, shards: int, data: st.DataObject
 ) -> None:
     documents = len(traits.tokens)
     frozen = np.array(data.draw(st.lists(st.integers(0, documents - 1), unique=True)), np.int64)
     copies = np.array(data.draw(st.lists(st.integers(0, 9), min_size=documents, max_size=documents)))
-    largest = -(-documents // shards) + spare
-    of, again = (
-        deal(traits, WEIGHTS, shards, largest, seed=3, copies=copies, frozen=frozen) for _ in range(2)
-    )
+    of, again = (deal(traits, WEIGHTS, shards, seed=3, copies=copies, frozen=frozen) for _ in range(2))
     np.testing.assert_array_equal(of, again)
     assert of.shape == (documents,)
     assert of.min() >= 0
     assert of.max() < shards
     assert (of[frozen] == 0).all()
-    assert np.bincount(np.delete(of, frozen), minlength=1).max() <= largest
+    assert np.bincount(np.delete(of, frozen), minlength=1).max() <= -(-(documents - len(frozen)) // shards)
 
 
 @given(corpora(), st.integers(1, 9), st.permutations(range(4)))
@@ -66,10 +60,7 @@ def test_what_values_are_called_does_not_matter(traits: Traits, shards: int, nam
         {**traits.codes, "cluster": np.array(names, np.int32)[traits.codes["cluster"]]},
         traits.names,
     )
-    largest = len(traits.tokens)
-    np.testing.assert_array_equal(
-        deal(traits, WEIGHTS, shards, largest), deal(other, WEIGHTS, shards, largest)
-    )
+    np.testing.assert_array_equal(deal(traits, WEIGHTS, shards), deal(other, WEIGHTS, shards))
 
 
 @given(corpora(), st.integers(1, 6), st.booleans(), st.integers(0, 99))
@@ -129,7 +120,7 @@ def off_at_seams(traits: Traits, of: np.ndarray, shards: int) -> float:
 @pytest.mark.parametrize("shards", [2, 5, 16])
 def test_seams_stray_far_less_than_at_random_or_dealt_by_cell(shards: int) -> None:
     traits = skewed(8_000)
-    of = deal(traits, WEIGHTS, shards, -(-8_000 // shards))
+    of = deal(traits, WEIGHTS, shards)
     at_random = np.random.default_rng(0).permutation(8_000) % shards
     cell = np.lexsort((traits.tokens, traits.codes["length"], traits.codes["cluster"]))
     by_cell = np.empty(8_000, int)
@@ -145,7 +136,7 @@ def test_seams_stray_far_less_than_at_random_or_dealt_by_cell(shards: int) -> No
 def test_the_first_shard_makes_up_for_what_is_frozen() -> None:
     traits = skewed(4_000)
     frozen = np.flatnonzero(traits.codes["cluster"] == np.bincount(traits.codes["cluster"]).argmax())[:200]
-    of = deal(traits, WEIGHTS, 4, 1_000, frozen=frozen)
+    of = deal(traits, WEIGHTS, 4, frozen=frozen)
     whole, first, others = (
         np.bincount(traits.codes["cluster"][some], traits.tokens[some], 50) / traits.tokens[some].sum()
         for some in (slice(None), of == 0, np.setdiff1d(np.arange(4_000), frozen))
@@ -158,15 +149,13 @@ def test_copies_go_to_shards_at_even_distances(shards: int) -> None:
     random = np.random.default_rng(0)
     copies = random.integers(0, 300, 600)
     tokens = np.ceil(random.lognormal(5, 1.5, 300)).astype(np.int64)[copies]
-    of = deal(made(tokens, random.integers(0, 5, 600)), WEIGHTS, shards, 600, copies=copies)
-    by_text = defaultdict(list)
-    for text, shard in zip(copies.tolist(), of.tolist(), strict=True):
-        by_text[text].append(shard)
-    for found in by_text.values():
+    of = deal(made(tokens, random.integers(0, 5, 600)), WEIGHTS, shards, copies=copies)
+    uneven = []
+    for text in np.unique(copies):
+        found = of[copies == text]
         turns = np.arange(len(found)) * shards // len(found)
-        assert sorted(found) in [sorted((first + turns) % shards) for first in range(shards)]
-
-
-def test_documents_without_room_are_refused() -> None:
-    with pytest.raises(InputError, match=r"11 documents do not go into 2 shards of 5; expected 3 shards"):
-        deal(skewed(11), WEIGHTS, 2, 5)
+        even = [sorted((first + turns) % shards) for first in range(shards)]
+        uneven += [] if sorted(found) in even else [tokens[copies == text][0]]
+    # The shortest come last, where there is room left.
+    assert len(uneven) < 5
+    assert max(uneven, default=0) < 0.1 * np.median(tokens)

@@ -43,8 +43,8 @@ def deal_to_shards(
     held: Floats,
     held_documents: Floats,
     room: NDArray[np.int64],
-) -> NDArray[np.int32]:
-    """The shard of every document, int32 (N,), 0 for one that is not in the stream: where F then is least, and there is
+) -> NDArray[np.int16]:
+    """The shard of every document, int16 (N,), 0 for one that is not in the stream: where F then is least, and there is
     room; of equal shards the first.
 
     stream int64 (R,): documents, in the order in which they are dealt. text int64 (R,): equal for successive ones that
@@ -62,7 +62,7 @@ def deal_to_shards(
     for p in range(shards):
         products[p] = seam_products(shards, p)
     own, score = np.empty(shards), np.empty(shards)
-    out = np.zeros(tokens.shape[0], np.int32)
+    out = np.zeros(tokens.shape[0], np.int16)
     everything = held.shape[0] - 1
     at = 0
     while at < stream.shape[0]:

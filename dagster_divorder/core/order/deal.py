@@ -1,4 +1,4 @@
-"""Documents dealt to shards, each of which has the corpus's own mix, so that they can be ordered apart and concatenated.
+"""Documents dealt to shards, each of the corpus's own mix, so that they can be ordered apart and concatenated.
 
 Letters: N documents, R of them dealt, T traits, J trait values, P shards.
 
@@ -6,9 +6,10 @@ One pass, longest document first, equally long ones at random: each goes where t
 their sum of squares over all seams, then stray least from the corpus's mix, in tokens and, with DOCUMENT_WEIGHT, in
 documents (`core.kernels.order_deal`). Long documents leave deviations that the many short ones after them make up for.
 Any number of shards goes the same way. What is consumed already stands before the first shard, which makes up for what
-that lacks. Copies of a text go to shards at even distances.
-Guarantee: every document in one shard, none with more than `largest`; the same arguments give the same bytes.
-Cost: a sort of the documents and O(R T P) time; 24 + 4 T bytes a document while it is dealt, 4 afterwards, and
+that lacks. Copies of a text go to shards at even distances,
+but for a few of the shortest that find no room.
+Guarantee: every document in one shard, none with more than R / P, rounded up; the same arguments give the same bytes.
+Cost: a sort of the documents and O(R T P) time; 24 + 4 T bytes a document while they are dealt, 2 afterwards, and
 16 J P bytes.
 Source: the objective of Don't Shuffle, Optimize at the seams alone; online vector balancing, as in GraB. Measured, also
 against walks of a tree of signed sums: docs/decisions/ordering-shards.md.
@@ -24,12 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.traits import Traits
-from dagster_divorder.errors import InputError
 
 DOCUMENT_WEIGHT = 0.01
 """Weight of a trait in documents over its weight in tokens, as in `core.items`, but smaller: which documents a sequence
 holds is decided inside a shard. Mean prefix deviation of sequences, 400,000 documents in 8 shards: 0 gives 20,100
 tokens, 0.01 20,400, 1 26,000; shards' documents differ by 34, 21 and 2."""
+
+MOST_SHARDS = 4096
+"""Each costs 16 bytes a trait value, and time for every document."""
 
 LONGEST = (1 << 31) - 1
 """Longer documents are dealt as if equally long."""
@@ -39,30 +42,21 @@ def deal(
     traits: Traits,
     weights: Mapping[str, float],
     shards: int,
-    largest: int,
     *,
     seed: int = 0,
     copies: NDArray[np.int64] | None = None,
     frozen: NDArray[np.int64] | None = None,
-) -> NDArray[np.int32]:
-    """The shard of every document, int32 (N,) in [0, shards).
+) -> NDArray[np.int16]:
+    """The shard of every document, int16 (N,) in [0, shards).
 
-    weights: trait -> number above 0, the traits to balance. largest: documents that a shard takes, frozen ones not
-    counted. copies: int64 (N,), equal for documents that are copies of each other. frozen: int64 (F,), documents that
-    stand before all others; they are of shard 0.
-
-    Raises:
-        InputError: the shards have no room for all documents.
+    weights: trait -> number above 0, the traits to balance. shards: at most MOST_SHARDS. copies: int64 (N,), a number
+    of 0 or more for each text, equal for its copies. frozen: int64 (F,), documents that stand before all others; they
+    are of shard 0 and take no room.
     """
     from dagster_divorder.core.kernels.order_deal import deal_to_shards, seam_products
 
     consumed = np.zeros(0, np.int64) if frozen is None else frozen
     documents = len(traits.tokens)
-    if documents - len(consumed) > shards * largest:
-        raise InputError(
-            f"{documents - len(consumed):,} documents do not go into {shards:,} shards of {largest:,}; expected "
-            f"{-(-(documents - len(consumed)) // largest):,} shards or more"
-        )
     sizes = [traits.sizes()[trait] for trait in weights]
     codes = np.stack([traits.codes[trait] for trait in weights])
     codes += np.cumsum([0, *sizes[:-1]], dtype=np.int32)[:, np.newaxis]
@@ -86,7 +80,7 @@ def deal(
         DOCUMENT_WEIGHT * unit * unit,
         held,
         held_documents,
-        np.full(shards, largest, np.int64),
+        np.full(shards, -(-len(stream) // shards), np.int64),
     )
 
 
