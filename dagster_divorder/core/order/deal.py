@@ -6,8 +6,7 @@ One pass, longest document first, equally long ones at random: each goes where t
 their sum of squares over all seams, then stray least from the corpus's mix, in tokens and, with DOCUMENT_WEIGHT, in
 documents (`core.kernels.order_deal`). Long documents leave deviations that the many short ones after them make up for.
 Any number of shards goes the same way. What is consumed already stands before the first shard, which makes up for what
-that lacks. Copies of a text go to shards at even distances,
-but for a few of the shortest that find no room.
+that lacks. Copies of a text go to shards at even distances, but for a few of the shortest that find no room.
 Guarantee: every document in one shard, none with more than R / P, rounded up; the same arguments give the same bytes.
 Cost: a sort of the documents and O(R T P) time; 24 + 4 T bytes a document while they are dealt, 2 afterwards, and
 16 J P bytes.
