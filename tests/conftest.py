@@ -59,7 +59,7 @@ SLOW = ("faults", "ui", "law", "bad_input", "pipeline", "defs", "engine")
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Processes of `pytest -n auto`, of 2 GB each: one a core, and two more where slow tests wait for Dagster and for
     browsers."""
-    return min(8, max(2, joblib.cpu_count()) + 2 * (config.option.markexpr != "not slow"))
+    return min(8, max(2, joblib.cpu_count()) + 2 * ("not slow" not in config.option.markexpr))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -114,6 +114,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if rank(item) < len(SLOW):
             item.add_marker("slow")
+        if item.path.parent.name == "cluster":
+            item.add_marker("cluster")
 
 
 def pytest_collection_finish() -> None:
@@ -126,7 +128,7 @@ def no_process_in_a_fast_test(request: pytest.FixtureRequest, monkeypatch: pytes
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a test that starts a process has to be marked slow")
 
-    if not request.node.get_closest_marker("slow"):
+    if not any(map(request.node.get_closest_marker, ("slow", "cluster"))):
         monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
 
 

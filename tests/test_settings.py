@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from dagster_divorder.errors import SettingsError
-from dagster_divorder.settings import Settings, load_settings, valid_keys
+from dagster_divorder.settings import Settings, load_settings, refuse_overlap, valid_keys
+from dagster_divorder.settings.places import Url
 from dagster_divorder.stages import GRAPH
 
 
@@ -301,3 +303,50 @@ def test_the_papers_settings_are_settings(tmp_path: Path, monkeypatch: pytest.Mo
     for block in blocks:
         (tmp_path / "own.toml").write_text(block)
         assert load_settings(tmp_path / "own.toml", environ={}) != load_settings(environ={})
+
+
+def test_urls_are_places_and_are_left_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text('[store]\npath = "s3://bucket/a/b/"\n[output]\npath = "hf://datasets/org/name@main"\n')
+    settings = load_settings(file, environ={})
+    assert isinstance(settings.store.path, Url) and settings.store.path == "s3://bucket/a/b"
+    assert settings.store.path.scheme == "s3" and settings.store.path / "c" == "s3://bucket/a/b/c"
+    assert settings.output.path == "hf://datasets/org/name@main"
+    assert settings.exports.path == tmp_path / "data/exports"
+
+
+@pytest.mark.parametrize(
+    ("url", "wrong"),
+    [
+        ("s3://who:Sesame99@bucket/x", "no user, password"),
+        ("s3://bucket/x?X-Amz-Signature=Sesame99", "no query"),
+        ("s3://bucket/a/../b", "without empty parts"),
+        ("s3:///x", "without empty parts"),
+        ("s3://bucket//x", "without empty parts"),
+        ("s3://bucket/a*", "wildcard"),
+        ("S3://bucket/x", "begins with s3://"),
+        ("file:///x", "begins with s3://"),
+        ("hf://datasets/org/name", "begins with s3://"),
+    ],
+)
+def test_urls_that_are_no_places_are_refused_and_secrets_not_repeated(url: str, wrong: str) -> None:
+    with pytest.raises(SettingsError, match=wrong) as caught:
+        load_settings(environ={"DIVORDER_STORE__PATH": url})
+    assert "store.path" in str(caught.value) and "Sesame99" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("store", "output", "inputs", "overlaps"),
+    [
+        ("s3://b/x", "s3://b/x/out", "/in", True),
+        ("s3://b/x", "s3://b", "/in", True),
+        ("s3://b/x", "s3://b/xy", "/in", False),
+        ("s3://b/x", "gs://b/x", "/in", False),
+        ("s3://b/x", "s3://b/y", "s3://b/y/in-*.jsonl", True),
+        ("s3://b/x", "s3://b/y", "s3://b/in/*.jsonl", False),
+    ],
+)
+def test_urls_that_overlap_are_refused(store: str, output: str, inputs: str, overlaps: bool) -> None:
+    settings = Settings(store={"path": store}, output={"path": output}, input={"paths": [inputs]})
+    with pytest.raises(SettingsError, match=r"overlap|lies in") if overlaps else nullcontext():
+        refuse_overlap(settings)

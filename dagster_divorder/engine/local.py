@@ -1,9 +1,8 @@
 """One function over many fragments, in worker processes of this machine.
 
 Guarantee: results come in the order of the items and are those of a plain loop, whatever the number of workers, as
-long as the function depends on its item alone. Workers only compute: the process that holds the store's lease writes.
-An error in a worker is raised here; a worker that dies is an error that says so; workers end with the process that
-started them, even if that one is killed.
+long as the function depends on its item alone. An error in a worker is raised here; a worker that dies is an error that
+says so; workers end with the process that started them, even if that one is killed.
 Cost: a worker takes a tenth of a second to start and memory of its own; arguments and results pass through pipes, at
 some GB/s.
 Known weakness: no worker is replaced; a run that failed goes on where it stopped when it is started again.
@@ -28,13 +27,11 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
+from dagster_divorder.engine.base import Item, Result
 from dagster_divorder.engine.memory import give_back_memory
 from dagster_divorder.errors import WorkerError
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -42,6 +39,7 @@ THREAD_VARIABLES = (
     "MKL_NUM_THREADS",
     "NUMBA_NUM_THREADS",
     "RAYON_NUM_THREADS",
+    "LOKY_MAX_CPU_COUNT",  # of joblib, and so of `count_workers`
 )
 WORKER_NUMBER = "DAGSTER_DIVORDER_WORKER"
 MEMORY_VARIABLES = {
@@ -64,52 +62,83 @@ def worker_number() -> int:
     return int(os.environ.get(WORKER_NUMBER, 0))
 
 
-def each(
-    function: Callable[[Item], Result], items: Sequence[Item], workers: int, *, threads: int = 1
-) -> Iterator[Result]:
-    """`function(item)` for every item, in order, in up to `workers` processes (in this one if `workers` is 1), each of
-    whose libraries uses up to `threads` threads.
+class LocalEngine:
+    """Processes of this machine, up to `workers` of them at once (`count_workers`)."""
 
-    Function, items and results are pickled. Up to one result more than workers waits to be taken.
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
 
-    Raises:
-        WorkerError: a worker died. An error that the function raises is raised as it is.
-    """
-    workers = min(workers, len(items))
-    if workers <= 1:
-        yield from map(function, items)
-        return
-    give_back_memory()
-    limits = dict.fromkeys(THREAD_VARIABLES, str(threads))
-    processes = [Worker({**limits, WORKER_NUMBER: str(number)}) for number in range(workers)]
-    idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-    for worker in processes:
-        idle.put(worker)
+    @property
+    def gpus(self) -> int:
+        import torch
 
-    def compute(item: Item) -> Result:
-        # As many threads as workers: one is always there.
-        worker = idle.get()
-        try:
-            result: Result = worker(function, item)
-        finally:
+        return torch.cuda.device_count()
+
+    def each(
+        self,
+        function: Callable[[Item], Result],
+        items: Sequence[Item],
+        *,
+        workers: int | None = None,
+        threads: int = 1,
+        gpus: int = 0,
+        memory: int = 0,
+        environment: Mapping[str, str] | None = None,
+        retries: int = 2,
+    ) -> Iterator[Result]:
+        """As `Engine.each`. Calls that need `gpus` find by `worker_number` which are theirs; `memory` counts for
+        nothing, as there is one machine to be on, nor do `retries`, since no worker is replaced."""
+        if gpus:
+            most = self.gpus // gpus
+        elif threads:
+            most = self.workers // threads
+        else:
+            most = 1
+        workers = min(most if workers is None else workers, most, len(items))
+        if workers <= 1:
+            yield from map(function, items)
+            return
+        give_back_memory()
+        variables = worker_variables(threads, environment)
+        processes = [Worker({**variables, WORKER_NUMBER: str(number)}) for number in range(workers)]
+        idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        for worker in processes:
             idle.put(worker)
-        return result
 
-    callers = ThreadPoolExecutor(workers, thread_name_prefix="divorder-engine")
-    waiting: deque[Future[Result]] = deque()
-    try:
-        for item in items:
-            waiting.append(callers.submit(compute, item))
-            if len(waiting) > workers + 1:
+        def compute(item: Item) -> Result:
+            # As many threads as workers: one is always there.
+            worker = idle.get()
+            try:
+                result: Result = worker(function, item)
+            finally:
+                idle.put(worker)
+            return result
+
+        callers = ThreadPoolExecutor(workers, thread_name_prefix="divorder-engine")
+        waiting: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                waiting.append(callers.submit(compute, item))
+                if len(waiting) > workers + 1:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for worker in processes:
-            worker.process.kill()
-        callers.shutdown(cancel_futures=True)
-        for worker in processes:
-            worker.process.communicate()  # waits for its end and closes the pipes
+        finally:
+            for worker in processes:
+                worker.process.kill()
+            callers.shutdown(cancel_futures=True)
+            for worker in processes:
+                worker.process.communicate()  # waits for its end and closes the pipes
+
+    def close(self) -> None:
+        """Nothing is held: workers end with the call that they are of."""
+
+
+def worker_variables(threads: int, environment: Mapping[str, str] | None) -> dict[str, str]:
+    """Environment variables of a worker whose libraries, and `count_workers(0)`, come to so many threads (at least
+    one)."""
+    own = MEMORY_VARIABLES if environment is None else environment
+    return {**dict.fromkeys(THREAD_VARIABLES, str(threads or 1)), **own}
 
 
 class Worker:
@@ -121,12 +150,7 @@ class Worker:
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={
-                **os.environ,
-                **MEMORY_VARIABLES,
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                **variables,
-            },
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **variables},
         )
 
     def __call__(self, function: Callable[[Any], Any], item: Any) -> Any:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any
 
-from dagster_divorder.engine.local import Worker
+from dagster_divorder.engine.local import MEMORY_VARIABLES, Worker
 from dagster_divorder.errors import DivOrderError, InputError, SettingsError
 from dagster_divorder.models.batches import SHORTEST, OutOfMemory
 
@@ -46,6 +46,7 @@ class Group:
                 "pip install 'dagster-divorder[tensor-parallel]'"
             )
         self._variables = {
+            **MEMORY_VARIABLES,
             RANKS: str(processes),
             "WORLD_SIZE": str(processes),
             "LOCAL_WORLD_SIZE": str(processes),

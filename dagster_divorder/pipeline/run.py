@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from dagster_divorder.engine.base import Engine
+from dagster_divorder.engine.connect import open_engine
 from dagster_divorder.engine.memory import (
     address_limit,
     give_back_memory,
@@ -79,9 +82,23 @@ class Run:
     memo: dict[str, Any] = field(default_factory=dict)
     """What a stage has found out while it was decided on, and needs again to be made."""
     _current: dict[str, Receipt] = field(default_factory=dict)
+    _engine: Engine | None = None
     _view: tuple[str, View] | None = None
     _corpus: tuple[str | None, Corpus] | None = None
     """Of a view's file; while planning, of no file, the input as it was surveyed."""
+
+    @property
+    def engine(self) -> Engine:
+        """Runs functions over many items; opened when it is first needed, and to be closed by who made the run."""
+        if self._engine is None:
+            self._engine = open_engine(self.settings.engine)
+        return self._engine
+
+    def close(self) -> None:
+        """Let go of the engine, where it was needed."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
     def receipt(self, stage: str) -> Receipt:
         """The current result of a stage before this one, known to fit these settings and its own inputs.
@@ -242,14 +259,14 @@ def run_all(
     refuse_overlap(settings)
     store = store_at(settings.store.path)
     with store.lease(wait=settings.store.wait, on_wait=progress.note):
-        run = Run(settings, store.open(), progress, graph)
-        store.clear_scratch()
-        complete_records(store)
-        if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
-            refuse_foreign_files(store, settings.output)
-        if "raw_docs" in stages:
-            check_settings(run, [*graph.needed(settings), *stages])
-        made = {stage: _run_and_repair(run, stage) for stage in stages}
+        with contextlib.closing(Run(settings, store.open(), progress, graph)) as run:
+            store.clear_scratch()
+            complete_records(store)
+            if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
+                refuse_foreign_files(store, settings.output)
+            if "raw_docs" in stages:
+                check_settings(run, [*graph.needed(settings), *stages])
+            made = {stage: _run_and_repair(run, stage) for stage in stages}
         retire(store, graph)
         return made
 

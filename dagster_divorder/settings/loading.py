@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import glob
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from itertools import permutations
@@ -17,6 +18,7 @@ from pydantic_settings import SettingsError as PydanticSettingsError
 
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.settings.model import ENV_PREFIX, Settings
+from dagster_divorder.settings.places import Place, Url, is_url
 
 CONFIG_VARIABLE = "DIVORDER_CONFIG"
 DEFAULT_FILE = "divorder.toml"
@@ -58,7 +60,7 @@ def refuse_overlap(settings: Settings) -> None:
     written = {"store.path": settings.store.path, "output.path": settings.output.path}
     if settings.exports.formats:
         written["exports.path"] = settings.exports.path
-    real = {key: os.path.realpath(path) for key, path in written.items()}
+    real = {key: _real(str(path)) for key, path in written.items()}
     for one, other in permutations(written, 2):
         if _is_in(real[one], real[other]):
             raise SettingsError(
@@ -68,15 +70,20 @@ def refuse_overlap(settings: Settings) -> None:
     read += [("embedding.path", str(settings.embedding.path))] if settings.embedding.path else []
     for key, pattern in read:
         for place, folder in real.items():
-            if _is_in(os.path.realpath(_fixed_beginning(pattern)), folder):
+            if _is_in(_real(_fixed_beginning(pattern)), folder):
                 raise SettingsError(
                     f"{key} {pattern!r} lies in {place} {written[place]}, where files are overwritten and removed; "
                     f"set {place} to a folder in which no input lies"
                 )
 
 
+def _real(path: str) -> str:
+    """What a path names, whatever way leads there; a URL is that already."""
+    return path if is_url(path) else os.path.realpath(path)
+
+
 def _is_in(path: str, folder: str) -> bool:
-    """Whether a real path is a folder or something in it."""
+    """Whether a real path, or a URL, is a folder or something in it."""
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
@@ -145,11 +152,14 @@ def _check_environment(environ: Mapping[str, str]) -> None:
 
 
 def _anchor(settings: Settings, base: Path) -> Settings:
-    """Make paths absolute: seen from the folder of the file that holds them."""
+    """Make paths absolute: seen from the folder of the file that holds them. URLs are so already."""
 
     # Of `os.path`, which takes any text for a path, where `Path` raises for users that are not there and long names.
     def absolute(path: str | Path) -> str:
         return os.path.normpath(base / os.path.expanduser(path))
+
+    def absolute_place(place: Place) -> Place:
+        return place if isinstance(place, Url) else Path(absolute(place))
 
     def absolute_model(model: str) -> str:
         local = model.startswith((".", "~")) or os.path.isdir(base / model)
@@ -161,9 +171,9 @@ def _anchor(settings: Settings, base: Path) -> Settings:
             "input": settings.input.model_copy(
                 update={"paths": tuple(absolute(path) for path in settings.input.paths)}
             ),
-            "store": settings.store.model_copy(update={"path": Path(absolute(settings.store.path))}),
-            "output": settings.output.model_copy(update={"path": Path(absolute(settings.output.path))}),
-            "exports": settings.exports.model_copy(update={"path": Path(absolute(settings.exports.path))}),
+            "store": settings.store.model_copy(update={"path": absolute_place(settings.store.path)}),
+            "output": settings.output.model_copy(update={"path": absolute_place(settings.output.path)}),
+            "exports": settings.exports.model_copy(update={"path": absolute_place(settings.exports.path)}),
             "model": settings.model.model_copy(update={"base": absolute_model(settings.model.base)}),
             "deep": deep.model_copy(update={"model": deep.model and absolute_model(deep.model)}),
             "embedding": settings.embedding.model_copy(update={"path": path and Path(absolute(path))}),
@@ -185,10 +195,15 @@ def _explain(error: ValidationError, path: Path | None) -> str:
             lines.append(f"unknown key {key!r}{_nearest(key, valid_keys())}")
         else:
             # What is wrong with a whole section its message says.
-            value = "" if isinstance(problem["input"], dict) else f" = {problem['input']!r}"
+            value = "" if isinstance(problem["input"], dict) else f" = {_without_secrets(problem['input'])!r}"
             lines.append(f"{key}{value}: {problem['msg'].removeprefix('Value error, ')}")
     where = f"{path} or the environment" if path else "settings"
     return f"{where}: " + "; ".join(lines)
+
+
+def _without_secrets(value: Any) -> Any:
+    """A value as an error may show it: a URL without user, password and query."""
+    return re.sub(r"(?<=://)[^/]*@|\?.*", "...", value) if isinstance(value, str) and is_url(value) else value
 
 
 def valid_keys() -> list[str]:

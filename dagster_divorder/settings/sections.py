@@ -19,6 +19,8 @@ from pydantic import (
 )
 from pydantic_settings import NoDecode
 
+from dagster_divorder.settings.places import OutputPlace, StorePlace, no_empty_path
+
 MAX_CLUSTERS = 1_000_000
 MAX_RECORD_BYTES = 64 << 20
 
@@ -43,17 +45,7 @@ def _split_paths(value: Any) -> Any:
     return value
 
 
-def _no_empty_path(value: Any) -> Any:
-    """An empty path would stand for the working directory."""
-    for path in [value] if isinstance(value, (str, Path)) else value or ():
-        if not str(path).strip() or path == Path() or "\0" in str(path):
-            raise ValueError(
-                "an empty path, or one with a NUL in it, is no path; give the path of a file or folder"
-            )
-    return value
-
-
-FolderPath = Annotated[Path, BeforeValidator(_no_empty_path)]
+FolderPath = Annotated[Path, BeforeValidator(no_empty_path)]
 
 
 class _Section(BaseModel):
@@ -62,7 +54,7 @@ class _Section(BaseModel):
 
 class Input(_Section):
     paths: Annotated[
-        tuple[str, ...], NoDecode, AfterValidator(_no_empty_path), BeforeValidator(_split_paths)
+        tuple[str, ...], NoDecode, AfterValidator(no_empty_path), BeforeValidator(_split_paths)
     ] = ("data/sample/docs.jsonl",)
     """Files, folders or globs; JSONL (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, one kind per corpus."""
     text_field: str = Field("text", min_length=1)
@@ -87,15 +79,17 @@ class Input(_Section):
 
 
 class Store(_Section):
-    path: FolderPath = Path("data/store")
-    """Folder of fragments, stage results and fits; can be deleted at the price of computing everything again."""
+    path: StorePlace = Path("data/store")
+    """Folder, or s3://, gs:// or az:// prefix, of fragments, stage results and fits; can be deleted at the price of
+    computing everything again."""
     wait: bool = True
     """A second run on the same store waits for the first one to end; false: it fails at once."""
 
 
 class Output(_Section):
-    path: FolderPath = Path("data/curated")
-    """Folder of the curated corpus: this store's own, in which no other files of the same names lie."""
+    path: OutputPlace = Path("data/curated")
+    """Folder, or s3://, gs://, az:// or hf:// URL, of the curated corpus: this store's own, in which no other files of
+    the same names lie."""
     format: Literal["auto", "jsonl", "parquet"] = "auto"
     """auto writes the input's own kind, byte for byte."""
     shard_bytes: int = Field(2 << 30, ge=1, le=MAX_COUNT)
@@ -403,8 +397,8 @@ class Exports(_Section):
     formats: tuple[Annotated[str, AfterValidator(_known_format)], ...] = ()
     """Formats that the training sequences are written in, a folder each below `path`, tokens and all; `text` for
     trainers that tokenise themselves."""
-    path: FolderPath = Path("data/exports")
-    """Folder of the exports."""
+    path: OutputPlace = Path("data/exports")
+    """Folder, or s3://, gs://, az:// or hf:// URL, of the exports."""
     shard_bytes: int = Field(1 << 30, ge=1, le=4_000_000_000)
     """About how many bytes a file holds; fewer, larger files as it rises. (Megatron reads one file.)"""
     world_size: int = Field(1, ge=1, le=1 << 20)
@@ -445,9 +439,25 @@ class Animation(_Section):
 
 
 class Engine(_Section):
+    """Where the work is done; no result depends on it."""
+
+    kind: Literal["local", "ray"] = "local"
+    """`local`: processes of this machine. `ray`: tasks of a Ray cluster, whose workers see the same store."""
+    address: str | None = Field(None, min_length=1)
+    """Of the Ray cluster, `host:port`. Unset: what RAY_ADDRESS names, else the Ray that runs on this machine, else one
+    that is started for the run."""
     workers: int = Field(0, ge=0, le=1024)
-    """Processes that tokenise, 0 for one a core; faster as it rises up to the cores, at some 400 MB each. No result
-    depends on it."""
+    """Processes at once, 0 for one a core (of the cluster, with `ray`); faster as it rises up to the cores, at some
+    400 MB each."""
+
+    @model_validator(mode="after")
+    def _an_address_is_rays(self) -> Self:
+        if self.address is not None and self.kind != "ray":
+            raise ValueError(
+                f'address is {self.address!r}, and kind is {self.kind!r}; set engine.kind = "ray", or leave out '
+                "engine.address"
+            )
+        return self
 
 
 class Automation(_Section):

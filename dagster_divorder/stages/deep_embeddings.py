@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dagster_divorder.engine.local import count_workers, each, worker_number
+from dagster_divorder.engine.local import count_workers, worker_number
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models.batches import release
@@ -102,7 +102,11 @@ def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.n
     with run.progress("embedding", embed.tokens_to_do(fragments), "tokens") as advance:
         try:
             compute = functools.partial(embed.compute, advance=advance) if here else embed
-            for arrays, work in each(compute, fragments, workers, threads=max(1, embed.threads // workers)):
+            gpus = embed.processes if embed.spec.device == "cuda" else 0
+            threads = max(1, embed.threads // workers)
+            for arrays, work in run.engine.each(
+                compute, fragments, workers=workers, threads=threads, gpus=gpus
+            ):
                 total += work
                 if not here:
                     advance(work["tokens"])

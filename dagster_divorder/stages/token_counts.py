@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dagster_divorder.engine.local import count_workers, each
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.tokenize import load_encoder
 from dagster_divorder.pipeline.run import Run
@@ -68,8 +67,7 @@ def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.n
     tokenize = Tokenize(run.store, str(model.directory), model.info["tokenizer"], model.info["engine"])
     stored = run.store.stats(DOCUMENTS)
     size = sum(stored[fragment.file].size for fragment in fragments if fragment.file in stored)
-    workers = min(count_workers(run.settings.engine.workers), size // WORKER_BYTES)
-    return each(tokenize, fragments, max(1, workers))
+    return run.engine.each(tokenize, fragments, workers=size // WORKER_BYTES)
 
 
 def _figures(run: Run, files: StageFiles) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dagster_divorder.engine.local import count_workers, each, worker_number
+from dagster_divorder.engine.local import LocalEngine, Worker, count_workers, worker_number
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, WorkerError
 from dagster_divorder.pipeline import run_stage
@@ -21,6 +21,7 @@ from dagster_divorder.stages import token_counts
 from dagster_divorder.store import ingest, inputs
 from tests.conftest import topic_records, write_jsonl
 from tests.engine.work import (
+    arrow_pool_and_cores,
     chatter,
     die_at_three,
     number_and_threads,
@@ -32,42 +33,58 @@ from tests.engine.work import (
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_results_are_those_of_a_loop_in_order(workers: int) -> None:
-    assert list(each(square, range(20), workers)) == [number * number for number in range(20)]
+    assert list(LocalEngine(workers).each(square, range(20))) == [number * number for number in range(20)]
 
 
 def test_no_items_start_no_worker() -> None:
-    assert list(each(square, [], 3)) == []
+    assert list(LocalEngine(3).each(square, [])) == []
 
 
 def test_workers_are_other_processes_with_one_thread_a_library() -> None:
-    found = list(each(process_and_threads, range(4), 2))
+    found = list(LocalEngine(2).each(process_and_threads, range(4)))
     assert os.getpid() not in {process for process, _ in found}
     assert {threads for _, threads in found} == {"1"}
 
 
 def test_workers_are_numbered_and_may_have_more_threads() -> None:
-    found = set(each(number_and_threads, range(60), 3, threads=2))
+    found = set(LocalEngine(6).each(number_and_threads, range(60), threads=2))
     assert found == {(0, "2"), (1, "2"), (2, "2")}
     assert worker_number() == 0
 
 
 def test_an_error_of_the_function_is_raised_as_it_is() -> None:
     with pytest.raises(InputError, match="three is refused") as caught:
-        list(each(refuse_three, range(10), 2))
+        list(LocalEngine(2).each(refuse_three, range(10)))
     assert "in a worker process" in caught.value.__notes__[0]
 
 
 def test_a_worker_that_dies_is_a_clear_error() -> None:
     with pytest.raises(WorkerError, match="was killed by signal 9"):
-        list(each(die_at_three, range(10), 2))
+        list(LocalEngine(2).each(die_at_three, range(10)))
 
 
 def test_what_a_function_prints_does_not_mix_with_its_result() -> None:
-    assert list(each(chatter, range(4), 2)) == [0, 1, 2, 3]
+    assert list(LocalEngine(2).each(chatter, range(4))) == [0, 1, 2, 3]
+
+
+def test_there_are_no_more_workers_than_asked_for_or_than_threads_leave_room_for() -> None:
+    here, engine = [os.getpid()] * 4, LocalEngine(4)
+    assert [pid for pid, _ in engine.each(process_and_threads, range(4), workers=1)] == here
+    assert [pid for pid, _ in engine.each(process_and_threads, range(4), threads=3)] == here
+    assert [pid for pid, _ in engine.each(process_and_threads, range(4), threads=0)] == here
+    found = set(engine.each(number_and_threads, range(60), workers=2, threads=2))
+    assert found == {(0, "2"), (1, "2")}
+
+
+def test_workers_have_the_variables_of_the_call_and_count_the_threads_that_they_are_given() -> None:
+    engine = LocalEngine(2)
+    usual = set(engine.each(arrow_pool_and_cores, range(4)))
+    assert usual == {("system", 1)}
+    assert set(engine.each(arrow_pool_and_cores, range(4), environment={})) == {(None, 1)}
 
 
 def test_results_that_nobody_takes_end_the_workers() -> None:
-    results = each(process_and_threads, range(50), 2)
+    results = LocalEngine(2).each(process_and_threads, range(50))
     process = next(results)[0]
     results.close()
     assert not Path(f"/proc/{process}").exists()
@@ -76,9 +93,9 @@ def test_results_that_nobody_takes_end_the_workers() -> None:
 @pytest.mark.parametrize("items", [[0.0] * 50, [0.0, *[60.0] * 9]], ids=["idle", "in a computation"])
 def test_workers_end_when_their_parent_is_killed(items: list[float]) -> None:
     code = (
-        "from dagster_divorder.engine.local import each\n"
+        "from dagster_divorder.engine.local import LocalEngine\n"
         "from tests.engine.work import process_after\n"
-        f"results = each(process_after, {items}, 2)\n"
+        f"results = LocalEngine(2).each(process_after, {items})\n"
         "print(next(results), flush=True)\n"
         "input()\n"
     )
@@ -116,13 +133,14 @@ def test_tokens_do_not_depend_on_the_number_of_workers(
     monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 50)
     monkeypatch.setattr(token_counts, "WORKER_BYTES", 1)
-    asked: list[int] = []
+    started: list[Worker] = []
 
-    def watched(function: Any, items: Any, workers: int, **options: Any) -> Any:
-        asked.append(workers)
-        return each(function, items, workers, **options)
+    def watched(worker: Worker, variables: Any) -> None:
+        started.append(worker)
+        start(worker, variables)
 
-    monkeypatch.setattr(token_counts, "each", watched)
+    start = Worker.__init__
+    monkeypatch.setattr(Worker, "__init__", watched)
     found = []
     for workers in (1, 2, 3):
         settings = make_settings(engine={"workers": workers}, store={"path": tmp_path / f"store{workers}"})
@@ -134,4 +152,4 @@ def test_tokens_do_not_depend_on_the_number_of_workers(
         )
     assert len(found[0]) > 3
     assert found[0] == found[1] == found[2]
-    assert asked == [1, 2, 3]
+    assert len(started) == 2 + 3  # of one worker there is no process

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from dagster_divorder.engine.local import worker_number
+from dagster_divorder.engine.local import count_workers, worker_number
 from dagster_divorder.errors import InputError
 
 
@@ -25,6 +25,10 @@ def process_after(seconds: float) -> int:
 
 def number_and_threads(_: int) -> tuple[int, str | None]:
     return worker_number(), os.environ.get("RAYON_NUM_THREADS")
+
+
+def arrow_pool_and_cores(_: int) -> tuple[str | None, int]:
+    return os.environ.get("ARROW_DEFAULT_MEMORY_POOL"), count_workers(0)
 
 
 def refuse_three(number: int) -> int:

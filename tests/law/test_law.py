@@ -157,7 +157,7 @@ NOT_DRAWN = {
     *("input.paths", "store.path", "output.path", "exports.path", "embedding.path"),  # places
     "order.cut",  # ids of documents
     *("model.base", "model.revision", "deep.model", "deep.revision"),  # a model of one's own
-    *("deep.device", "deep.tensor_parallel"),  # of the machine
+    *("deep.device", "deep.tensor_parallel", "engine.kind", "engine.address"),  # of the machine
 }
 if is_long():
     CHOICES = ALL_CHOICES

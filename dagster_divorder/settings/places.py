@@ -1,0 +1,95 @@
+"""Where something is kept: a local folder, or a prefix of an object store by its URL.
+
+A URL says where, never who: credentials and endpoints come from the provider's own environment variables, so that
+neither a settings file nor a log ever holds a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import PlainValidator
+
+OBJECT_STORES = ("s3", "gs", "az")
+"""Schemes of object stores: Amazon's interface, Google's, Microsoft's."""
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
+
+
+class Url(str):
+    """A URL without credentials, query or final slash: `scheme://name/path`. Made by settings, which check it."""
+
+    __slots__ = ()
+
+    @property
+    def scheme(self) -> str:
+        return self.partition("://")[0]
+
+    def __truediv__(self, name: str) -> Self:
+        return type(self)(f"{self}/{name}")
+
+
+Place = Path | Url
+
+
+def is_url(text: str) -> bool:
+    """Whether a text is meant as a URL, of whatever scheme; a path begins otherwise."""
+    return _URL.match(text) is not None
+
+
+def checked_url(text: str, schemes: tuple[str, ...]) -> Url:
+    """A URL of one of these schemes.
+
+    Raises:
+        ValueError: it is of another scheme, names no bucket, or holds what a URL of settings must not, such as a
+            password. The message does not repeat the URL.
+    """
+    match = _URL.fullmatch(text)
+    if not match or match[1] not in schemes:
+        known = ", ".join(f"{scheme}://" for scheme in schemes)
+        raise ValueError(f"expected a folder, or a URL that begins with {known}")
+    scheme, name, path = match.groups()
+    if "@" in name or ":" in name:
+        raise ValueError(
+            "a URL of settings holds no user, password or port: give the credentials and the endpoint in the "
+            "environment (such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL)"
+        )
+    if re.search(r"[\s%?#\\\x00-\x1f*\[\]]", name + path):
+        raise ValueError(
+            "a URL of settings has no query, fragment, wildcard, space or escape in it; expected "
+            f"{scheme}://bucket/prefix, with credentials in the environment"
+        )
+    parts = [name, *path.rstrip("/").split("/")[1:]]
+    if not all(parts) or not {".", ".."}.isdisjoint(parts):
+        raise ValueError(f"expected {scheme}://bucket/prefix, without empty parts, '.' or '..'")
+    return Url(f"{scheme}://{'/'.join(parts)}")
+
+
+def no_empty_path(value: Any) -> Any:
+    """A path, or several, of which none is empty: that would stand for the working directory."""
+    for path in [value] if isinstance(value, (str, Path)) else value or ():
+        if not str(path).strip() or path == Path() or "\0" in str(path):
+            raise ValueError(
+                "an empty path, or one with a NUL in it, is no path; give the path of a file or folder"
+            )
+    return value
+
+
+def _place_of(*schemes: str) -> Callable[[Any], Place]:
+    def place(value: Any) -> Place:
+        if not isinstance(value, (str, Path)):
+            raise ValueError("expected the path of a folder, or a URL")
+        if isinstance(value, str) and is_url(value):
+            return checked_url(value, schemes)
+        return Path(no_empty_path(value))
+
+    return place
+
+
+StorePlace = Annotated[Place, PlainValidator(_place_of(*OBJECT_STORES))]
+"""A folder, or a prefix of an object store."""
+OutputPlace = Annotated[Any, PlainValidator(_place_of(*OBJECT_STORES, "hf"))]
+"""A folder, a prefix of an object store, or a dataset of the Hugging Face Hub."""

@@ -1,0 +1,135 @@
+"""Object stores by URL: connecting to one, and what its errors mean for people.
+
+Who one is comes from the provider's own environment variables alone, such as AWS_ACCESS_KEY_ID, and what an error says
+never repeats the server's answer beyond its code: neither holds a secret.
+
+obstore repeats what a server that is overloaded, restarting or out of reach did not answer (10 times, within 3
+minutes); what is explained here is what remained.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from dagster_divorder.errors import DiskFullError, DivOrderError, InputError, StoreError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "GOOGLE_SERVICE_ACCOUNT",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
+_FULL = {"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "StorageQuotaExceeded", "AccountIsFull"}
+_CLOCK = {"RequestTimeTooSkewed", "RequestExpired"}
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_STATUS = re.compile(r"status code: (\d{3})")
+
+
+def connect(url: str, *, retry_seconds: float = 180) -> ObjectStore:
+    """The objects below a URL, such as s3://bucket/prefix or https://host/folder; nothing is asked of it yet. Endpoint
+    and credentials are those of the environment; an endpoint that begins with http:// is taken at its word.
+
+    Raises:
+        InputError: obstore is not installed, or makes nothing of the URL or the environment.
+    """
+    try:
+        from obstore.store import from_url
+    except ImportError:
+        raise InputError(
+            f"{url} needs obstore, which is not installed: pip install 'dagster-divorder[objects]'"
+        ) from None
+    plain = url.startswith("http://") or any(
+        os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS
+    )
+    try:
+        return from_url(
+            url,
+            client_options={"allow_http": True} if plain else {},
+            retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=retry_seconds)},
+        )
+    except Exception as error:
+        raise InputError(
+            f"{url} cannot be reached with this environment: {_first_line(error)}; see to its variables, such as "
+            f"{CREDENTIALS.get(url.partition('://')[0], 'AWS_ENDPOINT_URL')}"
+        ) from None
+
+
+@contextlib.contextmanager
+def explained(url: str, of: type[DivOrderError] = StoreError) -> Iterator[None]:
+    """Errors of an object store as those of this package, `of` a class (DiskFullError where the bucket is full).
+
+    Raises:
+        FileNotFoundError: there is no such object, as it was; a missing bucket is explained.
+        obstore's AlreadyExistsError and PreconditionError, as they were: who sets a condition asks whether it holds.
+    """
+    from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+
+    try:
+        yield
+    except (AlreadyExistsError, PreconditionError):
+        raise
+    except FileNotFoundError as error:
+        if _code(error) not in ("NoSuchBucket", "ContainerNotFound"):
+            raise
+        raise of(explain(error, url)) from None
+    except BaseError as error:
+        # Without the answer itself: it may hold a signature.
+        raise (DiskFullError if _is_full(error) else of)(explain(error, url)) from None
+
+
+def explain(error: Exception, url: str) -> str:
+    """What an error of obstore at a URL means, and what to do; without what is secret."""
+    code, found = _code(error), _STATUS.search(str(error))
+    status = int(found[1]) if found else 0
+    scheme, _, rest = url.partition("://")
+    bucket = rest.partition("/")[0]
+    who = CREDENTIALS.get(scheme, "the credentials")
+    answer = f"the server answered {code or status}"
+    if _is_full(error):
+        return f"no space left for {url}: {answer}; raise the quota or free some, then run again: it goes on from here"
+    if code in ("NoSuchBucket", "ContainerNotFound"):
+        return f"{url}: there is no bucket {bucket!r} ({answer}); make it, or give another URL"
+    if code in _CLOCK:
+        return f"{url}: {answer}: this machine's clock and the server's differ too much; set it right (NTP), run again"
+    if "169.254." in str(error) or "metadata.google" in str(error):
+        return f"{url}: no credentials were found; set {who} in the environment"
+    if status in (400, 401, 403):
+        return (
+            f"{url}: {answer}: the credentials are wrong, or may not do this, or there is no bucket {bucket!r}; see to "
+            f"{who} in the environment, and to what they are allowed"
+        )
+    if status == 404:
+        return f"{url}: {answer}: there is no such bucket or endpoint; see to the URL and to {_ENDPOINTS[1]}"
+    if status in (429, 503):
+        return f"{url}: {answer} again and again: it is overloaded or starting; run again later, it goes on from here"
+    if status >= 500:
+        return f"{url}: {answer} again and again; see to the server, and run again: it goes on from here"
+    if not status:
+        return (
+            f"{url} cannot be reached: {_first_line(error)}; see to the network and to the endpoint "
+            f"({_ENDPOINTS[1]}), and run again: it goes on from here"
+        )
+    return f"{url}: {answer}, which was not expected ({_first_line(error)})"
+
+
+def _is_full(error: Exception) -> bool:
+    return _code(error) in _FULL or "status code: 507" in str(error)
+
+
+def _code(error: Exception) -> str:
+    """The code of S3's and Azure's XML answers, such as AccessDenied; empty where there is none."""
+    found = _CODE.search(str(error))
+    return found[1] if found else ""
+
+
+def _first_line(error: Exception) -> str:
+    """The beginning of a message of obstore, without queries, which may be signed, and the server's answer."""
+    return re.sub(r"\?\S*", "", str(error).partition("\n")[0].partition(": <?xml")[0])[:300]
