@@ -13,7 +13,6 @@ own store, so copy it first or name another; its columns of drift are batch dist
 """
 
 import argparse
-import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,18 +26,18 @@ from dagster_divorder.core.metrics.packed import measure_packed, runs_in_order
 from dagster_divorder.core.metrics.prefix import squares_in_stream
 from dagster_divorder.core.order import order
 from dagster_divorder.core.order.deal import deal
-from dagster_divorder.core.packing import Pieces, join, pack, sequence_counts
+from dagster_divorder.core.packing import PackedSequences, Pieces, join, pack, sequence_counts
 from dagster_divorder.core.traits import Traits, bin_codes, quantile_edges
+from dagster_divorder.engine.memory import with_peak_memory
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.diversity_metrics import load_metrics
 from dagster_divorder.stages.stationarity import load_stationarity
 from dagster_divorder.store.local import LocalStore
 
 MEAN, SIGMA, BINS, SOURCES, LENGTH, BATCH = 900, 1.1, 100, 20, 2048, 256
 TRAITS = {"cluster": 1.0, "length": 1.0}
-UNSEEN = ("source", "words", "shallow vectors", "places in the input")
+UNSEEN = ("source", "words", "clusters of another seed", "shallow vectors")
 
 
 def corpus(documents: int, clusters: int) -> Traits:
@@ -72,7 +71,9 @@ def in_shards(traits: Traits, shard: NDArray[np.integer], seen: dict[str, NDArra
     begin, plans, orders = time.perf_counter(), [], []
     for number in range(int(shard.max()) + 1):
         members = np.flatnonzero(shard == number)
-        items = document_items(traits.tokens[members], {name: of[members] for name, of in seen.items()}, TRAITS)
+        items = document_items(
+            traits.tokens[members], {name: of[members] for name, of in seen.items()}, TRAITS
+        )
         made = members[order(items.counts, items.groups, weights=items.weights)]
         plans.append(pack(Pieces(made, np.zeros_like(made), traits.tokens[made]), sequence_length=LENGTH))
         orders.append(order(*sequence_counts(plans[-1], seen, traits.sizes())))
@@ -82,7 +83,9 @@ def in_shards(traits: Traits, shard: NDArray[np.integer], seen: dict[str, NDArra
     return row(traits, join(*plans), made, bounds, seconds)
 
 
-def row(traits: Traits, plan, made: NDArray[np.int64], bounds: NDArray[np.int64], seconds: float) -> str:  # noqa: ANN001
+def row(
+    traits: Traits, plan: PackedSequences, made: NDArray[np.int64], bounds: NDArray[np.int64], seconds: float
+) -> str:
     found = measure_packed(plan, made[np.newaxis], traits.codes, traits.sizes(), batch=BATCH)
     runs, _ = runs_in_order(plan.indptr, made)
     squares = sum(
@@ -108,7 +111,9 @@ def synthetic(documents: int, clusters: int, numbers: list[int]) -> None:
     random = np.random.default_rng(0)
     shuffled = random.permutation(documents)
     plan = pack(Pieces(shuffled, np.zeros_like(shuffled), traits.tokens[shuffled]), sequence_length=LENGTH)
-    print(f"| 1 | shuffled | {row(traits, plan, random.permutation(len(plan)), np.array([0, len(plan)]), 0)} |")
+    print(
+        f"| 1 | shuffled | {row(traits, plan, random.permutation(len(plan)), np.array([0, len(plan)]), 0)} |"
+    )
     print(f"| 1 | one order | {in_shards(traits, np.zeros(documents, np.int64), seen)} |", flush=True)
     for shards in numbers:
         ways: dict[str, Callable[[], NDArray[np.integer]]] = {
@@ -121,43 +126,63 @@ def synthetic(documents: int, clusters: int, numbers: list[int]) -> None:
 
 
 def of_pipeline(settings: Settings, numbers: list[int]) -> None:
-    records = 0
-    print(f"| shards | prefix | TV clusters | {' | '.join(UNSEEN)} | drift |")
-    print(f"|--:|--:|--:|{'--:|' * len(UNSEEN)}---|")
+    print(f"| shards | prefix | TV clusters | lengths | {' | '.join(UNSEEN)} | drifts |")
+    print(f"|--:|--:|--:|--:|{'--:|' * len(UNSEEN)}---|")
+    shards_of = settings.order.shards_of
     for shards in (1, *numbers):
-        of = -(-records // shards) if records else settings.order.shards_of
-        made = settings.model_copy(update={"order": settings.order.model_copy(update={"shards_of": of})})
+        order_ = settings.order.model_copy(update={"shards_of": shards_of})
+        made = settings.model_copy(update={"order": order_})
         run_all(made, Silent())
         run = Run(made, LocalStore(made.store.path).open(), Silent())
-        records = len(run.view)
         rows = {one["order"]: one for one in run.receipt("diversity_metrics").figures["summary"]}
-        drift = load_stationarity(run)
-        by_name = {one.feature: one.measures for one in drift.features}
-        cells = [
-            f"{by_name[name]['batch'].value / by_name[name]['batch'].shuffled:.2f}"
-            if name in by_name and by_name[name].get("batch")
-            else "–"
-            for name in UNSEEN
-        ]
-        print(shards, rows.keys(), load_metrics(run).keys(), by_name.keys(), cells)
+        for name in ("sequences_random", "sequences") if shards == 1 else ("sequences",):
+            found = rows[name]
+            drift = load_stationarity(run)
+            measures = {
+                one.feature: one.measures["batch"] for one in drift.features if "batch" in one.measures
+            }
+            ours = name == "sequences"
+            cells = [
+                f"{of.value / of.shuffled:.2f}" if ours else "1" for of in map(measures.get, UNSEEN) if of
+            ]
+            drifting = ", ".join(of.feature for of in drift.drifting) or "nothing"
+            print(
+                f"| {shards if ours else 'shuffled'} | {found['mean prefix deviation, tokens']:,.0f} "
+                f"| {found['batch TV, clusters']:.4f} | {found['batch TV of length']:.4f} | {' | '.join(cells)} "
+                f"| {drifting if ours else ''} |",
+                flush=True,
+            )
+        if numbers:
+            shards_of = -(-len(run.view) // numbers.pop(0))
 
 
 def memory(documents: int, shards: int) -> None:
-    traits = corpus(documents, 1000)
-    deal(corpus(100, 5), TRAITS, 2)
-    before, begin = peak(), time.process_time()
-    deal(traits, TRAITS, shards)
-    seconds, after = time.process_time() - begin, peak()
-    held = sum(array.nbytes for array in (traits.tokens, *(traits.codes[name] for name in TRAITS)))
+    traits, few = corpus(documents, 1000), corpus(100, 5)
+    deal(few, TRAITS, 2)
+    in_shards(few, np.zeros(100, np.int64), {"cluster": few.codes["cluster"]})
+
+    def timed(function: Callable[[], object]) -> str:
+        begin = time.process_time()
+        _, peak = with_peak_memory(function)
+        seconds = time.process_time() - begin
+        return f"| {1e6 * seconds / documents:.2f} | {(peak or 0) / documents:.0f} |"
+
+    def ordered(members: NDArray[np.int64]) -> None:
+        items = document_items(
+            traits.tokens[members], {name: traits.codes[name][members] for name in TRAITS}, TRAITS
+        )
+        order(items.counts, items.groups, weights=items.weights)
+
+    shard = deal(traits, TRAITS, shards)
     print(
-        f"{documents:,} documents, {shards} shards: {1e6 * seconds / documents:.2f} CPU-microseconds a document; "
-        f"{held / documents:.0f} bytes a document given, peak {(after - before) / documents:.0f} more"
+        f"{documents:,} documents, 16 bytes each given\n| | CPU-microseconds a document | peak, bytes more |\n|---|--:|--:|"
     )
-
-
-def peak() -> int:
-    """Bytes: the most that this process has held, as the kernel counts it."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    print(f"| deal to {shards} shards {timed(lambda: deal(traits, TRAITS, shards))}", flush=True)
+    print(f"| order them as one {timed(lambda: ordered(np.arange(documents)))}", flush=True)
+    print(
+        f"| order {shards} shards, one after another "
+        f"{timed(lambda: [ordered(np.flatnonzero(shard == number)) for number in range(shards)])}"
+    )
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Shards: equal parts of a corpus too large to be ordered as one, each ordered by itself, in a process of its own.
+"""Shards: equal parts of a corpus too large to be ordered as one, each ordered by itself, in some process.
 
 What is computed of a shard is a plain function of its arrays, which are cut out of the corpus's when it is its turn and
 go to the process as they are: they are needed once, so nothing of them is stored.
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar, overload
 
 from dagster_divorder.core.order.deal import MOST_SHARDS
-from dagster_divorder.engine.local import count_workers, each
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 
@@ -20,6 +19,9 @@ Result = TypeVar("Result")
 
 WORKER_RECORDS = 200_000
 """Records a process at least: fewer are ordered in less time than it takes to start."""
+
+RECORD_BYTES = 300
+"""Memory that ordering takes, a record."""
 
 
 def shard_number(run: Run) -> int:
@@ -71,5 +73,7 @@ class Parts(Sequence[Part], Generic[Part]):
 
 def each_shard(run: Run, function: Callable[[Part], Result], parts: Parts[Part]) -> Iterator[Result]:
     """`function(part)` for every shard's, in order. Function, parts and results can be pickled."""
-    workers = min(count_workers(run.settings.engine.workers), run.corpus.records // WORKER_RECORDS)
-    return each(function, parts, max(1, workers))
+    records = run.corpus.records
+    return run.engine.each(
+        function, parts, workers=records // WORKER_RECORDS, memory=RECORD_BYTES * (records // len(parts))
+    )

@@ -71,7 +71,11 @@ def test_each_text_goes_where_the_seams_then_stray_least(
     tokens, random = np.minimum(traits.tokens, 3000), np.random.default_rng(seed)
     codes = np.stack([traits.codes["cluster"], 4 + traits.codes["length"]])
     text = np.sort(random.integers(0, len(tokens), len(tokens)))
-    stream, weights, document_weight = random.permutation(len(tokens)), np.array([1.0, 0.5, 2.0]), 7.0
+    stream, weights, document_weight = (
+        random.permutation(len(tokens)).astype(np.uint32),
+        np.array([1.0, 0.5, 2.0]),
+        7.0,
+    )
     room = np.full(shards, -(-len(tokens) // shards) if tight else len(tokens))
     held = [np.zeros((codes.max() + 2, shards)) for _ in range(2)]
     of = deal_to_shards(stream, text, tokens, codes, weights, document_weight, *held, room.copy())

@@ -34,8 +34,8 @@ def seam_products(shards: int, shard: int) -> Floats:
 
 @njit(cache=True, nogil=True)
 def deal_to_shards(
-    stream: NDArray[np.int64],
-    text: NDArray[np.int64],
+    stream: NDArray[np.uint32],
+    text: NDArray[np.integer],
     tokens: NDArray[np.int64],
     codes: NDArray[np.int32],
     weights: Floats,
@@ -47,7 +47,7 @@ def deal_to_shards(
     """The shard of every document, int16 (N,), 0 for one that is not in the stream: where F then is least, and there is
     room; of equal shards the first.
 
-    stream int64 (R,): documents, in the order in which they are dealt. text int64 (R,): equal for successive ones that
+    stream uint32 (R,): documents, in the order in which they are dealt. text int (R,): equal for successive ones that
     are copies of one text; the k-th of r is floor(k P / r) shards behind the first, the last shard before the first one
     again, as long as there is room in all of these.
     tokens int64 (N,); codes int32 (T, N), a trait's value as a number among all J.

@@ -8,8 +8,8 @@ documents (`core.kernels.order_deal`). Long documents leave deviations that the 
 Any number of shards goes the same way. What is consumed already stands before the first shard, which makes up for what
 that lacks. Copies of a text go to shards at even distances, but for a few of the shortest that find no room.
 Guarantee: every document in one shard, none with more than R / P, rounded up; the same arguments give the same bytes.
-Cost: a sort of the documents and O(R T P) time; 24 + 4 T bytes a document while they are dealt, 2 afterwards, and
-16 J P bytes.
+Cost: a sort of the documents and O(R T P) time; 20 bytes a document while they are sorted, 6 + 4 T while
+they are dealt, 2 afterwards, and 16 J P bytes.
 Source: the objective of Don't Shuffle, Optimize at the seams alone; online vector balancing, as in GraB. Measured, also
 against walks of a tree of signed sums: docs/decisions/ordering-shards.md.
 Known weakness: what is no trait, such as words, is in a shard as in a random sample. Copies in neighbouring shards may
@@ -56,18 +56,18 @@ def deal(
 
     consumed = np.zeros(0, np.int64) if frozen is None else frozen
     documents = len(traits.tokens)
-    sizes = [traits.sizes()[trait] for trait in weights]
-    codes = np.stack([traits.codes[trait] for trait in weights])
-    codes += np.cumsum([0, *sizes[:-1]], dtype=np.int32)[:, np.newaxis]
     stream = _longest_first(traits.tokens, copies, seed)
     if len(consumed):
         stream = stream[~np.isin(stream, consumed)]
+    sizes = [traits.sizes()[trait] for trait in weights]
+    codes = np.stack([traits.codes[trait] for trait in weights])
+    codes += np.cumsum([0, *sizes[:-1]], dtype=np.int32)[:, np.newaxis]
     unit = max(1.0, float(traits.tokens.mean())) if documents else 1.0
     # As if the first shard held what the consumed has beyond its part of the mix.
     begun = seam_products(shards, 0)
     held, held_documents = (
         _beyond_the_mix(codes, sum(sizes), consumed, counted)[:, np.newaxis] * begun
-        for counted in (traits.tokens, np.ones(documents, np.int64))
+        for counted in (traits.tokens, np.ones(documents, np.int8))
     )
     of_traits = np.array([*weights.values()], np.float64)
     return deal_to_shards(
@@ -85,18 +85,25 @@ def deal(
 
 def _longest_first(
     tokens: NDArray[np.int64], copies: NDArray[np.int64] | None, seed: int
-) -> NDArray[np.int64]:
-    """The documents by falling length, int64 (N,), equally long ones in random order, copies of a text together."""
-    texts = len(tokens) if copies is None else int(copies.max(initial=-1)) + 1
-    number = np.arange(texts, dtype=np.uint32)
+) -> NDArray[np.uint32]:
+    """The documents by falling length, uint32 (N,), equally long ones in random order, copies of a text together."""
+    number = np.arange(len(tokens) if copies is None else copies.max(initial=-1) + 1, dtype=np.uint32)
     np.random.default_rng(seed).shuffle(number)
-    keys = (LONGEST - np.minimum(tokens, LONGEST)) << 32
-    keys |= number if copies is None else number[copies]
-    return np.argsort(keys, kind="stable")
+    if copies is not None:
+        number = np.argsort(number[copies], kind="stable").astype(np.uint32)
+    # One key of both, sorted in place, takes a third of the memory of sorting places by length.
+    keys = tokens[number]
+    np.minimum(keys, LONGEST, out=keys)
+    np.subtract(LONGEST, keys, out=keys)
+    keys <<= 32
+    keys |= np.arange(len(keys), dtype=np.uint32)
+    keys.sort()
+    keys &= (1 << 32) - 1
+    return number[keys]
 
 
 def _beyond_the_mix(
-    codes: NDArray[np.int32], values: int, documents: NDArray[np.int64], counted: NDArray[np.int64]
+    codes: NDArray[np.int32], values: int, documents: NDArray[np.int64], counted: NDArray[np.signedinteger]
 ) -> NDArray[np.float64]:
     """What some documents have of each value, and of all, beyond their part of the whole's mix, float64 (J + 1,).
 
@@ -104,7 +111,7 @@ def _beyond_the_mix(
     """
     beyond = np.zeros(values + 1)
     if len(documents):
-        part = counted[documents].sum() / max(1, counted.sum())
+        part = counted[documents].sum() / max(1, counted.sum(dtype=np.int64))
         for row in codes:
             beyond[:-1] += np.bincount(row[documents], counted[documents], values)
             beyond[:-1] -= part * np.bincount(row, counted, values)
