@@ -322,6 +322,10 @@ class Order(_Section):
     `divorder cut` names those that some steps have read."""
     separate_copies: bool = False
     """Records of equal text stand as far apart as possible, among the documents and in the sequences of every epoch."""
+    shards_of: int = Field(10_000_000, ge=1, le=MAX_COUNT)
+    """Records that are ordered as one, with some 300 bytes of memory each. More of them are dealt to equal shards, each
+    of the corpus's own mix, which are ordered and packed apart and then follow one another; prefixes stray a little
+    further from the mix as it falls."""
     targets: dict[str, dict[str, tuple[float, ...]]] = Field(default_factory=dict)
     """A mix that moves: trait -> a table of `progress` (rising from 0 to 1) and the share of some of its values."""
 

@@ -85,6 +85,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
         {"score": 1.0},
     ),
     "order.separate_copies": (False, True),
+    "order.shards_of": (10_000_000, 7),
     "packing.method": ("concat", "best_fit", "related"),
     "packing.piece_tokens": (0, 7),
     "packing.end_of_text": (False, True),
