@@ -50,12 +50,12 @@ class Items:
     weights: NDArray[np.float64]
     coordinates: NDArray[np.float32] | None = None
 
-    def first(self, items: int) -> Items:
-        """The first items alone."""
-        if items == self.counts.shape[0]:
+    def part(self, begin: int, end: int) -> Items:
+        """The items [begin, end) alone."""
+        if (begin, end) == (0, self.counts.shape[0]):
             return self
-        kept = None if self.coordinates is None else self.coordinates[:items]
-        return replace(self, counts=self.counts[:items], coordinates=kept)
+        kept = None if self.coordinates is None else self.coordinates[begin:end]
+        return replace(self, counts=self.counts[begin:end], coordinates=kept)
 
 
 def document_items(

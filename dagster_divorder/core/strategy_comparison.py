@@ -117,7 +117,7 @@ def compare_strategies(
         if vectors:
             sums = vectors(packed)
             every = with_coordinates(every, packed, sums)
-        rows = every.first(full)
+        rows = every.part(0, full)
         for sequence_strategy in sequences:
             ordered, sequence_cost = _order(
                 rows, sequence_strategy, {**arguments, **options(sequence_strategy)}, meter
@@ -147,7 +147,7 @@ def _order(
             **arguments,
         )
 
-    run(items.first(min(WARM_UP, items.counts.shape[0])))
+    run(items.part(0, min(WARM_UP, items.counts.shape[0])))
     return meter(lambda: run(items))
 
 

@@ -37,6 +37,11 @@ class Traits:
         """Number of values of each trait."""
         return {trait: len(names) for trait, names in self.names.items()}
 
+    def take(self, records: NDArray[np.int64]) -> "Traits":
+        """Those of some of the records."""
+        codes = {trait: codes[records] for trait, codes in self.codes.items()}
+        return Traits(self.tokens[records], codes, self.names)
+
 
 @dataclass(frozen=True, eq=False)
 class Codes:

@@ -187,7 +187,7 @@ def main() -> None:
             function, item = pickle.load(source)
             answer: tuple[bool, Any] = (False, function(item))
         except Exception as error:
-            answer = (True, _picklable(error))
+            answer = (True, picklable(error, "a worker process"))
         with contextlib.suppress(BrokenPipeError):  # the parent is gone
             pickle.dump(answer, sink, protocol=5)
             sink.flush()
@@ -201,14 +201,14 @@ def _exit_when_input_closes() -> None:
     os._exit(0)
 
 
-def _picklable(error: Exception) -> Exception:
-    """The error with the worker's traceback as a note, or its text where it cannot be pickled."""
+def picklable(error: Exception, where: str) -> Exception:
+    """The error with the traceback from where it was raised as a note, or its text where it cannot be pickled."""
     trace = traceback.format_exc()
     try:
         error = pickle.loads(pickle.dumps(error))
     except Exception:
         return RuntimeError(trace)
-    error.add_note(f"in a worker process:\n{trace}")
+    error.add_note(f"in {where}:\n{trace}")
     return error
 
 

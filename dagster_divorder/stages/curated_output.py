@@ -51,7 +51,7 @@ from dagster_divorder.store.curated import (
     check_format,
     is_whole,
     read_manifest,
-    remove_beside,
+    scratch_beside,
     shard_limits,
     tidy,
     write_columns,
@@ -60,6 +60,7 @@ from dagster_divorder.store.curated import (
     write_parquet,
 )
 from dagster_divorder.store.find import find_input
+from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.gather import BUCKET_BYTES, gather
 from dagster_divorder.store.ids import IdIndex
 from dagster_divorder.store.multiset import Multiset
@@ -174,7 +175,7 @@ def _write(
         about |= {"cosine_similarity": similarity.result(), "ids": file, "delta": _delta(run, ids, before)}
         if before is None or before["key"] != key:
             # Before the new output is there, so that none of them is ever seen beside it.
-            for name in remove_beside(run.store, run.settings.output.path):
+            for name in output.remove_beside():
                 run.progress.note(f"{name} showed the output that is replaced, and is removed")
         return output.commit(about)
 
@@ -186,7 +187,8 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
     limits = shard_limits(sizes[view.record_row[order]], settings.shard_bytes)
     with (
         run.progress("writing records", len(view), "records") as advance,
-        contextlib.closing(gather(run.store, view, order, sizes, settings.path, advance)) as parts,
+        scratch_beside(run.store, settings.path, output.expected_bytes) as scratch,
+        contextlib.closing(gather(run.store, view, order, sizes, scratch, advance)) as parts,
     ):
         writers: Iterator[Callable[[IO[bytes]], None]]
         if kind == "parquet":
@@ -316,7 +318,7 @@ def _every_record_in_output(run: Run) -> Finding:
     names = sorted(name for name in manifest["files"] if RECORDS.fullmatch(name))
     rendered = run.view.kind == "parquet" and any(name.endswith(".jsonl") for name in names)
     try:
-        found = written(folder / name for name in names)
+        found = written(map(folder_at(folder).source, names))
     except (OSError, InputError) as error:
         return Finding(passed=False, text=f"The output cannot be read: {error}.", remedy=remedy)
     planned = stored_as_json(run.store, run.view) if rendered else load_multiset(run)

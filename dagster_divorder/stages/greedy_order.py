@@ -2,25 +2,30 @@
 
 `order.npy`-like array int64 (N,): output position -> position among the accepted records. Computed as a whole, since
 one appended document can move every other; the same input, settings and seed give the same bytes.
+More than `order.shards_of` records are dealt to shards (`core.order.deal`), each of which is ordered by itself; then
+`shards` int64 says where each but the first begins in the order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dagster_divorder.core.items import document_items
 from dagster_divorder.core.order import order
+from dagster_divorder.core.order.deal import deal
 from dagster_divorder.core.order.spread import spacing, spread_order
 from dagster_divorder.core.targets import document_targets
 from dagster_divorder.core.traits import Traits
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, File, Finding, Made, WholeCorpus
+from dagster_divorder.pipeline.stage import Check, File, Finding, Made, WholeCorpus, versions
 from dagster_divorder.settings import Order, Settings
 from dagster_divorder.stages.frozen import load_frozen, record_ids
+from dagster_divorder.stages.shards import Parts, each_shard, shard_number
 from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.arrays import pack
 
@@ -30,19 +35,21 @@ def load_order(run: Run) -> np.ndarray:
     return run.arrays("greedy_order", "order")["order"]
 
 
+def load_shards(run: Run) -> np.ndarray:
+    """Where shards of the current order begin, but for the first, int64 (P - 1,)."""
+    return run.arrays("greedy_order", "order").get("shards", np.zeros(0, np.int64))
+
+
 def _compute(run: Run) -> Made:
     settings, traits, frozen, texts = run.settings, load_traits(run), load_frozen(run), run.view.document_row
     run.progress.note(f"ordering {len(traits.tokens):,} documents ({settings.order.strategy})")
-    made = order_documents(
-        traits,
-        settings.order,
-        settings.strategy_options(settings.order.strategy),
-        seed=settings.seed,
-        sequence_length=settings.sequence.length,
-        batch=settings.sequence.batch,
-        copies=texts if settings.order.separate_copies else None,
-        frozen=frozen.documents if frozen else None,
+    orders = _orders(
+        run,
+        Documents(
+            traits, texts if settings.order.separate_copies else None, frozen.documents if frozen else None
+        ),
     )
+    made, bounds = np.concatenate(orders), np.cumsum([len(part) for part in orders[:-1]], dtype=np.int64)
     tokens = int(traits.tokens.sum())
     figures = {
         "strategy": settings.order.strategy,
@@ -52,10 +59,56 @@ def _compute(run: Run) -> Made:
         "copies": asdict(spacing(made, texts, traits.tokens)),
     }
     files = {
-        "order": File(pack({"order": made}), "safetensors"),
+        "order": File(pack({"order": made} | ({"shards": bounds} if len(bounds) else {})), "safetensors"),
         "records": File(pack({"id": record_ids(run)}), "safetensors"),
     }
     return Made(files, {"tokens": tokens}, figures)
+
+
+class Documents(NamedTuple):
+    """Documents to order, or pieces of them: their traits; copies int64 (N,), equal for those that are to stand far
+    apart, or None; frozen int64 (F,), those that come first, or None."""
+
+    traits: Traits
+    copies: np.ndarray | None
+    frozen: np.ndarray | None
+
+
+def _orders(run: Run, all_: Documents) -> list[np.ndarray]:
+    """The order of each shard, int64, as positions among the documents."""
+    in_order, shards = partial(order_part, settings=run.settings), shard_number(run)
+    if shards == 1:
+        return [in_order(all_)]
+    weights, frozen = run.settings.order.traits, np.zeros(0, np.int64) if all_.frozen is None else all_.frozen
+    shard = deal(all_.traits, weights, shards, seed=run.settings.seed, copies=all_.copies, frozen=frozen)
+    bounds = np.cumsum(np.bincount(shard, minlength=shards))
+    members = np.split(np.argsort(shard, kind="stable"), bounds[:-1])
+    members[0] = np.concatenate([frozen, members[0][~np.isin(members[0], frozen)]])
+
+    def documents(shard: int) -> Documents:
+        items = members[shard]
+        return Documents(
+            all_.traits.take(items),
+            None if all_.copies is None else all_.copies[items],
+            None if shard else np.arange(len(frozen)),
+        )
+
+    made = each_shard(run, in_order, Parts(shards, documents))
+    return [items[order] for items, order in zip(members, made, strict=True)]
+
+
+def order_part(documents: Documents, settings: Settings) -> np.ndarray:
+    """Order of some documents under the settings, int64 (N,)."""
+    return order_documents(
+        documents.traits,
+        settings.order,
+        settings.strategy_options(settings.order.strategy),
+        seed=settings.seed,
+        sequence_length=settings.sequence.length,
+        batch=settings.sequence.batch,
+        copies=documents.copies,
+        frozen=documents.frozen,
+    )
 
 
 def order_documents(
@@ -143,14 +196,25 @@ def document_order(settings: Settings) -> dict[str, Any]:
     }
 
 
+def _reads(settings: Settings) -> tuple[str, ...]:
+    return ("raw_docs", "traits", *(["frozen"] if settings.order.frozen_tokens else []))
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    """`order.shards_of` decides where it makes several shards, by how many."""
+    shards = shard_number(run)
+    return {**versions(run, *_reads(run.settings)), **({"shards": shards} if shards > 1 else {})}
+
+
 GREEDY_ORDER = WholeCorpus(
     name="greedy_order",
     version=4,
     group="ordering",
     kinds=lambda settings: {"numpy", "numba"},
     description="The order of the documents in which every window of training carries the corpus's own mix of traits.",
-    reads=lambda settings: ("raw_docs", "traits", *(["frozen"] if settings.order.frozen_tokens else [])),
+    reads=_reads,
     settings=document_order,
+    inputs=_inputs,
     content=("order",),
     compute=_compute,
     checks=(

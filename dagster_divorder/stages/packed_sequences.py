@@ -8,12 +8,15 @@ trait value in each sequence, CSR (indptr, indices, data) and groups, a group a 
 then names the parts that keep them apart, for `sequence_order`.
 With `packing.end_of_text` a document has one token more, its last, which is the end-of-text token.
 Sequences that a trainer has consumed (`order.frozen_tokens`) come first, as they were; the others hold what is left.
+Shards of the documents are packed apart. What is left over of each, less than a sequence, is packed together at the end
+of the last one, so that the plan has one partial sequence at most. `shards` then says at which sequences they begin.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,14 +38,29 @@ from dagster_divorder.pipeline.stage import Check, File, Finding, Made, WholeCor
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import chosen_vectors, space_reads
 from dagster_divorder.stages.frozen import Frozen, load_frozen
-from dagster_divorder.stages.greedy_order import document_order, load_order, order_documents, remade
+from dagster_divorder.stages.greedy_order import (
+    Documents,
+    document_order,
+    load_order,
+    load_shards,
+    order_part,
+    remade,
+)
 from dagster_divorder.stages.ids import find_records
+from dagster_divorder.stages.shards import Parts, each_shard
 from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.arrays import pack
 from dagster_divorder.store.space import map_vectors
 
-if TYPE_CHECKING:
-    from dagster_divorder.core.packing.related import Vectors
+NOTHING = np.zeros(0, np.int64)
+
+
+class ToPack(NamedTuple):
+    """Pieces to pack, and of each its traits; copies int64 (P,), equal for those that hold the same, or None."""
+
+    pieces: Pieces
+    traits: Traits
+    copies: np.ndarray | None
 
 
 def load_packed(run: Run) -> PackedSequences:
@@ -75,30 +93,93 @@ def _compute(run: Run) -> Made:
 
 
 def _pack(run: Run, traits: Traits, frozen: Frozen | None) -> PackedSequences:
-    settings = run.settings
-    order = load_order(run)
+    settings, order, begins = run.settings, load_order(run), load_shards(run)
     lengths = traits.tokens + settings.packing.end_of_text
     pieces = Pieces(order, np.zeros_like(order), lengths[order])
     if frozen:
         pieces = remaining(pieces, frozen.sequences)
     if settings.order.cut:
         pieces = pieces.take(~np.isin(pieces.document, find_records(run, settings.order.cut)))
+    bounds = [0, len(pieces)]
+    if len(begins):
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        bounds[1:1] = np.searchsorted(place[pieces.document], begins).tolist()
+    method, separate = settings.packing.method, settings.order.separate_copies
+    pack_part = partial(
+        _pack_part,
+        settings=settings,
+        # `concat` keeps the order of the documents, in which copies stand apart unless some of them are consumed.
+        apart=method == "related" or (separate and (method == "best_fit" or frozen is not None)),
+        consumed=_copies(run, frozen.sequences.document, frozen.sequences.start) if frozen else NOTHING,
+        vectors=map_vectors(run.store, run.view, chosen_vectors(run)) if method == "related" else None,
+    )
+
+    def part(shard: int) -> ToPack:
+        return _to_pack(run, traits, pieces.take(slice(*bounds[shard : shard + 2])))
+
+    parts = Parts(len(bounds) - 1, part)
+    # The vectors stay in this process.
+    packed = list(map(pack_part, parts) if method == "related" else each_shard(run, pack_part, parts))
+    shards = np.cumsum([len(frozen.sequences) if frozen else 0, *map(len, packed)])[1:-1]
+    if len(packed) > 1 and method != "best_fit":
+        full = [len(plan) - bool(len(plan) and plan.padding[-1]) for plan in packed]
+        left = join(*(plan.part(end, len(plan)) for plan, end in zip(packed, full, strict=True)))
+        packed = [
+            replace(plan.part(0, end), without_tokens=plan.without_tokens)
+            for plan, end in zip(packed, full, strict=True)
+        ]
+        shards = np.cumsum([len(frozen.sequences) if frozen else 0, *full])[1:-1]
+        last = _to_pack(run, traits, Pieces(left.document, left.start, left.length))
+        packed.append(pack_part(last, apart=separate or method == "related"))
+    return replace(join(*([frozen.sequences] if frozen else []), *packed), shards=shards)
+
+
+def _to_pack(run: Run, traits: Traits, pieces: Pieces) -> ToPack:
+    ordered = run.settings.packing.piece_tokens > 0
+    if ordered:
+        pieces = cut(pieces, run.settings.packing.piece_tokens)
+    of_pieces = replace(
+        traits,
+        tokens=pieces.length,
+        codes={
+            trait: codes[pieces.document]
+            for trait, codes in traits.codes.items()
+            if ordered or trait == "cluster"
+        },
+    )
+    alike = run.settings.order.separate_copies or run.settings.packing.method == "related"
+    return ToPack(pieces, of_pieces, _copies(run, pieces.document, pieces.start) if alike else None)
+
+
+def _pack_part(
+    part: ToPack,
+    *,
+    settings: Settings,
+    apart: bool,
+    consumed: np.ndarray,
+    vectors: np.ndarray | None,
+) -> PackedSequences:
+    """Plan of the pieces, which with `packing.piece_tokens` are ordered first: a document's own traits, a piece's own
+    length. apart: copies come into different sequences. vectors: (N, D), of all documents, for `related`."""
+    pieces, traits, copies = part
     if settings.packing.piece_tokens:
-        pieces = _order_pieces(run, traits, cut(pieces, settings.packing.piece_tokens))
-    related = settings.packing.method == "related"
-    # `concat` keeps the order of the documents, in which copies stand apart unless some of them are consumed.
-    apart = settings.order.separate_copies and (settings.packing.method == "best_fit" or frozen is not None)
-    packed = pack_pieces(
+        separated = copies if settings.order.separate_copies else None
+        in_order = order_part(Documents(traits, separated, None), settings)
+        pieces, traits = pieces.take(in_order), traits.take(in_order)
+        copies = None if copies is None else copies[in_order]
+    return pack_pieces(
         pieces,
         method=settings.packing.method,
         sequence_length=settings.sequence.length,
         seed=settings.seed,
-        labels=traits.codes["cluster"][pieces.document],
-        vectors=_vectors(run, pieces) if related else None,
-        copies=_copies(run, pieces.document, pieces.start) if related or apart else None,
-        consumed=_copies(run, frozen.sequences.document, frozen.sequences.start) if frozen else (),
+        labels=traits.codes["cluster"],
+        vectors=None
+        if vectors is None
+        else lambda some: vectors[pieces.document[some]].astype(np.float32, copy=False),
+        copies=copies if apart else None,
+        consumed=consumed,
     )
-    return join(frozen.sequences, packed) if frozen else packed
 
 
 def _copies(run: Run, document: np.ndarray, start: np.ndarray) -> np.ndarray:
@@ -107,32 +188,6 @@ def _copies(run: Run, document: np.ndarray, start: np.ndarray) -> np.ndarray:
     if not run.settings.packing.piece_tokens:
         return text
     return text << 31 | start // run.settings.packing.piece_tokens
-
-
-def _order_pieces(run: Run, traits: Traits, pieces: Pieces) -> Pieces:
-    """The pieces in the order that `order.strategy` gives them: a document's own traits, a piece's own length."""
-    of_pieces = replace(
-        traits,
-        tokens=pieces.length,
-        codes={trait: codes[pieces.document] for trait, codes in traits.codes.items()},
-    )
-    separate = run.settings.order.separate_copies
-    return pieces.take(
-        order_documents(
-            of_pieces,
-            run.settings.order,
-            run.settings.strategy_options(run.settings.order.strategy),
-            seed=run.settings.seed,
-            sequence_length=run.settings.sequence.length,
-            batch=run.settings.sequence.batch,
-            copies=_copies(run, pieces.document, pieces.start) if separate else None,
-        )
-    )
-
-
-def _vectors(run: Run, pieces: Pieces) -> Vectors:
-    vectors = map_vectors(run.store, run.view, chosen_vectors(run))
-    return lambda some: vectors[pieces.document[some]].astype(np.float32, copy=False)
 
 
 def _plan_arrays(packed: PackedSequences) -> dict[str, np.ndarray]:
@@ -144,6 +199,7 @@ def _plan_arrays(packed: PackedSequences) -> dict[str, np.ndarray]:
         "sequence_length": np.array([packed.sequence_length]),
         "without_tokens": np.array([packed.without_tokens]),
         "parts": packed.parts,
+        **({"shards": packed.shards} if len(packed.shards) else {}),
     }
 
 
@@ -156,6 +212,7 @@ def _unpack_plan(arrays: dict[str, np.ndarray]) -> PackedSequences:
         sequence_length=int(arrays["sequence_length"][0]),
         without_tokens=int(arrays["without_tokens"][0]),
         parts=arrays["parts"],
+        shards=arrays.get("shards", NOTHING),
     )
 
 

@@ -3,23 +3,25 @@
 `order` int64 (E, S): place in an epoch -> sequence of `packed_sequences`. A last sequence that `concat` and `related`
 could not fill stays last, as trainers drop or pad it there. Sequences that a trainer has consumed stay first.
 With `order.separate_copies` those that share a text stand far apart, in and across epochs; `figures` says how far.
+Shards are ordered apart, and follow one another in every epoch.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dagster_divorder.core.items import Items
+from dagster_divorder.core.order import Targets
 from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.packing.coordinates import add_directions, random_axes, with_coordinates
 from dagster_divorder.core.packing.copies import sequence_spacing, sequence_times
 from dagster_divorder.core.pca import Pca, project
 from dagster_divorder.core.targets import sequence_targets
-from dagster_divorder.core.traits import Traits
 from dagster_divorder.engine.local import count_workers
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, File, Finding, Made, WholeCorpus, versions
@@ -27,6 +29,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import chosen_space_version, load_space, space_reads
 from dagster_divorder.stages.greedy_order import check_permutation, remade
 from dagster_divorder.stages.packed_sequences import load_packed, load_sequence_items, sequence_traits
+from dagster_divorder.stages.shards import Parts, each_shard
 from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.arrays import pack
 
@@ -59,14 +62,44 @@ def vector_sums(run: Run, packed: PackedSequences) -> np.ndarray:
     return sums
 
 
+class Sequences(NamedTuple):
+    """Packed sequences to order: as items; the plan, and its documents' texts, int64 (N,), equal for records of equal
+    text, or None where copies are of no concern; how many come first, since they are consumed."""
+
+    items: Items
+    packed: PackedSequences
+    texts: np.ndarray | None
+    frozen: int
+
+
 def _compute(run: Run) -> Made:
     settings, traits, packed, texts = run.settings, load_traits(run), load_packed(run), run.view.document_row
     run.progress.note(f"ordering {len(packed):,} sequences ({settings.sequence.strategy})")
-    frozen = run.receipt("packed_sequences").facts["frozen_sequences"]
     items = load_sequence_items(run, traits)
-    if vectors_are_balanced(settings):
-        items = with_coordinates(items, packed, vector_sums(run, packed))
-    made = order_sequences(settings, traits, items, packed, texts, frozen)
+    sums = vector_sums(run, packed) if vectors_are_balanced(settings) else None
+    frozen = run.receipt("packed_sequences").facts["frozen_sequences"]
+    bounds = [0, *packed.shards.tolist(), len(packed)]
+
+    def part(shard: int) -> Sequences:
+        begin, end = bounds[shard : shard + 2]
+        some, of = items.part(begin, end), packed.part(begin, end)
+        if sums is not None:
+            some = with_coordinates(some, of, sums[begin:end])
+        if not settings.order.separate_copies:
+            return Sequences(some, of, None, 0 if shard else frozen)
+        documents, number = np.unique(of.document, return_inverse=True)
+        return Sequences(some, replace(of, document=number), texts[documents], 0 if shard else frozen)
+
+    in_order = partial(
+        order_sequences,
+        settings=settings,
+        targets=sequence_targets(
+            settings.order.targets, traits, sequence_traits(settings.order.traits), items
+        ),
+    )
+    orders = each_shard(run, in_order, Parts(len(bounds) - 1, part))
+    # A shard comes at its time in every epoch, so that what is in it comes again about an epoch later.
+    made = np.concatenate([begin + order for begin, order in zip(bounds, orders, strict=False)], axis=1)
     step = min(settings.packing.piece_tokens or settings.sequence.length, settings.sequence.length)
     figures = {
         "strategy": settings.sequence.strategy,
@@ -77,20 +110,11 @@ def _compute(run: Run) -> Made:
     return Made({"order": File(pack({"order": made}), "safetensors")}, figures=figures)
 
 
-def order_sequences(
-    settings: Settings,
-    traits: Traits,
-    items: Items,
-    packed: PackedSequences,
-    texts: np.ndarray,
-    frozen: int,
-) -> np.ndarray:
-    """Orders of the packed sequences, int64 (E, S); the first `frozen` of the plan come first in the first epoch.
-
-    texts: int64 (N,), equal for records of equal text.
-    """
-    partial = settings.packing.method != "best_fit" and len(packed) > frozen and packed.padding[-1] > 0
-    whole = len(packed) - bool(partial)
+def order_sequences(sequences: Sequences, settings: Settings, targets: Targets | None) -> np.ndarray:
+    """Orders of packed sequences, int64 (E, S); the consumed ones come first in the first epoch."""
+    items, packed, texts, frozen = sequences
+    partial_ = settings.packing.method != "best_fit" and len(packed) > frozen and packed.padding[-1] > 0
+    whole = len(packed) - bool(partial_)
     arguments: dict[str, Any] = {
         "strategy": settings.sequence.strategy,
         "weights": items.weights,
@@ -99,19 +123,17 @@ def order_sequences(
         "batch": settings.sequence.batch,
         **settings.strategy_options(settings.sequence.strategy),
         "frozen": np.arange(frozen),
-        "targets": sequence_targets(
-            settings.order.targets, traits, sequence_traits(settings.order.traits), items
-        ),
+        "targets": targets,
     }
-    some = items.first(whole)
+    some = items.part(0, whole)
     arguments["coordinates"] = some.coordinates
     copies = None
-    if settings.order.separate_copies:
+    if texts is not None:
         as_packed = settings.sequence.strategy == "original"
         times = sequence_times(packed, texts, frozen=frozen, as_packed=as_packed)
         copies = replace(times, times=times.times[:whole], copies=times.copies[:whole])
     orders = epoch_orders(some.counts, some.groups, settings.sequence.epochs, copies=copies, **arguments)
-    return np.pad(orders, ((0, 0), (0, int(partial))), constant_values=whole)
+    return np.pad(orders, ((0, 0), (0, int(partial_))), constant_values=whole)
 
 
 def _is_a_permutation(run: Run) -> Finding:

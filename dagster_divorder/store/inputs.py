@@ -23,9 +23,10 @@ from typing import IO, TYPE_CHECKING, Literal
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import MAX_RECORD_BYTES
-from dagster_divorder.store.compression import CODECS, open_compressed, suffix_for
+from dagster_divorder.store.compression import CODECS, decompressed, suffix_for
 from dagster_divorder.store.file_states import PrefixHashes
 from dagster_divorder.store.rows import row_as_json
+from dagster_divorder.store.sources import Source, open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,7 +83,7 @@ class LongRecord:
 Block = LineBlock | RowBlock | LongRecord
 
 
-def kind_of(path: Path) -> Kind:
+def kind_of(path: Source) -> Kind:
     """Kind of a file, from its name.
 
     Raises:
@@ -98,24 +99,24 @@ def kind_of(path: Path) -> Kind:
     )
 
 
-def is_corpus_file(path: Path) -> bool:
+def is_corpus_file(path: Source) -> bool:
     """Whether a file is JSONL or Parquet by its name."""
     return path.name.lower().endswith(PARQUET_SUFFIXES) or _bare_name(path).endswith(JSONL_SUFFIXES)
 
 
-def is_plain(path: Path) -> bool:
+def is_plain(path: Source) -> bool:
     """Whether a JSONL file is uncompressed, by its name: such a file may grow in place."""
     return path.suffix.lower() not in CODECS
 
 
-def _bare_name(path: Path) -> str:
+def _bare_name(path: Source) -> str:
     """A name in small letters without the suffix of a compression."""
     name = path.name.lower()
     return name if is_plain(path) else name.removesuffix(path.suffix.lower())
 
 
 def read_lines(
-    path: Path,
+    path: Source,
     file: IO[bytes] | None = None,
     prefix: PrefixHashes | None = None,
     limit: int = MAX_RECORD_BYTES,
@@ -140,11 +141,11 @@ def read_lines(
     pieces: list[bytes] = []
     held = 0
     long: _LongLine | None = None
-    with readable(path, prefix), file or _open_bytes(path) as source:
-        if prefix.size:
-            source.seek(prefix.size)
-        else:
-            _check_codec(path)
+    with readable(path, prefix), file or open_source(path) as raw:
+        if not prefix.size:
+            _check_codec(path, raw)
+        raw.seek(prefix.size)
+        source = raw if plain else decompressed(raw, path.suffix)
         at, (first, last) = prefix.size, until or (prefix.size, sys.maxsize)
         while chunk := source.read(min(BLOCK_BYTES, (first if at < first else last) - at)):
             at += len(chunk)
@@ -193,12 +194,12 @@ class _LongLine:
         self.begins += piece[: SHOWN_BYTES - len(self.begins)]
         self.prefix.update(piece)
 
-    def record(self, path: Path, before: int, *, unterminated: bool = False) -> LongRecord:
+    def record(self, path: Source, before: int, *, unterminated: bool = False) -> LongRecord:
         return LongRecord(str(path), before + 1, self.size, self.begins, unterminated)
 
 
 def _blocks(
-    path: Path, lines: list[bytes], before: int, limit: int, *, opens: bool, unterminated: bool = False
+    path: Source, lines: list[bytes], before: int, limit: int, *, opens: bool, unterminated: bool = False
 ) -> Iterator[LineBlock | LongRecord]:
     """Whole lines, which come after so many others, or are those that the file `opens` with: those of more than `limit`
     bytes, and blocks of the others."""
@@ -214,7 +215,9 @@ def _blocks(
             )
 
 
-def _line_block(path: Path, lines: list[bytes], before: int, *, opens: bool, unterminated: bool) -> LineBlock:
+def _line_block(
+    path: Source, lines: list[bytes], before: int, *, opens: bool, unterminated: bool
+) -> LineBlock:
     if opens:
         lines[0] = lines[0].removeprefix(_BOM)
     numbers: Sequence[int] = range(before + 1, before + 1 + len(lines))
@@ -226,7 +229,7 @@ def _line_block(path: Path, lines: list[bytes], before: int, *, opens: bool, unt
 
 
 @contextlib.contextmanager
-def readable(path: Path, prefix: PrefixHashes) -> Iterator[None]:
+def readable(path: Source, prefix: PrefixHashes) -> Iterator[None]:
     """Turns what the system says of a file that cannot be read, after the lines of `prefix`, into an InputError."""
     try:
         yield
@@ -245,12 +248,8 @@ def readable(path: Path, prefix: PrefixHashes) -> Iterator[None]:
         ) from error
 
 
-def _open_bytes(path: Path) -> IO[bytes]:
-    return open(path, "rb", buffering=0) if is_plain(path) else open_compressed(path)
-
-
-def _check_codec(path: Path) -> None:
-    found, named = suffix_for(path), path.suffix.lower()
+def _check_codec(path: Source, file: IO[bytes]) -> None:
+    found, named = suffix_for(file), path.suffix.lower()
     if found and found != named:
         says = f"{CODECS[named].name} data" if named in CODECS else "plain JSONL"
         bare = path.name if named not in CODECS else path.name[: -len(named)]
@@ -259,7 +258,7 @@ def _check_codec(path: Path) -> None:
         )
 
 
-def read_schema(path: Path, expected: pa.Schema | None) -> pa.Schema:
+def read_schema(path: Source, expected: pa.Schema | None) -> pa.Schema:
     """Columns of a Parquet file.
 
     Raises:
@@ -270,7 +269,7 @@ def read_schema(path: Path, expected: pa.Schema | None) -> pa.Schema:
 
 
 def read_rows(
-    path: Path,
+    path: Source,
     schema: pa.Schema | None,
     limit: int = MAX_RECORD_BYTES,
     within: tuple[int, int | None] = (0, None),
@@ -287,7 +286,7 @@ def read_rows(
         first += rows.num_rows
 
 
-def row_stretches(path: Path, size: int) -> list[tuple[int, int | None]]:
+def row_stretches(path: Source, size: int) -> list[tuple[int, int | None]]:
     """(first row, end) of parts of a Parquet file, each of row groups of some `size` bytes, whose blocks are those of
     the whole file; an end of None is the file's.
 
@@ -319,7 +318,7 @@ def _has_dictionary(of: pa.DataType) -> bool:
 
 
 def read_batches(
-    path: Path,
+    path: Source,
     schema: pa.Schema | None,
     columns: Sequence[str] | None = None,
     within: tuple[int, int | None] = (0, None),
@@ -388,7 +387,9 @@ def _rows_at_once(file: pq.ParquetFile) -> int:
     return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, largest)))
 
 
-def _row_blocks(path: Path, rows: pa.RecordBatch, first: int, limit: int) -> Iterator[RowBlock | LongRecord]:
+def _row_blocks(
+    path: Source, rows: pa.RecordBatch, first: int, limit: int
+) -> Iterator[RowBlock | LongRecord]:
     import pyarrow as pa
 
     def one(at: int) -> pa.RecordBatch:
@@ -404,17 +405,18 @@ def _row_blocks(path: Path, rows: pa.RecordBatch, first: int, limit: int) -> Ite
 
 
 @contextlib.contextmanager
-def _open_parquet(path: Path, expected: pa.Schema | None) -> Iterator[tuple[pq.ParquetFile, pa.Schema]]:
+def _open_parquet(path: Source, expected: pa.Schema | None) -> Iterator[tuple[pq.ParquetFile, pa.Schema]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        # Read piece by piece: a row group may be all of the file.
-        file = pq.ParquetFile(path, buffer_size=BUFFER_BYTES)
-        found = _without_views(file.schema_arrow)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as Parquet: {error}") from error
-    with file:
+    with contextlib.ExitStack() as opened:
+        try:
+            source = path if isinstance(path, Path) else opened.enter_context(open_source(path))
+            # Read piece by piece: a row group may be all of the file.
+            file = opened.enter_context(pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False))
+            found = _without_views(file.schema_arrow)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path} cannot be read as Parquet: {error}") from error
         if expected is not None and not found.equals(expected):
             raise InputError(
                 f"{path} has other columns than the files before it: {_describe(found)}; "

@@ -10,13 +10,10 @@ fragments that begin in it; a block whose records are no longer those of the sur
 
 from __future__ import annotations
 
-import os
 import pickle
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -50,6 +47,7 @@ from dagster_divorder.store.inputs import (
     row_stretches,
 )
 from dagster_divorder.store.multiset import Multiset
+from dagster_divorder.store.sources import Source, open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +61,7 @@ class LinePart:
     """Lines of a plain file whose line feeds lie in bytes [first, last) of it; a line begins at byte `begin`, before
     which nothing is to be read. Where `last` is the `end`, the last line may lack its line feed."""
 
-    path: Path
+    path: Source
     begin: int
     first: int
     last: int
@@ -80,24 +78,29 @@ class LinePart:
 
     def line_start(self) -> int:
         """Where the first of the lines begins; `last` where there is none."""
-        with readable(self.path, StretchHashes(self.first)), open(self.path, "rb", buffering=0) as file:
-            read = partial(os.pread, file.fileno())
+        with readable(self.path, StretchHashes(self.first)), open_source(self.path) as file:
             # Looked for before the part only where it has a line, so that of a line of many parts all are read once.
             scanned = range(self.first, self.last, _SCAN_BYTES)
-            if self.last < self.end and not any(b"\n" in read(_SCAN_BYTES, at) for at in scanned):
+            if self.last < self.end and not any(b"\n" in _read(file, at, self.last) for at in scanned):
                 return self.last
             for last in range(self.first, self.begin, -_SCAN_BYTES):
                 first = max(self.begin, last - _SCAN_BYTES)
-                if (at := read(last - first, first).rfind(b"\n")) >= 0:
+                if (at := _read(file, first, last).rfind(b"\n")) >= 0:
                     return first + at + 1
             return self.begin
+
+
+def _read(file: IO[bytes], first: int, last: int) -> bytes:
+    """Bytes of a file from `first` on, up to `last`, at most _SCAN_BYTES."""
+    file.seek(first)
+    return file.read(min(_SCAN_BYTES, last - first))
 
 
 @dataclass(frozen=True, slots=True)
 class RowPart:
     """Rows [first, end) of a Parquet file of this schema; an end of None is the file's."""
 
-    path: Path
+    path: Source
     schema: pa.Schema
     first: int
     end: int | None
@@ -111,7 +114,7 @@ class RowPart:
 class StreamPart:
     """All lines of a compressed file, which has to be read from its beginning."""
 
-    path: Path
+    path: Source
     limit: int
 
     def blocks(self) -> Iterator[LineBlock | LongRecord]:
@@ -121,13 +124,13 @@ class StreamPart:
 Part = LinePart | RowPart | StreamPart
 
 
-def line_parts(path: Path, begin: int, end: int, limit: int) -> list[Part]:
+def line_parts(path: Source, begin: int, end: int, limit: int) -> list[Part]:
     """Parts of bytes [begin, end) of a plain file, a line beginning at `begin`."""
     firsts = range(begin, end, PART_BYTES)
     return [LinePart(path, begin, first, min(first + PART_BYTES, end), end, limit) for first in firsts]
 
 
-def file_parts(path: Path, kind: Kind, schema: pa.Schema | None, limit: int) -> list[Part]:
+def file_parts(path: Source, kind: Kind, schema: pa.Schema | None, limit: int) -> list[Part]:
     """Parts of a compressed file, or of a Parquet file of this schema."""
     if kind == "jsonl":
         return [StreamPart(path, limit)]
@@ -272,7 +275,7 @@ def _found(again: Forward, pick: Pick, text_field: str) -> InHand:
     raise changed(pick.path)
 
 
-def changed(path: str) -> InputError:
+def changed(path: object) -> InputError:
     """The error of a file that was written to while it was read."""
     return InputError(f"{path} changed while it was read; run again, once nothing writes to it any more")
 

@@ -46,3 +46,17 @@ def die_at_three(number: int) -> int:
 def chatter(number: int) -> int:
     print("libraries print")
     return number
+
+
+def die_once(at: str) -> str:
+    """A call that is killed the first time, and says so in a file."""
+    if not os.path.exists(at):
+        os.close(os.open(at, os.O_CREAT))
+        os.kill(os.getpid(), signal.SIGKILL)
+    return at
+
+
+def node_and_threads(_: int) -> tuple[str, str | None]:
+    import ray
+
+    return ray.get_runtime_context().get_node_id(), os.environ.get("OPENBLAS_NUM_THREADS")

@@ -85,6 +85,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
         {"score": 1.0},
     ),
     "order.separate_copies": (False, True),
+    "order.shards_of": (10_000_000, 7),
     "packing.method": ("concat", "best_fit", "related"),
     "packing.piece_tokens": (0, 7),
     "packing.end_of_text": (False, True),
@@ -154,6 +155,7 @@ ALL_CHOICES = CHOICES | {
 """Of `make test-long`."""
 NOT_DRAWN = {
     *("input.paths", "store.path", "output.path", "exports.path", "embedding.path"),  # places
+    *("store.cache", "store.cache_bytes"),  # of a store on objects
     "order.cut",  # ids of documents
     *("model.base", "model.revision", "deep.model", "deep.revision"),  # a model of one's own
     *("deep.device", "deep.tensor_parallel", "engine.kind", "engine.address"),  # of the machine

@@ -1,4 +1,4 @@
-"""Packing after a beginning that a trainer has consumed: what is left of the documents, and the two plans as one."""
+"""Packing after a beginning that a trainer has consumed: what is left of the documents, and plans as one."""
 
 from __future__ import annotations
 
@@ -33,14 +33,20 @@ def remaining(pieces: Pieces, consumed: PackedSequences) -> Pieces:
     return Pieces(pieces.document[of[kept]], begin[kept], (until - begin)[kept])
 
 
-def join(first: PackedSequences, second: PackedSequences) -> PackedSequences:
-    """The sequences of `first`, then those of `second`."""
+def join(*plans: PackedSequences) -> PackedSequences:
+    """The sequences of the plans, one plan after another."""
+    if len(plans) == 1:
+        return plans[0]
+    runs = np.cumsum([0, *(plan.indptr[-1] for plan in plans)])
+    sequences = np.cumsum([0, *(len(plan) for plan in plans)])
     return PackedSequences(
-        document=np.concatenate([first.document, second.document]),
-        start=np.concatenate([first.start, second.start]),
-        length=np.concatenate([first.length, second.length]),
-        indptr=np.concatenate([first.indptr, first.indptr[-1] + second.indptr[1:]]),
-        sequence_length=second.sequence_length,
-        without_tokens=second.without_tokens,
-        parts=second.parts + len(first),
+        document=np.concatenate([plan.document for plan in plans]),
+        start=np.concatenate([plan.start for plan in plans]),
+        length=np.concatenate([plan.length for plan in plans]),
+        indptr=np.concatenate(
+            [[0], *(plan.indptr[1:] + before for plan, before in zip(plans, runs, strict=False))]
+        ),
+        sequence_length=plans[-1].sequence_length,
+        without_tokens=sum(plan.without_tokens for plan in plans),
+        parts=np.concatenate([plan.parts + before for plan, before in zip(plans, sequences, strict=False)]),
     )

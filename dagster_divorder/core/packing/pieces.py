@@ -52,8 +52,8 @@ class Pieces:
         """P."""
         return len(self.document)
 
-    def take(self, pieces: NDArray[np.integer] | NDArray[np.bool_]) -> Pieces:
-        """Some of the pieces, by index or by mask."""
+    def take(self, pieces: NDArray[np.integer] | NDArray[np.bool_] | slice) -> Pieces:
+        """Some of the pieces, by index, by mask or as a slice."""
         return Pieces(self.document[pieces], self.start[pieces], self.length[pieces])
 
 
@@ -84,7 +84,8 @@ class PackedSequences:
     document, start, length: int64 (Q,): a run is the tokens [start, start + length) of a document, length > 0.
     indptr: int64 (S+1,). What is missing to `sequence_length` tokens is padding, at the sequence's end.
     without_tokens: pieces without a token, which are in no sequence. parts: int64, rising: where parts begin inside the
-    plan, each of which has been packed by itself to keep copies apart; none where all is one.
+    plan, each of which has been packed by itself to keep copies apart; none where all is one. shards: the same of
+    parts whose documents have been ordered by themselves, and whose sequences are.
     """
 
     document: Ints
@@ -94,6 +95,7 @@ class PackedSequences:
     sequence_length: int
     without_tokens: int = 0
     parts: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    shards: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __len__(self) -> int:
         """S."""
@@ -109,6 +111,18 @@ class PackedSequences:
     def padding(self) -> Ints:
         """Tokens that each sequence lacks to its full length, int64 (S,)."""
         return self.sequence_length - self.tokens
+
+    def part(self, begin: int, end: int) -> PackedSequences:
+        """The sequences [begin, end) alone."""
+        runs = slice(self.indptr[begin], self.indptr[end])
+        return PackedSequences(
+            document=self.document[runs],
+            start=self.start[runs],
+            length=self.length[runs],
+            indptr=self.indptr[begin : end + 1] - self.indptr[begin],
+            sequence_length=self.sequence_length,
+            parts=self.parts[(self.parts > begin) & (self.parts < end)] - begin,
+        )
 
 
 def cut(pieces: Pieces, piece_tokens: int) -> Pieces:

@@ -1,0 +1,110 @@
+"""Dealing documents to shards that are read one after another, so that the corpus's mix is kept wherever one ends.
+
+Letters: R documents to deal, N documents, T traits, J trait values over all traits and one more, P shards.
+
+With T_jp the tokens of value j in shard p so far, and T_j in all shards, the prefix that ends with shard q strays by
+
+    D_jq = sum_{r <= q} T_jr - (q + 1) / P T_j,
+
+and likewise in documents. A document of length l in shard p adds l B_pq to its values' D_jq, where
+B_pq = [p <= q] - (q + 1) / P. So F = sum_j w_j sum_q (D_jq^2 + unit^2 documents_weight D'_jq^2) changes by
+
+    l^2 M_pp + 2 l sum_j w_j sum_r M_pr T_jr,  M_pr = sum_q B_pq B_rq = s_p + s_r + c - max(p, r),
+
+s_p = p (p + 1) / 2P, c = (P + 1) (2P + 1) / 6P - 1, and the documents' terms. `held` keeps sum_r M_pr T_jr for every j
+and p; the last value is all documents', so that shards get equally much.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@njit(cache=True, nogil=True)
+def seam_products(shards: int, shard: int) -> Floats:
+    """M_pr for r = `shard`, float64 (P,)."""
+    s = np.arange(shards) * np.arange(1, shards + 1) / (2.0 * shards)
+    c = (shards + 1) * (2 * shards + 1) / (6.0 * shards) - 1.0
+    return s + s[shard] + c - np.maximum(np.arange(shards), shard)
+
+
+@njit(cache=True, nogil=True)
+def deal_to_shards(
+    stream: NDArray[np.uint32],
+    text: NDArray[np.integer],
+    tokens: NDArray[np.int64],
+    codes: NDArray[np.int32],
+    weights: Floats,
+    document_weight: float,
+    held: Floats,
+    held_documents: Floats,
+    room: NDArray[np.int64],
+) -> NDArray[np.int16]:
+    """The shard of every document, int16 (N,), 0 for one that is not in the stream: where F then is least, and there is
+    room; of equal shards the first.
+
+    stream uint32 (R,): documents, in the order in which they are dealt. text int (R,): equal for successive ones that
+    are copies of one text; the k-th of r is floor(k P / r) shards behind the first, the last shard before the first one
+    again, as long as there is room in all of these.
+    tokens int64 (N,); codes int32 (T, N), a trait's value as a number among all J.
+    weights float64 (T + 1,), of the traits and of all documents; document_weight: of a document squared, over that of a
+    token squared.
+    held, held_documents float64 (J, P), of what is dealt already; both are added to. room int64 (P,): documents that go
+    into each shard, R at least in all; it is taken from.
+    O(R T P) time.
+    """
+    shards = room.shape[0]
+    products = np.empty((shards, shards))
+    for p in range(shards):
+        products[p] = seam_products(shards, p)
+    own, score = np.empty(shards), np.empty(shards)
+    out = np.zeros(tokens.shape[0], np.int16)
+    everything = held.shape[0] - 1
+    at = 0
+    while at < stream.shape[0]:
+        copies = 1
+        while at + copies < stream.shape[0] and text[at + copies] == text[at]:
+            copies += 1
+        best = 0
+        while True:
+            score[:] = 0.0
+            needed = -(-copies // shards)
+            for k in range(copies):
+                document = stream[at + k]
+                length = float(tokens[document])
+                square = weights.sum() * (length * length + document_weight)
+                for p in range(shards):
+                    own[p] = 0.5 * square * products[p, p] if room[p] >= needed else np.inf
+                for t in range(weights.shape[0]):
+                    value = everything if t == codes.shape[0] else codes[t, document]
+                    by_token, by_document = weights[t] * length, weights[t] * document_weight
+                    in_tokens, in_documents = held[value], held_documents[value]
+                    for p in range(shards):
+                        own[p] += by_token * in_tokens[p] + by_document * in_documents[p]
+                turn = k * shards // copies % shards
+                for p in range(shards - turn):
+                    score[p] += own[p + turn]
+                for p in range(turn):
+                    score[shards - turn + p] += own[p]
+            best = int(np.argmin(score))
+            if score[best] < np.inf or copies == 1:
+                break
+            copies = 1
+        for k in range(copies):
+            document = stream[at + k]
+            shard = (best + k * shards // copies) % shards
+            out[document] = shard
+            room[shard] -= 1
+            length = float(tokens[document])
+            for t in range(weights.shape[0]):
+                value = everything if t == codes.shape[0] else codes[t, document]
+                in_tokens, in_documents = held[value], held_documents[value]
+                for p in range(shards):
+                    in_tokens[p] += length * products[shard, p]
+                    in_documents[p] += products[shard, p]
+        at += copies
+    return out
