@@ -232,11 +232,11 @@ def compare(settings: Settings) -> str:
     from dagster_divorder.pipeline import Run, run_all
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.stages.strategy_comparison import load_comparison
-    from dagster_divorder.store.connect import store_at
+    from dagster_divorder.store.connect import store_of
     from dagster_divorder.view.words import as_shown
 
     receipts = run_all(settings, stages=GRAPH.needed(settings, "strategy_comparison"))
-    rows = load_comparison(Run(settings, store_at(settings.store.path)))
+    rows = load_comparison(Run(settings, store_of(settings.store)))
     return "\n".join(
         [
             "",
@@ -278,9 +278,9 @@ def prune(settings: Settings, *, dry_run: bool) -> str:
     from dagster_divorder.engine.progress import Bar
     from dagster_divorder.pipeline.prune import plan_prune
     from dagster_divorder.pipeline.prune import prune as prune_store
-    from dagster_divorder.store.connect import store_at
+    from dagster_divorder.store.connect import store_of
 
-    store = store_at(settings.store.path)
+    store = store_of(settings.store)
     with store.lease(wait=settings.store.wait, on_wait=Bar().note):
         freed = plan_prune(store.open()) if dry_run else prune_store(settings, store.open())
     title = "would be freed" if dry_run else "freed"
@@ -308,11 +308,11 @@ def summary(settings: Settings) -> str:
     """
     from dagster_divorder.pipeline import Run
     from dagster_divorder.stages import GRAPH
-    from dagster_divorder.store.connect import store_at
+    from dagster_divorder.store.connect import store_of
     from dagster_divorder.store.receipts import load_receipt
     from dagster_divorder.view.words import ORDERS, TRAIN_ON, side_by_side
 
-    run = Run(settings, store_at(settings.store.path).open(create=False))
+    run = Run(settings, store_of(settings.store).open(create=False))
     output_stages = [stage for stage in GRAPH.needed(settings) if GRAPH[stage].asset]
     receipts = {stage: load_receipt(run.store, stage) for stage in GRAPH.upstream(settings)}
     reports = {

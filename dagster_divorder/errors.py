@@ -6,6 +6,7 @@
     │   └── RejectLimitError   more records were refused than input.max_reject_share allows
     ├── StoreError       a stored file is damaged, from another version, or cannot be written
     │   ├── StoreBusyError     another run holds the store's lease
+    │   ├── LeaseLostError     another run has taken it over from this one
     │   ├── DamagedFileError   a file that can be made again is missing or not what was written
     │   └── DiskFullError      the disk is full
     ├── WorkerError      a worker process died
@@ -38,6 +39,10 @@ class StoreError(DivOrderError):
 
 class StoreBusyError(StoreError):
     """Another run holds the store's lease."""
+
+
+class LeaseLostError(StoreError):
+    """This run was silent for so long that another one has taken the store over; it publishes nothing any more."""
 
 
 class DamagedFileError(StoreError):

@@ -22,7 +22,7 @@ from dagster_divorder.stages.packed_sequences import load_packed
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import features, load_sample, load_stationarity
 from dagster_divorder.stages.traits import load_traits
-from dagster_divorder.store.connect import store_at
+from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.curated import EXPORT_MANIFEST, damaged_file, read_manifest
 from dagster_divorder.trainers import TRAINERS, Kept, Trainer
 from dagster_divorder.view.words import side_by_side
@@ -39,7 +39,7 @@ def verify(
         InputError: the folder is no export, or a file of it was altered; no such trainer; numbers that do not fit.
         MissingStageError: without a folder: there is no plan under these settings.
     """
-    run = Run(settings, store_at(settings.store.path).open(create=False))
+    run = Run(settings, store_of(settings.store).open(create=False))
     chosen = TRAINERS[one_of("trainer", trainer, TRAINERS)] if trainer else None
     if folder is None:
         readers = [chosen] if chosen else list(TRAINERS.values())

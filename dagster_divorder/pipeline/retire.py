@@ -26,9 +26,7 @@ def retire(store: Store, graph: Graph) -> None:
     except DamagedFileError:
         return  # what the damaged receipt names is known again when its stage has run
     for folder in _folders(store, graph):
-        for name in store.list(folder):
-            if name not in named:
-                store.delete(name)
+        store.delete(*(name for name in store.list(folder) if name not in named))
 
 
 def _named(store: Store, graph: Graph) -> Iterator[str]:

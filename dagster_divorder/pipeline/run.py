@@ -29,7 +29,7 @@ from dagster_divorder.pipeline.retire import retire
 from dagster_divorder.settings import Settings, refuse_overlap
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.connect import store_at
+from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.curated import refuse_foreign_files
 from dagster_divorder.store.fits import Fit, complete_records, read_fit
 from dagster_divorder.store.local import DISK_FULL, explain_os_error, megabytes
@@ -272,7 +272,7 @@ def run_all(
     progress = progress or Bar()
     # Settings that were built in Python were not loaded.
     refuse_overlap(settings)
-    store = store_at(settings.store.path)
+    store = store_of(settings.store)
     with store.lease(wait=settings.store.wait, on_wait=progress.note):
         with contextlib.closing(Run(settings, store.open(), progress, graph)) as run:
             store.clear_scratch()

@@ -495,7 +495,6 @@ def _remove_replaced(run: Run, name: str, before: Fit) -> None:
         if last is None or last.upstream.get(name) != before.hash:
             continue
         if isinstance(stage, PerDocument):
-            for file in stage.files(run, last.key).present().values():
-                run.store.delete(file)
+            run.store.delete(*stage.files(run, last.key).present().values())
         elif isinstance(stage, PinnedFit):
             unpin(run.store, stage.name, last.key)

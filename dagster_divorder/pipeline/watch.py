@@ -27,7 +27,7 @@ from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.connect import store_at
+from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.file_states import FileState, KnownFiles, PrefixHashes, load_file_states
 from dagster_divorder.store.find import find_input
 from dagster_divorder.store.inputs import is_plain, kind_of
@@ -140,7 +140,7 @@ def _state_of(files: Sequence[_File]) -> str:
 def _file_states(settings: Settings) -> list[FileState] | None:
     """What the last run on the store read of each file, None if there was none."""
     try:
-        store = store_at(settings.store.path).open(create=False)
+        store = store_of(settings.store).open(create=False)
         receipt = load_receipt(store, "raw_docs")
         return load_file_states(store, receipt.files["readings"]) if receipt else None
     except DivOrderError:
@@ -151,7 +151,7 @@ def _file_states(settings: Settings) -> list[FileState] | None:
 def _is_up_to_date(settings: Settings) -> bool:
     """Whether what was read last has gone all the way to the output, under these settings."""
     try:
-        Run(settings, store_at(settings.store.path).open(create=False)).receipt(OUTPUT)
+        Run(settings, store_of(settings.store).open(create=False)).receipt(OUTPUT)
     except DivOrderError:
         return False
     return True

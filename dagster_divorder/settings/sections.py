@@ -27,6 +27,8 @@ MAX_RECORD_BYTES = 64 << 20
 MAX_COUNT = 1 << 53
 """The largest of numbers that nothing else bounds: beyond it neither JSON nor float64 is exact."""
 
+CACHE_BYTES = 64 << 30
+
 YEAR_SECONDS = 365 * 24 * 3600
 
 MIN_STEP = 1e-9
@@ -84,6 +86,11 @@ class Store(_Section):
     computing everything again."""
     wait: bool = True
     """A second run on the same store waits for the first one to end; false: it fails at once."""
+    cache: FolderPath | None = None
+    """Of a store on objects: folder of copies of its files that have to lie on this machine's disk, shared by stores
+    and runs. Unset: divorder in $XDG_CACHE_HOME, else in ~/.cache."""
+    cache_bytes: int = Field(CACHE_BYTES, ge=0, le=MAX_COUNT)
+    """About how much these copies take before the least recently used go; fewer downloads as it rises."""
 
 
 class Output(_Section):

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import orjson
+
 from dagster_divorder.errors import DamagedFileError, DiskFullError, StoreBusyError, StoreError
 from dagster_divorder.store.base import (
     FORMAT,
@@ -28,6 +30,7 @@ from dagster_divorder.store.base import (
     Store,
     checked,
     json_object,
+    new_about,
 )
 
 SCRATCH = "scratch"
@@ -63,7 +66,7 @@ class LocalStore(Store):
                 "new or empty folder, or a store: set store.path to one"
             )
         elif create:
-            self._put_about()
+            self.put(FORMAT_FILE, orjson.dumps(new_about()))
         return self
 
     def local(self, name: str) -> Path:
@@ -120,13 +123,14 @@ class LocalStore(Store):
         write_atomically(target, data)
         return name
 
-    def delete(self, name: str) -> None:
-        """Remove a file, and the folders that it leaves empty."""
-        path = self.local(name)
-        path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # a folder that is not empty
-            while (path := path.parent) != self.root:
-                path.rmdir()
+    def delete(self, *names: str) -> None:
+        """Remove files, and the folders that they leave empty."""
+        for name in names:
+            path = self.local(name)
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a folder that is not empty
+                while (path := path.parent) != self.root:
+                    path.rmdir()
 
     def files(self) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -174,6 +178,9 @@ class LocalStore(Store):
             yield
         finally:
             os.close(descriptor)
+
+    def check(self) -> None:
+        """Nothing is to be seen: the lock is held for as long as the process lives."""
 
     # Files of a moment -----------------------------------------------------------------------------------------------
 

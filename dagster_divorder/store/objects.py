@@ -1,0 +1,358 @@
+"""A store below a URL of an object store: s3://, gs:// or az://.
+
+`put` creates an object on condition that there is none, so that no name ever changes its bytes; pointers and the lease
+lie in one object that is changed by compare-and-swap (`store.head`). Large files go up in parts, to which no server
+puts conditions; two that send the same name send the same bytes, and what is there is whole or not at all, too.
+
+`local` copies objects into a folder of this machine by name, which several processes share: each copy is written under
+a temporary name and renamed, and the least recently used go when there are too many bytes of them. Who has mapped one
+that goes keeps what is mapped.
+
+Cost: a request a verb, of some 10 to 100 ms on the providers' own stores; `list`, `stats` and `folders` one a thousand
+names. Pointers cost one when they are written, and none when they are read while the lease is held, else one a second.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import errno
+import io
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import orjson
+
+from dagster_divorder.errors import DamagedFileError, StoreError
+from dagster_divorder.store.base import OURS, POINTERS, TEMPORARY, Bytes, Stat, Store, checked
+from dagster_divorder.store.head import HEAD, Head, Lease, State, head_of
+from dagster_divorder.store.local import SCRATCH, LocalStore
+from dagster_divorder.store.remote import explained
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Objects
+
+PARTS_FROM = 64 << 20
+"""Bytes from which a file goes up in parts."""
+_PART_BYTES = 16 << 20
+_FIRST_BYTES = 1 << 20
+"""A smaller file that is opened is read by the request that opens it."""
+_IN_USE_SECONDS = 60.0
+"""A copy that was asked for this recently may not have been opened yet."""
+
+
+class ObjectStore(Store):
+    """A store below a URL. `cache` is the folder of local copies, of all stores together; about `cache_bytes` are kept
+    there."""
+
+    about_file = HEAD
+
+    def __init__(self, place: str, cache: Path, cache_bytes: int, head: Head | None = None) -> None:
+        self.place = self.real_place = str(place)
+        self.cache, self.cache_bytes = cache, cache_bytes
+        self._head = head or head_of(self.place)
+        self._lease: Lease | None = None
+        self._cached_bytes: int | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process is told where the store is; connection and lease are this one's."""
+        return ObjectStore, (self.place, self.cache, self.cache_bytes)
+
+    def open(self, *, create: bool = True) -> ObjectStore:
+        import obstore
+
+        if self._head.state(fresh=True) is None:
+            with explained(self.place):
+                found = obstore.list_with_delimiter(self._objects)
+            there = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
+            # Some servers list the prefix itself; what a probe was killed over is nobody's.
+            if others := sorted(name for name in there if name and not name.startswith((TEMPORARY, HEAD))):
+                raise StoreError(
+                    f"store.path {self.place} has other objects below it ({others[0]}), and is no store; expected a "
+                    "new or empty prefix, or a store: set store.path to one"
+                )
+            if not create:
+                return self
+            self._head.create()
+        self._about()
+        return self
+
+    @property
+    def _objects(self) -> Objects:
+        return self._head.objects
+
+    # Names ----------------------------------------------------------------------------------------------------------
+
+    def list(self, folder: str) -> builtins.list[str]:
+        return list(self.stats(folder))
+
+    def stats(self, folder: str) -> dict[str, Stat]:
+        if _in_head(folder):
+            there = {name: Stat(len(data), 0.0) for name, data in self._pointers().items()}
+        else:
+            there = {
+                meta["path"]: Stat(meta["size"], meta["last_modified"].timestamp())
+                for meta in self._listed(folder)["objects"]
+                if not meta["path"].startswith(f"{folder}/{TEMPORARY}")
+            }
+        return {name: stat for name, stat in sorted(there.items()) if name.rpartition("/")[0] == folder}
+
+    def folders(self, folder: str) -> builtins.list[str]:
+        if not _in_head(folder):
+            return sorted(self._listed(folder)["common_prefixes"])
+        start = f"{folder}/"
+        below = [name.removeprefix(start) for name in self._pointers() if name.startswith(start)]
+        return sorted({start + name.partition("/")[0] for name in below if "/" in name})
+
+    def _listed(self, folder: str) -> Any:
+        import obstore
+
+        with explained(self.place):
+            return obstore.list_with_delimiter(self._objects, checked(folder, self.place))
+
+    def files(self) -> dict[str, int]:
+        import obstore
+
+        with explained(self.place):
+            there = [meta for batch in obstore.list(self._objects) for meta in batch]
+        found = {meta["path"]: meta["size"] for meta in there if OURS.fullmatch(meta["path"])}
+        return dict(sorted((found | {name: len(data) for name, data in self._pointers().items()}).items()))
+
+    def _pointers(self) -> dict[str, str]:
+        return (self._head.state() or {}).get("pointers", {})
+
+    def exists(self, name: str) -> bool:
+        import obstore
+
+        if name == HEAD:
+            return self._head.state() is not None
+        if _in_head(name):
+            return name in self._pointers()
+        try:
+            with explained(self.place):
+                obstore.head(self._objects, checked(name, self.place))
+        except FileNotFoundError:
+            return False
+        return True
+
+    # Reading ----------------------------------------------------------------------------------------------------------
+
+    def read(self, name: str) -> bytes:
+        import obstore
+
+        with self._named(name):
+            if name == HEAD:
+                return orjson.dumps(self._head.state())
+            if _in_head(name):
+                if name not in self._pointers():
+                    raise FileNotFoundError
+                return self._pointers()[name].encode()
+            with explained(self.place):
+                return obstore.get(self._objects, checked(name, self.place)).bytes().to_bytes()
+
+    def open_file(self, name: str) -> IO[bytes]:
+        """A file to read parts of: the local copy, or one request a part."""
+        import obstore
+
+        with contextlib.suppress(FileNotFoundError):
+            return open(self._copies.local(name), "rb")
+        try:
+            with explained(self.place):
+                found = obstore.get(self._objects, name)
+                if found.meta["size"] <= _FIRST_BYTES:
+                    return io.BytesIO(found.bytes())
+        except FileNotFoundError:
+            raise FileNotFoundError(errno.ENOENT, "there is no such object", self.where(name)) from None
+        return io.BufferedReader(_Object(self, name, found.meta["size"]), _FIRST_BYTES)
+
+    def read_range(self, name: str, start: int, end: int) -> Any:
+        """Bytes from `start` to before `end` of a file, as a buffer."""
+        import obstore
+
+        with explained(self.place):
+            return obstore.get_range(self._objects, name, start=start, end=end)
+
+    @contextlib.contextmanager
+    def _named(self, name: str) -> Iterator[None]:
+        """A file that is missing is damage, which names it."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise DamagedFileError(
+                f"{self.where(name)} is missing; run the pipeline again to make it", name
+            ) from None
+
+    # Writing ----------------------------------------------------------------------------------------------------------
+
+    def put(
+        self, name: str, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any], *, replace: bool = False
+    ) -> str:
+        checked(name, self.place)
+        if _in_head(name):
+            assert isinstance(data, bytes)
+            text = data.decode()
+            if replace or not self.exists(name):
+                self._update(lambda state: state["pointers"].update({name: text}))
+        elif isinstance(data, Bytes):
+            self._copies.delete(name)
+            view = memoryview(data).cast("B")
+            self._send(name, view, view.nbytes, replace)
+        elif replace or not self.exists(name):
+            # To the local copy first: only of a file parts can be written in any order.
+            copy = self._copies.local(self._copies.put(name, data, replace=True))
+            self._send(name, copy, copy.stat().st_size, replace)
+            self._make_room(copy.stat().st_size)
+        return name
+
+    def _send(self, name: str, data: memoryview | Path, size: int, replace: bool) -> None:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        with explained(self.place), contextlib.suppress(AlreadyExistsError):
+            if size < PARTS_FROM:
+                mode: Any = "overwrite" if replace else "create"
+                obstore.put(self._objects, name, data, mode=mode, use_multipart=False)
+            elif replace or not self.exists(name):
+                obstore.put(
+                    self._objects, name, data, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=4
+                )
+
+    def delete(self, *names: str) -> None:
+        import obstore
+
+        objects = [checked(name, self.place) for name in names if not _in_head(name)]
+        if gone := {*names} & {*self._pointers()}:
+            self._update(lambda state: [state["pointers"].pop(name) for name in gone])
+        if not objects:
+            return
+        self._update(None)
+        self._copies.delete(*objects)
+        try:
+            with explained(self.place):
+                obstore.delete(self._objects, objects)
+        except FileNotFoundError:  # not every provider takes what is missing for removed
+            for name in objects:
+                with contextlib.suppress(FileNotFoundError), explained(self.place):
+                    obstore.delete(self._objects, name)
+
+    def _update(self, change: Callable[[State], Any] | None) -> None:
+        """Change the head, or, for None, see that the lease is held."""
+        if self._lease is None:
+            raise StoreError(
+                f"store {self.place} is written to without its lease; do it within `with store.lease():`"
+            )
+        if change:
+            self._head.update(self._lease, change)
+        else:
+            self._head.check(self._lease)
+
+    # The lease ----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def lease(self, *, wait: bool = True, on_wait: Callable[[str], Any] | None = None) -> Iterator[None]:
+        """Hold the store alone. The lease of a killed process is free once it has been silent for `head.TTL` seconds."""
+        self.open()
+        lease = self._head.acquire(wait, on_wait)
+        self._lease = lease
+        try:
+            yield
+        finally:
+            self._lease = None
+            self._head.release(lease)
+
+    def check(self) -> None:
+        self._update(None)
+
+    # Copies on this machine's disk ----------------------------------------------------------------------------------
+
+    @property
+    def _copies(self) -> LocalStore:
+        """The copies of this store's files, under their names."""
+        state = self._head.state() or {}
+        return LocalStore(self.cache / checked(state.get("id", "new"), self.place))
+
+    def local(self, name: str) -> Path:
+        is_folder = "." not in name.rpartition("/")[2]
+        # Files of a fit that was damaged may have been replaced.
+        sizes = {file: stat.size for file, stat in self.stats(name).items()} if is_folder else {name: -1}
+        with self._named(name):
+            if not sizes:
+                raise FileNotFoundError
+            for file, size in sizes.items():
+                self._copy(file, size)
+        return self._copies.local(name)
+
+    def _copy(self, name: str, size: int) -> None:
+        """Have a copy of a file, of `size` bytes if that is known, else -1."""
+        import obstore
+
+        path = self._copies.local(name)
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(path)
+            if size in (-1, path.stat().st_size):
+                return
+        with explained(self.place):
+            found = obstore.get(self._objects, name)
+            self._copies.put(name, found.stream(min_chunk_size=_PART_BYTES), replace=True)
+        self._make_room(found.meta["size"])
+
+    def _make_room(self, added: int) -> None:
+        """Remove the copies that were not used for longest, where there are too many bytes of them."""
+        if self._cached_bytes is not None:
+            self._cached_bytes += added
+            if self._cached_bytes <= self.cache_bytes:
+                return
+        there = []
+        for folder, _, names in os.walk(self.cache):
+            if SCRATCH not in Path(folder).relative_to(self.cache).parts[1:2]:
+                for name in names:
+                    with contextlib.suppress(FileNotFoundError):
+                        stat = os.stat(path := os.path.join(folder, name))
+                        there.append((stat.st_mtime, stat.st_size, path))
+        self._cached_bytes = sum(size for _, size, _ in there)
+        for used, size, path in sorted(there):
+            if self._cached_bytes <= self.cache_bytes or used > time.time() - _IN_USE_SECONDS:
+                break
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            self._cached_bytes -= size
+
+    def scratch(self, size: int = 0, what: str = "it") -> contextlib.AbstractContextManager[Path]:
+        return self._copies.scratch(size, what)
+
+    def clear_scratch(self) -> None:
+        self._copies.clear_scratch()
+
+
+class _Object(io.RawIOBase):
+    """A file of a store on objects, read by a request a part."""
+
+    def __init__(self, store: ObjectStore, name: str, size: int) -> None:
+        self._store, self._name, self._size, self._at = store, name, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        end = min(self._at + len(buffer), self._size)
+        if self._at >= end:
+            return 0
+        found = memoryview(self._store.read_range(self._name, self._at, end))
+        buffer[: len(found)] = found
+        self._at += len(found)
+        return len(found)
+
+
+def _in_head(name: str) -> bool:
+    """Whether a name, or what is in a folder, lies in the head."""
+    return name.partition("/")[0] in POINTERS
