@@ -320,6 +320,7 @@ def _run_and_repair(run: Run, stage: str) -> Receipt:
 def _run_one(run: Run, name: str) -> Receipt:
     # What the stage before has freed would add to what this one takes.
     give_back_memory()
+    run.store.check()
     stage = run.graph[name]
     before = load_receipt(run.store, name)
     run.observed, run.memo = {}, {}

@@ -118,7 +118,7 @@ class Store(ABC):
         """A file to read parts of.
 
         Raises:
-            OSError: there is no such file.
+            OSError or DamagedFileError: there is no such file.
         """
 
     @abstractmethod

@@ -284,12 +284,14 @@ class OutputFolder:
 
         Raises:
             InputError: a file would be overwritten that is not this store's.
+            LeaseLostError: another run has the store now, and this output is out of date.
             StoreError: the disk is full or the folder not writable; the old output is still whole.
         """
         owner = {"id": self.store.id, "path": self.store.real_place}
         manifest = about | {"store": owner, "files": self.entries}
         data = orjson.dumps(manifest | {"check": manifest_check(manifest)}, option=orjson.OPT_INDENT_2)
         self._write(self.manifest, lambda file: file.write(data))
+        self.store.check()
         mine = refuse_strangers(self.store, self.path, self.staged.__contains__, self.manifest)
         # What a sound manifest names is noted too: the ledger may be of another place, from which the output was moved.
         _note(self.store, self.path, mine | self.staged.keys())

@@ -4,21 +4,22 @@
 lie in one object that is changed by compare-and-swap (`store.head`). Large files go up in parts, to which no server
 puts conditions; two that send the same name send the same bytes, and what is there is whole or not at all, too.
 
-`local` copies objects into a folder of this machine by name, which several processes share: each copy is written under
-a temporary name and renamed, and the least recently used go when there are too many bytes of them. Who has mapped one
-that goes keeps what is mapped.
+What is read is copied into a folder of this machine by name, and read from there ever after, by several processes and
+by memory maps: a name keeps its bytes, so nothing has to be asked again. A copy is written under a temporary name and
+renamed; the least recently used go when there are too many bytes of them, and who has mapped one that goes keeps what
+is mapped. Whether a result is present says the object store alone.
 
 Cost: a request a verb, of some 10 to 100 ms on the providers' own stores; `list`, `stats` and `folders` one a thousand
-names. Pointers cost one when they are written, and none when they are read while the lease is held, else one a second.
+names; reading again none. Pointers cost one when they are written, and none when they are read while the lease is held,
+else one a second.
 """
 
 from __future__ import annotations
 
 import builtins
 import contextlib
-import errno
-import io
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 PARTS_FROM = 64 << 20
 """Bytes from which a file goes up in parts."""
 _PART_BYTES = 16 << 20
-_FIRST_BYTES = 1 << 20
-"""A smaller file that is opened is read by the request that opens it."""
 _IN_USE_SECONDS = 60.0
 """A copy that was asked for this recently may not have been opened yet."""
 
@@ -119,6 +118,8 @@ class ObjectStore(Store):
         with explained(self.place):
             there = [meta for batch in obstore.list(self._objects) for meta in batch]
         found = {meta["path"]: meta["size"] for meta in there if OURS.fullmatch(meta["path"])}
+        # Copies of what others have removed go too: it may be text that is to be gone.
+        self._copies.delete(*self._copies.files().keys() - found.keys())
         return dict(sorted((found | {name: len(data) for name, data in self._pointers().items()}).items()))
 
     def _pointers(self) -> dict[str, str]:
@@ -141,84 +142,73 @@ class ObjectStore(Store):
     # Reading ----------------------------------------------------------------------------------------------------------
 
     def read(self, name: str) -> bytes:
-        import obstore
+        if name == HEAD:
+            return orjson.dumps(self._head.state())
+        if not _in_head(name):
+            return self.local(name).read_bytes()
+        if name not in self._pointers():
+            raise self._missing(name)
+        return self._pointers()[name].encode()
 
-        with self._named(name):
-            if name == HEAD:
-                return orjson.dumps(self._head.state())
-            if _in_head(name):
-                if name not in self._pointers():
-                    raise FileNotFoundError
-                return self._pointers()[name].encode()
-            with explained(self.place):
-                return obstore.get(self._objects, checked(name, self.place)).bytes().to_bytes()
+    def read_verified(self, name: str) -> bytes:
+        try:
+            return super().read_verified(name)
+        except DamagedFileError:
+            # It may be the copy that is.
+            self._copies.delete(name)
+            return super().read_verified(name)
 
     def open_file(self, name: str) -> IO[bytes]:
-        """A file to read parts of: the local copy, or one request a part."""
-        import obstore
+        return open(self.local(name), "rb")
 
-        with contextlib.suppress(FileNotFoundError):
-            return open(self._copies.local(name), "rb")
-        try:
-            with explained(self.place):
-                found = obstore.get(self._objects, name)
-                if found.meta["size"] <= _FIRST_BYTES:
-                    return io.BytesIO(found.bytes())
-        except FileNotFoundError:
-            raise FileNotFoundError(errno.ENOENT, "there is no such object", self.where(name)) from None
-        return io.BufferedReader(_Object(self, name, found.meta["size"]), _FIRST_BYTES)
-
-    def read_range(self, name: str, start: int, end: int) -> Any:
-        """Bytes from `start` to before `end` of a file, as a buffer."""
-        import obstore
-
-        with explained(self.place):
-            return obstore.get_range(self._objects, name, start=start, end=end)
-
-    @contextlib.contextmanager
-    def _named(self, name: str) -> Iterator[None]:
-        """A file that is missing is damage, which names it."""
-        try:
-            yield
-        except FileNotFoundError:
-            raise DamagedFileError(
-                f"{self.where(name)} is missing; run the pipeline again to make it", name
-            ) from None
+    def _missing(self, name: str) -> DamagedFileError:
+        return DamagedFileError(f"{self.where(name)} is missing; run the pipeline again to make it", name)
 
     # Writing ----------------------------------------------------------------------------------------------------------
 
     def put(
         self, name: str, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any], *, replace: bool = False
     ) -> str:
-        checked(name, self.place)
         if _in_head(name):
             assert isinstance(data, bytes)
             text = data.decode()
             if replace or not self.exists(name):
                 self._update(lambda state: state["pointers"].update({name: text}))
         elif isinstance(data, Bytes):
-            self._copies.delete(name)
             view = memoryview(data).cast("B")
-            self._send(name, view, view.nbytes, replace)
+            # Who holds the lease reads again what it has written.
+            if self._send(name, view, view.nbytes, replace) and self._lease:
+                self._keep(name, view)
         elif replace or not self.exists(name):
-            # To the local copy first: only of a file parts can be written in any order.
-            copy = self._copies.local(self._copies.put(name, data, replace=True))
+            # Of a file alone parts can be written in any order.
+            copy = self._keep(name, data)
             self._send(name, copy, copy.stat().st_size, replace)
-            self._make_room(copy.stat().st_size)
         return name
 
-    def _send(self, name: str, data: memoryview | Path, size: int, replace: bool) -> None:
+    def _send(self, name: str, data: memoryview | Path, size: int, replace: bool) -> bool:
+        """Upload a file; False where there is one of this name that is not to be replaced."""
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
-        with explained(self.place), contextlib.suppress(AlreadyExistsError):
-            if size < PARTS_FROM:
-                mode: Any = "overwrite" if replace else "create"
-                obstore.put(self._objects, name, data, mode=mode, use_multipart=False)
-            elif replace or not self.exists(name):
+        in_parts = size >= PARTS_FROM
+        if in_parts and not replace and self.exists(name):
+            return False
+        # The default mode, which replaces, goes with parts.
+        mode: Any = None if replace or in_parts else "create"
+        try:
+            with explained(self.place):
                 obstore.put(
-                    self._objects, name, data, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=4
+                    self._objects,
+                    checked(name, self.place),
+                    data,
+                    mode=mode,
+                    use_multipart=in_parts,
+                    chunk_size=_PART_BYTES,
+                    max_concurrency=4,
                 )
+        except AlreadyExistsError:
+            return False
+        return True
 
     def delete(self, *names: str) -> None:
         import obstore
@@ -253,7 +243,7 @@ class ObjectStore(Store):
 
     @contextlib.contextmanager
     def lease(self, *, wait: bool = True, on_wait: Callable[[str], Any] | None = None) -> Iterator[None]:
-        """Hold the store alone. The lease of a killed process is free once it has been silent for `head.TTL` seconds."""
+        """Hold the store alone. That of a killed process is free once it has been silent for `head.TTL` seconds."""
         self.open()
         lease = self._head.acquire(wait, on_wait)
         self._lease = lease
@@ -276,34 +266,39 @@ class ObjectStore(Store):
 
     def local(self, name: str) -> Path:
         is_folder = "." not in name.rpartition("/")[2]
-        # Files of a fit that was damaged may have been replaced.
-        sizes = {file: stat.size for file, stat in self.stats(name).items()} if is_folder else {name: -1}
-        with self._named(name):
-            if not sizes:
-                raise FileNotFoundError
-            for file, size in sizes.items():
-                self._copy(file, size)
+        files = self.list(name) if is_folder else [name]
+        if not files:
+            raise self._missing(name)
+        for file in files:
+            self._copy(file)
         return self._copies.local(name)
 
-    def _copy(self, name: str, size: int) -> None:
-        """Have a copy of a file, of `size` bytes if that is known, else -1."""
+    def _copy(self, name: str) -> None:
+        """Have a copy of a file, and note that it is used."""
         import obstore
 
-        path = self._copies.local(name)
         with contextlib.suppress(FileNotFoundError):
-            os.utime(path)
-            if size in (-1, path.stat().st_size):
-                return
-        with explained(self.place):
-            found = obstore.get(self._objects, name)
-            self._copies.put(name, found.stream(min_chunk_size=_PART_BYTES), replace=True)
-        self._make_room(found.meta["size"])
+            return os.utime(self._copies.local(name))
+        try:
+            with explained(self.place):
+                found = obstore.get(self._objects, name)
+                self._keep(name, found.stream(min_chunk_size=_PART_BYTES))
+        except FileNotFoundError:
+            raise self._missing(name) from None
+
+    def _keep(self, name: str, data: Any) -> Path:
+        """Write a copy, of what `put` takes."""
+        path = self._copies.local(self._copies.put(name, data, replace=True))
+        self._make_room(path.stat().st_size)
+        return path
 
     def _make_room(self, added: int) -> None:
-        """Remove the copies that were not used for longest, where there are too many bytes of them."""
+        """Remove the copies that were not used for longest, where there are too many bytes of them, or more than half
+        of what the disk has for them."""
+        free = shutil.disk_usage(self.cache).free
         if self._cached_bytes is not None:
             self._cached_bytes += added
-            if self._cached_bytes <= self.cache_bytes:
+            if self._cached_bytes <= min(self.cache_bytes, free):
                 return
         there = []
         for folder, _, names in os.walk(self.cache):
@@ -312,45 +307,21 @@ class ObjectStore(Store):
                     with contextlib.suppress(FileNotFoundError):
                         stat = os.stat(path := os.path.join(folder, name))
                         there.append((stat.st_mtime, stat.st_size, path))
-        self._cached_bytes = sum(size for _, size, _ in there)
+        left = sum(size for _, size, _ in there)
+        allowed = min(self.cache_bytes, (left + free) // 2)
         for used, size, path in sorted(there):
-            if self._cached_bytes <= self.cache_bytes or used > time.time() - _IN_USE_SECONDS:
+            if left <= allowed or used > time.time() - _IN_USE_SECONDS:
                 break
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-            self._cached_bytes -= size
+            left -= size
+        self._cached_bytes = left
 
     def scratch(self, size: int = 0, what: str = "it") -> contextlib.AbstractContextManager[Path]:
         return self._copies.scratch(size, what)
 
     def clear_scratch(self) -> None:
         self._copies.clear_scratch()
-
-
-class _Object(io.RawIOBase):
-    """A file of a store on objects, read by a request a part."""
-
-    def __init__(self, store: ObjectStore, name: str, size: int) -> None:
-        self._store, self._name, self._size, self._at = store, name, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        end = min(self._at + len(buffer), self._size)
-        if self._at >= end:
-            return 0
-        found = memoryview(self._store.read_range(self._name, self._at, end))
-        buffer[: len(found)] = found
-        self._at += len(found)
-        return len(found)
 
 
 def _in_head(name: str) -> bool:
