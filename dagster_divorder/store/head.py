@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from typing_extensions import TypedDict
 
 from dagster_divorder.errors import DiskFullError, DivOrderError, LeaseLostError, StoreBusyError, StoreError
 from dagster_divorder.store.base import TEMPORARY, json_object, new_about
@@ -46,6 +47,21 @@ _FIRST_SECONDS = 10.0
 """How long the first request is repeated: most servers that do not answer it have a wrong address."""
 
 State = dict[str, Any]
+
+
+class _Holder(TypedDict):
+    holder: str
+    host: str
+    process: int
+    since: str
+
+
+class Shape(TypedDict):
+    """What a state holds beside what every store says of itself."""
+
+    swap: str
+    lease: _Holder | None
+    pointers: dict[str, str]
 
 
 @dataclass(slots=True)

@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import orjson
+from pydantic import TypeAdapter, ValidationError
 
 from dagster_divorder.errors import DamagedFileError, StoreError
 from dagster_divorder.store.base import OURS, POINTERS, TEMPORARY, Bytes, Stat, Store, checked
-from dagster_divorder.store.head import HEAD, Head, Lease, State, head_of
+from dagster_divorder.store.head import HEAD, Head, Lease, Shape, State, head_of
 from dagster_divorder.store.local import SCRATCH, LocalStore
 from dagster_divorder.store.remote import explained
 
@@ -78,6 +79,17 @@ class ObjectStore(Store):
             self._head.create()
         self._about()
         return self
+
+    def _about(self) -> dict[str, Any]:
+        about = super()._about()
+        try:
+            TypeAdapter(Shape).validate_python(about)
+        except ValidationError as error:
+            raise StoreError(
+                f"{self.where(HEAD)} is damaged: its {error.errors()[0]['loc'][0]} is not what a store writes there; "
+                "restore it from a copy, or set store.path to a new prefix"
+            ) from None
+        return about
 
     @property
     def _objects(self) -> Objects:
