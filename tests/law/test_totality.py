@@ -111,6 +111,7 @@ BY_HAND: dict[str, list[Any]] = {
     "engine.kind": ["local", "nope"],  # Ray has tests of its own
     "engine.address": ["", "nope", "127.0.0.1:1"],
     "store.path": ["", ".", "\0", "other_store", "s3:///x", "s3://who:key@bucket", "ftp://x/y"],
+    "store.cache": ["", ".", "store/cache", "other_cache"],
     "output.path": ["", ".", "store/out", "other_out", "s3://b//x", "file:///x"],
     "order.cut": [[], [""], ["nope"], ["0" * 32], ["\0"]],
     "exports.formats": [[], ["nope"], ["parquet"] * 2, ["parquet"], ["ds", "text"], sorted(FORMATS)],
