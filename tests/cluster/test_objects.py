@@ -292,7 +292,7 @@ def test_what_is_wrong_with_a_bucket_is_said_at_once_and_without_secrets(
     refused(new_place(), r"SignatureDoesNotMatch.*credentials are wrong", AWS_SECRET_ACCESS_KEY="Sesame99")
     refused(new_place(), r"InvalidAccessKeyId.*credentials are wrong", AWS_ACCESS_KEY_ID="Sesame99")
     refused("s3://no-such-bucket/store", "no bucket 'no-such-bucket'")
-    monkeypatch.setattr(head, "_FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(head, "LOOK_SECONDS", 0.2)
     refused(new_place(), r"cannot be reached.*AWS_ENDPOINT_URL", AWS_ENDPOINT_URL="http://127.0.0.1:1")
     proxy.fault = lambda request: Fault(403, "RequestTimeTooSkewed")
     refused(new_place(), "clock and the server's differ")

@@ -70,10 +70,15 @@ class Weed:
             return True
         return False
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         """End it at once, without any clean-up."""
+        os.killpg(self.pid, signal.SIGKILL)
         assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
