@@ -16,7 +16,8 @@ from typing import Any
 
 import psutil
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "speed"), str(Path(__file__).parents[2])]
+sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from measured import run_pipeline
 from shared import environment, marked, parser
