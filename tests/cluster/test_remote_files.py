@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,67 +27,17 @@ from dagster_divorder.store import sources
 from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.sources import bucket
-from tests.cluster.deployment import free_ports
 from tests.conftest import topic_records
-from tests.ui.dagster_dev import until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 LINES = [orjson.dumps(record) + b"\n" for record in topic_records(40)]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("weed")
-    s3, *others = free_ports(5)
-    names = ("master", "filer", "volume", "admin")
-    ports = [f"-{name}.port={port}" for name, port in zip(names, others, strict=True)]
-    off = [
-        "-webdav=false",
-        "-admin.ui=false",
-        "-s3.port.iceberg=0",
-        "-s3.port.lance=0",
-        "-master.telemetry=false",
-    ]
-    here = [f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-bucket=divorder", f"-s3.port={s3}"]
-    with open(folder.parent / "weed.log", "wb") as log:
-        program = Path(sys.executable).parent / "weed"
-        process = subprocess.Popen([program, "mini", *here, *ports, *off], stdout=log, stderr=log)
-    address = f"http://127.0.0.1:{s3}"
-
-    def answers() -> bool:
-        with contextlib.suppress(Exception):
-            store = obstore.store.S3Store(
-                "divorder",
-                endpoint=address,
-                access_key_id="any",
-                secret_access_key="any",
-                region="us-east-1",
-                client_options={"allow_http": True},
-            )
-            obstore.put(store, "ready", b"")
-            return True
-        return False
-
-    try:
-        until(answers, 60, "answer from weed")
-        yield address
-    finally:
-        process.kill()
-        process.wait()
-
-
 @pytest.fixture
-def s3(server: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def s3(new_place: Callable[[], str]) -> str:
     """A URL of nothing yet."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": server,
-        "AWS_ACCESS_KEY_ID": "any",
-        "AWS_SECRET_ACCESS_KEY": "Sesame99",
-        "AWS_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    return f"s3://divorder/{request.node.name.replace('[', '-').replace(']', '')}"
+    return new_place()
 
 
 def put(url: str, data: bytes) -> None:
@@ -294,10 +243,13 @@ def test_what_cannot_be_read_or_written_says_why(
     assert "no file matches" in told_of(f"{s3}/nothing.jsonl")
     assert "no file matches" in told_of(f"{s3}/nothing-*.jsonl")
     assert "there is no bucket 'nowhere'" in told_of("s3://nowhere/in.jsonl")
-    nowhere = folder_at(Url("s3://nowhere/x"))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "Sesame99")
+    wrong = told_of(f"{s3}/in.jsonl")
+    folder = folder_at(Url(s3))
     with (
-        pytest.raises(StoreError, match="or there is no bucket 'nowhere'"),
-        nowhere.explaining(),
-        nowhere.create("a", "b") as file,
+        pytest.raises(StoreError, match="the credentials are wrong") as caught,
+        folder.explaining(),
+        folder.create("a", "b") as file,
     ):
         file.write(b"x")
+    assert "the credentials are wrong" in wrong and "Sesame99" not in wrong + str(caught.value)
