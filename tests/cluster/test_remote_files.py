@@ -23,11 +23,15 @@ from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.pipeline.checks import run_check
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.places import Url
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import sources
 from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.sources import bucket
 from tests.conftest import topic_records
+from tests.store.fake_hub import Hub, hub
+
+__all__ = ["hub"]
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -53,7 +57,7 @@ def objects(url: str) -> dict[str, bytes]:
 
 def settings_of(folder: Path, **sections: Any) -> Settings:
     base: dict[str, Any] = {
-        "store": {"path": folder / "store"},
+        "store": sections.pop("store", {"path": folder / "store"}),
         "model": {"vocab_size": 512, "dim": 16},
         "clusters": {"k": 4},
         "order": {"length_bins": 5},
@@ -154,6 +158,7 @@ def test_output_and_exports_on_objects_are_the_same_bytes(s3: str, tmp_path: Pat
     there = settings_of(
         tmp_path / "there",
         **given,
+        store={"path": f"{s3}/store", "cache": tmp_path / "cache"},
         output={"path": f"{s3}/out", **small},
         exports={"path": f"{s3}/exports", **exports},
     )
@@ -161,16 +166,37 @@ def test_output_and_exports_on_objects_are_the_same_bytes(s3: str, tmp_path: Pat
     run_all(there, Silent())
     assert told(objects(f"{s3}/out")) == whole(tmp_path / "here/out")
     assert told(objects(f"{s3}/exports")) == whole(tmp_path / "here/exports")
-    before = objects(s3)
+    before = objects(f"{s3}/out") | objects(f"{s3}/exports")
     figures = run_all(there, Silent())["curated_output"].figures
-    assert not figures["written"] and objects(s3) == before
+    assert not figures["written"] and objects(f"{s3}/out") | objects(f"{s3}/exports") == before
     for check in ("every_record_in_output", "exports_are_whole", "trainers_keep_the_order"):
         assert run_check(there, check).passed
-    # What is altered is written anew.
-    (name,) = {one for one in before if one.endswith("curated-00000.jsonl")}
-    put(f"{s3}/{name}", b"altered")
+    # What has another size is written anew.
+    put(f"{s3}/out/curated-00000.jsonl", b"altered")
     run_all(there, Silent())
-    assert objects(s3).keys() == before.keys() and objects(s3)[name] == before[name]
+    assert objects(f"{s3}/out")["curated-00000.jsonl"] == before["curated-00000.jsonl"]
+
+
+def test_output_and_exports_in_a_dataset_of_the_hub_are_the_same_bytes(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b"".join(LINES))
+    here, there = (
+        settings_of(
+            tmp_path / str(number),
+            input={"paths": [str(tmp_path / "in.jsonl")]},
+            output={"path": f"{place}/out", "shard_bytes": 9_000},
+            exports={"path": f"{place}/exports", "formats": ["parquet", "mds"]},
+        )
+        for number, place in enumerate([str(tmp_path / "here"), hub.url])
+    )
+    stages = ("curated_output", "exports")
+    for settings in (here, there):
+        run_all(settings, Silent(), GRAPH.needed(settings, *stages))
+    assert told(hub.files) == whole(tmp_path / "here")
+    # One commit for the output, one for each export, and none where nothing is new.
+    assert len(hub.received) == 3
+    figures = run_all(there, Silent(), GRAPH.needed(there, *stages))["curated_output"].figures
+    assert not figures["written"] and len(hub.received) == 3
+    assert run_check(there, "every_record_in_output").passed and run_check(there, "exports_are_whole").passed
 
 
 def test_a_strangers_object_is_not_overwritten(s3: str, tmp_path: Path) -> None:
