@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from dagster_divorder.store.file_states import FileState, KnownFiles, PrefixHashes, Recognition, head_of
 from dagster_divorder.store.inputs import (
@@ -23,6 +23,7 @@ from dagster_divorder.store.inputs import (
     read_schema,
     readable,
 )
+from dagster_divorder.store.parts import Part, changed, file_parts, line_parts
 from dagster_divorder.store.sources import RemoteFile, Source, identity, open_source, tag_of
 
 if TYPE_CHECKING:
@@ -45,6 +46,33 @@ class End:
     read: FileState | None
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A file in parts that other processes can read; `prefix`, of a plain file, has to take in what they read before
+    the `end` is asked for. head: of a plain file, else empty. whole: the state of all of another file."""
+
+    path: Source
+    begin: Begin
+    parts: list[Part]
+    prefix: PrefixHashes
+    head: bytes
+    whole: FileState | None
+    identity: tuple[int | str, ...]
+
+    def end(self) -> End:
+        """
+        Raises:
+            InputError: another file was put into this one's place.
+        """
+        now = _identity(self.path)
+        if self.head:
+            # It may have grown.
+            if self.parts and now[1:3] != self.identity[1:3]:
+                raise changed(self.path)
+            return End(_reading(self.path, self.head, self.prefix))
+        return End(self.whole if now == self.identity else None)
+
+
 class Corpus:
     """The input files, to be gone through once; a record has at most `limit` bytes.
 
@@ -63,6 +91,11 @@ class Corpus:
         self._known = KnownFiles(states, self.bytes)
 
     @property
+    def unknown_bytes(self) -> int:
+        """About how many bytes no earlier run has read, by the names and sizes of the files."""
+        return self.bytes - self._known.bytes_of(self.files)
+
+    @property
     def way(self) -> Recognition:
         if not self.kept_bytes:
             return "rescan"
@@ -77,9 +110,7 @@ class Corpus:
         for path in self.files:
             if self.kind == "parquet":
                 schema = read_schema(path, schema)
-            if known := self._known.tagged(path):
-                self.kept_bytes += known.size
-                self._tagged_bytes += known.size
+            if known := self._tagged(path):
                 yield Begin(str(path), known, schema)
                 yield End(known)
                 continue
@@ -96,17 +127,47 @@ class Corpus:
             # A file that was replaced while it was read is one that nothing is known of.
             yield End(read if before == _identity(path) else None)
 
+    def cut(self) -> Iterator[Cut]:
+        """The same files in parts.
+
+        Raises:
+            InputError: as `__iter__`.
+        """
+        schema = None
+        for path in self.files:
+            if self.kind == "parquet":
+                schema = read_schema(path, schema)
+            before, prefix, head, parts = _identity(path), PrefixHashes(), b"", list[Part]()
+            kept = read = self._tagged(path)
+            if not kept and self.kind == "jsonl" and is_plain(path):
+                with readable(path, prefix), open_source(path) as file:
+                    kept, prefix, head = self._prefix(path, file)
+                parts = line_parts(path, prefix.size, int(before[0]), self.limit)
+            elif not kept:
+                kept, read, before = self._whole(path)
+                parts = [] if kept else file_parts(path, self.kind, schema, self.limit)
+            yield Cut(path, Begin(str(path), kept, schema), parts, prefix, head, read, before)
+
+    def _tagged(self, path: Source) -> FileState | None:
+        """What is known of all of a file at a URL that has the tag it had."""
+        known = self._known.tagged(path)
+        self.kept_bytes += known.size if known else 0
+        self._tagged_bytes += known.size if known else 0
+        return known
+
+    def _prefix(self, path: Source, file: IO[bytes]) -> tuple[FileState | None, PrefixHashes, bytes]:
+        """What is known of the prefix of a plain file, its hashes, and the file's head."""
+        head = head_of(file)
+        kept, prefix = self._known.unchanged(file, str(path), tag_of(path)) or (None, PrefixHashes())
+        self.kept_bytes += kept.size if kept else 0
+        return kept, prefix, head
+
     def _plain(self, path: Source) -> Iterator[Begin | LineBlock | LongRecord | End]:
-        prefix = PrefixHashes()
-        kept = None
-        with readable(path, prefix):
+        with readable(path, PrefixHashes()):
             file = open_source(path)
         with file:
-            with readable(path, prefix):
-                head = head_of(file)
-                if found := self._known.unchanged(file, str(path), tag_of(path)):
-                    kept, prefix = found
-                    self.kept_bytes += kept.size
+            with readable(path, PrefixHashes()):
+                kept, prefix, head = self._prefix(path, file)
             yield Begin(str(path), kept)
             yield from read_lines(path, file, prefix, self.limit)
         yield End(_reading(path, head, prefix))

@@ -15,11 +15,12 @@ Known weakness: above WHOLE_BYTES an edit that keeps the length and lies between
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, Self
 
 import numpy as np
 import orjson
@@ -74,6 +75,8 @@ class FileState:
 class PrefixHashes:
     """The hashes of a file's first `size` bytes, chunk by chunk, and the number of `lines` in them; it grows."""
 
+    begin = 0
+
     def __init__(self) -> None:
         self.size = self.lines = 0
         self._closed = bytearray()
@@ -97,10 +100,23 @@ class PrefixHashes:
         self.update(b"\n")
         self.lines += lines
 
-    def become(self, other: PrefixHashes) -> None:
+    def copy(self) -> Self:
+        """The same state, to grow apart from it."""
+        other = copy.copy(self)
+        other._closed, other._open = bytearray(self._closed), self._open.copy()
+        return other
+
+    def become(self, other: Self) -> None:
         """Take the state of another prefix."""
-        self.size, self.lines = other.size, other.lines
-        self._closed, self._open = bytearray(other._closed), other._open.copy()
+        vars(self).update(vars(other.copy()))
+
+    def append(self, stretch: Stretch) -> None:
+        """Take in the lines that follow, as another process read them."""
+        self.update(stretch.head)
+        self._closed += stretch.chunks
+        self.size += len(stretch.chunks) // ID_BYTES * CHUNK_BYTES
+        self.update(stretch.tail)
+        self.lines += stretch.lines
 
     @property
     def chunks(self) -> bytes:
@@ -144,6 +160,44 @@ class PrefixHashes:
         return prefix
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive lines of a file, from byte `begin` on: so many `lines`, the hashes of the `chunks` that lie in them
+    whole, and their bytes before (`head`) and behind (`tail`) those chunks."""
+
+    begin: int
+    lines: int
+    head: bytes
+    chunks: bytes
+    tail: bytes
+
+
+class StretchHashes(PrefixHashes):
+    """The hashes of a file's bytes [begin, size), and the number of `lines` in them; it grows."""
+
+    def __init__(self, begin: int) -> None:
+        super().__init__()
+        self.begin = self.size = begin
+        self._edge = begin + -begin % CHUNK_BYTES
+        self._head = self._tail = b""
+
+    def update(self, data: bytes | memoryview) -> None:
+        before = max(0, self._edge - self.size)
+        if before:
+            self._head += data[:before]
+            self.size += len(data[:before])
+            data = data[before:]
+        super().update(data)
+        # Of the chunk that is open.
+        size = self.size % CHUNK_BYTES if self.size > self._edge else 0
+        self._tail = bytes(data[len(data) - size :] if len(data) >= size else self._tail + data)
+
+    @property
+    def stretch(self) -> Stretch:
+        """What is known of these lines, for other processes."""
+        return Stretch(self.begin, self.lines, self._head, bytes(self._closed), self._tail)
+
+
 def _fill(file: IO[bytes], into: memoryview, at: int) -> bool:
     """Read bytes at an offset; False where the file ends before."""
     file.seek(at)
@@ -166,6 +220,10 @@ class KnownFiles:
         self._by_head: dict[bytes, list[FileState]] = {}
         for state in sorted(states, key=lambda state: -state.size):
             self._by_head.setdefault(state.head, []).append(state)
+
+    def bytes_of(self, files: Iterable[Source]) -> int:
+        """How many bytes were read of files of these names."""
+        return sum(self._by_path[str(path)].size for path in files if str(path) in self._by_path)
 
     def tagged(self, file: Source) -> FileState | None:
         """The state that is all of a file at a URL which still has the tag that it had."""

@@ -59,7 +59,7 @@ def find_input(settings: Settings) -> Found:
             f"no settings name an input, and there is no {paths[0]}, the sample corpus; write settings for your own "
             "with `divorder init FILES_OR_FOLDER`"
         )
-    own = [settings.store.path, settings.output.path]
+    own = [settings.store.path, settings.output.path, *filter(None, [settings.store.cache])]
     return find_files(paths, [*own, settings.exports.path] if settings.exports.formats else own)
 
 

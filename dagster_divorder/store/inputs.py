@@ -13,9 +13,11 @@ most writers however large they are, is held whole.
 from __future__ import annotations
 
 import contextlib
+import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
@@ -118,6 +120,7 @@ def read_lines(
     file: IO[bytes] | None = None,
     prefix: PrefixHashes | None = None,
     limit: int = MAX_RECORD_BYTES,
+    until: tuple[int, int] | None = None,
 ) -> Iterator[LineBlock | LongRecord]:
     """Lines of a JSONL file in blocks of about `BLOCK_BYTES` and at most `BLOCK_LINES`; each of more than `limit` bytes
     by itself.
@@ -125,6 +128,8 @@ def read_lines(
     Args:
         file: the plain file, open; by default it is opened.
         prefix: what is known of it; reading goes on behind it, and it grows by each whole line that is read.
+        until: (first, last), for the lines alone whose line feeds lie in these bytes, the first of them beginning where
+            `prefix` ends; then what is read behind their last line feed comes as an unterminated line.
 
     Raises:
         InputError: the file cannot be read, is compressed otherwise than its name says, or its compressed data is
@@ -141,7 +146,9 @@ def read_lines(
             _check_codec(path, raw)
         raw.seek(prefix.size)
         source = raw if plain else decompressed(raw, path.suffix)
-        while chunk := source.read(BLOCK_BYTES):
+        at, (first, last) = prefix.size, until or (prefix.size, sys.maxsize)
+        while chunk := source.read(min(BLOCK_BYTES, (first if at < first else last) - at)):
+            at += len(chunk)
             if long:
                 end, newline, chunk = chunk.partition(b"\n")
                 long.add(end)
@@ -159,7 +166,7 @@ def read_lines(
                 before = prefix.lines
                 prefix.end_lines(data, len(lines))
                 pieces, held = [], 0
-                yield from _blocks(path, lines, before, limit)
+                yield from _blocks(path, lines, before, limit, opens=prefix.begin == before == 0)
             pieces.append(rest)
             held += len(rest)
             if held > limit:
@@ -168,7 +175,8 @@ def read_lines(
     if long:
         yield long.record(path, prefix.lines, unterminated=plain)
     elif rest := b"".join(pieces):
-        yield from _blocks(path, [rest], prefix.lines, limit, unterminated=plain)
+        opens = prefix.begin == prefix.lines == 0
+        yield from _blocks(path, [rest], prefix.lines, limit, opens=opens, unterminated=plain)
 
 
 class _LongLine:
@@ -177,8 +185,7 @@ class _LongLine:
     def __init__(self, prefix: PrefixHashes, pieces: list[bytes]) -> None:
         self.size = 0
         self.begins = b""
-        self.prefix = PrefixHashes()
-        self.prefix.become(prefix)
+        self.prefix = prefix.copy()
         for piece in pieces:
             self.add(piece)
 
@@ -192,9 +199,10 @@ class _LongLine:
 
 
 def _blocks(
-    path: Source, lines: list[bytes], before: int, limit: int, *, unterminated: bool = False
+    path: Source, lines: list[bytes], before: int, limit: int, *, opens: bool, unterminated: bool = False
 ) -> Iterator[LineBlock | LongRecord]:
-    """Whole lines, which come after so many others: those of more than `limit` bytes, and blocks of the others."""
+    """Whole lines, which come after so many others, or are those that the file `opens` with: those of more than `limit`
+    bytes, and blocks of the others."""
     long = [at for at, line in enumerate(lines) if len(line) > limit]
     for low, high in pairwise([-1, *long, len(lines)]):
         if low >= 0:
@@ -202,11 +210,15 @@ def _blocks(
             yield LongRecord(str(path), before + low + 1, len(lines[low]), begins, unterminated)
         for first in range(low + 1, high, BLOCK_LINES):
             block = lines[first : min(high, first + BLOCK_LINES)]
-            yield _line_block(path, block, before + first, unterminated=unterminated)
+            yield _line_block(
+                path, block, before + first, opens=opens and not first, unterminated=unterminated
+            )
 
 
-def _line_block(path: Source, lines: list[bytes], before: int, *, unterminated: bool = False) -> LineBlock:
-    if not before:
+def _line_block(
+    path: Source, lines: list[bytes], before: int, *, opens: bool, unterminated: bool
+) -> LineBlock:
+    if opens:
         lines[0] = lines[0].removeprefix(_BOM)
     numbers: Sequence[int] = range(before + 1, before + 1 + len(lines))
     blank = [not line.strip() for line in lines]
@@ -229,8 +241,10 @@ def readable(path: Source, prefix: PrefixHashes) -> Iterator[None]:
             remedy = "make it readable for this user, or leave it out of input.paths"
         elif not is_plain(path):
             remedy = "a compressed file that is damaged or cut short must be copied or compressed again"
+        # Who reads from the middle knows no line's number.
+        place = f"byte {prefix.size:,}" if prefix.begin else f"line {prefix.lines:,}"
         raise InputError(
-            f"{path} cannot be read after line {prefix.lines:,}: {error.strerror or error}; {remedy}"
+            f"{path} cannot be read after {place}: {error.strerror or error}; {remedy}"
         ) from error
 
 
@@ -255,24 +269,62 @@ def read_schema(path: Source, expected: pa.Schema | None) -> pa.Schema:
 
 
 def read_rows(
-    path: Source, schema: pa.Schema | None, limit: int = MAX_RECORD_BYTES
+    path: Source,
+    schema: pa.Schema | None,
+    limit: int = MAX_RECORD_BYTES,
+    within: tuple[int, int | None] = (0, None),
 ) -> Iterator[RowBlock | LongRecord]:
-    """Rows of a Parquet file in blocks of at most `BLOCK_ROWS`; those of more than `limit` bytes each by itself.
+    """Rows of a Parquet file in blocks of at most `BLOCK_ROWS`; those of more than `limit` bytes each by itself. Of
+    rows [first, end) `within` the file: see `row_stretches`.
 
     Raises:
         InputError: as `read_batches` does.
     """
-    first = 1
-    for rows in read_batches(path, schema):
-        yield from _row_blocks(path, rows, first, limit)
+    first = within[0]
+    for rows in read_batches(path, schema, within=within):
+        yield from _row_blocks(path, rows, first + 1, limit)
         first += rows.num_rows
 
 
+def row_stretches(path: Source, size: int) -> list[tuple[int, int | None]]:
+    """(first row, end) of parts of a Parquet file, each of row groups of some `size` bytes, whose blocks are those of
+    the whole file; an end of None is the file's.
+
+    Raises:
+        InputError: the file is no Parquet.
+    """
+    with _open_parquet(path, None) as (file, schema):
+        step, first, row, held = _rows_at_once(file), [0], 0, 0
+        # Arrow ends a batch with a row group where dictionaries change.
+        for number in range(0 if any(map(_has_dictionary, schema.types)) else file.num_row_groups):
+            group = file.metadata.row_group(number)
+            aligned = -(-row // step) * step
+            if held >= size and first[-1] < aligned < file.metadata.num_rows:
+                first.append(aligned)
+                held = 0
+            row += group.num_rows
+            held += group.total_byte_size
+    return list(zip(first, [*first[1:], None], strict=True))
+
+
+def _has_dictionary(of: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    if isinstance(of, pa.BaseExtensionType):
+        return _has_dictionary(of.storage_type)
+    return pa.types.is_dictionary(of) or any(
+        _has_dictionary(of.field(number).type) for number in range(of.num_fields)
+    )
+
+
 def read_batches(
-    path: Source, schema: pa.Schema | None, columns: Sequence[str] | None = None
+    path: Source,
+    schema: pa.Schema | None,
+    columns: Sequence[str] | None = None,
+    within: tuple[int, int | None] = (0, None),
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of a Parquet file, of some `columns` those that it has; of one without rows an empty batch, since its
-    columns may be wrong, too.
+    """All rows of a Parquet file, or rows [first, end) `within` it, of some `columns` those that it has; of one without
+    rows an empty batch, since its columns may be wrong, too.
 
     Raises:
         InputError: the file is no Parquet, or its columns differ from `schema`, the first file's.
@@ -284,9 +336,7 @@ def read_batches(
             found = pa.schema([field for field in found if field.name in columns])
         read = 0
         try:
-            for rows in file.iter_batches(
-                _rows_at_once(file), columns=None if columns is None else found.names
-            ):
+            for rows in _batches(file, None if columns is None else found.names, *within):
                 # Only where there is something to cast: lists of nulls, for one, Arrow casts wrongly.
                 columns = [
                     column if column.type.equals(field.type) else column.cast(field.type)
@@ -298,13 +348,36 @@ def read_batches(
                 read += rows.num_rows
         except (pa.ArrowException, OSError) as error:
             raise InputError(
-                f"{path} is damaged after row {read:,}, or has a type that Arrow cannot read: {error}; "
+                f"{path} is damaged after row {within[0] + read:,}, or has a type that Arrow cannot read: {error}; "
                 "copy it again, or rewrite it with other types"
             ) from error
         if not read:
             # Even without rows its columns count: as the first file's, and as ones that may be wrong.
             empty = [pa.nulls(0, field.type) for field in found]
             yield pa.RecordBatch.from_arrays(empty, schema=found)
+
+
+def _batches(
+    file: pq.ParquetFile, columns: list[str] | None, first: int, end: int | None
+) -> Iterator[pa.RecordBatch]:
+    """Rows [first, end), `first` being a multiple of `_rows_at_once`, in the batches that all rows come in."""
+    size = _rows_at_once(file)
+    if not first and end is None:
+        yield from file.iter_batches(size, columns=columns)
+        return
+    import pyarrow as pa
+
+    ends = list(accumulate(file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)))
+    wanted = (ends[-1] if end is None else end) - first
+    low, high = bisect_right(ends, first), bisect_left(ends, first + wanted)
+    skipped = first - (ends[low - 1] if low else 0)
+    held = None
+    for rows in file.iter_batches(size, row_groups=range(low, high + 1), columns=columns):
+        held = pa.concat_batches([held, rows[skipped:]]) if held else rows[skipped:]
+        skipped = max(0, skipped - rows.num_rows)
+        while wanted and held.num_rows >= min(size, wanted):
+            yield held[: min(size, wanted)]
+            wanted, held = max(0, wanted - size), held[size:]
 
 
 def _rows_at_once(file: pq.ParquetFile) -> int:

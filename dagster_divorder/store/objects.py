@@ -64,7 +64,7 @@ class ObjectStore(Store):
     def open(self, *, create: bool = True) -> ObjectStore:
         import obstore
 
-        if self._head.state(fresh=True) is None:
+        if self._head.state(fresh=True, patient=False) is None:
             with explained(self.place):
                 found = obstore.list_with_delimiter(self._objects)
             there = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
@@ -188,9 +188,10 @@ class ObjectStore(Store):
                 self._update(lambda state: state["pointers"].update({name: text}))
         elif isinstance(data, Bytes):
             view = memoryview(data).cast("B")
-            # Who holds the lease reads again what it has written.
-            if self._send(name, view, view.nbytes, replace) and self._lease:
-                self._keep(name, view)
+            if self._send(name, view, view.nbytes, replace):
+                self._keep(
+                    name, view
+                )  # what is written is read again soon, and often by another process here
         elif replace or not self.exists(name):
             # Of a file alone parts can be written in any order.
             copy = self._keep(name, data)

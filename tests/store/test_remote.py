@@ -38,7 +38,7 @@ def answered(status: int, code: str = "", query: str = "") -> str:
         (answered(404, "NoSuchBucket"), ["no bucket 'bucket'", "make it"]),
         (answered(404), ["404", "no such bucket or endpoint"]),
         (answered(503, "SlowDown"), ["SlowDown", "overloaded"]),
-        (answered(500, "InternalError"), ["InternalError", "see to the server"]),
+        (answered(500, "InternalError"), ["InternalError", "see to the server (is it full?)"]),
         (answered(507), ["no space left for s3://bucket/prefix", "quota"]),
         (answered(403, "QuotaExceeded"), ["no space left", "QuotaExceeded"]),
         (answered(418, query="?X-Amz-Signature=Sesame99"), ["418", "not expected"]),
