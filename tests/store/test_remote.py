@@ -75,6 +75,7 @@ def test_errors_become_ours_and_conditions_stay_what_they_are() -> None:
 def test_connecting_asks_for_nothing_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "who")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "Sesame99")
     assert "Sesame99" not in repr(connect(URL))
     with pytest.raises(InputError, match="AZURE_STORAGE_ACCOUNT_NAME"):
