@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,6 @@ from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.view import Fragment
 from tests.conftest import topic_records, write_jsonl
-
-FRAGMENTS = 24
-ROWS = 10
 
 
 @dataclass(frozen=True)
@@ -50,9 +48,9 @@ GRAPH = Graph((RAW_DOCS, LETTERS))
 
 
 def corpus(folder: Path) -> Path:
-    """A corpus that makes FRAGMENTS fragments in this process."""
-    inputs.BLOCK_BYTES, ingest.FRAGMENT_ROWS = 1024, ROWS
-    return write_jsonl(folder / "docs.jsonl", topic_records(FRAGMENTS * ROWS // 4))
+    """A corpus that makes some twenty fragments in this process."""
+    inputs.BLOCK_BYTES, ingest.FRAGMENT_ROWS = 1024, 10
+    return write_jsonl(folder / "docs.jsonl", topic_records())
 
 
 def settings(folder: Path, store: str, **engine: Any) -> Settings:
@@ -66,8 +64,8 @@ def settings(folder: Path, store: str, **engine: Any) -> Settings:
     )
 
 
-def run_letters(of: Settings, progress: Any) -> None:
-    run_all(of, progress, ("raw_docs", "letters"), GRAPH)
+def run_letters(of: Settings, progress: Any, stages: Sequence[str] = ("raw_docs", "letters")) -> None:
+    run_all(of, progress, stages, GRAPH)
 
 
 def calls(of: Settings) -> list[str]:
