@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,16 +22,21 @@ from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.view import Fragment
 from tests.conftest import topic_records, write_jsonl
 
+SECONDS = 0.0
+"""That a call takes at least."""
+
 
 @dataclass(frozen=True)
 class CountLetters:
     store: Store
     log: str
+    seconds: float
 
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
         log = os.open(self.log, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
         os.write(log, f"{fragment.name}\n".encode())
         os.close(log)
+        time.sleep(self.seconds)
         texts = read_content(self.store, fragment.file).to_pylist()
         return {"letters": np.array([len(text) for text in texts], np.int64)}
 
@@ -40,7 +46,7 @@ LETTERS = PerDocument(
     version=1,
     description="Letters of each document.",
     reads=lambda settings: ("raw_docs",),
-    compute=lambda run: CountLetters(run.store, f"{run.settings.store.path}.log"),
+    compute=lambda run: CountLetters(run.store, f"{run.settings.store.path}.log", SECONDS),
     needs=lambda run, fragments: {},
 )
 

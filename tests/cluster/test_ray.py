@@ -99,13 +99,16 @@ def test_what_no_node_has_is_not_waited_for(engine: RayEngine) -> None:
 # Runs -----------------------------------------------------------------------------------------------------------
 
 
+TIMED = ("receipts", "history", "outputs", "format.json", "curated_meta.json")
+"""What tells when and how fast a run was, or the store's id; hashes of all else are in it."""
+
+
 def tree(folder: Path) -> dict[str, bytes]:
-    """Files that a run makes, but those that tell when and how fast, and the store's id."""
+    """Files that a run makes, but TIMED."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
-        and path.relative_to(folder).parts[0] not in ("receipts", "history", "outputs", "format.json")
+        if path.is_file() and path.relative_to(folder).parts[0] not in TIMED
     }
 
 
