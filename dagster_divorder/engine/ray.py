@@ -208,6 +208,8 @@ class RayEngine:
         for answer in done:
             try:
                 where, missing, lack = ray.get(answer)
+            except (ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
+                continue  # it has gone, and does no work
             except ray.exceptions.RayError as error:
                 raise SettingsError(
                     f"node {answers[answer][:8]} of the Ray cluster cannot start a worker: "

@@ -26,7 +26,7 @@ from dagster_divorder.store import ingest, inputs
 from tests.cluster import letters
 from tests.cluster.ray_cluster import ROOT, Nodes
 from tests.conftest import topic_records, write_jsonl
-from tests.engine.work import die_at_three, die_once, node_and_threads, process_after, refuse_three, square
+from tests.engine.work import die_at_three, die_once, meet, process_after, refuse_three, square
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -59,15 +59,16 @@ class AtEach(Silent):
         yield advance
 
 
-def test_results_come_in_order_from_all_nodes(engine: RayEngine) -> None:
+def test_results_come_in_order_from_all_nodes(engine: RayEngine, tmp_path: Path) -> None:
     assert (engine.workers, engine.gpus) == (2, 0)
     assert list(engine.each(square, range(40))) == [number * number for number in range(40)]
     assert list(engine.each(square, [])) == []
-    found = set(engine.each(node_and_threads, range(40)))
-    assert len({node for node, _ in found}) == 2
-    assert {threads for _, threads in found} == {"1"}
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
     # Nodes of one core each have no more to give.
-    assert {threads for _, threads in engine.each(node_and_threads, range(4), threads=8)} == {"1"}
+    for threads in (1, 8):
+        found = list(engine.each(meet, [(one, other), (other, one)], threads=threads))
+        assert len({node for node, _ in found}) == 2
+        assert {threads for _, threads in found} == {"1"}
 
 
 def test_work_that_is_too_little_for_two_workers_is_done_here(engine: RayEngine) -> None:
