@@ -48,8 +48,12 @@ MEMORY_VARIABLES = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
-"""For workers that copy much: what they free they use again, where pages that the system clears cost more than that."""
+KEEP_MEMORY = {
+    # The most that glibc takes.
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+}
+"""For workers that copy much: they use again what they free, where pages that the system clears cost more than that."""
 
 
 def count_workers(setting: int) -> int:

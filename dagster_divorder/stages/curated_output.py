@@ -195,9 +195,9 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
     row_sizes = sizes[view.record_row[order]]
     limits = shard_limits(row_sizes, settings.shard_bytes)
     schema = None
-    if kind == "parquet":
+    if view.kind == "parquet":
         schema = pa.ipc.read_schema(pa.py_buffer(run.read("raw_docs", "schema")))
-    writers = _Writers(from_rows=view.kind == "parquet", schema=schema)
+    writers = _Writers(from_rows=schema is not None, schema=schema if kind == "parquet" else None)
     names = (
         [f"curated.{kind}"] if len(limits) == 1 else [f"curated-{n:05d}.{kind}" for n in range(len(limits))]
     )
@@ -221,7 +221,8 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
 
 def _in_workers(run: Run, sizes: np.ndarray, limits: list[int], schema: pa.Schema | None) -> bool:
     """Whether records of these sizes are written by workers, a file each: of a large output in several files that can
-    be written from several processes. (The files that they are scattered into hold one dictionary a column.)"""
+    be written from several processes. (A file that they are scattered into has one dictionary a column, and fragments
+    have several.)"""
     path = run.settings.output.path
     return (
         min(run.engine.workers, len(limits)) > 1

@@ -6,7 +6,7 @@ their own order, and any of them reads its stretch of the output (`Scattered`) f
 Records are scattered from fragment order to output order. What fits in `BUCKET_BYTES` is ordered in memory; a larger
 output goes through at most `MAX_BUCKETS` files of consecutive output positions, each ordered in memory in turn. One
 thread decompresses the next fragment, another is a slice ahead of the caller. Memory: twice the larger of BUCKET_BYTES
-and output / MAX_BUCKETS, a fragment, and 32 bytes a record; in each of many processes three times that larger one.
+and output / MAX_BUCKETS, a fragment, and 32 bytes a record; in each of many processes as much, without the 32 bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import contextlib
 import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,7 @@ from dagster_divorder.engine.progress import Advance
 from dagster_divorder.settings.places import Place
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import TEMPORARY, Store, temporary_name
-from dagster_divorder.store.folders import folder_at
+from dagster_divorder.store.folders import Folder, folder_at
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.view import View, offsets
 
@@ -112,8 +112,8 @@ def _cuts(sizes: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
-    """Records that were scattered into files of a folder, each of a batch a bucket; bucket b holds the output positions
-    [cuts[b], cuts[b + 1])."""
+    """Records that were scattered into files of a folder, each of equally many batches for every bucket; bucket b holds
+    the output positions [cuts[b], cuts[b + 1])."""
 
     place: Place
     files: tuple[str, ...]
@@ -124,22 +124,33 @@ class Scattered:
         folder = folder_at(self.place)
         with contextlib.ExitStack() as opened:
             readers = [
-                pa.ipc.open_file(pa.PythonFile(opened.enter_context(folder.open(name)), "r"))
-                for name in self.files
+                pa.ipc.open_file(opened.enter_context(_arrow_file(folder, name))) for name in self.files
             ]
             for bucket, (low, high) in enumerate(pairwise(self.cuts.tolist())):
                 if low < end and first < high:
-                    table = pa.Table.from_batches([reader.get_batch(bucket) for reader in readers])
-                    yield from _in_order(*_ordered(table), max(first - low, 0), end - low)
+                    batches = [batch for reader in readers for batch in self._bucket(reader, bucket)]
+                    yield from _in_order(
+                        *_ordered(pa.Table.from_batches(batches)), max(first - low, 0), end - low
+                    )
+
+    def _bucket(self, reader: pa.ipc.RecordBatchFileReader, bucket: int) -> Iterator[pa.RecordBatch]:
+        each = reader.num_record_batches // (len(self.cuts) - 1)
+        return (reader.get_batch(number) for number in range(bucket * each, (bucket + 1) * each))
+
+
+def _arrow_file(folder: Folder, name: str) -> pa.NativeFile:
+    source = folder.source(name)
+    return pa.memory_map(str(source)) if isinstance(source, Path) else pa.PythonFile(folder.open(name), "r")
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Fragments, and the name of a file for their records. positions: int64 (n,), where in the output each of rows,
-    int64 (n,), through the fragments laid end to end, comes."""
+    """Fragments of so many rows each, and the name of a file for their records. positions: int64 (n,), where in the
+    output each of rows, int64 (n,), through the fragments laid end to end, comes."""
 
     name: str
     fragments: list[str]
+    counts: list[int]
     positions: np.ndarray
     rows: np.ndarray
 
@@ -153,20 +164,26 @@ class _Scatter:
     cuts: np.ndarray
 
     def __call__(self, group: _Group) -> int:
-        content = pa.concat_arrays(
-            [chunk for file in group.fragments for chunk in read_content(self.store, file).chunks]
-        )
-        order = np.argsort(group.positions)
-        positions, rows = group.positions[order], group.rows[order]
-        schema = pa.schema({"position": pa.int64(), "content": content.type})
+        held = [list[pa.RecordBatch]() for _ in self.cuts[1:]]
+        start = np.cumsum([0, *group.counts])
+        for positions, at, content in _scattered(
+            _contents(self.store, group.fragments), start, group.rows, lambda count: None
+        ):
+            output = group.positions[positions]
+            order = np.argsort(output)
+            output, at = output[order], at[order]
+            for batches, (low, high) in zip(
+                held, pairwise(np.searchsorted(output, self.cuts).tolist()), strict=True
+            ):
+                columns = [row_array(output[low:high]), content.take(row_array(at[low:high]))]
+                batches.append(pa.record_batch(columns, ["position", "content"]))
         with (
             folder_at(self.place).create(group.name, group.name, lasting=False) as file,
-            pa.ipc.new_file(pa.PythonFile(file, "w"), schema) as writer,
+            pa.ipc.new_file(pa.PythonFile(file, "w"), held[0][0].schema) as writer,
         ):
-            for low, high in pairwise(np.searchsorted(positions, self.cuts).tolist()):
-                columns = [row_array(positions[low:high]), content.take(row_array(rows[low:high]))]
-                writer.write_batch(pa.record_batch(columns, schema))
-        return len(rows)
+            for batch in chain.from_iterable(held):
+                writer.write_batch(batch)
+        return len(group.rows)
 
 
 def scatter(
@@ -197,8 +214,8 @@ def scatter(
     for low, high in pairwise([0, *(np.flatnonzero(np.diff(group_of)) + 1).tolist(), len(view.records)]):
         first, end = np.searchsorted(rows, start[[low, high]], sorter=by_row)
         some = by_row[first:end]
-        fragments = [fragment.file for fragment in view.records[low:high]]
-        groups.append(_Group(temporary_name(), fragments, some, rows[some] - start[low]))
+        files, counts = [f.file for f in view.records[low:high]], [f.rows for f in view.records[low:high]]
+        groups.append(_Group(temporary_name(), files, counts, some, rows[some] - start[low]))
     for records in engine.each(_Scatter(store, place, cuts), groups, environment=environment):
         advance(records)
     return Scattered(place, tuple(group.name for group in groups), cuts)

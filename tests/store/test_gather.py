@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -145,9 +146,9 @@ def test_files_written_in_workers_have_the_bytes_of_one_pass(
     writers = _Writers(from_rows=parquet, schema=pa.schema({"b": pa.binary()}) if parquet else None)
     told: list[int] = []
     try:
-        parts = gather(store, view, order, lengths, folder, lambda count: None)
         (folder / "single").mkdir()
-        single = run_writers(writers(parts, limits), folder / "single")
+        with contextlib.closing(gather(store, view, order, lengths, folder, lambda count: None)) as parts:
+            single = run_writers(writers(parts, limits), folder / "single")
         with OutputFolder(store, folder / "out") as output:
             scattered = scatter(LocalEngine(1), store, view, order, lengths, folder / "out", told.append, {})
             stretches = {
