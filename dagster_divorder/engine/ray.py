@@ -266,7 +266,7 @@ def code_hash() -> str:
 def _need_ray_at(address: str) -> None:
     """Raise SettingsError where no Ray answers soon at an address: joining would wait for two minutes, and then end the
     process."""
-    if address == "auto" or os.environ.get("RAY_USE_TLS", "0") != "0":
+    if address in ("auto", "local") or os.environ.get("RAY_USE_TLS", "0") != "0":
         return
     import grpc
 

@@ -63,9 +63,9 @@ def test_results_come_in_order_from_all_nodes(engine: RayEngine, tmp_path: Path)
     assert (engine.workers, engine.gpus) == (2, 0)
     assert list(engine.each(square, range(40))) == [number * number for number in range(40)]
     assert list(engine.each(square, [])) == []
-    one, other = str(tmp_path / "one"), str(tmp_path / "other")
     # Nodes of one core each have no more to give.
     for threads in (1, 8):
+        one, other = str(tmp_path / f"one {threads}"), str(tmp_path / f"other {threads}")
         found = list(engine.each(meet, [(one, other), (other, one)], threads=threads))
         assert len({node for node, _ in found}) == 2
         assert {threads for _, threads in found} == {"1"}
