@@ -73,16 +73,18 @@ class RayEngine:
             _need_ray_at(address)
         try:
             self._ray.init(address, log_to_driver=False, logging_level="error")
-        except RuntimeError as error:
-            if "ersion mismatch" not in str(error):
-                raise
-            raise SettingsError(
-                f"the Ray cluster at {address} is of another version: {' '.join(str(error).split())}; install the "
-                "cluster's versions of ray and Python here, or these there"
-            ) from error
-        except (ConnectionError, SystemExit) as error:
+        except (RuntimeError, ConnectionError, SystemExit) as error:
             # Ray ends the process where its head does not answer.
-            raise _no_ray(address, str(error)) from error
+            said, place = " ".join(str(error).split()), address or "this machine"
+            if "ersion mismatch" in said:
+                raise SettingsError(
+                    f"the Ray cluster at {place} is of another version: {said}; install the cluster's versions of ray "
+                    "and Python here, or these there"
+                ) from error
+            raise SettingsError(
+                f"the Ray cluster at {place} cannot be joined: {said}; expected this machine to be a node of it: ray "
+                "start --address=HOST:PORT --num-cpus=0 here, or run there: ray job submit -- divorder run"
+            ) from error
 
     def close(self) -> None:
         """Leave the cluster, where this engine has joined it; its workers end."""
@@ -282,12 +284,8 @@ def _need_ray_at(address: str) -> None:
                 grpc.StatusCode.UNIMPLEMENTED,
             )
             if error.code() in silent:
-                raise _no_ray(address, str(error.details())) from None
-
-
-def _no_ray(address: str | None, why: str) -> SettingsError:
-    return SettingsError(
-        f"no Ray answers at {address or 'this machine'} ({why or 'it does not answer'}); expected the host:port of a "
-        "running head in engine.address or RAY_ADDRESS (ray start --head prints it, port 6379 if no other was given), "
-        "or none, for a Ray of this machine's own"
-    )
+                raise SettingsError(
+                    f"no Ray answers at {address} ({error.details()}); expected the host:port of a running head in "
+                    "engine.address or RAY_ADDRESS (ray start --head prints it, port 6379 if no other was given), or "
+                    "none, for a Ray of this machine's own"
+                ) from None
