@@ -74,7 +74,8 @@ class RayEngine:
         try:
             self._ray.init(address, log_to_driver=False, logging_level="error")
         except (RuntimeError, ConnectionError, SystemExit) as error:
-            # Ray ends the process where its head does not answer.
+            # Ray ends the process where its head does not answer, and stays half joined.
+            self._ray.shutdown()
             said, place = " ".join(str(error).split()), address or "this machine"
             if "ersion mismatch" in said:
                 raise SettingsError(
