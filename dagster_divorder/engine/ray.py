@@ -4,7 +4,8 @@ Guarantee: as `engine.base`; besides, a worker or a node that is killed costs th
 call raises comes back as itself with the node named, and nothing is left in Ray: functions go into its object store
 once, items and receipts are a few words. A cluster that cannot do the work is found before the first call: none at the
 address, another version of Ray, of Python or of this package, a store that its workers do not see.
-Cost: 6 to 9 s and some 450 MB for a Ray of its own, 2 to 5 s to join one that runs and look at its nodes; then about 1 ms a call, beside what starts it (benchmarks/scale, docs/decisions/engine.md).
+Cost: 6 to 9 s and some 450 MB for a Ray of its own, 2 to 5 s to join one that runs and look at its nodes; then about
+1 ms a call, beside what starts it (benchmarks/scale, docs/decisions/engine.md).
 Known weakness: the head is part of the cluster, and a run ends with it; it goes on when it is started again. A dead
 node is noticed after some 15 s. Nodes that join later are not looked at; what they lack is the error of a call.
 """
