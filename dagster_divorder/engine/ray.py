@@ -34,7 +34,7 @@ PROBE_SECONDS = 120.0
 """Within which a node starts a worker."""
 
 _INSTALL = (
-    f"install dagster-divorder {__version__} in the image of the nodes, or send it along: ray job submit "
+    f"install this dagster-divorder ({__version__}) in the image of the nodes, or send it along: ray job submit "
     f'--runtime-env-json \'{{"pip": ["dagster-divorder[ray]=={__version__}"]}}\' -- divorder run'
 )
 
