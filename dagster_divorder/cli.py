@@ -25,6 +25,7 @@ from pathlib import Path
 from dagster_divorder import __version__
 from dagster_divorder.errors import DivOrderError, MissingStageError
 from dagster_divorder.settings import DEFAULT_FILE, Settings, load_settings
+from dagster_divorder.settings.places import as_place, is_url
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -72,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         "what trainers read of an export, or of the plan before it is exported, and how to keep its order",
     )
     verifying.add_argument(
-        "export", nargs="?", type=Path, help="folder of an export, such as data/exports/parquet"
+        "export", nargs="?", type=as_place, help="folder or URL of an export, such as data/exports/parquet"
     )
     verifying.add_argument("--trainer", metavar="NAME", help="one trainer in full; without it a line on each")
     for name, what in (
@@ -232,11 +233,11 @@ def compare(settings: Settings) -> str:
     from dagster_divorder.pipeline import Run, run_all
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.stages.strategy_comparison import load_comparison
-    from dagster_divorder.store.connect import store_at
+    from dagster_divorder.store.connect import store_of
     from dagster_divorder.view.words import as_shown
 
     receipts = run_all(settings, stages=GRAPH.needed(settings, "strategy_comparison"))
-    rows = load_comparison(Run(settings, store_at(settings.store.path)))
+    rows = load_comparison(Run(settings, store_of(settings.store)))
     return "\n".join(
         [
             "",
@@ -264,7 +265,9 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> str:
     if made["missing"]:
         missing = ", ".join(made["missing"])
         lines.append(f"not in it, as they were not made: {missing}; `divorder report --all` makes them")
-    if browse:
+    if browse and is_url(made["path"]):
+        lines.append("it lies at a URL: copy it to this machine to open it")
+    elif browse:
         page = Path(made["path"]).absolute()
         shown = [page, *sorted(page.parent.glob("ordering_animation*.mp4"))]
         opened = [webbrowser.open(path.as_uri()) for path in shown]
@@ -278,9 +281,9 @@ def prune(settings: Settings, *, dry_run: bool) -> str:
     from dagster_divorder.engine.progress import Bar
     from dagster_divorder.pipeline.prune import plan_prune
     from dagster_divorder.pipeline.prune import prune as prune_store
-    from dagster_divorder.store.connect import store_at
+    from dagster_divorder.store.connect import store_of
 
-    store = store_at(settings.store.path)
+    store = store_of(settings.store)
     with store.lease(wait=settings.store.wait, on_wait=Bar().note):
         freed = plan_prune(store.open()) if dry_run else prune_store(settings, store.open())
     title = "would be freed" if dry_run else "freed"
@@ -308,11 +311,11 @@ def summary(settings: Settings) -> str:
     """
     from dagster_divorder.pipeline import Run
     from dagster_divorder.stages import GRAPH
-    from dagster_divorder.store.connect import store_at
+    from dagster_divorder.store.connect import store_of
     from dagster_divorder.store.receipts import load_receipt
     from dagster_divorder.view.words import ORDERS, TRAIN_ON, side_by_side
 
-    run = Run(settings, store_at(settings.store.path).open(create=False))
+    run = Run(settings, store_of(settings.store).open(create=False))
     output_stages = [stage for stage in GRAPH.needed(settings) if GRAPH[stage].asset]
     receipts = {stage: load_receipt(run.store, stage) for stage in GRAPH.upstream(settings)}
     reports = {
@@ -360,9 +363,9 @@ def summary(settings: Settings) -> str:
     lines += [f"  {name}" for name in [*output["files"], "curated_meta.json", *drawn]]
     exports = reports.get("exports", {}).get("exports", ())
     if exports:
-        folder = Path(exports[0]["folder"])
+        folder = exports[0]["folder"]
         lines += [
-            f"exports: {folder.parent}",
+            f"exports: {folder.rpartition('/')[0]}",
             *(f"  {of['format']} ({of['bytes'] / 1e6:,.1f} MB)" for of in exports),
         ]
         lines.append(f"who reads one in this order, and how: divorder verify {folder}")

@@ -6,6 +6,7 @@
     │   └── RejectLimitError   more records were refused than input.max_reject_share allows
     ├── StoreError       a stored file is damaged, from another version, or cannot be written
     │   ├── StoreBusyError     another run holds the store's lease
+    │   ├── LeaseLostError     another run has taken it over from this one
     │   ├── DamagedFileError   a file that can be made again is missing or not what was written
     │   └── DiskFullError      the disk is full
     ├── WorkerError      a worker process died
@@ -40,6 +41,10 @@ class StoreBusyError(StoreError):
     """Another run holds the store's lease."""
 
 
+class LeaseLostError(StoreError):
+    """This run was silent for so long that another one has taken the store over; it publishes nothing any more."""
+
+
 class DamagedFileError(StoreError):
     """A file of the store is missing or not what was written. A run makes it again, so it is not the end of one.
 
@@ -53,7 +58,12 @@ class DamagedFileError(StoreError):
 
 
 class DiskFullError(StoreError):
-    """The disk is full. What was there is whole, and a run after some space is freed goes on from there."""
+    """The disk is full. What was there is whole, and a run after some space is freed goes on from there.
+
+    `row_bytes`: of the result that did not fit, where it is one of many.
+    """
+
+    row_bytes = 0.0
 
 
 class WorkerError(DivOrderError):

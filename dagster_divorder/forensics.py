@@ -20,7 +20,7 @@ from dagster_divorder.stages.fields import load_fields
 from dagster_divorder.stages.ids import find_records, record_names
 from dagster_divorder.stages.packed_sequences import load_packed
 from dagster_divorder.stages.sequence_order import load_sequence_order
-from dagster_divorder.store.connect import store_at
+from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.sample import first_lines
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def cut(
 
 
 def _open(settings: Settings) -> Run:
-    return Run(settings, store_at(settings.store.path).open(create=False))
+    return Run(settings, store_of(settings.store).open(create=False))
 
 
 def _positions(total: int, batch: int, steps: Iterable[int], sequences: Iterable[int]) -> np.ndarray:

@@ -12,8 +12,10 @@ from typing import Any
 
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import is_url
 from dagster_divorder.store.find import Found, find_files
 from dagster_divorder.store.peek import first_records
+from dagster_divorder.store.sources import identity
 from dagster_divorder.view.words import count
 
 SAMPLE_FILES, SAMPLE_RECORDS = 20, 50_000
@@ -88,7 +90,7 @@ def propose(paths: Sequence[str], folder: Path) -> str:
     source = _named(SOURCE_NAMES, (name for name, of in plain.items() if _has_few(of, MAX_SOURCES)))
     sources = [source] if source and len(fields[source].values) > 1 else []
     traits = [name for name, of in plain.items() if name not in sources and _has_few(of, MAX_VALUES)]
-    size = sum(path.stat().st_size for path in found.files)
+    size = sum(int(identity(path)[0]) for path in found.files)
     length, batch = _lengths(size // BYTES_PER_TOKEN)
     # What lies in a folder that is there already is somebody's, perhaps the input.
     base = next(
@@ -204,6 +206,8 @@ def _lengths(tokens: int) -> tuple[int, int]:
 
 
 def _seen_from(path: str, folder: Path) -> str:
+    if is_url(path):
+        return path
     absolute = os.path.abspath(os.path.expanduser(path))
     inside = os.path.commonpath([absolute, folder]) == str(folder)
     return os.path.relpath(absolute, folder) if inside else absolute

@@ -13,6 +13,7 @@ import orjson
 import pyarrow as pa
 
 from dagster_divorder.errors import MissingStageError
+from dagster_divorder.settings.places import is_url
 from dagster_divorder.stages.cluster_names import FILE as NAMES
 from dagster_divorder.stages.components import STAGE_OF
 from dagster_divorder.stages.fields import read_fields
@@ -162,8 +163,8 @@ def load_results(store_path: str | os.PathLike[str]) -> Results:
         MissingStageError: on access to a part whose stage has not run there.
         StoreError: the store is damaged or from a newer version.
     """
-    if not os.path.isdir(store_path):
-        raise MissingStageError(
-            f"there is no store at {os.fspath(store_path)!r}; give the path of store.path"
-        )
-    return Results(store_at(store_path).open(create=False))
+    store = store_at(store_path)
+    is_there = store.open(create=False).id if is_url(store.place) else os.path.isdir(store_path)
+    if not is_there:
+        raise MissingStageError(f"there is no store at {store.place!r}; give the path of store.path")
+    return Results(store.open(create=False))

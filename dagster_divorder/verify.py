@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,20 +15,21 @@ from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.exports.survival import Shape, Survival, survival
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.diversity_metrics import load_metrics
 from dagster_divorder.stages.exports import plan_fingerprint, planned_shape
 from dagster_divorder.stages.packed_sequences import load_packed
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import features, load_sample, load_stationarity
 from dagster_divorder.stages.traits import load_traits
-from dagster_divorder.store.connect import store_at
+from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.curated import EXPORT_MANIFEST, damaged_file, read_manifest
 from dagster_divorder.trainers import TRAINERS, Kept, Trainer
 from dagster_divorder.view.words import side_by_side
 
 
 def verify(
-    settings: Settings, folder: Path | None, trainer: str | None, **asked: int | None
+    settings: Settings, folder: Place | None, trainer: str | None, **asked: int | None
 ) -> tuple[bool, str]:
     """(whether the trainer, or some trainer, keeps every global batch at its best, a page of text) on an export, or on
     the plan where no folder is named; on one trainer in full, or a line on each that reads it. asked: see
@@ -39,7 +39,7 @@ def verify(
         InputError: the folder is no export, or a file of it was altered; no such trainer; numbers that do not fit.
         MissingStageError: without a folder: there is no plan under these settings.
     """
-    run = Run(settings, store_at(settings.store.path).open(create=False))
+    run = Run(settings, store_of(settings.store).open(create=False))
     chosen = TRAINERS[one_of("trainer", trainer, TRAINERS)] if trainer else None
     if folder is None:
         readers = [chosen] if chosen else list(TRAINERS.values())
@@ -75,7 +75,7 @@ def verify(
     return any(of.best.in_order for of in found.values()), "\n".join(lines)
 
 
-def load_export(folder: Path) -> dict[str, Any]:
+def load_export(folder: Place) -> dict[str, Any]:
     """The manifest of an export whose files are all as they were written.
 
     Raises:

@@ -17,7 +17,7 @@ from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.base_model import load_base_model
 from dagster_divorder.stages.packed_sequences import load_packed
 from dagster_divorder.stages.sequence_order import load_sequence_order
-from dagster_divorder.store.compression import open_compressed
+from dagster_divorder.store.compression import decompressed
 from dagster_divorder.store.local import LocalStore
 
 BYTES_PER_TOKEN = 2.75
@@ -69,8 +69,8 @@ def _fill(sizes: list[int], room: float) -> dict[int, None]:
 
 def read_lines(path: Path) -> list[bytes]:
     """Lines of a plain or compressed file."""
-    with open_compressed(path) as file:
-        return file.read().splitlines()
+    with open(path, "rb") as file:
+        return decompressed(file, path.suffix).read().splitlines()
 
 
 def read_by_source(path: Path, source_field: str) -> Documents:

@@ -13,7 +13,7 @@ from dagster_divorder.pipeline.run import Run, run_stage
 from dagster_divorder.pipeline.stage import Stage
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.connect import store_at
+from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.receipts import Receipt, load_receipt
 
 
@@ -50,7 +50,7 @@ def _materialize(
     context: dg.AssetExecutionContext, settings: Settings, stage: Stage, graph: Graph
 ) -> dg.MaterializeResult[Any]:
     """Run the stage; say whether its result has changed, where it lies, and what a person sees of it."""
-    store = store_at(settings.store.path)
+    store = store_of(settings.store)
     before = _version(store, stage.name)
     # Of a run, whoever started it, which store it writes to: by that the sensor tells its own.
     context.instance.add_run_tags(context.run.run_id, {STORE: store_names(store)[0]})

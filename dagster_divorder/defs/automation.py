@@ -13,7 +13,7 @@ from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.connect import store_at
+from dagster_divorder.store.connect import store_of
 
 WHY = "divorder/why"
 """Tag of a run that the sensor started: what had changed."""
@@ -30,7 +30,7 @@ _UNDER_WAY = [status for status in dg.DagsterRunStatus if status not in _ENDED]
 def watch_input(graph: Graph, settings: Settings) -> dg.SensorDefinition:
     """The sensor that starts `curate` when an input file is new, has grown or has changed."""
 
-    store = store_at(settings.store.path)
+    store = store_of(settings.store)
 
     @dg.sensor(
         name="watch_input",
@@ -113,7 +113,7 @@ def _is_alive(instance: dg.DagsterInstance, settings: Settings, run_id: str) -> 
     if last and time.time() - last[0].event_log_entry.timestamp < SILENT_SECONDS:
         return True
     try:
-        with store_at(settings.store.path).lease(wait=False):
+        with store_of(settings.store).lease(wait=False):
             return False
     except StoreBusyError:
         return True

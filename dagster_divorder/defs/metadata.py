@@ -41,7 +41,7 @@ def _value(shown: Table | Picture | Text | Link | float) -> Any:
     if isinstance(shown, Text):
         return dg.MetadataValue.md(shown.markdown)
     # A browser opens no files for a page; a path can be copied.
-    return dg.MetadataValue.path(shown.path) if isinstance(shown, Link) else readable(shown)
+    return dg.MetadataValue.path(str(shown.path)) if isinstance(shown, Link) else readable(shown)
 
 
 def _is_table(value: Any) -> bool:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.local import LocalEngine, count_workers
-from dagster_divorder.errors import SettingsError
 from dagster_divorder.settings.sections import Engine as EngineSettings
 
 
-def open_engine(settings: EngineSettings) -> Engine:
-    """The engine of `engine.kind`, ready for calls; who opens it closes it."""
+def open_engine(settings: EngineSettings, unseen: Callable[[], str]) -> Engine:
+    """The engine of `engine.kind`, ready for calls; who opens it closes it. `unseen`, picklable, says what a machine
+    that it runs on lacks, "" where nothing.
+
+    Raises:
+        SettingsError: the engine is not there, or cannot be used.
+    """
     if settings.kind == "ray":
-        raise SettingsError('engine.kind is "ray", which this version does not run; set it to "local"')
+        from dagster_divorder.engine.ray import RayEngine
+
+        return RayEngine(settings.address, settings.workers, unseen)
     return LocalEngine(count_workers(settings.workers))

@@ -48,6 +48,13 @@ MEMORY_VARIABLES = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 
+KEEP_MEMORY = {
+    # The most that glibc takes.
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+}
+"""For workers that copy much: they use again what they free, where pages that the system clears cost more than that."""
+
 
 def count_workers(setting: int) -> int:
     """Workers that `engine.workers` stands for: 0 is one per core that this process may use, by its affinity and the
@@ -187,7 +194,7 @@ def main() -> None:
             function, item = pickle.load(source)
             answer: tuple[bool, Any] = (False, function(item))
         except Exception as error:
-            answer = (True, _picklable(error))
+            answer = (True, picklable(error, "a worker process"))
         with contextlib.suppress(BrokenPipeError):  # the parent is gone
             pickle.dump(answer, sink, protocol=5)
             sink.flush()
@@ -201,14 +208,14 @@ def _exit_when_input_closes() -> None:
     os._exit(0)
 
 
-def _picklable(error: Exception) -> Exception:
-    """The error with the worker's traceback as a note, or its text where it cannot be pickled."""
+def picklable(error: Exception, where: str) -> Exception:
+    """The error with the traceback from where it was raised as a note, or its text where it cannot be pickled."""
     trace = traceback.format_exc()
     try:
         error = pickle.loads(pickle.dumps(error))
     except Exception:
         return RuntimeError(trace)
-    error.add_note(f"in a worker process:\n{trace}")
+    error.add_note(f"in {where}:\n{trace}")
     return error
 
 

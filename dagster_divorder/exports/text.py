@@ -51,7 +51,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     limits = shard_limits(sizes, options.shard_bytes)
     parquet = rows.stored.view.kind == "parquet"
     contents = ahead(_parts(rows, held, with_text, as_rows=parquet))
-    parts = ahead(gather_rows(contents, start, place, sizes, folder.path, lambda count: None))
+    parts = ahead(gather_rows(contents, start, place, sizes, rows.stored.scratch, lambda count: None))
     with contextlib.closing(parts):
         writers = write_parquet(parts, limits, SCHEMA) if parquet else write_jsonl(parts, limits)
         for number, writer in enumerate(writers):

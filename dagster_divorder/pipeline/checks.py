@@ -15,7 +15,7 @@ from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Stage
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.connect import store_at
+from dagster_divorder.store.connect import store_of
 
 
 def all_checks(graph: Graph | None = None) -> Iterator[tuple[Stage, Check]]:
@@ -34,7 +34,7 @@ def run_check(settings: Settings, name: str, graph: Graph | None = None) -> Find
     """
     graph = graph or default_graph()
     stage, check = next(pair for pair in all_checks(graph) if pair[1].name == name)
-    store = store_at(settings.store.path)
+    store = store_of(settings.store)
     with store.lease(wait=settings.store.wait):
         try:
             return check.check(Run(settings, store.open(), Silent(), graph))

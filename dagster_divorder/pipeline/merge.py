@@ -55,13 +55,10 @@ def rewrite(store: Store, graph: Graph, receipt: Receipt, view: View, *, drop_un
     store.delete(old)
     # A record fragment goes before the documents it needs: what is left of a broken-off removal is still sound.
     for folder, dropped in ((records_folder(receipt.key), records.dropped), (DOCUMENTS, documents.dropped)):
-        for name in dropped:
-            Fragments(store, folder).delete(name)
+        Fragments(store, folder).delete(*dropped)
     gone = {*records.dropped, *documents.dropped}
     for folder in (*of_records, *of_documents):
-        for name, stored in store.hashed(folder).items():
-            if name in gone:
-                store.delete(stored)
+        store.delete(*(stored for name, stored in store.hashed(folder).items() if name in gone))
     return sorted(gone)
 
 

@@ -17,7 +17,7 @@ from dagster_divorder.pipeline.prune import disk_use
 from dagster_divorder.pipeline.run import Run, ToBeMadeError, check_settings
 from dagster_divorder.pipeline.stage import Decision
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.connect import store_at
+from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.curated import refuse_foreign_files
 from dagster_divorder.store.receipts import load_receipt
 
@@ -52,7 +52,7 @@ def make_plan(settings: Settings, *stages: str, graph: Graph | None = None) -> P
         InputError: the input cannot be read, or too much of it would be refused.
     """
     graph = graph or default_graph()
-    store = store_at(settings.store.path).open(create=False)
+    store = store_of(settings.store).open(create=False)
     wanted = graph.needed(settings, *stages)
     if OUTPUT in wanted:
         refuse_foreign_files(store, settings.output)

@@ -85,8 +85,9 @@ def prune(settings: Settings, store: Store, graph: Graph | None = None) -> Prune
     needed = _needed(store, graph)
     unneeded = [name for name in store.files() if name not in needed]
     # Whatever remains of this if it is killed, no record is without its pin, and no pin without its fit.
-    for name in sorted(unneeded, key=lambda name: (not name.startswith(RECORDS), not name.startswith(PINS))):
-        store.delete(name)
+    store.delete(
+        *sorted(unneeded, key=lambda name: (not name.startswith(RECORDS), not name.startswith(PINS)))
+    )
     after = _sizes(store)
     freed = {part: size - after.get(part, 0) for part, size in sorted(before.items())}
     return Pruned({part: size for part, size in freed.items() if size > 0}, planned.documents)
@@ -109,9 +110,8 @@ def _forget_quotes(store: Store, stage: Stage) -> None:
                     replace(receipt, version=left.hash, files=files).save(store)
     else:
         for folder in store.folders(f"stages/{stage.name}"):
-            for key, name in store.hashed(folder).items():
-                if stage.quotes == ("*",) or key in stage.quotes:
-                    store.delete(name)
+            files = store.hashed(folder)
+            store.delete(*(files[key] for key in files if stage.quotes == ("*",) or key in stage.quotes))
     if stage.quotes == ("*",):
         store.delete(f"{RECEIPTS}/{stage.name}.json")
     store.delete(history_file(stage.name))

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,14 @@ from dagster_divorder.engine.memory import (
     need_addresses,
 )
 from dagster_divorder.engine.progress import Bar, Progress
-from dagster_divorder.errors import DamagedFileError, MemoryLimitError, MissingStageError
+from dagster_divorder.errors import DamagedFileError, DivOrderError, MemoryLimitError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT, Graph, default_graph
 from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.retire import retire
 from dagster_divorder.settings import Settings, refuse_overlap
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.connect import store_at
+from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.curated import refuse_foreign_files
 from dagster_divorder.store.fits import Fit, complete_records, read_fit
 from dagster_divorder.store.local import DISK_FULL, explain_os_error, megabytes
@@ -91,7 +92,7 @@ class Run:
     def engine(self) -> Engine:
         """Runs functions over many items; opened when it is first needed, and to be closed by who made the run."""
         if self._engine is None:
-            self._engine = open_engine(self.settings.engine)
+            self._engine = open_engine(self.settings.engine, partial(_unseen, self.store, self.store.id))
         return self._engine
 
     def close(self) -> None:
@@ -209,6 +210,20 @@ class Run:
         return read_fit(self.store, self.current_fit(stage))
 
 
+def _unseen(store: Store, id: str) -> str:
+    """Why a worker cannot use the store of this id, "" where it can."""
+    try:
+        found = store.id
+    except DivOrderError as error:
+        return f"cannot read the store: {error}"
+    if found == id:
+        return ""
+    return (
+        f"finds {'another' if found else 'no'} store at {store.place}; expected this one: set store.path to a folder "
+        "of a file system that all nodes mount at the same place, or to object storage (s3://..., gs://..., az://...)"
+    )
+
+
 def _corpus_of(store: Store, version: str, view: View) -> Corpus:
     used, records = view.used_documents(), view.used_records()
     ids, _ = document_index(store, view)
@@ -257,7 +272,7 @@ def run_all(
     progress = progress or Bar()
     # Settings that were built in Python were not loaded.
     refuse_overlap(settings)
-    store = store_at(settings.store.path)
+    store = store_of(settings.store)
     with store.lease(wait=settings.store.wait, on_wait=progress.note):
         with contextlib.closing(Run(settings, store.open(), progress, graph)) as run:
             store.clear_scratch()
@@ -267,7 +282,7 @@ def run_all(
             if "raw_docs" in stages:
                 check_settings(run, [*graph.needed(settings), *stages])
             made = {stage: _run_and_repair(run, stage) for stage in stages}
-        retire(store, graph)
+        retire(store, graph, stages)
         return made
 
 
@@ -305,6 +320,7 @@ def _run_and_repair(run: Run, stage: str) -> Receipt:
 def _run_one(run: Run, name: str) -> Receipt:
     # What the stage before has freed would add to what this one takes.
     give_back_memory()
+    run.store.check()
     stage = run.graph[name]
     before = load_receipt(run.store, name)
     run.observed, run.memo = {}, {}

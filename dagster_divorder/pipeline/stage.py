@@ -15,21 +15,23 @@ read.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import orjson
-import pyarrow as pa
 import xxhash
 
 from dagster_divorder.core.sketch import sketch
+from dagster_divorder.engine.base import Needs
 from dagster_divorder.errors import DiskFullError
 from dagster_divorder.pipeline.changes import given_settings, what_changed
+from dagster_divorder.pipeline.fill import Computed, Fill, Filled, by_size
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.arrays import pack, pack_table, unpack
+from dagster_divorder.settings.places import Place
+from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import Fit, drop_unpinned, pin, pinned, read_fit, unpin
 from dagster_divorder.store.local import megabytes
@@ -47,9 +49,6 @@ SKETCH = "documents.safetensors"
 """File of every fit: how many documents it was made on, and a sketch of them (`core.sketch`)."""
 
 FITTED = "fitted.json"
-
-Result: TypeAlias = "Mapping[str, np.ndarray] | pa.Table"
-"""What is computed of one fragment: arrays with a row for each of its rows, or a table."""
 
 
 def content_hash(*parts: Any) -> str:
@@ -114,7 +113,7 @@ class Text(NamedTuple):
 class Link(NamedTuple):
     """A file or folder to open."""
 
-    path: Path
+    path: Place
 
 
 Shown = Mapping[str, Table | Picture | Text | Link | float]
@@ -246,9 +245,11 @@ def counts(documents: int, new: int) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PerDocument(Stage):
-    """A function of a fragment. `compute` yields the results of some fragments in their order; `figures` are of all."""
+    """A function of a fragment. `compute` makes that function, which workers are given: picklable, with all that it
+    depends on but its fragment; `needs` says what the engine has to give it; `figures` are of all results."""
 
-    compute: Callable[[Run, Sequence[Fragment]], Iterable[Result]]
+    compute: Callable[[Run], Callable[[Fragment], Computed]]
+    needs: Callable[[Run, Sequence[Fragment]], Needs] = by_size
     of: Literal["documents", "records"] = "documents"
     figures: Callable[[Run, StageFiles], Mapping[str, Any]] = lambda run, files: {}
     facts: Callable[[Run], Mapping[str, Any]] = lambda run: {}
@@ -285,7 +286,7 @@ class PerDocument(Stage):
         files = self.files(run, receipt.key)
         fragments = run.view.documents if self.of == "documents" else run.view.records
         present = files.present()
-        self._fill(run, files, [fragment for fragment in fragments if fragment.name not in present])
+        self._fill(run, receipt.key, [fragment for fragment in fragments if fragment.name not in present])
         last = load_receipt(run.store, self.name)
         same = last and (last.key, last.version, last.upstream) == (
             receipt.key,
@@ -296,24 +297,30 @@ class PerDocument(Stage):
         total = run.corpus.distinct[self.of]
         return replace(receipt, figures={**figures, **counts(total, decision.documents)})
 
-    def _fill(self, run: Run, files: StageFiles, missing: Sequence[Fragment]) -> None:
+    def _fill(self, run: Run, key: str, missing: Sequence[Fragment]) -> None:
         if not missing:
             return
         left = sum(fragment.rows for fragment in missing)
-        with run.progress(self.doing or self.name, left, self.of) as advance:
-            for fragment, result in zip(missing, self.compute(run, missing), strict=True):
-                try:
-                    if isinstance(result, pa.Table):
-                        size = result.nbytes
-                        run.store.put_hashed(files.folder, fragment.name, pack_table(result), "arrow")
-                    else:
-                        size = sum(array.nbytes for array in result.values())
-                        files.put(fragment.name, result)
-                except DiskFullError as error:
-                    rest = megabytes(size * left // fragment.rows)
-                    raise DiskFullError(f"{error}; {self.name} takes about {rest} more in all") from error
-                left -= fragment.rows
-                advance(fragment.rows)
+        try:
+            with run.progress(self.doing or self.name, left, self.of) as advance:
+                for filled in self.fill(run, key, missing):
+                    left -= filled.rows
+                    advance(filled.rows)
+        except DiskFullError as error:
+            if not error.row_bytes:
+                raise
+            rest = megabytes(int(error.row_bytes * left))
+            raise DiskFullError(f"{error}; {self.name} takes about {rest} more in all") from error
+
+    def fill(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[Filled]:
+        """Compute and store the results of fragments, in their order."""
+        return self.fill_by(self.compute(run), run, key, missing)
+
+    def fill_by(
+        self, compute: Callable[[Fragment], Computed], run: Run, key: str, missing: Sequence[Fragment]
+    ) -> Iterator[Filled]:
+        fill = Fill(run.store, self.name, key, compute)
+        return run.engine.each(fill, missing, **self.needs(run, missing))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -489,7 +496,6 @@ def _remove_replaced(run: Run, name: str, before: Fit) -> None:
         if last is None or last.upstream.get(name) != before.hash:
             continue
         if isinstance(stage, PerDocument):
-            for file in stage.files(run, last.key).present().values():
-                run.store.delete(file)
+            run.store.delete(*stage.files(run, last.key).present().values())
         elif isinstance(stage, PinnedFit):
             unpin(run.store, stage.name, last.key)

@@ -7,14 +7,14 @@ or someone has run the pipeline by hand meanwhile), no run is needed.
 
 Guarantee: a change is answered once, whether its run succeeds or fails, also across restarts of the watcher, since all
 it knows is in the cursor and in the store.
-Cost: one `stat` a file; after a change, hashing the files if no size differs and they have CONTENT_BYTES at most.
+Cost: one `stat` a file, of files at URLs one list a folder; after a change, hashing the files if no size differs and
+they have CONTENT_BYTES at most.
 Known weakness: in a larger input, and where a last line has no line feed, a touched file starts a run, which then finds
 nothing new.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,12 +27,13 @@ from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.connect import store_at
+from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.file_states import FileState, KnownFiles, PrefixHashes, load_file_states
 from dagster_divorder.store.find import find_input
 from dagster_divorder.store.inputs import is_plain, kind_of
 from dagster_divorder.store.local import megabytes
 from dagster_divorder.store.receipts import load_receipt
+from dagster_divorder.store.sources import Source, identity, open_source
 
 CONTENT_BYTES = 2 << 30
 """A larger input is not hashed to see whether a change is one: a look has to end within a minute on a slow disk too."""
@@ -74,9 +75,9 @@ class Outcome:
 
 
 class _File(NamedTuple):
-    path: Path
+    path: Source
     size: int
-    identity: tuple[int, ...]
+    identity: tuple[int | str, ...]
 
 
 def check_input(
@@ -124,12 +125,10 @@ def _stat_all(settings: Settings) -> list[_File]:
     files = []
     for path in find_input(settings).files:
         try:
-            found = os.stat(path)
+            found = identity(path)
         except OSError as error:
             raise InputError(f"{path} cannot be looked at: {error.strerror}") from None
-        # The change time cannot be set: it tells a file that was put back with its old times.
-        identity = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-        files.append(_File(path, found.st_size, identity))
+        files.append(_File(path, int(found[0]), found))
     return files
 
 
@@ -140,7 +139,7 @@ def _state_of(files: Sequence[_File]) -> str:
 def _file_states(settings: Settings) -> list[FileState] | None:
     """What the last run on the store read of each file, None if there was none."""
     try:
-        store = store_at(settings.store.path).open(create=False)
+        store = store_of(settings.store).open(create=False)
         receipt = load_receipt(store, "raw_docs")
         return load_file_states(store, receipt.files["readings"]) if receipt else None
     except DivOrderError:
@@ -151,7 +150,7 @@ def _file_states(settings: Settings) -> list[FileState] | None:
 def _is_up_to_date(settings: Settings) -> bool:
     """Whether what was read last has gone all the way to the output, under these settings."""
     try:
-        Run(settings, store_at(settings.store.path).open(create=False)).receipt(OUTPUT)
+        Run(settings, store_of(settings.store).open(create=False)).receipt(OUTPUT)
     except DivOrderError:
         return False
     return True
@@ -183,15 +182,17 @@ def _changed_contents(files: Sequence[_File], states: Sequence[FileState]) -> li
     return [f"{file.path.name} has other content" for file in files if not _is_unchanged(file.path, known)]
 
 
-def _is_unchanged(path: Path, known: KnownFiles) -> bool:
+def _is_unchanged(path: Source, known: KnownFiles) -> bool:
+    if known.tagged(path):
+        return True
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_source(path) as file:
             if kind_of(path) == "jsonl" and is_plain(path):
                 found = known.unchanged(file, str(path))
                 state = found[0] if found else None
             else:
                 state = known.same(file, str(path), PrefixHashes.of_all(file))
-    except OSError:
+    except (OSError, InputError):
         return False
     return state is not None and state.path == str(path)
 

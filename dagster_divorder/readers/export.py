@@ -159,6 +159,11 @@ def open_export(path: str | Path) -> Export:
         InputError: there is no export in the folder, or one of a format or version that this reader does not read.
         StoreError: the manifest is damaged, or a file is gone or of another size than was written.
     """
+    if "://" in str(path):
+        raise InputError(
+            f"{path} is a URL, and a trainer maps the files of an export into memory; copy the folder to this machine "
+            "(aws s3 sync, gcloud storage rsync, azcopy, hf download) and give its path"
+        )
     path = Path(path).absolute()
     manifest = _manifest(path)
     if (name := manifest["format"]) not in SOURCES:

@@ -60,6 +60,8 @@ def refuse_overlap(settings: Settings) -> None:
     written = {"store.path": settings.store.path, "output.path": settings.output.path}
     if settings.exports.formats:
         written["exports.path"] = settings.exports.path
+    if settings.store.cache:
+        written["store.cache"] = settings.store.cache
     real = {key: _real(str(path)) for key, path in written.items()}
     for one, other in permutations(written, 2):
         if _is_in(real[one], real[other]):
@@ -165,13 +167,17 @@ def _anchor(settings: Settings, base: Path) -> Settings:
         local = model.startswith((".", "~")) or os.path.isdir(base / model)
         return absolute(model) if local and model != "bootstrap" else model
 
-    deep, path = settings.deep, settings.embedding.path
+    deep, path, cache = settings.deep, settings.embedding.path, settings.store.cache
     return settings.model_copy(
         update={
             "input": settings.input.model_copy(
-                update={"paths": tuple(absolute(path) for path in settings.input.paths)}
+                update={
+                    "paths": tuple(path if is_url(path) else absolute(path) for path in settings.input.paths)
+                }
             ),
-            "store": settings.store.model_copy(update={"path": absolute_place(settings.store.path)}),
+            "store": settings.store.model_copy(
+                update={"path": absolute_place(settings.store.path), "cache": cache and Path(absolute(cache))}
+            ),
             "output": settings.output.model_copy(update={"path": absolute_place(settings.output.path)}),
             "exports": settings.exports.model_copy(update={"path": absolute_place(settings.exports.path)}),
             "model": settings.model.model_copy(update={"base": absolute_model(settings.model.base)}),

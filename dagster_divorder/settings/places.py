@@ -16,6 +16,9 @@ from pydantic import PlainValidator
 OBJECT_STORES = ("s3", "gs", "az")
 """Schemes of object stores: Amazon's interface, Google's, Microsoft's."""
 
+SOURCES = (*OBJECT_STORES, "hf", "https", "http")
+"""What may also be read from: the Hugging Face Hub and web servers."""
+
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 
 
@@ -38,6 +41,11 @@ Place = Path | Url
 def is_url(text: str) -> bool:
     """Whether a text is meant as a URL, of whatever scheme; a path begins otherwise."""
     return _URL.match(text) is not None
+
+
+def as_place(text: str) -> Place:
+    """The place that a text names; of a URL nothing is checked but that it is one."""
+    return Url(text.rstrip("/")) if is_url(text) else Path(text)
 
 
 def checked_url(text: str, schemes: tuple[str, ...]) -> Url:
@@ -68,6 +76,28 @@ def checked_url(text: str, schemes: tuple[str, ...]) -> Url:
     return Url(f"{scheme}://{'/'.join(parts)}")
 
 
+def check_source(path: str) -> None:
+    """See that an entry of `input.paths` is a path, or a URL to read from, perhaps with wildcards.
+
+    Raises:
+        ValueError: it is a URL of another scheme, names no bucket, or holds a password or a query. The message does not
+            repeat the URL.
+    """
+    match = _URL.fullmatch(path)
+    if not match:
+        return
+    scheme, name, rest = match.groups()
+    if scheme not in SOURCES:
+        known = ", ".join(f"{one}://" for one in SOURCES)
+        raise ValueError(f"expected a path, or a URL that begins with {known}")
+    web = scheme in ("http", "https")
+    if not name or "@" in name or (web and re.search("[?#]", rest)):
+        raise ValueError(
+            f"expected {scheme}://{'host' if web else 'bucket'}/path, without user, password or query: credentials are "
+            "given in the environment (such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, HF_TOKEN)"
+        )
+
+
 def no_empty_path(value: Any) -> Any:
     """A path, or several, of which none is empty: that would stand for the working directory."""
     for path in [value] if isinstance(value, (str, Path)) else value or ():
@@ -91,5 +121,5 @@ def _place_of(*schemes: str) -> Callable[[Any], Place]:
 
 StorePlace = Annotated[Place, PlainValidator(_place_of(*OBJECT_STORES))]
 """A folder, or a prefix of an object store."""
-OutputPlace = Annotated[Any, PlainValidator(_place_of(*OBJECT_STORES, "hf"))]
+OutputPlace = Annotated[Place, PlainValidator(_place_of(*OBJECT_STORES, "hf"))]
 """A folder, a prefix of an object store, or a dataset of the Hugging Face Hub."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -19,7 +20,7 @@ from pydantic import (
 )
 from pydantic_settings import NoDecode
 
-from dagster_divorder.settings.places import OutputPlace, StorePlace, no_empty_path
+from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
 
 MAX_CLUSTERS = 1_000_000
 MAX_RECORD_BYTES = 64 << 20
@@ -27,10 +28,16 @@ MAX_RECORD_BYTES = 64 << 20
 MAX_COUNT = 1 << 53
 """The largest of numbers that nothing else bounds: beyond it neither JSON nor float64 is exact."""
 
+CACHE_BYTES = 64 << 30
+
 YEAR_SECONDS = 365 * 24 * 3600
 
 MIN_STEP = 1e-9
 """Progress between two points of `order.targets`, of which slopes are made: a thousand tokens of a trillion."""
+
+
+_PATHS = re.compile(rf"(?:[A-Za-z][\w+.-]*://(?:[^/@]*@)?[^/{os.pathsep}]*(?::\d+)?)?[^{os.pathsep}]*")
+"""Paths and URLs between path separators, of which a URL has some of its own."""
 
 
 def _split_paths(value: Any) -> Any:
@@ -41,7 +48,7 @@ def _split_paths(value: Any) -> Any:
         except ValueError as error:
             raise ValueError(f'expected paths, or a JSON list of them such as ["a", "b"]: {error}') from None
     if isinstance(value, str):
-        return [part for part in value.split(os.pathsep) if part]
+        return [part for part in _PATHS.findall(value) if part]
     return value
 
 
@@ -56,7 +63,8 @@ class Input(_Section):
     paths: Annotated[
         tuple[str, ...], NoDecode, AfterValidator(no_empty_path), BeforeValidator(_split_paths)
     ] = ("data/sample/docs.jsonl",)
-    """Files, folders or globs; JSONL (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, one kind per corpus."""
+    """Files, folders or globs, also at s3://, gs://, az:// and hf:// URLs, or single files at https:// ones; JSONL
+    (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, one kind per corpus."""
     text_field: str = Field("text", min_length=1)
     """Field (column) that holds a document's text."""
     source_field: str | None = Field(None, min_length=1)
@@ -75,6 +83,8 @@ class Input(_Section):
     def _not_empty(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
         if not paths:
             raise ValueError("at least one file, folder or glob is needed")
+        for path in paths:
+            check_source(path)
         return paths
 
 
@@ -84,6 +94,11 @@ class Store(_Section):
     computing everything again."""
     wait: bool = True
     """A second run on the same store waits for the first one to end; false: it fails at once."""
+    cache: FolderPath | None = None
+    """Of a store on objects: folder of copies of its files that have to lie on this machine's disk, shared by stores
+    and runs. Unset: divorder in $XDG_CACHE_HOME, else in ~/.cache."""
+    cache_bytes: int = Field(CACHE_BYTES, ge=0, le=MAX_COUNT)
+    """About how much these copies take before the least recently used go; fewer downloads as it rises."""
 
 
 class Output(_Section):

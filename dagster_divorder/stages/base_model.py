@@ -24,7 +24,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PinnedFit, Refit, load_fitted
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.fits import Fit, fit_path
+from dagster_divorder.store.fits import Fit, model_path
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import sample_texts
 
@@ -40,10 +40,12 @@ STATISTICS = "statistics.safetensors"
 class BaseModel:
     """A loaded base model.
 
-    `directory` holds an ordinary Hugging Face checkpoint; `info` names its content (fingerprints, encoder engine,
-    width); `document_frequency` int64 (V,) counts the sampled `documents` a token occurs in.
+    `directory` holds an ordinary Hugging Face checkpoint, which other machines find at `place`; `info` names its
+    content (fingerprints, encoder engine, width); `document_frequency` int64 (V,) counts the sampled `documents` a
+    token occurs in.
     """
 
+    place: Fit | Path
     directory: Path
     info: dict[str, Any]
     document_frequency: np.ndarray
@@ -71,10 +73,10 @@ def load_base_model(run: Run) -> BaseModel:
     receipt, files = run.receipt("base_model"), run.fit("base_model")
     statistics = unpack(files[STATISTICS])
     bootstrap = run.settings.model.base == BOOTSTRAP
+    place = run.current_fit("base_model") if bootstrap else Path(receipt.facts["directory"])
     return BaseModel(
-        directory=fit_path(run.store, run.current_fit("base_model"))
-        if bootstrap
-        else Path(receipt.facts["directory"]),
+        place=place,
+        directory=model_path(run.store, place),
         info=orjson.loads(files[INFO]),
         document_frequency=statistics["document_frequency"],
         documents=int(statistics["documents"][0]),

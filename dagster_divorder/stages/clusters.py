@@ -5,12 +5,13 @@ Per document fragment: `labels` int32 (rows,), `distances` float32 (rows,), the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dagster_divorder.core.cluster import assign
+from dagster_divorder.core.cluster import ClusterFit, assign
+from dagster_divorder.pipeline.fill import threaded_by_size
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, Shown, Table
 from dagster_divorder.stages.centroids import library, load_clusters
@@ -24,6 +25,7 @@ from dagster_divorder.stages.components import (
     space_reads,
 )
 from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.space import Space
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, offsets
 
@@ -33,11 +35,20 @@ MAX_SHARE, EVEN_TIMES, NEARLY_ALL = 0.5, 3, 0.95
 NEARLY_ALL."""
 
 
-def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.ndarray]]:
-    clusters = load_clusters(run)
-    for _, vectors in load_space(run).each(fragments):
-        labels, distances = assign(vectors, clusters)
-        yield {"labels": labels, "distances": distances}
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Finds the nearest cluster of each document of a fragment."""
+
+    space: Space
+    clusters: ClusterFit
+
+    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
+        labels, distances = assign(self.space.read(fragment), self.clusters)
+        return {"labels": labels, "distances": distances}
+
+
+def _compute(run: Run) -> Assign:
+    return Assign(load_space(run).listed(), load_clusters(run))
 
 
 def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
@@ -171,6 +182,7 @@ CLUSTERS = PerDocument(
     then=("cluster_names", "cluster_table"),
     doing="assigning to clusters",
     compute=_compute,
+    needs=threaded_by_size,
     figures=_figures,
     figures_now=_figures_now,
     show=_show,

@@ -13,7 +13,6 @@ from typing import Any
 import orjson
 
 from dagster_divorder.core.pca import Pca
-from dagster_divorder.engine.local import count_workers
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import FITTED, PinnedFit, Refit, content_hash
@@ -107,7 +106,6 @@ def load_space(run: Run, kind: str | None = None) -> Space:
         version=receipt.version,
         centre=components is None and is_centred(run.settings, kind),
         components=components,
-        threads=count_workers(0),
     )
 
 

@@ -16,10 +16,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from dagster_divorder.engine.base import Needs
 from dagster_divorder.engine.local import count_workers, worker_number
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError, SettingsError
@@ -27,6 +28,7 @@ from dagster_divorder.models.batches import release
 from dagster_divorder.models.embed import CUT, NOT_FINITE, Embedder, Work, make_embedder
 from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, modules_after_pooling, read_spec
 from dagster_divorder.models.tensor_parallel import Group, processes_here
+from dagster_divorder.pipeline.fill import Filled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, content_hash
 from dagster_divorder.settings import Settings
@@ -34,6 +36,7 @@ from dagster_divorder.stages.deep_model import load_deep_model
 from dagster_divorder.stages.ids import own_ids
 from dagster_divorder.stages.token_counts import Tokenize
 from dagster_divorder.store.base import Store
+from dagster_divorder.store.fits import Fit, model_path
 from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sample import document_index
@@ -65,90 +68,118 @@ def _facts(run: Run) -> dict[str, Any]:
 
 
 def _embed_of(run: Run) -> _Embed:
-    """How this machine computes vectors under these settings."""
-    deep, model = run.settings.deep, load_deep_model(run)
-    spec = read_spec(
-        model.directory,
-        pooling=deep.pooling,
-        max_tokens=deep.max_tokens,
-        device=deep.device,
-        dtype=deep.dtype,
-    )
+    """How the engine's machines compute vectors under these settings."""
+    if "embed" not in run.memo:
+        run.memo["embed"] = _make_embed(run)
+    embed: _Embed = run.memo["embed"]
+    return embed
+
+
+def _make_embed(run: Run) -> _Embed:
+    deep, model, local = run.settings.deep, load_deep_model(run), run.settings.engine.kind == "local"
+    read = _ReadSpec(run.store, model.place, deep.pooling, deep.max_tokens, deep.dtype)
+    gpus = int(not local and deep.device in ("auto", "cuda") and run.engine.gpus > 0)
+    (spec,) = run.engine.each(read, [deep.device], workers=1, gpus=gpus)
     return _Embed(
         store=run.store,
-        directory=str(model.directory),
+        model=model.place,
         spec=spec,
         chunk=deep.long_documents == "chunk",
         half=deep.stored == "float16",
-        tokens_key=run.receipt("token_counts").key,
+        tokens=run.files("token_counts").listed(),
         tokenizer=model.tokenizer,
         engine=model.engine,
         vocabulary=model.vocabulary,
         processes=deep.tensor_parallel,
-        threads=count_workers(run.settings.engine.workers),
+        threads=count_workers(run.settings.engine.workers if local else 0),
     )
 
 
-def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.ndarray]]:
+@dataclass(frozen=True, slots=True)
+class _ReadSpec:
+    """What settings come to on a machine that computes, for a `deep.device`."""
+
+    store: Store
+    model: Fit | Path
+    pooling: Literal["auto", "mean", "last", "cls"]
+    max_tokens: int
+    dtype: Literal["auto", "float32", "bfloat16", "float16"]
+
+    def __call__(self, device: Literal["auto", "cpu", "cuda", "mps"]) -> EmbeddingSpec:
+        return read_spec(
+            model_path(self.store, self.model),
+            pooling=self.pooling,
+            max_tokens=self.max_tokens,
+            device=device,
+            dtype=self.dtype,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _DeepEmbeddings(PerDocument):
+    """Progress is in tokens too, and people want to know how fast they were computed."""
+
+    def fill(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[Filled]:
+        embed = _embed_of(run)
+        if layers := modules_after_pooling(model_path(run.store, embed.model)):
+            run.progress.note(
+                f"{model_path(run.store, embed.model)} has layers after pooling ({', '.join(layers)}), which are not "
+                "applied: vectors are its pooled hidden states"
+            )
+        needs = self.needs(run, missing)
+        workers = needs["workers"] or 1
+        # Where calls run in this process they tell of their tokens as they go.
+        elsewhere = run.settings.engine.kind != "local" and needs.get("gpus")
+        here = workers == 1 and embed.processes == 1 and not elsewhere
+        total = Work()
+        with run.progress("embedding", embed.tokens_to_do(missing), "tokens") as advance:
+            try:
+                compute = functools.partial(embed.compute, advance=advance) if here else embed
+                for filled in self.fill_by(compute, run, key, missing):
+                    total += filled.told
+                    if not here:
+                        advance(filled.told["tokens"])
+                    yield filled
+            finally:
+                _free(embed.spec.device)
+        if total["out_of_memory"]:
+            run.progress.note(f"memory ran out {total['out_of_memory']} times; batches were made smaller")
+        seconds = total["nanoseconds"] / 1e9 / min(workers, len(missing))
+        run.observed |= {
+            "tokens_per_second": round(total["tokens"] / seconds, 1) if total["tokens"] else None,
+            "padding": round(1 - total["tokens"] / total["positions"], 4) if total["tokens"] else None,
+            "batches": total["batches"],
+            "out_of_memory": total["out_of_memory"],
+        }
+
+
+def _needs(run: Run, missing: Sequence[Fragment]) -> Needs:
+    """One process a GPU, or one a group of GPUs that share a model; on a CPU one a machine, which runs all its
+    cores."""
     embed = _embed_of(run)
-    if layers := modules_after_pooling(Path(embed.directory)):
-        run.progress.note(
-            f"{embed.directory} has layers after pooling ({', '.join(layers)}), which are not applied: vectors are its "
-            "pooled hidden states"
-        )
-    workers = _workers(embed)
-    here = workers == 1 and embed.processes == 1
-    total = Work()
-    with run.progress("embedding", embed.tokens_to_do(fragments), "tokens") as advance:
-        try:
-            compute = functools.partial(embed.compute, advance=advance) if here else embed
-            gpus = embed.processes if embed.spec.device == "cuda" else 0
-            threads = max(1, embed.threads // workers)
-            for arrays, work in run.engine.each(
-                compute, fragments, workers=workers, threads=threads, gpus=gpus
-            ):
-                total += work
-                if not here:
-                    advance(work["tokens"])
-                yield arrays
-        finally:
-            _free(embed.spec.device)
-    if total["out_of_memory"]:
-        run.progress.note(f"memory ran out {total['out_of_memory']} times; batches were made smaller")
-    seconds = total["nanoseconds"] / 1e9 / min(workers, len(fragments))
-    run.observed |= {
-        "tokens_per_second": round(total["tokens"] / seconds, 1) if total["tokens"] else None,
-        "padding": round(1 - total["tokens"] / total["positions"], 4) if total["tokens"] else None,
-        "batches": total["batches"],
-        "out_of_memory": total["out_of_memory"],
-    }
-
-
-def _workers(embed: _Embed) -> int:
-    """Processes: one a GPU, or one a group of GPUs that share a model; one on a CPU, which runs all its cores."""
     if embed.spec.device != "cuda":
-        return 1
-    import torch
-
-    gpus = torch.cuda.device_count()
-    if gpus < embed.processes:
+        most = run.engine.workers // embed.threads
+        return {"workers": max(1, most), "threads": embed.threads}
+    gpus, here = embed.processes, run.engine.gpus
+    if here < gpus:
         raise SettingsError(
-            f"deep.tensor_parallel is {embed.processes} and this machine has {gpus} GPUs; expected {gpus} at most"
+            f"deep.tensor_parallel is {gpus} and there are {here} GPUs; expected {here} at most"
         )
-    return gpus // embed.processes
+    workers = here // gpus
+    return {"workers": workers, "threads": max(1, embed.threads // workers), "gpus": gpus}
 
 
 @dataclass(frozen=True, slots=True)
 class _Embed:
     """Embeds a fragment; picklable, for workers and for the processes that share a model.
 
-    `engine` None: the stored tokens of token_counts are the model's own; else that of its own tokenizer. `limit` as in
-    `make_embedder`.
+    `engine` None: the stored `tokens` of token_counts are the model's own; else that of its own tokenizer. `limit` as
+    in `make_embedder`.
     """
 
     store: Store = field(compare=False)
-    tokens_key: str = field(compare=False)
-    directory: str
+    tokens: StageFiles = field(compare=False)
+    model: Fit | Path
     spec: EmbeddingSpec
     chunk: bool
     half: bool
@@ -161,7 +192,7 @@ class _Embed:
 
     def made(self) -> dict[str, Any]:
         """What names how vectors are made, beside the model and its input."""
-        tokens = [self.tokens_key] if self.engine is None else [self.tokenizer, self.engine]
+        tokens = [self.tokens.key] if self.engine is None else [self.tokenizer, self.engine]
         return {"tokens": tokens, "spec": asdict(self.spec), "chunk": self.chunk, "half": self.half}
 
     def __call__(self, fragment: Fragment) -> tuple[dict[str, np.ndarray], Work]:
@@ -189,15 +220,15 @@ class _Embed:
         """Tokens of the documents of some fragments; None where they are not counted yet."""
         if self.engine is not None:
             return None
-        lengths = StageFiles(self.store, "token_counts", self.tokens_key).column(fragments, "lengths")
+        lengths = self.tokens.column(fragments, "lengths")
         return int((lengths if self.chunk else np.minimum(lengths, self.spec.room)).sum())
 
     def _tokens(self, fragment: Fragment) -> tuple[np.ndarray, np.ndarray]:
         """Ids of a fragment's documents in the model's own tokens, end to end, and their lengths, int64 (rows,)."""
         if self.engine is None:
-            ((_, arrays),) = StageFiles(self.store, "token_counts", self.tokens_key).each([fragment])
+            arrays = self.tokens.read(fragment)
         else:
-            arrays = Tokenize(self.store, self.directory, self.tokenizer, self.engine)(fragment)
+            arrays = Tokenize(self.store, self.model, self.tokenizer, self.engine)(fragment)
         return arrays["ids"], arrays["lengths"]
 
 
@@ -210,7 +241,7 @@ def _embedder(of: _Embed) -> Embedder:
         import torch
 
         torch.cuda.set_device(worker_number())
-    model = load(of.directory, of.spec, vocabulary=of.vocabulary, processes=of.processes)
+    model = load(model_path(of.store, of.model), of.spec, vocabulary=of.vocabulary, processes=of.processes)
     return make_embedder(model, chunk=of.chunk, threads=max(1, of.threads // of.processes), limit=of.limit)
 
 
@@ -293,7 +324,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
     )
 
 
-DEEP_EMBEDDINGS = PerDocument(
+DEEP_EMBEDDINGS = _DeepEmbeddings(
     name=STAGE,
     version=2,
     group="embedding",
@@ -308,6 +339,7 @@ DEEP_EMBEDDINGS = PerDocument(
     resolved=True,
     facts=_facts,
     doing="storing vectors",
-    compute=_compute,
+    compute=_embed_of,
+    needs=_needs,
     figures=_figures,
 )

@@ -31,7 +31,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit, Refit
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.base_model import BOOTSTRAP, BaseModel, find_checkpoint, load_base_model
-from dagster_divorder.store.fits import fit_path
+from dagster_divorder.store.fits import Fit, model_path
 from dagster_divorder.store.sample import document_index, rows_by_id, sample_texts
 from dagster_divorder.store.view import offsets
 
@@ -48,10 +48,11 @@ BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DeepModel:
-    """`directory` holds an ordinary Hugging Face checkpoint; `fingerprint` names its content; `engine` runs its
-    tokenizer, of so large a `vocabulary`: None where its tokens are those of token_counts; `trained` says how that
-    went where it was trained here (`models.decoder.train`)."""
+    """`directory` holds an ordinary Hugging Face checkpoint, which other machines find at `place`; `fingerprint` names
+    its content; `engine` runs its tokenizer, of so large a `vocabulary`: None where its tokens are those of
+    token_counts; `trained` says how that went where it was trained here (`models.decoder.train`)."""
 
+    place: Fit | Path
     directory: Path
     fingerprint: str
     tokenizer: str
@@ -68,10 +69,10 @@ def load_deep_model(run: Run) -> DeepModel:
     """
     receipt = run.receipt("deep_model")
     facts = receipt.facts
+    place = Path(facts["directory"]) if "directory" in facts else run.current_fit("deep_model")
     return DeepModel(
-        directory=Path(facts["directory"])
-        if "directory" in facts
-        else fit_path(run.store, run.current_fit("deep_model")),
+        place=place,
+        directory=model_path(run.store, place),
         fingerprint=facts.get("content", receipt.version),
         tokenizer=facts["tokenizer"],
         engine=facts["engine"],

@@ -5,7 +5,8 @@ Per document fragment: `bits` float64 (rows,), NaN for a document without tokens
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,16 +16,33 @@ from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.stages.difficulty_counts import CLIP_TOKENS, COUNTS
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.fragments import DOCUMENTS
+from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
 
 
-def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.ndarray]]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Measure:
+    """Measures the documents of a fragment by counts over `documents`, uint64 (n,), the first half of their ids;
+    `index` has the files of ids by fragment."""
+
+    tokens: StageFiles
+    index: Mapping[str, str]
+    counts: Counts
+    documents: np.ndarray
+
+    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
+        tokens = self.tokens.read(fragment)
+        ids = unpack(self.tokens.store.read_verified(self.index[fragment.name]))["id"][:, 0]
+        counted = np.where(np.isin(ids, self.documents), np.minimum(tokens["lengths"], CLIP_TOKENS), 0)
+        # They change meanwhile.
+        counts = Counts(self.counts.tokens.copy(), self.counts.pairs.copy())
+        return {"bits": bits_a_token(tokens["ids"], tokens["lengths"], counted, counts)}
+
+
+def _compute(run: Run) -> Measure:
     index, arrays = run.store.hashed(f"{DOCUMENTS}/index"), unpack(run.fit("difficulty_counts")[COUNTS])
-    counts = Counts(arrays["tokens"].copy(), arrays["pairs"].copy())
-    for fragment, tokens in run.files("token_counts").each(fragments):
-        ids = unpack(run.store.read_verified(index[fragment.name]))["id"][:, 0]
-        counted = np.where(np.isin(ids, arrays["documents"]), np.minimum(tokens["lengths"], CLIP_TOKENS), 0)
-        yield {"bits": bits_a_token(tokens["ids"], tokens["lengths"], counted, counts)}
+    counts = Counts(arrays["tokens"], arrays["pairs"])
+    return Measure(run.files("token_counts").listed(), dict(index), counts, arrays["documents"])
 
 
 DIFFICULTY = PerDocument(

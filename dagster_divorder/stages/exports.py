@@ -40,6 +40,7 @@ from dagster_divorder.pipeline.stage import (
     versions,
 )
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.base_model import BOOTSTRAP, load_base_model
 from dagster_divorder.stages.ids import record_names
 from dagster_divorder.stages.packed_sequences import load_packed
@@ -51,6 +52,7 @@ from dagster_divorder.store.curated import (
     is_whole,
     read_manifest,
     refuse_strangers,
+    scratch_beside,
     tidy,
 )
 from dagster_divorder.store.receipts import Receipt
@@ -67,7 +69,11 @@ VERSION = 1
 
 
 def _compute(run: Run) -> Made:
-    tokens = _tokens(run, load_base_model(run).directory)
+    with scratch_beside(run.store, run.settings.exports.path) as scratch:
+        return _made(run, _tokens(run, load_base_model(run).directory, scratch))
+
+
+def _made(run: Run, tokens: Tokens) -> Made:
     plan, order = load_packed(run), load_sequence_order(run)
     asked = [FORMATS[name] for name in run.settings.exports.formats]
     for found in asked:
@@ -93,7 +99,7 @@ def _compute(run: Run) -> Made:
     return Made({"hashes": File(orjson.dumps(hashes), "json")}, {"formats": list(hashes)}, figures)
 
 
-def _tokens(run: Run, directory: Path) -> Tokens:
+def _tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
     from dagster_divorder.models.tokenize import special_ids
 
     ids, vocabulary = special_ids(directory), run.receipt("base_model").facts["vocabulary"]
@@ -110,7 +116,7 @@ def _tokens(run: Run, directory: Path) -> Tokens:
         vocabulary=vocabulary,
         directory=directory,
         names=lambda records: record_names(run, records),
-        scratch=run.settings.exports.path,
+        scratch=scratch,
     )
 
 
@@ -249,7 +255,7 @@ def _key(run: Run, found: Format) -> str:
     )
 
 
-def _folder(run: Run, name: str) -> Path:
+def _folder(run: Run, name: str) -> Place:
     return run.settings.exports.path / name
 
 

@@ -15,7 +15,7 @@ Known weakness: vectors that were embedded anew and differ in their last bits ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import xxhash
 
 from dagster_divorder.core.unit import unit_rows
 from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.fill import Filled
 from dagster_divorder.pipeline.run import Run, ToBeMadeError
 from dagster_divorder.pipeline.stage import Decision, PerDocument, content_hash
 from dagster_divorder.settings import Settings
@@ -35,7 +36,14 @@ from dagster_divorder.store.ids import IdIndex, distinct, to_bytes
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import document_index
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.vectors import Block, NpyVectors, VectorFile, open_vectors, row_hashes
+from dagster_divorder.store.vectors import (
+    Block,
+    NpyVectors,
+    ParquetVectors,
+    VectorFile,
+    open_vectors,
+    row_hashes,
+)
 from dagster_divorder.store.view import Fragment, View, offsets
 
 STAGE = "external_embeddings"
@@ -78,6 +86,22 @@ class _ExternalEmbeddings(PerDocument):
             run.memo |= {"read_as": read_as, "facts": facts, "found": found, "file": file, "key": key}
         return str(run.memo["key"])
 
+    def fill(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[Filled]:
+        """A Parquet file is read from its beginning to its end, and fragments want rows in any order: a copy has those
+        that are new."""
+        file: NpyVectors | ParquetVectors = run.memo["file"]
+        if isinstance(file, NpyVectors):
+            yield from super().fill(run, key, missing)
+            return
+        first, row = _first_rows(run.view), run.memo["found"].row
+        of = [row[first[fragment.name] :][: fragment.rows] for fragment in missing]
+        rows = np.unique(np.concatenate(of))
+        rows = rows[rows >= 0]
+        size = len(rows) * file.dims * file.dtype.itemsize
+        with run.store.scratch(size, "a copy of new vectors") as folder:
+            copy = file.copy(rows, folder / "vectors")
+            yield from self.fill_by(_units(run, copy, rows), run, key, missing)
+
     def decide(self, run: Run) -> Decision:
         decision = super().decide(run)
         return replace(decision, unless=TENTATIVE) if run.planning and not run.has_view else decision
@@ -116,26 +140,35 @@ def _vectors_are_there(run: Run) -> None:
     open_vectors(run.settings.embedding.path)
 
 
-def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.ndarray]]:
-    found, file, view = run.memo["found"], run.memo["file"], run.view
-    start = dict(zip([part.name for part in view.documents], offsets(view.documents).tolist(), strict=False))
-    parts = [slice(start[fragment.name], start[fragment.name] + fragment.rows) for fragment in fragments]
-    rows = np.unique(np.concatenate([found.row[part] for part in parts]))
-    rows = rows[rows >= 0]
-    size = len(rows) * file.dims * file.dtype.itemsize
-    with run.store.scratch(size, "a copy of new vectors") as folder:
-        # A Parquet file is read from its beginning to its end, and fragments want rows in any order.
-        in_order = isinstance(file, NpyVectors)
-        vectors = file if in_order else file.copy(rows, folder / "vectors")
-        for part in parts:
-            row, source = found.row[part], found.source[part]
-            wanted = row[row >= 0]
-            taken = vectors.take(wanted if in_order else np.searchsorted(rows, wanted))
-            if not np.array_equal(row_hashes(taken), source[row >= 0]):
-                raise InputError(f"{file.path} changed while it was read; run again")
-            units = np.zeros((len(row), file.dims), np.float32)
-            units[row >= 0] = unit_rows(taken)
-            yield {"vectors": units, "source": source}
+@dataclass(frozen=True, slots=True)
+class _Units:
+    """Takes the vectors of a fragment's documents out of the file at `path`, or out of a copy of some `rows` of it,
+    int64 rising. `first` is the document row that each fragment begins with."""
+
+    path: Path
+    found: _Found
+    first: Mapping[str, int]
+    vectors: NpyVectors
+    rows: np.ndarray | None = None
+
+    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
+        first = self.first[fragment.name]
+        row, source = (of[first : first + fragment.rows] for of in (self.found.row, self.found.source))
+        wanted = row[row >= 0]
+        taken = self.vectors.take(wanted if self.rows is None else np.searchsorted(self.rows, wanted))
+        if not np.array_equal(row_hashes(taken), source[row >= 0]):
+            raise InputError(f"{self.path} changed while it was read; run again")
+        units = np.zeros((len(row), self.vectors.dims), np.float32)
+        units[row >= 0] = unit_rows(taken)
+        return {"vectors": units, "source": source}
+
+
+def _units(run: Run, vectors: NpyVectors, rows: np.ndarray | None = None) -> _Units:
+    return _Units(run.memo["file"].path, run.memo["found"], _first_rows(run.view), vectors, rows)
+
+
+def _first_rows(view: View) -> dict[str, int]:
+    return dict(zip([part.name for part in view.documents], offsets(view.documents).tolist(), strict=False))
 
 
 def _state(path: Path) -> list[int]:
@@ -331,7 +364,8 @@ EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
     when=_is_there,
     doing="storing vectors",
     check_settings=_vectors_are_there,
-    compute=_compute,
+    compute=lambda run: _units(run, run.memo["file"]),
+    needs=lambda run, fragments: {"workers": 1},  # which sees the file
     facts=_facts,
     figures=_figures,
 )

@@ -6,7 +6,7 @@ Per record fragment a table with a column a field, as `store.columns` extracts t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import orjson
 import pyarrow as pa
@@ -100,9 +100,15 @@ def read_fields(store: Store, view: View, receipt: Receipt, *fields: str) -> pa.
     return pa.table(columns)
 
 
-def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[pa.Table]:
-    fields = extracted(run.settings)
-    return (extract(read_content(run.store, fragment.file), fields) for fragment in fragments)
+@dataclass(frozen=True, slots=True)
+class Extract:
+    """Reads fields of the records of a fragment."""
+
+    store: Store
+    fields: list[str]
+
+    def __call__(self, fragment: Fragment) -> pa.Table:
+        return extract(read_content(self.store, fragment.file), self.fields)
 
 
 FIELDS = PerDocument(
@@ -116,6 +122,6 @@ FIELDS = PerDocument(
     inputs=lambda run: {"records": run.receipt("raw_docs").key},
     doing="reading fields",
     check_settings=_check_settings,
-    compute=_compute,
+    compute=lambda run: Extract(run.store, extracted(run.settings)),
     facts=lambda run: {"fields": extracted(run.settings), "source": run.settings.input.source_field},
 )

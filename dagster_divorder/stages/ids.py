@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.stages.raw_docs import record_index
 from dagster_divorder.store.arrays import row_array
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.columns import ID_COLUMNS, extract_ids, number_or_text
 from dagster_divorder.store.find import find_input
 from dagster_divorder.store.fragments import read_content
@@ -121,10 +123,20 @@ def id_hashes(files: StageFiles, view: View) -> tuple[np.ndarray, np.ndarray]:
     return records, np.concatenate(parts)[view.record_row[records]]
 
 
-def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[pa.Table]:
-    field = run.settings.input.id_field
-    assert field is not None
-    return (extract_ids(read_content(run.store, fragment.file), field) for fragment in fragments)
+@dataclass(frozen=True, slots=True)
+class ExtractIds:
+    """Reads the user's ids of the records of a fragment."""
+
+    store: Store
+    field: str
+
+    def __call__(self, fragment: Fragment) -> pa.Table:
+        return extract_ids(read_content(self.store, fragment.file), self.field)
+
+
+def _compute(run: Run) -> ExtractIds:
+    assert run.settings.input.id_field is not None
+    return ExtractIds(run.store, run.settings.input.id_field)
 
 
 def _figures(run: Run, files: StageFiles) -> dict[str, Any]:

@@ -6,7 +6,7 @@ and stored are only records never seen under this text field.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from dagster_divorder.engine.local import KEEP_MEMORY
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.pipeline.changes import what_changed
 from dagster_divorder.pipeline.merge import merge_small
@@ -33,6 +34,7 @@ from dagster_divorder.pipeline.stage import (
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
+from dagster_divorder.store.blocks import Digest
 from dagster_divorder.store.corpus import Begin, Corpus, End
 from dagster_divorder.store.file_states import load_file_states, save_file_states
 from dagster_divorder.store.find import Found, find_input
@@ -40,11 +42,14 @@ from dagster_divorder.store.fragments import records_folder
 from dagster_divorder.store.ingest import Before, Ingest, Survey
 from dagster_divorder.store.inputs import Block, LineBlock, RowBlock
 from dagster_divorder.store.multiset import Multiset
+from dagster_divorder.store.parts import Job, SurveyPart, WriteFragments
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.records import with_id
 from dagster_divorder.store.rows import check_columns
 from dagster_divorder.store.view import View
 
+PARTS_FROM_BYTES = 512 << 20
+"""New input from which on workers survey and store it (store/parts.py)."""
 REJECTS_SHOWN, FILES_SHOWN, FOLDERS_SHOWN = 10, 50, 3
 _SHOWN_CHARACTERS = 120
 _CONTENT = ("raw", "raw_base64", "begins")
@@ -85,8 +90,8 @@ class _RawDocs(Stage):
             run.progress("reading records", None, "records") as advance,
         ):
             corpus = Corpus(found.kind, found.files, settings.max_record_bytes, ingest.known)
-            schema = read_into(ingest, corpus, advance, run.settings)
-            result = ingest.finish(settings.max_reject_share)
+            schema = read_into(ingest, corpus, advance, run)
+            result = ingest.finish(settings.max_reject_share, lambda jobs: _write(run, key, jobs))
         survey = result.survey
         files = {
             "view": result.view.save(run.store, survey.version),
@@ -131,7 +136,7 @@ def survey_input(run: Run) -> tuple[Survey, dict[str, Any], str]:
     before = _before(run.store, key, settings)
     with Ingest(run.store, found.kind, key, settings.input.text_field, before, dry=True) as ingest:
         corpus = Corpus(found.kind, found.files, settings.input.max_record_bytes, ingest.known)
-        read_into(ingest, corpus, lambda records: None, settings)
+        read_into(ingest, corpus, lambda records: None, run)
         survey = ingest.survey(settings.input.max_reject_share)
     return survey, _facts(run, found, corpus, survey), key
 
@@ -155,21 +160,41 @@ def _facts(run: Run, found: Found, corpus: Corpus, survey: Survey) -> dict[str, 
     }
 
 
-def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, settings: Settings) -> pa.Schema | None:
-    """Take in the input; the columns of its first file if it is Parquet.
+def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.Schema | None:
+    """Take in the input, from PARTS_FROM_BYTES on in parts that workers survey; the columns of its first file if it is
+    Parquet.
 
     Raises:
         InputError: a column is of a type that cannot be read or, as the settings ask, written.
     """
     schema = None
+
+    def begin(file: Begin) -> None:
+        nonlocal schema
+        if schema is None and file.schema is not None:
+            schema = file.schema
+            check_columns(schema, as_json=run.settings.output.format == "jsonl")
+        ingest.begin(file)
+        if file.kept:
+            advance(file.kept.last - file.kept.first)
+
+    if run.engine.workers > 1 and corpus.unknown_bytes >= PARTS_FROM_BYTES:
+        files = list(corpus.cut())
+        parts = [part for file in files for part in file.parts]
+        surveyed = run.engine.each(SurveyPart(ingest.text_field), parts, environment=KEEP_MEMORY)
+        for file in files:
+            begin(file.begin)
+            for part in file.parts:
+                found = next(surveyed)
+                ingest.add_surveyed(part, found, file.prefix.lines)
+                if found.stretch:
+                    file.prefix.append(found.stretch)
+                advance(sum(map(_records, found.blocks)))
+            ingest.end(file.end())
+        return schema
     for item in corpus:
         if isinstance(item, Begin):
-            if schema is None and item.schema is not None:
-                schema = item.schema
-                check_columns(schema, as_json=settings.output.format == "jsonl")
-            ingest.begin(item)
-            if item.kept:
-                advance(item.kept.last - item.kept.first)
+            begin(item)
         elif isinstance(item, End):
             ingest.end(item)
         else:
@@ -178,9 +203,19 @@ def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, settings: Settin
     return schema
 
 
-def _records(block: Block) -> int:
+def _write(run: Run, key: str, jobs: Sequence[Job]) -> None:
+    """Write what was surveyed."""
+    write = WriteFragments(run.store, records_folder(key), run.settings.input.text_field)
+    with run.progress("storing records", None, "records") as advance:
+        for records in run.engine.each(write, jobs, environment=KEEP_MEMORY):
+            advance(records)
+
+
+def _records(block: Block | Digest) -> int:
     if isinstance(block, LineBlock):
         return len(block.lines)
+    if isinstance(block, Digest):
+        return len(block.ids)
     return block.rows.num_rows if isinstance(block, RowBlock) else 1
 
 

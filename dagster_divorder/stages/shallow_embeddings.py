@@ -5,15 +5,17 @@ Per document fragment: `vectors` float32 (rows, D); a document without tokens ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dagster_divorder.engine.local import count_workers
+from dagster_divorder.pipeline.fill import threaded_by_size
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, content_hash
 from dagster_divorder.stages.base_model import load_base_model
+from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
 
 
@@ -32,12 +34,23 @@ def _inputs(run: Run) -> dict[str, Any]:
     }
 
 
-def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.ndarray]]:
-    from dagster_divorder.core.pool import pool
+@dataclass(frozen=True, slots=True, eq=False)
+class Pool:
+    """Pools the tokens of a fragment: rows of table float32 (V, D) by weights float32 (V or fewer,)."""
 
-    table, weights, threads = load_base_model(run).table(), _weights(run), count_workers(0)
-    for _, tokens in run.files("token_counts").each(fragments):
-        yield {"vectors": pool(tokens["ids"], tokens["lengths"], table, weights, threads=threads)}
+    tokens: StageFiles
+    table: np.ndarray
+    weights: np.ndarray
+
+    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
+        from dagster_divorder.core.pool import pool
+
+        tokens, threads = self.tokens.read(fragment), count_workers(0)
+        return {"vectors": pool(tokens["ids"], tokens["lengths"], self.table, self.weights, threads=threads)}
+
+
+def _compute(run: Run) -> Pool:
+    return Pool(run.files("token_counts").listed(), load_base_model(run).table(), _weights(run))
 
 
 SHALLOW_EMBEDDINGS = PerDocument(
@@ -52,6 +65,7 @@ SHALLOW_EMBEDDINGS = PerDocument(
     inputs=_inputs,
     doing="pooling",
     compute=_compute,
+    needs=threaded_by_size,
     figures=lambda run, files: {
         "pooling": run.settings.embedding.pooling,
         "dim": run.receipt("base_model").facts["dim"],

@@ -7,8 +7,8 @@ are added.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,16 +19,14 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument
 from dagster_divorder.stages.base_model import load_base_model
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import DOCUMENTS, read_content
+from dagster_divorder.store.fits import Fit, model_path
+from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
 
 if TYPE_CHECKING:
     from dagster_divorder.models.tokenize import Encoder, Engine
 
-WORKER_BYTES = 128 << 20
-"""One worker for this much stored (compressed) text. A worker starts in a second and gets up to speed in another, since
-gigatoken learns the corpus's words, and tokenises some 40 MB of stored text a second then."""
 SLICE_ROWS = 1024
 """Rows that are Python objects at a time."""
 
@@ -37,16 +35,16 @@ MAX_SHARE_WITHOUT = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Tokenize:
-    """Tokenises a fragment: `ids` and `lengths` as above; picklable, for worker processes. `tokenizer` is the
-    fingerprint of the one in `directory`."""
+    """Tokenises a fragment: `ids` and `lengths` as above. `tokenizer` is the fingerprint of the one in the folder
+    `model`."""
 
     store: Store
-    directory: str
+    model: Fit | Path
     tokenizer: str
     engine: Engine
 
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        encoder = _encoder(self.directory, self.tokenizer, self.engine)
+        encoder = _encoder(model_path(self.store, self.model), self.tokenizer, self.engine)
         content = read_content(self.store, fragment.file)
         parts = [
             encoder.encode(content.slice(first, SLICE_ROWS).to_pylist())
@@ -57,17 +55,14 @@ class Tokenize:
 
 
 @functools.lru_cache(maxsize=1)
-def _encoder(directory: str, tokenizer: str, engine: Engine) -> Encoder:
+def _encoder(directory: Path, tokenizer: str, engine: Engine) -> Encoder:
     """The encoder of a directory while it holds this tokenizer (its fingerprint)."""
     return load_encoder(directory, engine)
 
 
-def _compute(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.ndarray]]:
+def _compute(run: Run) -> Tokenize:
     model = load_base_model(run)
-    tokenize = Tokenize(run.store, str(model.directory), model.info["tokenizer"], model.info["engine"])
-    stored = run.store.stats(DOCUMENTS)
-    size = sum(stored[fragment.file].size for fragment in fragments if fragment.file in stored)
-    return run.engine.each(tokenize, fragments, workers=size // WORKER_BYTES)
+    return Tokenize(run.store, model.place, model.info["tokenizer"], model.info["engine"])
 
 
 def _figures(run: Run, files: StageFiles) -> dict[str, Any]:

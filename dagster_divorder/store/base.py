@@ -49,13 +49,22 @@ OURS = re.compile(
             LEASE_FILE,
             rf"({_FOLDERS})/[\w-]+\.{_HASH}\.[a-z0-9]+",
             rf"fits/[a-z_]+/{_HASH}/[\w.-]+",
-            r"(receipts|history|outputs)/\w+\.json|(history/)?pins/[a-z_]+/[\w-]+\.json",
+            r"(receipts|history|outputs)/\w+\.json|(history/)?pins/[a-z_]+/[\w-]+\.json",  # pointers
             rf"results/embeddings-{_HASH}\.npy",
             rf"([\w/-]+/)?{re.escape(TEMPORARY)}[0-9a-f]{{16}}",
         ]
     )
 )
 """Names that this package writes into a store. What has none of them is somebody else's, and never touched."""
+
+
+POINTERS = ("receipts", "history", "outputs", "pins")
+"""Folders of what is replaced in place (`store.pointers`); all else keeps its bytes as long as it keeps its name."""
+
+
+def temporary_name() -> str:
+    """A new name for what is half-written, or of a moment."""
+    return f"{TEMPORARY}{secrets.token_hex(8)}"
 
 
 class Stat(NamedTuple):
@@ -74,6 +83,8 @@ class Store(ABC):
 
     place: str
     real_place: str
+    about_file: str = FORMAT_FILE
+    """Name of the file that says what the store is: of which format and version, and its id."""
 
     @abstractmethod
     def open(self, *, create: bool = True) -> Store:
@@ -112,7 +123,7 @@ class Store(ABC):
         """A file to read parts of.
 
         Raises:
-            OSError: there is no such file.
+            OSError or DamagedFileError: there is no such file.
         """
 
     @abstractmethod
@@ -122,8 +133,8 @@ class Store(ABC):
         """Write a file whole or not at all. A name that exists already is left as it is unless `replace`."""
 
     @abstractmethod
-    def delete(self, name: str) -> None:
-        """Remove a file, if it is there."""
+    def delete(self, *names: str) -> None:
+        """Remove files, those that are there. For who holds the lease."""
 
     @abstractmethod
     def files(self) -> dict[str, int]:
@@ -134,7 +145,12 @@ class Store(ABC):
 
     @abstractmethod
     def local(self, name: str) -> Path:
-        """A file, or a folder of files, on this machine's disk, for memory maps and for libraries that read folders."""
+        """A file, or a folder (whose name has no dot) of files, on this machine's disk, for memory maps and for
+        libraries that read folders. Where it is missing a backend may say so, or leave it to who opens the file.
+
+        Raises:
+            DamagedFileError: there is no such file.
+        """
 
     @abstractmethod
     def lease(
@@ -145,6 +161,14 @@ class Store(ABC):
         Raises:
             StoreBusyError: another run holds it and `wait` is False.
             StoreError: as `open` does.
+        """
+
+    @abstractmethod
+    def check(self) -> None:
+        """See that the lease is still held, before a step that cannot be taken back.
+
+        Raises:
+            LeaseLostError: another run has taken it over.
         """
 
     @abstractmethod
@@ -173,12 +197,8 @@ class Store(ABC):
     @property
     def id(self) -> str:
         """32 hex digits, drawn when the store was made; empty where there is none yet."""
-        found: str = self._about()["id"] if self.exists(FORMAT_FILE) else ""
+        found: str = self._about()["id"] if self.exists(self.about_file) else ""
         return found
-
-    def _put_about(self) -> None:
-        about = {"format": FORMAT, "version": FORMAT_VERSION, "id": secrets.token_hex(16)}
-        self.put(FORMAT_FILE, orjson.dumps(about))
 
     def _about(self) -> dict[str, Any]:
         """What the format file says.
@@ -186,12 +206,12 @@ class Store(ABC):
         Raises:
             StoreError: it is not one of this version.
         """
-        data = self.read(FORMAT_FILE)
+        data = self.read(self.about_file)
         about = json_object(data)
         version = about.get("version")
         if about.get("format", FORMAT) != FORMAT or not isinstance(version, int):
             raise StoreError(
-                f"{self.where(FORMAT_FILE)} is damaged or belongs to another program: it holds {data[:40]!r}, "
+                f"{self.where(self.about_file)} is damaged or belongs to another program: it holds {data[:40]!r}, "
                 f'expected {{"format":"{FORMAT}","version":{FORMAT_VERSION},...}}; restore it from a copy, or set '
                 "store.path to a new folder"
             )
@@ -203,8 +223,8 @@ class Store(ABC):
             )
         if not re.fullmatch("[0-9a-f]{32}", str(about.get("id"))):
             raise StoreError(
-                f"{self.where(FORMAT_FILE)} is damaged: its id is {about.get('id')!r}, expected 32 hex digits; restore "
-                "it from a copy, or set store.path to a new folder"
+                f"{self.where(self.about_file)} is damaged: its id is {about.get('id')!r}, expected 32 hex digits; "
+                "restore it from a copy, or set store.path to a new folder"
             )
         return about
 
@@ -242,6 +262,11 @@ class Store(ABC):
                 name,
             )
         return data
+
+
+def new_about() -> dict[str, Any]:
+    """What a new store says of itself."""
+    return {"format": FORMAT, "version": FORMAT_VERSION, "id": secrets.token_hex(16)}
 
 
 def _hash_of(prefix: str, extension: str, data: Bytes) -> str:

@@ -12,7 +12,6 @@ import bz2
 import io
 import lzma
 from collections.abc import Callable
-from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 CHUNK_BYTES = 1 << 20
@@ -33,32 +32,28 @@ CODECS = {
 """By the end of a file's name."""
 
 
-def suffix_for(path: Path) -> str | None:
-    """The end of the name that the first bytes of a file call for, None where they tell of no codec.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    with open(path, "rb", buffering=0) as file:
-        head = file.read(max(len(codec.first_bytes) for codec in CODECS.values()))
+def suffix_for(file: IO[bytes]) -> str | None:
+    """The end of the name that the first bytes of an open file call for, None where they tell of no codec."""
+    file.seek(0)
+    head = file.read(max(len(codec.first_bytes) for codec in CODECS.values()))
     return next((suffix for suffix, codec in CODECS.items() if head.startswith(codec.first_bytes)), None)
 
 
-def open_compressed(path: Path) -> IO[bytes]:
-    """What a compressed file holds, by its name.
+def decompressed(file: IO[bytes], suffix: str) -> IO[bytes]:
+    """What an open compressed file holds, by the end of its name.
 
     Raises:
-        OSError: the file cannot be opened or is empty; on reading, that it is cut short or damaged.
+        OSError: the file is empty; on reading, that it is cut short or damaged.
     """
     import pyarrow as pa
 
-    if not path.stat().st_size:
+    if not file.seek(0, io.SEEK_END):
         raise OSError("it has no bytes, and compressed data has at least a header")
-    codec = CODECS[path.suffix.lower()].name
+    file.seek(0)
+    codec = CODECS[suffix.lower()].name
     if codec in _DECOMPRESSORS:
-        file = open(path, "rb", buffering=0)  # noqa: SIM115
         return io.BufferedReader(_Streams(file, _DECOMPRESSORS[codec]), CHUNK_BYTES)
-    return pa.CompressedInputStream(pa.OSFile(str(path)), codec)
+    return pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
 
 
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {"bz2": bz2.BZ2Decompressor, "xz": lzma.LZMADecompressor}

@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+from dagster_divorder.errors import InputError
+from dagster_divorder.settings.places import OBJECT_STORES, checked_url, is_url
+from dagster_divorder.settings.sections import CACHE_BYTES
+from dagster_divorder.settings.sections import Store as StoreSettings
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.local import LocalStore
 
 
-def store_at(place: str | os.PathLike[str]) -> Store:
-    """The store at a folder, not yet looked at."""
-    return LocalStore(place)
+def store_at(
+    place: str | os.PathLike[str], cache: Path | None = None, cache_bytes: int = CACHE_BYTES
+) -> Store:
+    """The store at a folder or a URL, not yet looked at; `cache` and `cache_bytes` as in the settings."""
+    if not is_url(os.fspath(place)):
+        return LocalStore(place)
+    from dagster_divorder.store.objects import ObjectStore
+
+    try:
+        url = checked_url(os.fspath(place), OBJECT_STORES)
+    except ValueError as error:
+        raise InputError(f"a store cannot be at this URL: {error}") from None
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return ObjectStore(url, cache or Path(home).expanduser() / "divorder", cache_bytes)
+
+
+def store_of(settings: StoreSettings) -> Store:
+    """The store that settings name, not yet looked at."""
+    return store_at(settings.path, settings.cache, settings.cache_bytes)

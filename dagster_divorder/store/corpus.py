@@ -1,16 +1,15 @@
 """The input from its first file to its last: of each file what is known already, then the blocks that are not.
 
 A file comes as `Begin`, its blocks, `End`. A plain JSONL file that begins with what an earlier run read of it is read
-from there on; a compressed or Parquet file is read whole, unless all of it is what was read.
+from there on; a compressed or Parquet file is read whole, unless all of it is what was read. Of a file at a URL that
+has the tag it had nothing is read, but the columns of a Parquet file.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from dagster_divorder.store.file_states import FileState, KnownFiles, PrefixHashes, Recognition, head_of
 from dagster_divorder.store.inputs import (
@@ -24,6 +23,8 @@ from dagster_divorder.store.inputs import (
     read_schema,
     readable,
 )
+from dagster_divorder.store.parts import Part, changed, file_parts, line_parts
+from dagster_divorder.store.sources import RemoteFile, Source, identity, open_source, tag_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +46,33 @@ class End:
     read: FileState | None
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A file in parts that other processes can read; `prefix`, of a plain file, has to take in what they read before
+    the `end` is asked for. head: of a plain file, else empty. whole: the state of all of another file."""
+
+    path: Source
+    begin: Begin
+    parts: list[Part]
+    prefix: PrefixHashes
+    head: bytes
+    whole: FileState | None
+    identity: tuple[int | str, ...]
+
+    def end(self) -> End:
+        """
+        Raises:
+            InputError: another file was put into this one's place.
+        """
+        now = _identity(self.path)
+        if self.head:
+            # It may have grown.
+            if self.parts and now[1:3] != self.identity[1:3]:
+                raise changed(self.path)
+            return End(_reading(self.path, self.head, self.prefix))
+        return End(self.whole if now == self.identity else None)
+
+
 class Corpus:
     """The input files, to be gone through once; a record has at most `limit` bytes.
 
@@ -53,18 +81,25 @@ class Corpus:
     """
 
     def __init__(
-        self, kind: Kind, files: Sequence[Path], limit: int, states: Sequence[FileState] = ()
+        self, kind: Kind, files: Sequence[Source], limit: int, states: Sequence[FileState] = ()
     ) -> None:
         self.kind = kind
         self.files = files
         self.limit = limit
-        self.bytes = sum(_stat(path).st_size for path in files)
-        self.kept_bytes = 0
+        self.bytes = sum(int(_identity(path)[0]) for path in files)
+        self.kept_bytes = self._tagged_bytes = 0
         self._known = KnownFiles(states, self.bytes)
 
     @property
+    def unknown_bytes(self) -> int:
+        """About how many bytes no earlier run has read, by the names and sizes of the files."""
+        return self.bytes - self._known.bytes_of(self.files)
+
+    @property
     def way(self) -> Recognition:
-        return self._known.way if self.kept_bytes else "rescan"
+        if not self.kept_bytes:
+            return "rescan"
+        return "tags" if self._tagged_bytes == self.kept_bytes else self._known.way
 
     def __iter__(self) -> Iterator[Begin | Block | End]:
         """
@@ -73,11 +108,15 @@ class Corpus:
         """
         schema = None
         for path in self.files:
+            if self.kind == "parquet":
+                schema = read_schema(path, schema)
+            if known := self._tagged(path):
+                yield Begin(str(path), known, schema)
+                yield End(known)
+                continue
             if self.kind == "jsonl" and is_plain(path):
                 yield from self._plain(path)
                 continue
-            if self.kind == "parquet":
-                schema = read_schema(path, schema)
             kept, read, before = self._whole(path)
             yield Begin(str(path), kept, schema)
             if not kept:
@@ -88,42 +127,71 @@ class Corpus:
             # A file that was replaced while it was read is one that nothing is known of.
             yield End(read if before == _identity(path) else None)
 
-    def _plain(self, path: Path) -> Iterator[Begin | LineBlock | LongRecord | End]:
-        prefix = PrefixHashes()
-        kept = None
-        with readable(path, prefix):
-            file = open(path, "rb", buffering=0)  # noqa: SIM115
+    def cut(self) -> Iterator[Cut]:
+        """The same files in parts.
+
+        Raises:
+            InputError: as `__iter__`.
+        """
+        schema = None
+        for path in self.files:
+            if self.kind == "parquet":
+                schema = read_schema(path, schema)
+            before, prefix, head, parts = _identity(path), PrefixHashes(), b"", list[Part]()
+            kept = read = self._tagged(path)
+            if not kept and self.kind == "jsonl" and is_plain(path):
+                with readable(path, prefix), open_source(path) as file:
+                    kept, prefix, head = self._prefix(path, file)
+                parts = line_parts(path, prefix.size, int(before[0]), self.limit)
+            elif not kept:
+                kept, read, before = self._whole(path)
+                parts = [] if kept else file_parts(path, self.kind, schema, self.limit)
+            yield Cut(path, Begin(str(path), kept, schema), parts, prefix, head, read, before)
+
+    def _tagged(self, path: Source) -> FileState | None:
+        """What is known of all of a file at a URL that has the tag it had."""
+        known = self._known.tagged(path)
+        self.kept_bytes += known.size if known else 0
+        self._tagged_bytes += known.size if known else 0
+        return known
+
+    def _prefix(self, path: Source, file: IO[bytes]) -> tuple[FileState | None, PrefixHashes, bytes]:
+        """What is known of the prefix of a plain file, its hashes, and the file's head."""
+        head = head_of(file)
+        kept, prefix = self._known.unchanged(file, str(path), tag_of(path)) or (None, PrefixHashes())
+        self.kept_bytes += kept.size if kept else 0
+        return kept, prefix, head
+
+    def _plain(self, path: Source) -> Iterator[Begin | LineBlock | LongRecord | End]:
+        with readable(path, PrefixHashes()):
+            file = open_source(path)
         with file:
-            with readable(path, prefix):
-                head = head_of(file)
-                if found := self._known.unchanged(file, str(path)):
-                    kept, prefix = found
-                    self.kept_bytes += kept.size
+            with readable(path, PrefixHashes()):
+                kept, prefix, head = self._prefix(path, file)
             yield Begin(str(path), kept)
             yield from read_lines(path, file, prefix, self.limit)
         yield End(_reading(path, head, prefix))
 
-    def _whole(self, path: Path) -> tuple[FileState | None, FileState | None, tuple[int, ...]]:
+    def _whole(self, path: Source) -> tuple[FileState | None, FileState | None, tuple[int | str, ...]]:
         """What is known of all of a file, its own state, and what would differ in a file put into its place."""
         before = _identity(path)
+        if isinstance(path, RemoteFile):
+            return None, FileState.of_tag(path), before
         if self._known.way != "whole":
             return None, None, before
-        with readable(path, PrefixHashes()), open(path, "rb", buffering=0) as file:
+        with readable(path, PrefixHashes()), open_source(path) as file:
             head, prefix = head_of(file), PrefixHashes.of_all(file)
             kept = self._known.same(file, str(path), prefix)
         self.kept_bytes += kept.size if kept else 0
         return kept, _reading(path, head, prefix), before
 
 
-def _reading(path: Path, head: bytes, prefix: PrefixHashes) -> FileState | None:
-    return FileState(str(path), prefix.size, prefix.lines, head, prefix.chunks) if prefix.size else None
+def _reading(path: Source, head: bytes, prefix: PrefixHashes) -> FileState | None:
+    if not prefix.size:
+        return None
+    return FileState(str(path), prefix.size, prefix.lines, head, prefix.chunks, tag=tag_of(path))
 
 
-def _identity(path: Path) -> tuple[int, ...]:
-    found = _stat(path)
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _stat(path: Path) -> os.stat_result:
+def _identity(path: Source) -> tuple[int | str, ...]:
     with readable(path, PrefixHashes()):
-        return os.stat(path)
+        return identity(path)

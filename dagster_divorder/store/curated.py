@@ -1,8 +1,8 @@
-"""The output folder: files written whole, named by a manifest that is renamed last.
+"""The output folder, here or at a URL (store/folders.py): files written whole, named by a manifest that comes last.
 
 `curated_meta.json` is the manifest: it lists every file with its size and sha256, and carries a hash of itself. All
 files, the manifest too, are first written under temporary names, so that a full disk leaves the old output as it was;
-then they are renamed, the manifest last, and files that belong to the old output alone are removed. A reader that
+then they are published, the manifest last, and files that belong to the old output alone are removed. A reader that
 checks the manifest's hashes never takes a mixture for an output.
 
 An output belongs to one store. The store keeps a *ledger* of the names that it has written into a folder, noted before
@@ -17,8 +17,6 @@ import hashlib
 import io
 import os
 import re
-import secrets
-import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -31,12 +29,14 @@ import pyarrow as pa
 import xxhash
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
 
+from dagster_divorder.engine.base import Engine
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Output
+from dagster_divorder.settings.places import Place, Url, as_place
 from dagster_divorder.store.arrays import row_array
-from dagster_divorder.store.base import TEMPORARY, Store
-from dagster_divorder.store.local import explain_os_error, sync_folder, write_where_changed
-from dagster_divorder.store.manifests import manifest_check, read_whole
+from dagster_divorder.store.base import Store, temporary_name
+from dagster_divorder.store.folders import Folder, folder_at
+from dagster_divorder.store.manifests import manifest_check, whole_manifest
 from dagster_divorder.store.pointers import read_pointer, write_pointer
 from dagster_divorder.store.rows import json_lines
 
@@ -53,7 +53,8 @@ BESIDE = (
 """What is written next to an output and is no part of it."""
 LEDGERS = "outputs"
 REHASH_BYTES = 10 << 30
-"""An output up to this size is read again to see that it is still whole; of a larger one sizes are compared."""
+"""An output up to this size is read again to see that it is still whole; of a larger one, or one at a URL, sizes are
+compared."""
 
 MUCH_BYTES = 1 << 20
 """From this many bytes on a write takes longer than handing them to another thread."""
@@ -109,26 +110,26 @@ class Ledger:
     files: list[FileName]
 
 
-def ours(store: Store, folder: Path, name: str = MANIFEST) -> set[str]:
+def ours(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
     """Names in an output folder, whose manifest has this name, that are this store's to overwrite and to remove.
 
     Raises:
         InputError: the folder holds the output of another store.
     """
-    manifest = read_manifest(folder, name)
+    manifest = read_manifest(place, name)
     owner = manifest["store"] if manifest else None
     # A store that was deleted and made anew in its place goes on with its output; so does one that was moved.
     is_owner = owner is not None and (owner["id"] == store.id or owner["path"] == store.real_place)
     if owner is not None and not is_owner:
         raise InputError(
-            f"{folder} holds the output of another store, {owner['path']}; an output belongs to one store: set "
-            f"{_setting(name)} to another folder, or move what is in {folder} away"
+            f"{place} holds the output of another store, {owner['path']}; an output belongs to one store: set "
+            f"{_setting(name)} to another folder, or move what is in {place} away"
         )
     by_manifest = {*manifest["files"], name} if manifest else set()
-    ledger = read_pointer(store, _ledger_file(folder), Ledger)
+    ledger = read_pointer(store, _ledger_file(place), Ledger)
     if ledger is None and manifest:
         # Of a store that was made anew, or of an output that was moved: what lies beside it came with it.
-        return by_manifest | {beside for beside in BESIDE if (folder / beside).exists()}
+        return by_manifest | ({*BESIDE} & folder_at(place).sizes().keys())
     return by_manifest | set(ledger.files if ledger else ())
 
 
@@ -137,7 +138,7 @@ def _setting(manifest: str) -> str:
 
 
 def refuse_strangers(
-    store: Store, folder: Path, wanted: Callable[[str], object], manifest: str = MANIFEST
+    store: Store, place: Place, wanted: Callable[[str], object], manifest: str = MANIFEST
 ) -> set[str]:
     """Make sure that writing the `wanted` names into an output folder overwrites nothing that is not this store's; the
     names there that are (see `ours`).
@@ -146,17 +147,16 @@ def refuse_strangers(
         InputError: a file of one of these names is there that this store has not written, or the folder holds the
             output of another store.
     """
-    try:
-        there = sorted(path.name for path in folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
+    folder = folder_at(place)
+    with folder.explaining():
+        there = sorted(folder.names())
+    if not there:
         return set()
-    except OSError as error:
-        raise explain_os_error(error, folder) from error
-    mine = ours(store, folder, manifest)
+    mine = ours(store, place, manifest)
     if strangers := [name for name in there if wanted(name) and name not in mine]:
         setting = _setting(manifest)
         raise InputError(
-            f"{folder / strangers[0]} is there and was not written by this store; {setting} has to be a folder in "
+            f"{folder.where(strangers[0])} is there and was not written by this store; {setting} has to be a folder in "
             f"which no such file is overwritten: move it away, or set {setting} to another folder"
         )
     return mine
@@ -183,47 +183,86 @@ def check_format(kind: str, output: Output) -> None:
         )
 
 
-def write_beside(store: Store, folder: Path, files: Mapping[str, bytes]) -> None:
+def write_beside(store: Store, place: Place, files: Mapping[str, bytes]) -> None:
     """Write files of BESIDE next to an output, those that do not hold just that already.
 
     Raises:
         InputError: as `refuse_strangers`.
     """
-    refuse_strangers(store, folder, files.__contains__)
-    _note(store, folder, files)
-    for name, data in files.items():
-        write_where_changed(folder / name, data)
+    refuse_strangers(store, place, files.__contains__)
+    _note(store, place, files)
+    folder = folder_at(place)
+    there = folder.sizes()
+    changed = [
+        name for name, data in files.items() if there.get(name) != len(data) or folder.read(name) != data
+    ]
+    if not changed:
+        return
+    with folder.explaining(changed[0]):
+        folder.prepare()
+        try:
+            staged = {name: temporary_name() for name in changed}
+            for name, temporary in staged.items():
+                with folder.create(name, temporary) as file:
+                    file.write(files[name])
+            folder.publish(staged, changed[-1], ())
+        finally:
+            folder.remove_temporary()
 
 
-def remove_beside(store: Store, folder: Path | None = None) -> list[str]:
-    """Remove what this store has written next to the output of a folder, or next to all of its outputs; the names."""
+def remove_beside(store: Store) -> list[str]:
+    """Remove what this store has written next to its outputs; the names."""
     removed = []
-    for name in [_ledger_file(folder)] if folder else store.list(LEDGERS):
+    for name in store.list(LEDGERS):
         ledger = read_pointer(store, name, Ledger)
-        if ledger and Path(ledger.folder).is_dir():
-            place = Path(ledger.folder)
-            for file in sorted({*BESIDE} & set(ledger.files) & ours(store, place)):
-                if (place / file).exists():
-                    (place / file).unlink(missing_ok=True)
-                    removed.append(file)
+        if ledger:
+            folder = folder_at(as_place(ledger.folder))
+            with folder.explaining():
+                removed += _remove_beside(store, folder, ledger.files)
     return removed
 
 
-def _ledger_file(folder: Path) -> str:
-    return f"{LEDGERS}/{xxhash.xxh3_128_hexdigest(os.fsencode(os.path.realpath(folder)))}.json"
+def _remove_beside(store: Store, folder: Folder, noted: Iterable[str]) -> list[str]:
+    there = {*BESIDE} & {*noted} & folder.sizes().keys()
+    mine = sorted(there & ours(store, folder.place)) if there else []
+    folder.delete(mine)
+    return mine
 
 
-def _read_ledger(store: Store, folder: Path) -> set[str]:
-    ledger = read_pointer(store, _ledger_file(folder), Ledger)
+def _real(place: Place) -> str:
+    return place if isinstance(place, Url) else os.path.realpath(place)
+
+
+def _ledger_file(place: Place) -> str:
+    return f"{LEDGERS}/{xxhash.xxh3_128_hexdigest(os.fsencode(_real(place)))}.json"
+
+
+def _read_ledger(store: Store, place: Place) -> set[str]:
+    ledger = read_pointer(store, _ledger_file(place), Ledger)
     return set(ledger.files) if ledger else set()
 
 
-def _note(store: Store, folder: Path, names: Collection[str], *, only: bool = False) -> None:
+def _note(store: Store, place: Place, names: Collection[str], *, only: bool = False) -> None:
     """Add names to the ledger of a folder, or make them the `only` ones."""
-    before = _read_ledger(store, folder)
+    before = _read_ledger(store, place)
     after = set(names) if only else before | set(names)
     if after != before:
-        write_pointer(store, _ledger_file(folder), Ledger(os.path.realpath(folder), sorted(after)))
+        write_pointer(store, _ledger_file(place), Ledger(_real(place), sorted(after)))
+
+
+@contextlib.contextmanager
+def scratch_beside(store: Store, place: Place, size: int = 0) -> Iterator[Path]:
+    """A folder on this machine's disk for files of a moment that takes about `size` bytes: that of the output itself,
+    or of an output at a URL the store's.
+
+    Raises:
+        StoreError: as `Store.scratch` does.
+    """
+    if isinstance(place, Path):
+        yield place
+    else:
+        with store.scratch(size, "what passes through it") as folder:
+            yield folder
 
 
 @dataclass(slots=True)
@@ -235,23 +274,24 @@ class OutputFolder:
     """
 
     store: Store
-    path: Path
+    path: Place
     expected_bytes: int = 0
     manifest: str = MANIFEST
-    staged: dict[str, Path] = field(default_factory=dict)
+    staged: dict[str, str] = field(default_factory=dict)
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    folder: Folder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = folder_at(self.path)
 
     def __enter__(self) -> OutputFolder:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            _remove_temporary(self.path)
-        except OSError as error:
-            raise explain_os_error(error, self.path) from error
+        with self.folder.explaining():
+            self.folder.prepare()
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):
-            _remove_temporary(self.path)
+        with contextlib.suppress(StoreError), self.folder.explaining():
+            self.folder.remove_temporary()
 
     def stage(self, name: str, write: Callable[[IO[bytes]], Any]) -> None:
         """Write one file through `write(file)`; its bytes are hashed on the way.
@@ -262,71 +302,97 @@ class OutputFolder:
         self.entries[name] = self._write(name, write)
 
     def _write(self, name: str, write: Callable[[IO[bytes]], Any]) -> dict[str, Any]:
-        temporary = self.path / f"{TEMPORARY}{secrets.token_hex(8)}"
-        self.staged[name] = temporary
-        try:
-            with open(temporary, "wb") as file, ThreadPoolExecutor(1, "divorder-hash") as thread:
-                hashed = _HashedFile(file, thread)
-                write(hashed)  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            # First, so that the message counts their space as free.
-            _remove_temporary(self.path)
-            what = "the whole output, beside the one that is there,"
-            raise explain_os_error(error, self.path / name, self.expected_bytes, what) from error
-        return {"bytes": hashed.size, "sha256": hashed.digest.hexdigest()}
+        temporary = self.staged[name] = temporary_name()
+        with self._explaining(name):
+            return write_hashed(self.folder, name, temporary, write)
+
+    @contextlib.contextmanager
+    def _explaining(self, name: str) -> Iterator[None]:
+        what = "the whole output, beside the one that is there,"
+        with self.folder.explaining(name, self.expected_bytes, what):
+            try:
+                yield
+            except OSError:
+                # First, so that the message counts their space as free.
+                self.folder.remove_temporary()
+                raise
+
+    def stage_each(
+        self, engine: Engine, write: Callable[[Any, IO[bytes]], Any], items: Mapping[str, Any], **needs: Any
+    ) -> None:
+        """Write files in workers, each through `write(item, file)`, by their names.
+
+        Raises:
+            StoreError: as `stage`.
+        """
+        tasks = [(name, temporary_name(), item) for name, item in items.items()]
+        self.staged |= {name: temporary for name, temporary, _ in tasks}
+        with self._explaining(""):
+            entries = engine.each(_Staging(self.path, write), tasks, **needs)
+            self.entries |= dict(zip(items, entries, strict=True))
+
+    def remove_beside(self) -> list[str]:
+        """Remove what this store has written next to the output; the names."""
+        with self.folder.explaining():
+            return _remove_beside(self.store, self.folder, _read_ledger(self.store, self.path))
 
     def commit(self, about: dict[str, Any]) -> dict[str, Any]:
-        """Rename every staged file into place, then the manifest; then remove what only the old one named.
+        """Publish every staged file, the manifest last; then remove what only the old one named.
 
         Returns the manifest: what it says `about` the output, the store and the files.
 
         Raises:
             InputError: a file would be overwritten that is not this store's.
+            LeaseLostError: another run has the store now, and this output is out of date.
             StoreError: the disk is full or the folder not writable; the old output is still whole.
         """
         owner = {"id": self.store.id, "path": self.store.real_place}
         manifest = about | {"store": owner, "files": self.entries}
         data = orjson.dumps(manifest | {"check": manifest_check(manifest)}, option=orjson.OPT_INDENT_2)
         self._write(self.manifest, lambda file: file.write(data))
+        self.store.check()
         mine = refuse_strangers(self.store, self.path, self.staged.__contains__, self.manifest)
         # What a sound manifest names is noted too: the ledger may be of another place, from which the output was moved.
         _note(self.store, self.path, mine | self.staged.keys())
-        try:
-            for name, temporary in self.staged.items():
-                if name == self.manifest:
-                    # Its files are safe on disk before it says so.
-                    sync_folder(self.path)
-                os.replace(temporary, self.path / name)
-            sync_folder(self.path)
-        except OSError as error:
-            raise explain_os_error(error, self.path / name) from error
+        stale = _read_ledger(self.store, self.path) - self.staged.keys() - {*BESIDE}
+        with self.folder.explaining():
+            self.folder.publish(self.staged, self.manifest, stale)
         tidy(self.store, self.path, self.entries, self.manifest)
         return manifest
 
 
-def tidy(store: Store, path: Path, files: Iterable[str], manifest: str = MANIFEST) -> None:
+def write_hashed(
+    folder: Folder, name: str, temporary: str, write: Callable[[IO[bytes]], Any]
+) -> dict[str, Any]:
+    """Write a file of a folder under a temporary name; what the manifest says of it."""
+    with folder.create(name, temporary) as file, ThreadPoolExecutor(1, "divorder-hash") as thread:
+        hashed = _HashedFile(file, thread)
+        write(hashed)  # type: ignore[arg-type]
+    return {"bytes": hashed.size, "sha256": hashed.digest.hexdigest()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Staging:
+    """Writes a file of an output folder in a worker; what the manifest says of it."""
+
+    path: Place
+    write: Callable[[Any, IO[bytes]], Any]
+
+    def __call__(self, task: tuple[str, str, Any]) -> dict[str, Any]:
+        name, temporary, item = task
+        return write_hashed(folder_at(self.path), name, temporary, lambda file: self.write(item, file))
+
+
+def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFEST) -> None:
     """Remove what a broken-off write or commit left in an output folder; `files` are the ones its manifest lists."""
     kept = {manifest, *files}
     noted = _read_ledger(store, path)
-    try:
-        for name in noted - kept - {*BESIDE}:
-            (path / name).unlink(missing_ok=True)
-        _remove_temporary(path)
-    except OSError as error:
-        raise explain_os_error(error, path) from error
+    folder = folder_at(path)
+    with folder.explaining():
+        folder.delete(noted - kept - {*BESIDE})
+        folder.remove_temporary()
     # Nothing is written where nothing is left over, so that an output that is up to date may be read-only.
     _note(store, path, kept | (noted & {*BESIDE}), only=True)
-
-
-def _remove_temporary(path: Path) -> None:
-    for leftover in path.glob(f"{TEMPORARY}*"):
-        if leftover.is_dir():
-            # Of a gather, whose thread may be removing files itself.
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            leftover.unlink(missing_ok=True)
 
 
 class _HashedFile(io.RawIOBase):
@@ -359,7 +425,7 @@ class _HashedFile(io.RawIOBase):
         return True
 
 
-def read_manifest(path: Path, name: str = MANIFEST) -> dict[str, Any] | None:
+def read_manifest(path: Place, name: str = MANIFEST) -> dict[str, Any] | None:
     """The manifest, of this name, of an output folder; None if there is none that is just what was written, so that
     what is damaged, or somebody else's, is never half believed.
 
@@ -367,43 +433,37 @@ def read_manifest(path: Path, name: str = MANIFEST) -> dict[str, Any] | None:
         StoreError: it cannot be read.
     """
     try:
-        manifest = read_whole(path / name)
+        manifest = whole_manifest(folder_at(path).read(name))
         (_Curated if name == MANIFEST else _Manifest).model_validate(manifest)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise StoreError(f"{path / name} cannot be read: {error.strerror}") from error
+        raise StoreError(f"{path / name} cannot be read: {error.strerror or error}") from error
     except ValidationError:
         return None
     return manifest
 
 
-def has_files(path: Path, files: dict[str, dict[str, Any]]) -> bool:
-    """Whether every file of a manifest is there with its size."""
-    return all(
-        (path / name).is_file() and (path / name).stat().st_size == entry["bytes"]
-        for name, entry in files.items()
-    )
-
-
-def is_whole(path: Path, files: dict[str, dict[str, Any]]) -> bool:
-    """Whether every file of a manifest is there with its size and (up to REHASH_BYTES in all) its hash."""
-    if not has_files(path, files):
+def is_whole(path: Place, files: dict[str, dict[str, Any]]) -> bool:
+    """Whether every file of a manifest is there with its size and (here, up to REHASH_BYTES in all) its hash."""
+    sizes = folder_at(path).sizes()
+    if any(sizes.get(name) != entry["bytes"] for name, entry in files.items()):
         return False
-    rehashed = sum(entry["bytes"] for entry in files.values()) <= REHASH_BYTES
+    rehashed = isinstance(path, Path) and sum(entry["bytes"] for entry in files.values()) <= REHASH_BYTES
     return not rehashed or damaged_file(path, files) is None
 
 
-def damaged_file(path: Path, files: dict[str, dict[str, Any]]) -> str | None:
+def damaged_file(path: Place, files: dict[str, dict[str, Any]]) -> str | None:
     """What is wrong with the first file of a manifest that is gone, or has another size or sha256; None if all are
     whole."""
     for name, entry in files.items():
         try:
-            with open(path / name, "rb") as opened:
+            with folder_at(path).open(name) as opened:
+                assert isinstance(opened, io.RawIOBase)
                 found = hashlib.file_digest(opened, "sha256").hexdigest()
                 size = opened.tell()
         except OSError as error:
-            return f"{path / name} cannot be read ({error.strerror})"
+            return f"{path / name} cannot be read ({error.strerror or error})"
         if size != entry["bytes"]:
             return f"{path / name} has {size:,} bytes, expected {entry['bytes']:,}"
         if found != entry["sha256"]:

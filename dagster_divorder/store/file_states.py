@@ -2,7 +2,9 @@
 
 A file's state is its *prefix*, the bytes up to the end of the last whole line (of a compressed or Parquet file, all of
 them), hashed in chunks of `CHUNK_BYTES`, and what came of them: a range of the view's positions and of the rejects. A
-file whose prefix is unchanged goes on where it ended, under whatever name it has.
+file whose prefix is unchanged goes on where it ended, under whatever name it has. Of a file at a URL the state also
+holds the tag: a file that still has it is unchanged, and is not read again. (An object that has grown has another tag:
+its prefix is hashed, as that of any file. Of a compressed or Parquet file at a URL the tag is all that is kept.)
 
 Guarantee: in a corpus of up to `WHOLE_BYTES` every chunk is hashed again, so any other byte is noticed. In a larger one
 the first chunk of a file, its last two, and one in so many that some `SAMPLES` are hashed in all: noticed are
@@ -13,11 +15,12 @@ Known weakness: above WHOLE_BYTES an edit that keeps the length and lies between
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, Self
 
 import numpy as np
 import orjson
@@ -27,9 +30,11 @@ from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import ID_BYTES
 from dagster_divorder.store.multiset import Multiset
+from dagster_divorder.store.sources import RemoteFile, Source, identity
 
-Recognition = Literal["whole", "tail and samples", "rescan"]
-"""How what was read before was recognised; "rescan" where none of it was."""
+Recognition = Literal["whole", "tail and samples", "tags", "rescan"]
+"""How what was read before was recognised: by hashes, or by the tags of files at URLs alone; "rescan" where none of it
+was."""
 
 FOLDER = "readings"
 CHUNK_BYTES = 1 << 20
@@ -58,10 +63,19 @@ class FileState:
     last_reject: int = 0
     refused: int = 0
     multiset: Multiset = field(default_factory=Multiset)
+    tag: str = ""
+
+    @classmethod
+    def of_tag(cls, file: RemoteFile) -> FileState:
+        """All of a file at a URL, by its tag; no hash in it is that of anything."""
+        chunks = bytes(ID_BYTES * -(-file.size // CHUNK_BYTES))
+        return cls(file.url, file.size, 0, bytes(ID_BYTES), chunks, tag=file.tag)
 
 
 class PrefixHashes:
     """The hashes of a file's first `size` bytes, chunk by chunk, and the number of `lines` in them; it grows."""
+
+    begin = 0
 
     def __init__(self) -> None:
         self.size = self.lines = 0
@@ -86,10 +100,23 @@ class PrefixHashes:
         self.update(b"\n")
         self.lines += lines
 
-    def become(self, other: PrefixHashes) -> None:
+    def copy(self) -> Self:
+        """The same state, to grow apart from it."""
+        other = copy.copy(self)
+        other._closed, other._open = bytearray(self._closed), self._open.copy()
+        return other
+
+    def become(self, other: Self) -> None:
         """Take the state of another prefix."""
-        self.size, self.lines = other.size, other.lines
-        self._closed, self._open = bytearray(other._closed), other._open.copy()
+        vars(self).update(vars(other.copy()))
+
+    def append(self, stretch: Stretch) -> None:
+        """Take in the lines that follow, as another process read them."""
+        self.update(stretch.head)
+        self._closed += stretch.chunks
+        self.size += len(stretch.chunks) // ID_BYTES * CHUNK_BYTES
+        self.update(stretch.tail)
+        self.lines += stretch.lines
 
     @property
     def chunks(self) -> bytes:
@@ -102,7 +129,7 @@ class PrefixHashes:
 
         The last chunk is always looked at, first of all.
         """
-        if os.fstat(file.fileno()).st_size < state.size:
+        if file.seek(0, os.SEEK_END) < state.size:
             return None
         last = -(-state.size // CHUNK_BYTES) - 1
         buffer = bytearray(CHUNK_BYTES)
@@ -127,19 +154,58 @@ class PrefixHashes:
     def of_all(cls, file: IO[bytes]) -> PrefixHashes:
         """The prefix that is all of an open file."""
         prefix = cls()
-        while data := os.pread(file.fileno(), CHUNK_BYTES, prefix.size):
+        file.seek(0)
+        while data := file.read(CHUNK_BYTES):
             prefix.update(data)
         return prefix
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive lines of a file, from byte `begin` on: so many `lines`, the hashes of the `chunks` that lie in them
+    whole, and their bytes before (`head`) and behind (`tail`) those chunks."""
+
+    begin: int
+    lines: int
+    head: bytes
+    chunks: bytes
+    tail: bytes
+
+
+class StretchHashes(PrefixHashes):
+    """The hashes of a file's bytes [begin, size), and the number of `lines` in them; it grows."""
+
+    def __init__(self, begin: int) -> None:
+        super().__init__()
+        self.begin = self.size = begin
+        self._edge = begin + -begin % CHUNK_BYTES
+        self._head = self._tail = b""
+
+    def update(self, data: bytes | memoryview) -> None:
+        before = max(0, self._edge - self.size)
+        if before:
+            self._head += data[:before]
+            self.size += len(data[:before])
+            data = data[before:]
+        super().update(data)
+        # Of the chunk that is open.
+        size = self.size % CHUNK_BYTES if self.size > self._edge else 0
+        self._tail = bytes(data[len(data) - size :] if len(data) >= size else self._tail + data)
+
+    @property
+    def stretch(self) -> Stretch:
+        """What is known of these lines, for other processes."""
+        return Stretch(self.begin, self.lines, self._head, bytes(self._closed), self._tail)
+
+
 def _fill(file: IO[bytes], into: memoryview, at: int) -> bool:
     """Read bytes at an offset; False where the file ends before."""
+    file.seek(at)
     while len(into):
-        taken = os.pread(file.fileno(), len(into), at)
+        taken: int = file.readinto(into)  # type: ignore[attr-defined]
         if not taken:
             return False
-        into[: len(taken)] = taken
-        into, at = into[len(taken) :], at + len(taken)
+        into = into[taken:]
     return True
 
 
@@ -155,10 +221,21 @@ class KnownFiles:
         for state in sorted(states, key=lambda state: -state.size):
             self._by_head.setdefault(state.head, []).append(state)
 
-    def unchanged(self, file: IO[bytes], path: str) -> tuple[FileState, PrefixHashes] | None:
-        """The state of the longest prefix that this open file begins with, and its hashes, to go on from."""
+    def bytes_of(self, files: Iterable[Source]) -> int:
+        """How many bytes were read of files of these names."""
+        return sum(self._by_path[str(path)].size for path in files if str(path) in self._by_path)
+
+    def tagged(self, file: Source) -> FileState | None:
+        """The state that is all of a file at a URL which still has the tag that it had."""
+        state = self._by_path.get(str(file)) if isinstance(file, RemoteFile) else None
+        return state if state and (state.size, state.tag) == identity(file) else None
+
+    def unchanged(self, file: IO[bytes], path: str, tag: str = "") -> tuple[FileState, PrefixHashes] | None:
+        """The state of the longest prefix that this open file, which has a `tag` at a URL, begins with, and its hashes,
+        to go on from."""
         for state in self._candidates(file, path):
-            if prefix := PrefixHashes.unchanged(file, state, self._numbers(state)):
+            numbers = [] if tag and (path, tag) == (state.path, state.tag) else self._numbers(state)
+            if prefix := PrefixHashes.unchanged(file, state, numbers):
                 return state, prefix
         return None
 
@@ -184,12 +261,15 @@ class KnownFiles:
 
 def head_of(file: IO[bytes]) -> bytes:
     """Hash of the first line of an open file, of its first bytes if that is very long."""
-    return blake3(os.pread(file.fileno(), _HEAD_BYTES, 0).partition(b"\n")[0]).digest(ID_BYTES)
+    file.seek(0)
+    return blake3(file.read(_HEAD_BYTES).partition(b"\n")[0]).digest(ID_BYTES)
 
 
 def save_file_states(store: Store, name: str, states: Sequence[FileState]) -> str:
     """Put file states in the store; return their file."""
-    meta = {"chunk_bytes": CHUNK_BYTES, "paths": [state.path for state in states]}
+    meta: dict[str, Any] = {"chunk_bytes": CHUNK_BYTES, "paths": [state.path for state in states]}
+    if any(state.tag for state in states):
+        meta["tags"] = [state.tag for state in states]
     arrays = {
         "meta": np.frombuffer(orjson.dumps(meta), np.uint8),
         "heads": _bytes(state.head for state in states),
@@ -222,6 +302,7 @@ def load_file_states(store: Store, file: str) -> list[FileState]:
     return [
         FileState(
             path=path,
+            tag=tag,
             head=heads[ID_BYTES * at : ID_BYTES * (at + 1)],
             chunks=chunks[low:high],
             multiset=Multiset(
@@ -231,5 +312,7 @@ def load_file_states(store: Store, file: str) -> list[FileState]:
             ),
             **{column: values[column][at] for column in _COLUMNS},
         )
-        for at, (path, (low, high)) in enumerate(zip(meta["paths"], pairwise(ends), strict=True))
+        for at, (path, tag, (low, high)) in enumerate(
+            zip(meta["paths"], meta.get("tags") or [""] * len(meta["paths"]), pairwise(ends), strict=True)
+        )
     ]

@@ -1,4 +1,5 @@
-"""Which files a corpus has: files, folders and globs to paths, in an order that the names alone decide.
+"""Which files a corpus has: files, folders and globs, here or at URLs, to sources, in an order that the names alone
+decide.
 
 Guarantee: nothing that DivOrder wrote is read as input. The run's own store and output never are, whatever leads to
 them; a folder that is another run's store or output is not, unless its output is named directly. Links to folders are
@@ -17,13 +18,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Protocol
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Input, Settings
+from dagster_divorder.settings.places import Place, Url, is_url
+from dagster_divorder.store.base import FORMAT_FILE, TEMPORARY
 from dagster_divorder.store.compression import CODECS
 from dagster_divorder.store.curated import EXPORT_MANIFEST, MANIFEST, read_manifest
+from dagster_divorder.store.head import HEAD
 from dagster_divorder.store.inputs import JSONL_SUFFIXES, PARQUET_SUFFIXES, Kind, is_corpus_file, kind_of
-from dagster_divorder.store.local import TEMPORARY, is_store
+from dagster_divorder.store.local import tells_of_store
+from dagster_divorder.store.sources import RemoteFile, Source, open_source, tree_of
 
 _MAGIC = re.compile(r"[*?[]")
 _ANY = "**"
@@ -35,7 +41,7 @@ class Found:
     named as input, `others`: by the end of their names, how many files there are no corpus files."""
 
     kind: Kind
-    files: list[Path]
+    files: list[Source]
     skipped: list[str]
     others: dict[str, int]
 
@@ -47,16 +53,17 @@ def find_input(settings: Settings) -> Found:
         InputError: as `find_files` does, or nothing was set and the sample corpus is not there.
     """
     paths = settings.input.paths
-    if len(paths) == 1 and paths[0].endswith(Input().paths[0]) and not os.path.exists(paths[0]):
+    sample = len(paths) == 1 and paths[0].endswith(Input().paths[0]) and not is_url(paths[0])
+    if sample and not os.path.exists(paths[0]):
         raise InputError(
             f"no settings name an input, and there is no {paths[0]}, the sample corpus; write settings for your own "
             "with `divorder init FILES_OR_FOLDER`"
         )
-    own = [settings.store.path, settings.output.path]
+    own = [settings.store.path, settings.output.path, *filter(None, [settings.store.cache])]
     return find_files(paths, [*own, settings.exports.path] if settings.exports.formats else own)
 
 
-def find_files(patterns: Iterable[str], own: Sequence[str | os.PathLike[str]] = ()) -> Found:
+def find_files(patterns: Iterable[str], own: Sequence[Place | str] = ()) -> Found:
     """Files of a corpus, in the order given; inside a folder or a glob, by name. A file matched twice is read once.
 
     Args:
@@ -66,72 +73,169 @@ def find_files(patterns: Iterable[str], own: Sequence[str | os.PathLike[str]] = 
         InputError: a pattern matches nothing, a folder cannot be listed, a file is neither JSONL nor Parquet, or both
             kinds are mixed.
     """
-    search = _Search([os.path.realpath(folder) for folder in own])
-    files: dict[str, Path] = {}
+    written = [folder if isinstance(folder, Url) else os.path.realpath(folder) for folder in own]
+    left_out: set[str] = set()
+    others: dict[str, str] = {}
+    files: dict[str, Source] = {}
     for pattern in patterns:
-        matches: dict[str, Path] = {}
-        for path in sorted(map(Path, search.matches(pattern))):
-            real = os.path.realpath(path)
+        matches: dict[str, Source] = {}
+        tree = _Remote(pattern) if is_url(pattern) else _Local()
+        search = _Search(tree, written, left_out, others)
+        for path in sorted(
+            search.matches(pattern.rstrip("/") if is_url(pattern) else pattern), key=_in_order
+        ):
+            real = tree.real(path)
             if search.is_own(real):
-                search.skipped.add(os.path.dirname(real))
+                left_out.add(os.path.dirname(real))
             else:
                 _check_name(path)
-                matches.setdefault(real, path)
+                matches.setdefault(real, tree.source(path))
         if not matches:
             raise InputError(
                 f"input.paths: no file matches {pattern!r}; expected a JSONL ({', '.join(JSONL_SUFFIXES)}, plain or "
-                f"{', '.join(CODECS)}) or Parquet file, a folder of them, or a glob{search.hint()}"
+                f"{', '.join(CODECS)}) or Parquet file, a folder of them, or a glob{_hint(left_out)}"
             )
-        for real, path in matches.items():
-            files.setdefault(real, path)
+        for real, source in matches.items():
+            files.setdefault(real, source)
     kinds = {kind_of(path): path for path in files.values()}
     if len(kinds) > 1:
         raise InputError(
             f"input.paths mixes JSONL ({kinds['jsonl']}) and Parquet ({kinds['parquet']}); "
             "the output has its input's kind, so convert one of them or run them apart"
         )
-    others = dict(sorted(Counter(search.others.values()).items()))
-    return Found(next(iter(kinds)), list(files.values()), sorted(search.skipped), others)
+    kinds_left = dict(sorted(Counter(others.values()).items()))
+    return Found(next(iter(kinds)), list(files.values()), sorted(left_out), kinds_left)
+
+
+def _in_order(path: str) -> list[str]:
+    return path.split("/") if is_url(path) else list(Path(path).parts)
+
+
+def _hint(left_out: set[str]) -> str:
+    """What is left out, as the end of a message."""
+    return f"; left out is what DivOrder wrote: {', '.join(sorted(left_out)[:3])}" if left_out else ""
+
+
+class _Tree(Protocol):
+    """Files and folders by their names, which slashes divide."""
+
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder, sorted; nothing where there is no such folder."""
+
+    def kind(self, path: str) -> str:
+        """file, folder, or "" for what is neither, such as a link to nothing."""
+
+    def real(self, path: str) -> str:
+        """The same of all names of a file."""
+
+    def place(self, folder: str) -> Place: ...
+
+    def source(self, path: str) -> Source: ...
+
+
+class _Local:
+    """Of this machine."""
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return sorted(os.listdir(folder or os.curdir))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise _unreadable(folder, error) from error
+
+    def kind(self, path: str) -> str:
+        try:
+            mode = os.stat(path).st_mode
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+                return ""
+            raise _unreadable(path, error) from error
+        return "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else ""
+
+    def real(self, path: str) -> str:
+        return os.path.realpath(path)
+
+    def place(self, folder: str) -> Place:
+        return Path(folder)
+
+    def source(self, path: str) -> Source:
+        return Path(path)
+
+
+class _Remote:
+    """Below a URL; what a folder holds is asked for once."""
+
+    def __init__(self, url: str) -> None:
+        self._tree = tree_of(url)
+        self._folders: dict[str, dict[str, RemoteFile | None]] = {}
+        self._files: dict[str, RemoteFile] = {}
+
+    def names(self, folder: str) -> list[str]:
+        if folder not in self._folders:
+            found = self._folders[folder] = self._tree.listed(folder)
+            self._files |= {file.url: file for file in found.values() if file}
+        return sorted(self._folders[folder])
+
+    def kind(self, path: str) -> str:
+        folder, _, name = path.rpartition("/")
+        if folder in self._folders:
+            found = self._folders[folder]
+            return "file" if found.get(name) else "folder" if name in found else ""
+        if file := self._tree.file(path):
+            self._files[path] = file
+            return "file"
+        return "folder" if not path.startswith("http") and self.names(path) else ""
+
+    def real(self, path: str) -> str:
+        return path
+
+    def place(self, folder: str) -> Place:
+        return Url(folder)
+
+    def source(self, path: str) -> Source:
+        return self._files[path]
 
 
 class _Search:
-    """The search for all patterns of one input."""
+    """The search for one pattern. It adds to the folders that are left out and, of other files that are, the ends of
+    their names."""
 
-    def __init__(self, own: list[str]) -> None:
-        self.own = own
-        self.skipped: set[str] = set()
-        self.others: dict[str, str] = {}
-        """The end of the name of each file that is left out."""
+    def __init__(self, tree: _Tree, own: list[str], skipped: set[str], others: dict[str, str]) -> None:
+        self.tree, self.own, self.skipped, self.others = tree, own, skipped, others
 
     def matches(self, pattern: str) -> Iterator[str]:
         """Files that a pattern names, in no order; of a file that has several names, perhaps all of them."""
-        if os.path.isfile(pattern):
+        kind = self.tree.kind(pattern)
+        if kind == "file":
             yield pattern
-        elif os.path.isdir(pattern):
+        elif kind == "folder":
             yield from self._in_folder(pattern)
         else:
-            parts = [part for part in pattern.split(os.sep) if part not in ("", os.curdir)]
+            scheme, divided, path = pattern.rpartition("://")
+            parts = [part for part in path.split(os.sep) if part not in ("", os.curdir)]
             fixed = next((at for at, part in enumerate(parts) if _MAGIC.search(part)), None)
             if fixed is not None:
-                root = os.sep if os.path.isabs(pattern) else ""
-                yield from self._in_glob(os.path.join(root, *parts[:fixed]), tuple(parts[fixed:]))
+                root = scheme + divided or (os.sep if os.path.isabs(pattern) else "")
+                yield from self._in_glob(root + os.sep.join(parts[:fixed]), tuple(parts[fixed:]))
 
     def _in_folder(self, base: str) -> Iterator[str]:
         """The corpus files of a folder; what else is there is counted."""
-        if is_store(base):
-            self.skipped.add(os.path.realpath(base))
+        # First, since it lists the folder, in whose list the next looks then.
+        chained = self._is_output(base)
+        if self._is_store(base):
+            self.skipped.add(self.tree.real(base))
             return
-        chained = _is_output(base)
         waiting, seen = deque([base]), set()
         while waiting:
             folder = waiting.popleft()
-            real = os.path.realpath(folder)
+            real = self.tree.real(folder)
             if real in seen:
                 continue
             seen.add(real)
-            for name in _names(folder):
+            for name in self.tree.names(folder):
                 path = os.path.join(folder, name)
-                kind = _kind(path)
+                kind = self.tree.kind(path)
                 if name.startswith((".", "_")):
                     self.others[path] = "hidden (. or _)"
                 elif kind == "folder":
@@ -149,14 +253,14 @@ class _Search:
         waiting, seen = deque([(base, pattern)]), set()
         while waiting:
             folder, parts = waiting.popleft()
-            state = (os.path.realpath(folder), len(parts))
+            state = (self.tree.real(folder), len(parts))
             if state in seen:
                 continue
             seen.add(state)
             part, rest = parts[0], parts[1:]
             if part == _ANY and rest:
                 waiting.append((folder, rest))
-            for path, kind in _matching(folder, part):
+            for path, kind in self._matching(folder, part):
                 below = parts if part == _ANY else rest
                 if kind == "file" and not rest:
                     yield path
@@ -165,8 +269,8 @@ class _Search:
 
     def is_ours(self, folder: str) -> bool:
         """Whether DivOrder wrote a folder; if so it is counted as skipped."""
-        real = os.path.realpath(folder)
-        ours = self.is_own(real) or is_store(real) or _is_output(real)
+        real = self.tree.real(folder)
+        ours = self.is_own(real) or self._is_output(real) or self._is_store(real)
         if ours:
             self.skipped.add(real)
         return ours
@@ -175,42 +279,31 @@ class _Search:
         """Whether a path without links lies in a folder that this run writes."""
         return any(real == own or real.startswith(os.path.join(own, "")) for own in self.own)
 
-    def hint(self) -> str:
-        """What is left out, as the end of a message."""
-        if not self.skipped:
-            return ""
-        return f"; left out is what DivOrder wrote: {', '.join(sorted(self.skipped)[:3])}"
+    def _matching(self, folder: str, part: str) -> Iterator[tuple[str, str]]:
+        """What is in a folder that one part of a pattern matches, and its kind."""
+        names = [part]
+        if _MAGIC.search(part):
+            there = self.tree.names(folder)
+            shown = (name for name in there if part.startswith(".") or not name.startswith("."))
+            names = [name for name in shown if part == _ANY or fnmatchcase(name, part)]
+        for name in names:
+            path = os.path.join(folder, name)
+            yield path, self.tree.kind(path)
 
+    def _is_store(self, folder: str) -> bool:
+        for path in (os.path.join(folder, name) for name in (FORMAT_FILE, HEAD)):
+            if self.tree.kind(path) == "file":
+                with open_source(self.tree.source(path)) as file:
+                    if tells_of_store(file.read()):
+                        return True
+        return False
 
-def _matching(folder: str, part: str) -> Iterator[tuple[str, str]]:
-    """What is in a folder that one part of a pattern matches, and its kind."""
-    names = [part]
-    if _MAGIC.search(part):
-        shown = (name for name in _names(folder) if part.startswith(".") or not name.startswith("."))
-        names = [name for name in shown if part == _ANY or fnmatchcase(name, part)]
-    for name in names:
-        path = os.path.join(folder, name)
-        yield path, _kind(path)
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder or os.curdir))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise _unreadable(folder, error) from error
-
-
-def _kind(path: str) -> str:
-    """file, folder, or "" for what is neither, such as a link to nothing."""
-    try:
-        mode = os.stat(path).st_mode
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-            return ""
-        raise _unreadable(path, error) from error
-    return "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else ""
+    def _is_output(self, folder: str) -> bool:
+        """Whether a folder holds an output or an export, or what a run that was killed while it wrote one has left."""
+        names = self.tree.names(folder)
+        if EXPORT_MANIFEST in names and read_manifest(self.tree.place(folder), EXPORT_MANIFEST) is not None:
+            return True
+        return any(name == MANIFEST or name.startswith(TEMPORARY) for name in names)
 
 
 def _unreadable(path: str, error: OSError) -> InputError:
@@ -227,17 +320,9 @@ def _ending(name: str) -> str:
     return (before + last if both else last) or "without suffix"
 
 
-def _is_output(folder: str) -> bool:
-    """Whether a folder holds an output or an export, or what a run that was killed while it wrote one has left."""
-    names = _names(folder)
-    if EXPORT_MANIFEST in names and read_manifest(Path(folder), EXPORT_MANIFEST) is not None:
-        return True
-    return any(name == MANIFEST or name.startswith(TEMPORARY) for name in names)
-
-
-def _check_name(path: Path) -> None:
+def _check_name(path: str) -> None:
     try:
-        str(path).encode()
+        path.encode()
     except UnicodeEncodeError:
         raise InputError(
             f"input.paths: the name {os.fsencode(path)!r} is not valid UTF-8; rename it, as every report and reject "

@@ -79,9 +79,7 @@ def read_pin(store: Store, name: str, setting: str = "") -> Fit | None:
 def pin(store: Store, stage: str, key: str, files: Mapping[str, bytes], reason: str) -> Fit:
     """Store the files of a fit and make it the current one. The same files are the same fit."""
     fit = Fit(stage, _hash(files), reason)
-    for name in store.list(fit.folder):
-        if name.rsplit("/", 1)[1] not in files:
-            store.delete(name)
+    store.delete(*(name for name in store.list(fit.folder) if name.rsplit("/", 1)[1] not in files))
     for name, data in files.items():
         # Replaced even where it is there, so that fitting again mends a damaged fit.
         store.put(f"{fit.folder}/{name}", data, replace=True)
@@ -112,8 +110,7 @@ def drop_unpinned(store: Store, fit: Fit) -> bool:
     others = [read_pin(store, name) for name in store.list(f"{PINS}/{fit.stage}")]
     if fit.hash in {other.hash for other in others if other}:
         return False
-    for name in store.list(fit.folder):
-        store.delete(name)
+    store.delete(*store.list(fit.folder))
     return True
 
 
@@ -142,9 +139,10 @@ def _again(store: Store, stage: str, setting: str) -> str:
     return f"{how} to fit again (later stages are then computed again)"
 
 
-def fit_path(store: Store, fit: Fit) -> Path:
-    """Folder of a fit's files, for libraries that read folders."""
-    return store.local(fit.folder)
+def model_path(store: Store, model: Fit | Path) -> Path:
+    """Folder of a model's files on this machine, for libraries that read folders: of a fit, or where the user has
+    it."""
+    return store.local(model.folder) if isinstance(model, Fit) else model
 
 
 def _hash(files: Mapping[str, bytes]) -> str:

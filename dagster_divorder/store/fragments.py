@@ -58,12 +58,11 @@ class Fragments:
         self.store.put_hashed(f"{self.folder}/index", name, pack(index), "safetensors")
         return name
 
-    def delete(self, name: str) -> None:
-        """Remove a fragment, index first."""
+    def delete(self, *names: str) -> None:
+        """Remove fragments, indexes first."""
         for folder in (f"{self.folder}/index", self.folder):
-            for file in self.store.list(folder):
-                if file.startswith(f"{folder}/{name}."):
-                    self.store.delete(file)
+            files = self.store.list(folder)
+            self.store.delete(*(file for file in files if file.rsplit("/", 1)[1].split(".", 1)[0] in names))
 
     def indexes(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         """Name and index of every fragment, by name."""

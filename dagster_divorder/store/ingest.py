@@ -14,16 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import orjson
-import pyarrow as pa
 from blake3 import blake3
 
 from dagster_divorder.errors import InputError, RejectLimitError
-from dagster_divorder.store.arrays import binary_array, row_array
 from dagster_divorder.store.base import Store
+from dagster_divorder.store.blocks import InHand, Records, joined, put_pair
 from dagster_divorder.store.corpus import Begin, End
 from dagster_divorder.store.file_states import FileState
 from dagster_divorder.store.fragments import (
@@ -34,22 +33,16 @@ from dagster_divorder.store.fragments import (
     fragment_name,
     records_folder,
 )
-from dagster_divorder.store.ids import ID_BYTES, Content, IdIndex, distinct, hash_all, to_bytes, words
-from dagster_divorder.store.inputs import Block, LineBlock, LongRecord, RowBlock
-from dagster_divorder.store.multiset import Multiset, of_lines, of_rows
-from dagster_divorder.store.records import (
-    NOT_JSON,
-    parse_lines,
-    parse_rows,
-    reject_line,
-    reject_long,
-)
-from dagster_divorder.store.rows import row_as_json, row_bytes
+from dagster_divorder.store.ids import ID_BYTES, IdIndex, distinct, to_bytes
+from dagster_divorder.store.inputs import Block, LongRecord, RowBlock
+from dagster_divorder.store.multiset import Multiset
+from dagster_divorder.store.parts import Forward, Job, Jobs, Part, Pick, Surveyed, SurveyedRecords
+from dagster_divorder.store.records import reject_line, reject_long
 from dagster_divorder.store.view import Fragment, View, offsets
 
 _SHOWN_REJECTS = 10
-_WAITING_WRITES = 2
-"""Fragments that may wait to be written, so that reading goes on meanwhile and memory stays bounded."""
+_WAITING_PAIRS = 1
+"""Pairs of fragments that may wait to be written, so that reading goes on meanwhile and memory stays bounded."""
 _KEPT_ROWS = 1 << 16
 """Rows of an earlier view that are taken over at a time."""
 
@@ -128,11 +121,16 @@ class Ingest:
         self.kind = kind
         self._unit = "line" if kind == "jsonl" else "row"
         self.text_field = text_field
+        self._dry = dry
         # One thread compresses and writes, in the order of the flushes, while the next blocks are parsed.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="divorder-ingest")
-        self._writing: deque[Future[str]] = deque()
+        self._writing: deque[Future[None]] = deque()
         self._documents = _FragmentWriter(Fragments(store, DOCUMENTS), dry=dry)
         self._records = _FragmentWriter(Fragments(store, records_folder(key)), dry=dry)
+        # Of the open pair of fragments: content of its records, or where they are in the input.
+        self._open: list[Any] = []
+        self._parts: list[Part] = []
+        self._jobs = Jobs()
         # Of the document rows: sizes in bytes. Of the record rows: the document row of each. In parts, in row order.
         self._document_sizes: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
         self._document_of: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
@@ -220,86 +218,82 @@ class Ingest:
     def add(self, block: Block) -> None:
         """Take in the next block of the file that has begun."""
         if isinstance(block, LongRecord):
-            line, reason = reject_long(block.path, self._unit, block.number, block.size, block.begins)
-            self._reject(block.path, line, block.number, reason)
+            self._refuse_long(block)
         else:
-            self._add(block)
+            self._add(InHand(block, self.text_field))
         # An unfinished last line, even one that is a record, is no part of what the next run goes on from.
         if isinstance(block, RowBlock) or not block.unterminated:
             self._whole = self._place()
 
-    def _add(self, block: LineBlock | RowBlock) -> None:
-        if isinstance(block, RowBlock) and not block.rows.num_rows:
-            # A file without rows is refused too if its columns are wrong.
-            self._parse(block, np.empty(0, dtype=np.int64))
-            return
-        records: Sequence[Content] = block.lines if isinstance(block, LineBlock) else row_bytes(block.rows)
-        ids = words(hash_all(records))
+    def add_surveyed(self, part: Part, surveyed: Surveyed, lines: int) -> None:
+        """Take in the next part of the file that has begun, which so many lines lie before."""
+        number = len(self._parts)
+        self._parts.append(part)
+        again = Forward({number: part})
+        for at, block in enumerate(surveyed.blocks):
+            if at == len(surveyed.blocks) - 1 and not surveyed.last_whole:
+                self._whole = self._place()
+            if isinstance(block, LongRecord):
+                self._refuse_long(replace(block, number=block.number + lines))
+            else:
+                self._add(SurveyedRecords(block, number, at, lines, again))
+        if surveyed.last_whole:
+            self._whole = self._place()
+
+    def _refuse_long(self, block: LongRecord) -> None:
+        line, reason = reject_long(block.path, self._unit, block.number, block.size, block.begins)
+        self._reject(block.path, line, block.number, reason)
+
+    def _add(self, block: Records) -> None:
+        ids = block.ids
         once = distinct(ids)
         rows = self._records.ids.find(ids[once.first])
         new = np.flatnonzero(rows < 0)
         if len(new):
-            rows[new] = self._take_new(block, once.first[new], ids)
+            rows[new] = self._take_new(block, once.first[new])
         rows = rows[once.inverse]
-        refused = np.flatnonzero(rows < 0)
-        if len(refused):
-            self._refuse(block, refused)
-            accepted = rows >= 0
+        accepted = rows >= 0
+        if not accepted.all():
+            self._refuse(block, np.flatnonzero(~accepted))
             rows, ids = rows[accepted], ids[accepted]
-            records = [records[at] for at in np.flatnonzero(accepted).tolist()]
         self._version.update(to_bytes(ids))
-        self._accepted += of_lines(records) if isinstance(block, LineBlock) else of_rows(records)
+        self._accepted += block.multiset(accepted)
         self._record_rows.append(rows)
 
-    def _take_new(self, block: LineBlock | RowBlock, at: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """Parse new records of a block, distinct ones, and shelve the sound ones with their documents.
+    def _take_new(self, block: Records, at: np.ndarray) -> np.ndarray:
+        """Shelve the sound ones of new records of a block, distinct ones, with their documents.
 
         Returns the record row of each, -1 where it is refused.
         """
-        texts, _ = self._parse(block, at)
-        held = [text for text in texts if text is not None]
+        texts = block.texts(at)
         rows = np.full(len(at), -1, dtype=np.int64)
-        if not held:
+        if not len(texts.sound):
             return rows
-        sound = np.flatnonzero([text is not None for text in texts])
-        document_ids = words(hash_all(held))
-        once = distinct(document_ids)
-        document_rows = self._documents.ids.find(document_ids[once.first])
+        at = at[texts.sound]
+        once = distinct(texts.ids)
+        document_rows = self._documents.ids.find(texts.ids[once.first])
         unseen = np.flatnonzero(document_rows < 0)
-        fresh = [held[i] for i in once.first[unseen]]
-        sizes = np.fromiter(map(len, fresh), np.int64, len(fresh))
-        index = {"id": document_ids[once.first[unseen]], "size": sizes}
-        document_rows[unseen] = self._documents.add(index, _utf8(fresh), int(sizes.sum()))
-        self._document_sizes.append(sizes)
-        content, record_sizes = _content(block, at[sound])
-        index = {"id": ids[at[sound]], "document": document_ids, "size": record_sizes}
-        rows[sound] = self._records.add(index, content, int(record_sizes.sum()))
+        fresh = once.first[unseen]
+        index = {"id": texts.ids[fresh], "size": texts.sizes[fresh]}
+        document_rows[unseen] = self._documents.add(index)
+        self._document_sizes.append(index["size"])
+        taken, sizes = block.take(at, texts, fresh)
+        index = {"id": block.ids[at], "document": texts.ids, "size": sizes}
+        rows[texts.sound] = self._records.add(index)
         self._document_of.append(document_rows[once.inverse])
+        if not self._dry:
+            self._open.append(taken)
         if self._records.full or self._documents.full:
             self._flush()
         return rows
 
-    def _parse(self, block: LineBlock | RowBlock, at: np.ndarray) -> tuple[list[bytes | None], list[str]]:
-        if isinstance(block, LineBlock):
-            return parse_lines([block.lines[i] for i in at], self.text_field)
-        try:
-            return parse_rows(block.rows.take(row_array(at)), self.text_field)
-        except InputError as error:
-            raise InputError(f"{block.path}: {error}") from None
-
-    def _refuse(self, block: LineBlock | RowBlock, refused: np.ndarray) -> None:
-        _, reasons = self._parse(block, refused)
-        for at, reason in zip(refused, reasons, strict=True):
-            if isinstance(block, LineBlock):
-                last = block.unterminated and at == len(block.lines) - 1
-                if last and reason.startswith(NOT_JSON):
-                    self._partial += 1
-                    break
-                number, raw = block.numbers[at], block.lines[at]
-            else:
-                number, raw = block.first + int(at), row_as_json(block.rows.take(pa.array([at])))
-            line = reject_line(block.path, {self._unit: number}, reason, raw)
-            self._reject(block.path, line, number, reason)
+    def _refuse(self, block: Records, refused: np.ndarray) -> None:
+        for refusal in block.refusals(refused):
+            if refusal.unfinished:
+                self._partial += 1
+                break
+            line = reject_line(block.path, {self._unit: refusal.number}, refusal.reason, refusal.raw)
+            self._reject(block.path, line, refusal.number, refusal.reason)
 
     def _reject(self, path: str, line: bytes, number: int, reason: str) -> None:
         self._rejects.write(line)
@@ -308,9 +302,14 @@ class Ingest:
             self._first_rejects.append(f"{path}:{number}: {reason}")
 
     def _flush(self) -> None:
-        for written in (self._documents, self._records):
-            self._writing.extend(written.flush(self._writer))
-        self._await_writes(_WAITING_WRITES)
+        documents, records = self._documents.close(), self._records.close()
+        taken, self._open = self._open, []
+        if taken and isinstance(taken[0], Pick):
+            self._jobs.add(self._parts, taken)
+        elif taken:
+            folder = self._records.fragments.folder
+            self._writing.append(self._writer.submit(put_pair, self.store, folder, taken, documents, records))
+            self._await_writes(_WAITING_PAIRS)
 
     def _await_writes(self, waiting: int) -> None:
         while len(self._writing) > waiting:
@@ -372,8 +371,10 @@ class Ingest:
         self._rejects.seek(0)
         return self._rejects.read()
 
-    def finish(self, max_reject_share: float) -> Ingested:
-        """Store what is open and return the view of the whole input.
+    def finish(
+        self, max_reject_share: float, write: Callable[[Sequence[Job]], object] | None = None
+    ) -> Ingested:
+        """Store what is open, `write` what was surveyed, and return the view of the whole input.
 
         Raises:
             RejectLimitError, InputError: as `survey` does.
@@ -381,6 +382,9 @@ class Ingest:
         survey = self.survey(max_reject_share)
         self._flush()
         self._await_writes(0)
+        self._jobs.close()
+        if write:
+            write(self._jobs)
         self._records.forget_ids()
         self._documents.forget_ids()
         self._kept_rows = None
@@ -402,8 +406,10 @@ class Ingest:
         )
 
     def abandon(self) -> None:
-        """Remove the fragments this reading stored."""
+        """Remove the fragments this reading stored; of what was surveyed there is none yet."""
         self._await_writes(0)
+        if self._parts:
+            return
         for written in (self._records, self._documents):
             written.abandon()
 
@@ -424,7 +430,6 @@ class _FragmentWriter:
         self._rows: list[int] = []
         self._put: list[str] = []
         self._open_index: list[dict[str, np.ndarray]] = []
-        self._open_content: list[pa.Array] = []
         self._open_rows = self._open_bytes = 0
 
     def load(self, take: Callable[[Mapping[str, np.ndarray]], bool], *, keep_ids: bool = False) -> None:
@@ -461,14 +466,12 @@ class _FragmentWriter:
         rows: np.ndarray = view.record_row + (shift - first[:-1])[at]
         return rows
 
-    def add(self, index: dict[str, np.ndarray], content: pa.Array, size: int) -> np.ndarray:
+    def add(self, index: dict[str, np.ndarray]) -> np.ndarray:
         """Put rows into the open fragment; return their row numbers."""
-        if self._dry:
-            return self.ids.add(index["id"])
-        self._open_index.append(index)
-        self._open_content.append(content)
-        self._open_rows += len(content)
-        self._open_bytes += size
+        if not self._dry:
+            self._open_index.append(index)
+            self._open_rows += len(index["id"])
+            self._open_bytes += int(index["size"].sum())
         return self.ids.add(index["id"])
 
     def forget_ids(self) -> None:
@@ -480,21 +483,16 @@ class _FragmentWriter:
     def full(self) -> bool:
         return self._open_rows >= FRAGMENT_ROWS or self._open_bytes >= FRAGMENT_BYTES
 
-    def flush(self, writer: ThreadPoolExecutor) -> list[Future[str]]:
-        """Hand the open fragment, if there is one, to the writer."""
-        if not self._open_rows:
-            return []
-        index = {
-            column: np.concatenate([part[column] for part in self._open_index])
-            for column in self._open_index[0]
-        }
-        content, name = self._open_content, fragment_name(index["id"])
-        self._names.append(name)
-        self._rows.append(self._open_rows)
-        self._put.append(name)
-        self._open_index, self._open_content = [], []
+    def close(self) -> dict[str, np.ndarray]:
+        """Close the open fragment; its index."""
+        index = joined(self._open_index) if self._open_index else {}
+        if self._open_rows:
+            self._names.append(fragment_name(index["id"]))
+            self._rows.append(self._open_rows)
+            self._put.append(self._names[-1])
+        self._open_index = []
         self._open_rows = self._open_bytes = 0
-        return [writer.submit(lambda: self.fragments.put(pa.concat_arrays(content), index))]
+        return index
 
     def abandon(self) -> None:
         for name in self._put:
@@ -522,17 +520,3 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
     whole = np.concatenate(parts)
     parts.clear()
     return whole
-
-
-def _content(block: LineBlock | RowBlock, at: np.ndarray) -> tuple[pa.Array, np.ndarray]:
-    """Content of some records of a block and their sizes in bytes (of Parquet rows their mean), int64 (n,)."""
-    if isinstance(block, LineBlock):
-        lines = [block.lines[i] for i in at]
-        return binary_array(lines), np.fromiter(map(len, lines), np.int64, len(lines))
-    rows = block.rows.take(row_array(at))
-    content = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
-    return content, np.full(len(at), -(-content.nbytes // len(at)), dtype=np.int64)
-
-
-def _utf8(texts: list[bytes]) -> pa.Array:
-    return binary_array(texts).view(pa.large_string())

@@ -13,17 +13,20 @@ most writers however large they are, is held whole.
 from __future__ import annotations
 
 import contextlib
+import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import MAX_RECORD_BYTES
-from dagster_divorder.store.compression import CODECS, open_compressed, suffix_for
+from dagster_divorder.store.compression import CODECS, decompressed, suffix_for
 from dagster_divorder.store.file_states import PrefixHashes
 from dagster_divorder.store.rows import row_as_json
+from dagster_divorder.store.sources import Source, open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,7 +83,7 @@ class LongRecord:
 Block = LineBlock | RowBlock | LongRecord
 
 
-def kind_of(path: Path) -> Kind:
+def kind_of(path: Source) -> Kind:
     """Kind of a file, from its name.
 
     Raises:
@@ -96,27 +99,28 @@ def kind_of(path: Path) -> Kind:
     )
 
 
-def is_corpus_file(path: Path) -> bool:
+def is_corpus_file(path: Source) -> bool:
     """Whether a file is JSONL or Parquet by its name."""
     return path.name.lower().endswith(PARQUET_SUFFIXES) or _bare_name(path).endswith(JSONL_SUFFIXES)
 
 
-def is_plain(path: Path) -> bool:
+def is_plain(path: Source) -> bool:
     """Whether a JSONL file is uncompressed, by its name: such a file may grow in place."""
     return path.suffix.lower() not in CODECS
 
 
-def _bare_name(path: Path) -> str:
+def _bare_name(path: Source) -> str:
     """A name in small letters without the suffix of a compression."""
     name = path.name.lower()
     return name if is_plain(path) else name.removesuffix(path.suffix.lower())
 
 
 def read_lines(
-    path: Path,
+    path: Source,
     file: IO[bytes] | None = None,
     prefix: PrefixHashes | None = None,
     limit: int = MAX_RECORD_BYTES,
+    until: tuple[int, int] | None = None,
 ) -> Iterator[LineBlock | LongRecord]:
     """Lines of a JSONL file in blocks of about `BLOCK_BYTES` and at most `BLOCK_LINES`; each of more than `limit` bytes
     by itself.
@@ -124,6 +128,8 @@ def read_lines(
     Args:
         file: the plain file, open; by default it is opened.
         prefix: what is known of it; reading goes on behind it, and it grows by each whole line that is read.
+        until: (first, last), for the lines alone whose line feeds lie in these bytes, the first of them beginning where
+            `prefix` ends; then what is read behind their last line feed comes as an unterminated line.
 
     Raises:
         InputError: the file cannot be read, is compressed otherwise than its name says, or its compressed data is
@@ -135,12 +141,14 @@ def read_lines(
     pieces: list[bytes] = []
     held = 0
     long: _LongLine | None = None
-    with readable(path, prefix), file or _open_bytes(path) as source:
-        if prefix.size:
-            source.seek(prefix.size)
-        else:
-            _check_codec(path)
-        while chunk := source.read(BLOCK_BYTES):
+    with readable(path, prefix), file or open_source(path) as raw:
+        if not prefix.size:
+            _check_codec(path, raw)
+        raw.seek(prefix.size)
+        source = raw if plain else decompressed(raw, path.suffix)
+        at, (first, last) = prefix.size, until or (prefix.size, sys.maxsize)
+        while chunk := source.read(min(BLOCK_BYTES, (first if at < first else last) - at)):
+            at += len(chunk)
             if long:
                 end, newline, chunk = chunk.partition(b"\n")
                 long.add(end)
@@ -158,7 +166,7 @@ def read_lines(
                 before = prefix.lines
                 prefix.end_lines(data, len(lines))
                 pieces, held = [], 0
-                yield from _blocks(path, lines, before, limit)
+                yield from _blocks(path, lines, before, limit, opens=prefix.begin == before == 0)
             pieces.append(rest)
             held += len(rest)
             if held > limit:
@@ -167,7 +175,8 @@ def read_lines(
     if long:
         yield long.record(path, prefix.lines, unterminated=plain)
     elif rest := b"".join(pieces):
-        yield from _blocks(path, [rest], prefix.lines, limit, unterminated=plain)
+        opens = prefix.begin == prefix.lines == 0
+        yield from _blocks(path, [rest], prefix.lines, limit, opens=opens, unterminated=plain)
 
 
 class _LongLine:
@@ -176,8 +185,7 @@ class _LongLine:
     def __init__(self, prefix: PrefixHashes, pieces: list[bytes]) -> None:
         self.size = 0
         self.begins = b""
-        self.prefix = PrefixHashes()
-        self.prefix.become(prefix)
+        self.prefix = prefix.copy()
         for piece in pieces:
             self.add(piece)
 
@@ -186,14 +194,15 @@ class _LongLine:
         self.begins += piece[: SHOWN_BYTES - len(self.begins)]
         self.prefix.update(piece)
 
-    def record(self, path: Path, before: int, *, unterminated: bool = False) -> LongRecord:
+    def record(self, path: Source, before: int, *, unterminated: bool = False) -> LongRecord:
         return LongRecord(str(path), before + 1, self.size, self.begins, unterminated)
 
 
 def _blocks(
-    path: Path, lines: list[bytes], before: int, limit: int, *, unterminated: bool = False
+    path: Source, lines: list[bytes], before: int, limit: int, *, opens: bool, unterminated: bool = False
 ) -> Iterator[LineBlock | LongRecord]:
-    """Whole lines, which come after so many others: those of more than `limit` bytes, and blocks of the others."""
+    """Whole lines, which come after so many others, or are those that the file `opens` with: those of more than `limit`
+    bytes, and blocks of the others."""
     long = [at for at, line in enumerate(lines) if len(line) > limit]
     for low, high in pairwise([-1, *long, len(lines)]):
         if low >= 0:
@@ -201,11 +210,15 @@ def _blocks(
             yield LongRecord(str(path), before + low + 1, len(lines[low]), begins, unterminated)
         for first in range(low + 1, high, BLOCK_LINES):
             block = lines[first : min(high, first + BLOCK_LINES)]
-            yield _line_block(path, block, before + first, unterminated=unterminated)
+            yield _line_block(
+                path, block, before + first, opens=opens and not first, unterminated=unterminated
+            )
 
 
-def _line_block(path: Path, lines: list[bytes], before: int, *, unterminated: bool = False) -> LineBlock:
-    if not before:
+def _line_block(
+    path: Source, lines: list[bytes], before: int, *, opens: bool, unterminated: bool
+) -> LineBlock:
+    if opens:
         lines[0] = lines[0].removeprefix(_BOM)
     numbers: Sequence[int] = range(before + 1, before + 1 + len(lines))
     blank = [not line.strip() for line in lines]
@@ -216,7 +229,7 @@ def _line_block(path: Path, lines: list[bytes], before: int, *, unterminated: bo
 
 
 @contextlib.contextmanager
-def readable(path: Path, prefix: PrefixHashes) -> Iterator[None]:
+def readable(path: Source, prefix: PrefixHashes) -> Iterator[None]:
     """Turns what the system says of a file that cannot be read, after the lines of `prefix`, into an InputError."""
     try:
         yield
@@ -228,17 +241,15 @@ def readable(path: Path, prefix: PrefixHashes) -> Iterator[None]:
             remedy = "make it readable for this user, or leave it out of input.paths"
         elif not is_plain(path):
             remedy = "a compressed file that is damaged or cut short must be copied or compressed again"
+        # Who reads from the middle knows no line's number.
+        place = f"byte {prefix.size:,}" if prefix.begin else f"line {prefix.lines:,}"
         raise InputError(
-            f"{path} cannot be read after line {prefix.lines:,}: {error.strerror or error}; {remedy}"
+            f"{path} cannot be read after {place}: {error.strerror or error}; {remedy}"
         ) from error
 
 
-def _open_bytes(path: Path) -> IO[bytes]:
-    return open(path, "rb", buffering=0) if is_plain(path) else open_compressed(path)
-
-
-def _check_codec(path: Path) -> None:
-    found, named = suffix_for(path), path.suffix.lower()
+def _check_codec(path: Source, file: IO[bytes]) -> None:
+    found, named = suffix_for(file), path.suffix.lower()
     if found and found != named:
         says = f"{CODECS[named].name} data" if named in CODECS else "plain JSONL"
         bare = path.name if named not in CODECS else path.name[: -len(named)]
@@ -247,7 +258,7 @@ def _check_codec(path: Path) -> None:
         )
 
 
-def read_schema(path: Path, expected: pa.Schema | None) -> pa.Schema:
+def read_schema(path: Source, expected: pa.Schema | None) -> pa.Schema:
     """Columns of a Parquet file.
 
     Raises:
@@ -258,24 +269,63 @@ def read_schema(path: Path, expected: pa.Schema | None) -> pa.Schema:
 
 
 def read_rows(
-    path: Path, schema: pa.Schema | None, limit: int = MAX_RECORD_BYTES
+    path: Source,
+    schema: pa.Schema | None,
+    limit: int = MAX_RECORD_BYTES,
+    within: tuple[int, int | None] = (0, None),
 ) -> Iterator[RowBlock | LongRecord]:
-    """Rows of a Parquet file in blocks of at most `BLOCK_ROWS`; those of more than `limit` bytes each by itself.
+    """Rows of a Parquet file in blocks of at most `BLOCK_ROWS`; those of more than `limit` bytes each by itself. Of
+    rows [first, end) `within` the file: see `row_stretches`.
 
     Raises:
         InputError: as `read_batches` does.
     """
-    first = 1
-    for rows in read_batches(path, schema):
-        yield from _row_blocks(path, rows, first, limit)
+    first = within[0]
+    for rows in read_batches(path, schema, within=within):
+        yield from _row_blocks(path, rows, first + 1, limit)
         first += rows.num_rows
 
 
+def row_stretches(path: Source, size: int) -> list[tuple[int, int | None]]:
+    """(first row, end) of parts of a Parquet file, each of row groups of some `size` bytes, whose blocks are those of
+    the whole file; an end of None is the file's.
+
+    Raises:
+        InputError: the file is no Parquet.
+    """
+    with _open_parquet(path, None) as (file, schema):
+        step, first, row, held = _rows_at_once(file), [0], 0, 0
+        # Arrow ends a batch with a row group where dictionaries change.
+        for number in range(0 if any(map(has_dictionary, schema.types)) else file.num_row_groups):
+            group = file.metadata.row_group(number)
+            aligned = -(-row // step) * step
+            if held >= size and first[-1] < aligned < file.metadata.num_rows:
+                first.append(aligned)
+                held = 0
+            row += group.num_rows
+            held += group.total_byte_size
+    return list(zip(first, [*first[1:], None], strict=True))
+
+
+def has_dictionary(of: pa.DataType) -> bool:
+    """Whether a type has a dictionary, at any depth."""
+    import pyarrow as pa
+
+    if isinstance(of, pa.BaseExtensionType):
+        return has_dictionary(of.storage_type)
+    return pa.types.is_dictionary(of) or any(
+        has_dictionary(of.field(number).type) for number in range(of.num_fields)
+    )
+
+
 def read_batches(
-    path: Path, schema: pa.Schema | None, columns: Sequence[str] | None = None
+    path: Source,
+    schema: pa.Schema | None,
+    columns: Sequence[str] | None = None,
+    within: tuple[int, int | None] = (0, None),
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of a Parquet file, of some `columns` those that it has; of one without rows an empty batch, since its
-    columns may be wrong, too.
+    """All rows of a Parquet file, or rows [first, end) `within` it, of some `columns` those that it has; of one without
+    rows an empty batch, since its columns may be wrong, too.
 
     Raises:
         InputError: the file is no Parquet, or its columns differ from `schema`, the first file's.
@@ -287,9 +337,7 @@ def read_batches(
             found = pa.schema([field for field in found if field.name in columns])
         read = 0
         try:
-            for rows in file.iter_batches(
-                _rows_at_once(file), columns=None if columns is None else found.names
-            ):
+            for rows in _batches(file, None if columns is None else found.names, *within):
                 # Only where there is something to cast: lists of nulls, for one, Arrow casts wrongly.
                 columns = [
                     column if column.type.equals(field.type) else column.cast(field.type)
@@ -301,13 +349,36 @@ def read_batches(
                 read += rows.num_rows
         except (pa.ArrowException, OSError) as error:
             raise InputError(
-                f"{path} is damaged after row {read:,}, or has a type that Arrow cannot read: {error}; "
+                f"{path} is damaged after row {within[0] + read:,}, or has a type that Arrow cannot read: {error}; "
                 "copy it again, or rewrite it with other types"
             ) from error
         if not read:
             # Even without rows its columns count: as the first file's, and as ones that may be wrong.
             empty = [pa.nulls(0, field.type) for field in found]
             yield pa.RecordBatch.from_arrays(empty, schema=found)
+
+
+def _batches(
+    file: pq.ParquetFile, columns: list[str] | None, first: int, end: int | None
+) -> Iterator[pa.RecordBatch]:
+    """Rows [first, end), `first` being a multiple of `_rows_at_once`, in the batches that all rows come in."""
+    size = _rows_at_once(file)
+    if not first and end is None:
+        yield from file.iter_batches(size, columns=columns)
+        return
+    import pyarrow as pa
+
+    ends = list(accumulate(file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)))
+    wanted = (ends[-1] if end is None else end) - first
+    low, high = bisect_right(ends, first), bisect_left(ends, first + wanted)
+    skipped = first - (ends[low - 1] if low else 0)
+    held = None
+    for rows in file.iter_batches(size, row_groups=range(low, high + 1), columns=columns):
+        held = pa.concat_batches([held, rows[skipped:]]) if held else rows[skipped:]
+        skipped = max(0, skipped - rows.num_rows)
+        while wanted and held.num_rows >= min(size, wanted):
+            yield held[: min(size, wanted)]
+            wanted, held = max(0, wanted - size), held[size:]
 
 
 def _rows_at_once(file: pq.ParquetFile) -> int:
@@ -317,7 +388,9 @@ def _rows_at_once(file: pq.ParquetFile) -> int:
     return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, largest)))
 
 
-def _row_blocks(path: Path, rows: pa.RecordBatch, first: int, limit: int) -> Iterator[RowBlock | LongRecord]:
+def _row_blocks(
+    path: Source, rows: pa.RecordBatch, first: int, limit: int
+) -> Iterator[RowBlock | LongRecord]:
     import pyarrow as pa
 
     def one(at: int) -> pa.RecordBatch:
@@ -333,17 +406,18 @@ def _row_blocks(path: Path, rows: pa.RecordBatch, first: int, limit: int) -> Ite
 
 
 @contextlib.contextmanager
-def _open_parquet(path: Path, expected: pa.Schema | None) -> Iterator[tuple[pq.ParquetFile, pa.Schema]]:
+def _open_parquet(path: Source, expected: pa.Schema | None) -> Iterator[tuple[pq.ParquetFile, pa.Schema]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        # Read piece by piece: a row group may be all of the file.
-        file = pq.ParquetFile(path, buffer_size=BUFFER_BYTES)
-        found = _without_views(file.schema_arrow)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as Parquet: {error}") from error
-    with file:
+    with contextlib.ExitStack() as opened:
+        try:
+            source = path if isinstance(path, Path) else opened.enter_context(open_source(path))
+            # Read piece by piece: a row group may be all of the file.
+            file = opened.enter_context(pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False))
+            found = _without_views(file.schema_arrow)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path} cannot be read as Parquet: {error}") from error
         if expected is not None and not found.equals(expected):
             raise InputError(
                 f"{path} has other columns than the files before it: {_describe(found)}; "

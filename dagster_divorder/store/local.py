@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import orjson
+
 from dagster_divorder.errors import DamagedFileError, DiskFullError, StoreBusyError, StoreError
 from dagster_divorder.store.base import (
     FORMAT,
@@ -28,6 +30,7 @@ from dagster_divorder.store.base import (
     Store,
     checked,
     json_object,
+    new_about,
 )
 
 SCRATCH = "scratch"
@@ -42,6 +45,10 @@ class LocalStore(Store):
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
         self.place, self.real_place = str(self.root), os.path.realpath(self.root)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Of a process with another working directory too."""
+        return LocalStore, (os.path.abspath(self.root),)
 
     def open(self, *, create: bool = True) -> LocalStore:
         try:
@@ -59,7 +66,7 @@ class LocalStore(Store):
                 "new or empty folder, or a store: set store.path to one"
             )
         elif create:
-            self._put_about()
+            self.put(FORMAT_FILE, orjson.dumps(new_about()))
         return self
 
     def local(self, name: str) -> Path:
@@ -116,13 +123,14 @@ class LocalStore(Store):
         write_atomically(target, data)
         return name
 
-    def delete(self, name: str) -> None:
-        """Remove a file, and the folders that it leaves empty."""
-        path = self.local(name)
-        path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # a folder that is not empty
-            while (path := path.parent) != self.root:
-                path.rmdir()
+    def delete(self, *names: str) -> None:
+        """Remove files, and the folders that they leave empty."""
+        for name in names:
+            path = self.local(name)
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a folder that is not empty
+                while (path := path.parent) != self.root:
+                    path.rmdir()
 
     def files(self) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -171,6 +179,9 @@ class LocalStore(Store):
         finally:
             os.close(descriptor)
 
+    def check(self) -> None:
+        """Nothing is to be seen: the lock is held for as long as the process lives."""
+
     # Files of a moment -----------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -195,12 +206,9 @@ class LocalStore(Store):
                 shutil.rmtree(self.local(name), ignore_errors=True)
 
 
-def is_store(folder: str) -> bool:
-    """Whether a folder is a store, of whatever version."""
-    try:
-        about = json_object((Path(folder) / FORMAT_FILE).read_bytes())
-    except OSError:
-        return False
+def tells_of_store(data: bytes) -> bool:
+    """Whether a file, named as FORMAT_FILE is, makes its folder a store, of whatever version."""
+    about = json_object(data)
     # Version 1 did not name the format.
     return about.get("format") == FORMAT or (
         about.keys() == {"version"} and isinstance(about["version"], int)

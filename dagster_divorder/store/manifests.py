@@ -15,13 +15,18 @@ def manifest_check(manifest: dict[str, Any]) -> str:
 
 
 def read_whole(file: Path) -> dict[str, Any] | None:
-    """A manifest without its `check`; None if it is not just what was written.
+    """As `whole_manifest`, of a file.
 
     Raises:
         OSError: it cannot be read.
     """
+    return whole_manifest(file.read_bytes())
+
+
+def whole_manifest(data: bytes) -> dict[str, Any] | None:
+    """A manifest without its `check`; None if it is not just what was written."""
     try:
-        found: dict[str, Any] = orjson.loads(file.read_bytes())
+        found: dict[str, Any] = orjson.loads(data)
         return found if found.pop("check") == manifest_check(found) else None
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
         return None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -12,10 +12,11 @@ from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.inputs import BLOCK_BYTES, read_batches
 from dagster_divorder.store.multiset import Multiset, of_lines, of_rows
 from dagster_divorder.store.rows import json_lines, row_bytes
+from dagster_divorder.store.sources import Source, open_source
 from dagster_divorder.store.view import View
 
 
-def written(files: Iterable[Path]) -> Multiset:
+def written(files: Iterable[Source]) -> Multiset:
     """The records of JSONL and Parquet files as an output holds them: a line ends with a line feed, and nothing else.
 
     Raises:
@@ -28,13 +29,13 @@ def written(files: Iterable[Path]) -> Multiset:
     return found
 
 
-def _rows_of(path: Path) -> Iterator[Multiset]:
+def _rows_of(path: Source) -> Iterator[Multiset]:
     for rows in read_batches(path, None):
         yield of_rows(row_bytes(rows))
 
 
-def _lines_of(path: Path) -> Iterator[Multiset]:
-    with open(path, "rb", buffering=BLOCK_BYTES) as file:
+def _lines_of(path: Source) -> Iterator[Multiset]:
+    with io.BufferedReader(open_source(path), BLOCK_BYTES) as file:  # type: ignore[type-var]
         while lines := file.readlines(BLOCK_BYTES):
             found = of_lines([line.removesuffix(b"\n") for line in lines])
             yield found if lines[-1].endswith(b"\n") else found - Multiset(bytes=1)

@@ -3,8 +3,8 @@
 Who one is comes from the provider's own environment variables alone, such as AWS_ACCESS_KEY_ID, and what an error says
 never repeats the server's answer beyond its code: neither holds a secret.
 
-obstore repeats what a server that is overloaded, restarting or out of reach did not answer (10 times, within 3
-minutes); what is explained here is what remained.
+obstore repeats what a server that is overloaded, restarting or out of reach did not answer; what is explained here is
+what remained after that.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 
 
-def connect(url: str, *, retry_seconds: float = 180) -> ObjectStore:
-    """The objects below a URL, such as s3://bucket/prefix or https://host/folder; nothing is asked of it yet. Endpoint
-    and credentials are those of the environment; an endpoint that begins with http:// is taken at its word.
+def connect(url: str, *, retry_seconds: float = 120) -> ObjectStore:
+    """The objects below a URL, such as s3://bucket/prefix or https://host/folder; nothing is asked of it yet.
+
+    Endpoint and credentials are those of the environment; an endpoint that begins with http:// is taken at its word.
+    What the server does not answer is repeated for `retry_seconds`.
 
     Raises:
         InputError: obstore is not installed, or makes nothing of the URL or the environment.
     """
     try:
-        from obstore.store import from_url
+        from obstore.store import HTTPStore, from_url
     except ImportError:
         raise InputError(
             f"{url} needs obstore, which is not installed: pip install 'dagster-divorder[objects]'"
@@ -50,10 +52,15 @@ def connect(url: str, *, retry_seconds: float = 180) -> ObjectStore:
         os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS
     )
     try:
-        return from_url(
+        # Amazon's own addresses too are web servers where they are named as such.
+        return (HTTPStore.from_url if url.startswith(("http://", "https://")) else from_url)(
             url,
             client_options={"allow_http": True} if plain else {},
-            retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=retry_seconds)},
+            retry_config={
+                "max_retries": 1000,
+                "retry_timeout": timedelta(seconds=retry_seconds),
+                "backoff": {"max_backoff": timedelta(seconds=5)},
+            },
         )
     except Exception as error:
         raise InputError(
@@ -68,13 +75,14 @@ def explained(url: str, of: type[DivOrderError] = StoreError) -> Iterator[None]:
 
     Raises:
         FileNotFoundError: there is no such object, as it was; a missing bucket is explained.
-        obstore's AlreadyExistsError and PreconditionError, as they were: who sets a condition asks whether it holds.
+        obstore's AlreadyExistsError, NotModifiedError and PreconditionError, as they were: who sets a condition asks
+            whether it holds.
     """
-    from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+    from obstore.exceptions import AlreadyExistsError, BaseError, NotModifiedError, PreconditionError
 
     try:
         yield
-    except (AlreadyExistsError, PreconditionError):
+    except (AlreadyExistsError, NotModifiedError, PreconditionError):
         raise
     except FileNotFoundError as error:
         if _code(error) not in ("NoSuchBucket", "ContainerNotFound"):
@@ -111,7 +119,7 @@ def explain(error: Exception, url: str) -> str:
     if status in (429, 503):
         return f"{url}: {answer} again and again: it is overloaded or starting; run again later, it goes on from here"
     if status >= 500:
-        return f"{url}: {answer} again and again; see to the server, and run again: it goes on from here"
+        return f"{url}: {answer} again and again; see to the server (is it full?), and run again: it goes on from here"
     if not status:
         return (
             f"{url} cannot be reached: {_first_line(error)}; see to the network and to the endpoint "

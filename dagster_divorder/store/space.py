@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO
 
 import numpy as np
 
 from dagster_divorder.core.pca import Pca, project
+from dagster_divorder.engine.local import count_workers
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.stages import StageFiles
@@ -28,7 +29,7 @@ class Space:
 
     `stage` made them; `key` names what the vectors of a fragment depend on besides the fragment, `version` those of
     this corpus; `centre`: take away what all documents share before clustering (components have done so); `components`:
-    None where vectors are taken as they are; `threads`, for arithmetic.
+    None where vectors are taken as they are.
     """
 
     stage: str
@@ -37,7 +38,14 @@ class Space:
     version: str
     centre: bool
     components: Pca | None = None
-    threads: int = 1
+
+    def listed(self) -> Space:
+        """The same, for workers (`StageFiles.listed`)."""
+        return replace(self, files=self.files.listed())
+
+    def read(self, fragment: Fragment) -> np.ndarray:
+        """Vectors float32 (rows, D) of a fragment."""
+        return self.transform(self.files.read(fragment)["vectors"])
 
     def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[Fragment, np.ndarray]]:
         """Vectors float32 (rows, D) fragment by fragment, in the order given."""
@@ -47,7 +55,7 @@ class Space:
     def transform(self, stored: np.ndarray) -> np.ndarray:
         """Vectors float32 (n, D) of this space, of vectors as the stage stores them."""
         vectors = stored.astype(np.float32, copy=False)
-        return project(vectors, self.components, threads=self.threads) if self.components else vectors
+        return project(vectors, self.components, threads=count_workers(0)) if self.components else vectors
 
     def dims(self, view: View) -> int:
         return int(next(self.each(view.documents[:1]))[1].shape[1])

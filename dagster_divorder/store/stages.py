@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,8 @@ class StageFiles:
     store: Store
     stage: str
     key: str
+    known: dict[str, str] | None = field(default=None, compare=False, repr=False)
+    """The files, where they were listed before: for workers, which need not look."""
 
     @property
     def folder(self) -> str:
@@ -28,11 +30,20 @@ class StageFiles:
 
     def present(self) -> dict[str, str]:
         """Fragment name -> file."""
-        return self.store.hashed(self.folder)
+        return self.store.hashed(self.folder) if self.known is None else self.known
 
-    def put(self, fragment: str, arrays: Mapping[str, np.ndarray]) -> None:
+    def listed(self) -> StageFiles:
+        """The same, with the files that there are now."""
+        return replace(self, known=dict(self.present()))
+
+    def put(self, fragment: str, arrays: Mapping[str, np.ndarray]) -> str:
         """Store a fragment's result; arrays have one row a row of the fragment, or as the stage says."""
-        put_arrays(self.store, self.folder, fragment, arrays)
+        return put_arrays(self.store, self.folder, fragment, arrays)
+
+    def read(self, fragment: Fragment) -> dict[str, np.ndarray]:
+        """The result of a fragment. MissingStageError where it has none."""
+        ((_, arrays),) = self.each([fragment])
+        return arrays
 
     def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[Fragment, dict[str, np.ndarray]]]:
         """Results fragment by fragment, in the order given.
@@ -83,6 +94,6 @@ class StageFiles:
             ) from error
 
 
-def put_arrays(store: Store, folder: str, fragment: str, arrays: Mapping[str, np.ndarray]) -> None:
+def put_arrays(store: Store, folder: str, fragment: str, arrays: Mapping[str, np.ndarray]) -> str:
     """Store a fragment's result in a folder of results."""
-    store.put_hashed(folder, fragment, pack(arrays, f"{folder}/{fragment}"), "safetensors")
+    return store.put_hashed(folder, fragment, pack(arrays, f"{folder}/{fragment}"), "safetensors")

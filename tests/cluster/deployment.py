@@ -1,5 +1,5 @@
-"""The services of deploy/compose.yaml as plain processes of this machine: the very commands and variables, with hosts and
-ports replaced. Postgres and the object store come from PyPI instead of from their images."""
+"""The services of deploy/compose.yaml as plain processes of this machine: their very commands and variables, with other
+hosts and ports. Postgres and the object store come from PyPI instead of from their images."""
 
 from __future__ import annotations
 

@@ -46,3 +46,21 @@ def die_at_three(number: int) -> int:
 def chatter(number: int) -> int:
     print("libraries print")
     return number
+
+
+def die_once(at: str) -> str:
+    """A call that is killed the first time, and says so in a file."""
+    if not os.path.exists(at):
+        os.close(os.open(at, os.O_CREAT))
+        os.kill(os.getpid(), signal.SIGKILL)
+    return at
+
+
+def meet(files: tuple[str, str]) -> tuple[str, str | None]:
+    """A call that makes the first file and ends when the second one is there: its node, and its threads a library."""
+    import ray
+
+    os.close(os.open(files[0], os.O_CREAT))
+    while not os.path.exists(files[1]):
+        os.sched_yield()
+    return ray.get_runtime_context().get_node_id(), os.environ.get("OPENBLAS_NUM_THREADS")

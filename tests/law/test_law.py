@@ -155,6 +155,7 @@ ALL_CHOICES = CHOICES | {
 """Of `make test-long`."""
 NOT_DRAWN = {
     *("input.paths", "store.path", "output.path", "exports.path", "embedding.path"),  # places
+    *("store.cache", "store.cache_bytes"),  # of a store on objects
     "order.cut",  # ids of documents
     *("model.base", "model.revision", "deep.model", "deep.revision"),  # a model of one's own
     *("deep.device", "deep.tensor_parallel", "engine.kind", "engine.address"),  # of the machine

@@ -99,7 +99,7 @@ BY_HAND: dict[str, list[Any]] = {
     "k_calibration.values": [[], [1], [2], [2, 60, 61], [3, 2], [2, 2], [10_000], [2**64]],
     "comparison.documents": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
     "comparison.sequences": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
-    "input.paths": [[], [""], ["/dev/null"], ["~nobody-of-this-name/x.jsonl"]],
+    "input.paths": [[], [""], ["/dev/null"], ["~nobody-of-this-name/x.jsonl"], ["ftp://x/y"]],
     "input.text_field": ["", "\0", "source", "score", "x" * 999],
     "input.source_field": ["", "\0", "score", "odd", "nope"],
     "input.id_field": ["", "\0", "source", "const", "when", "nope"],
@@ -111,6 +111,7 @@ BY_HAND: dict[str, list[Any]] = {
     "engine.kind": ["local", "nope"],  # Ray has tests of its own
     "engine.address": ["", "nope", "127.0.0.1:1"],
     "store.path": ["", ".", "\0", "other_store", "s3:///x", "s3://who:key@bucket", "ftp://x/y"],
+    "store.cache": ["", ".", "store/cache", "other_cache"],
     "output.path": ["", ".", "store/out", "other_out", "s3://b//x", "file:///x"],
     "order.cut": [[], [""], ["nope"], ["0" * 32], ["\0"]],
     "exports.formats": [[], ["nope"], ["parquet"] * 2, ["parquet"], ["ds", "text"], sorted(FORMATS)],

@@ -3,11 +3,13 @@ repaired, and is materialised by Dagster. Nothing of the package knows them."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.raw_docs import RAW_DOCS
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
@@ -46,12 +49,16 @@ from tests.conftest import topic_records, write_jsonl
 DIES_AFTER = "TOY_DIES_AFTER"
 
 
-def count_letters(run: Run, fragments: Sequence[Fragment]) -> Iterator[dict[str, np.ndarray]]:
-    for number, fragment in enumerate(fragments):
-        if number == int(os.environ.get(DIES_AFTER, -1)):
+@dataclass(frozen=True)
+class CountLetters:
+    store: Store
+    calls: Iterator[int] = field(default_factory=itertools.count)
+
+    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
+        if next(self.calls) == int(os.environ.get(DIES_AFTER, -1)):
             os.kill(os.getpid(), signal.SIGKILL)
-        texts = read_content(run.store, fragment.file).to_pylist()
-        yield {"letters": np.array([len(text) for text in texts], np.int64)}
+        texts = read_content(self.store, fragment.file).to_pylist()
+        return {"letters": np.array([len(text) for text in texts], np.int64)}
 
 
 def mean_of_used(run: Run, files: StageFiles) -> dict[str, Any]:
@@ -65,7 +72,7 @@ LETTERS = PerDocument(
     description="Letters of each document.",
     reads=lambda settings: ("raw_docs",),
     doing="counting letters",
-    compute=count_letters,
+    compute=lambda run: CountLetters(run.store),
     figures=mean_of_used,
 )
 

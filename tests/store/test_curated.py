@@ -139,7 +139,7 @@ def test_a_page_that_lay_there_before_the_output_is_not_ours(store: LocalStore, 
     publish(store, folder, "curated.jsonl")
     with pytest.raises(InputError, match="was not written by this store"):
         write_beside(store, folder, {BESIDE[0]: b"page"})
-    assert remove_beside(store, folder) == []
+    assert remove_beside(store) == []
     assert (folder / BESIDE[0]).read_text() == "mine"
 
 

@@ -122,11 +122,11 @@ def test_an_append_is_read_from_the_old_end(corpus: Corpus, way: str) -> None:
 
 
 def test_only_the_appended_bytes_are_parsed(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dagster_divorder.store import ingest
+    from dagster_divorder.store import blocks
 
     seen: list[bytes] = []
-    parse = ingest.parse_lines
-    monkeypatch.setattr(ingest, "parse_lines", lambda lines, field: seen.extend(lines) or parse(lines, field))
+    parse = blocks.parse_lines
+    monkeypatch.setattr(blocks, "parse_lines", lambda lines, field: seen.extend(lines) or parse(lines, field))
     corpus["a.jsonl"] = joined([*LINES[:40], BAD])
     corpus.read()
     run_stage("raw_docs", corpus.settings("store"), Silent())

@@ -1,0 +1,293 @@
+"""Calls as tasks of a Ray cluster: on every core of it, and again where a worker or a machine died.
+
+Guarantee: as `engine.base`; besides, a worker or a node that is killed costs the calls that it had, an error that a
+call raises comes back as itself with the node named, and nothing is left in Ray: functions go into its object store
+once, items and receipts are a few words. A cluster that cannot do the work is found before the first call: none at the
+address, another version of Ray, of Python or of this package, a store that its workers do not see.
+Cost: 6 to 9 s and some 450 MB for a Ray of its own, 1 s to join one that runs and 1 to 4 s for a worker's first call;
+then about 1 ms a call, beside what starts it (benchmarks/scale, docs/decisions/engine.md).
+Known weakness: the head is part of the cluster, and a run ends with it; it goes on when it is started again. A dead
+node is noticed after some 15 s. Nodes that join later are not looked at; what they lack is the error of a call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import platform
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dagster_divorder import __version__
+from dagster_divorder.engine.base import Item, Result
+from dagster_divorder.engine.local import picklable, worker_variables
+from dagster_divorder.errors import SettingsError, WorkerError
+
+IN_FLIGHT = 4
+"""Calls submitted for each core: workers never wait for the next one, and few results for their turn."""
+ANSWER_SECONDS = 10.0
+"""Within which a Ray answers at an address."""
+PROBE_SECONDS = 120.0
+"""Within which a node starts a worker."""
+
+_INSTALL = (
+    f"install dagster-divorder {__version__} in the image of the nodes, or send it along: ray job submit "
+    f'--runtime-env-json \'{{"pip": ["dagster-divorder[ray]=={__version__}"]}}\' -- divorder run'
+)
+
+
+class RayEngine:
+    """A Ray cluster, joined at `address`; None: that of RAY_ADDRESS, else of this machine, else one of this process.
+    `asked`: at most so many calls at once, 0 for one a core. A Ray that this process has joined before is used as it
+    is, and not left.
+
+    `unseen` is called on every node: what its workers lack, "" where nothing.
+
+    Raises:
+        SettingsError: Ray is not installed, not there, another version, or its nodes lack something.
+    """
+
+    def __init__(self, address: str | None, asked: int, unseen: Callable[[], str]) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            import ray
+        except ImportError:
+            raise SettingsError(
+                'engine.kind is "ray", and ray is not installed: pip install "dagster-divorder[ray]"'
+            ) from None
+        self._ray, self._asked = ray, asked
+        self._joined = not ray.is_initialized()
+        if self._joined:
+            self._join(address or os.environ.get("RAY_ADDRESS"))
+        try:
+            self._probe(unseen)
+        except BaseException:
+            self.close()
+            raise
+
+    def _join(self, address: str | None) -> None:
+        if address:
+            _need_ray_at(address)
+        try:
+            self._ray.init(address, log_to_driver=False, logging_level="error")
+        except RuntimeError as error:
+            if "ersion mismatch" not in str(error):
+                raise
+            raise SettingsError(
+                f"the Ray cluster at {address} is of another version: {' '.join(str(error).split())}; install the "
+                "cluster's versions of ray and Python here, or these there"
+            ) from error
+        except (ConnectionError, SystemExit) as error:
+            # Ray ends the process where its head does not answer.
+            raise _no_ray(address, str(error)) from error
+
+    def close(self) -> None:
+        """Leave the cluster, where this engine has joined it; its workers end."""
+        if self._joined:
+            self._ray.shutdown()
+
+    @property
+    def workers(self) -> int:
+        return self._asked or max(1, int(self._ray.cluster_resources().get("CPU", 0)))
+
+    @property
+    def gpus(self) -> int:
+        return int(self._ray.cluster_resources().get("GPU", 0))
+
+    def each(
+        self,
+        function: Callable[[Item], Result],
+        items: Sequence[Item],
+        *,
+        workers: int | None = None,
+        threads: int = 1,
+        gpus: int = 0,
+        memory: int = 0,
+        environment: Mapping[str, str] | None = None,
+        retries: int = 2,
+    ) -> Iterator[Result]:
+        """As `Engine.each`. A call has `threads` cores of a node, at most all of them.
+
+        Raises:
+            SettingsError: no node has the GPUs or the memory of one call.
+            WorkerError: the worker of a call died more than `retries` times, or cannot run this package.
+        """
+        ray = self._ray
+        most = len(items) if workers is None else min(workers, len(items))
+        if most <= 1 and not gpus:
+            yield from map(function, items)
+            return
+        cores = min(threads or 1, max(int(node.get("CPU", 0)) for node in self._nodes().values()))
+        self._need_room(cores, gpus, memory)
+        task = ray.remote(_attempt).options(
+            num_cpus=cores,
+            num_gpus=gpus,
+            memory=memory or None,
+            max_retries=retries,
+            runtime_env={"env_vars": worker_variables(cores, environment)},
+        )
+        put = ray.put(function)
+        in_flight = min(most, self._asked or IN_FLIGHT * self.workers)
+        waiting: deque[Any] = deque()
+        try:
+            for item in items:
+                waiting.append(task.remote(put, item))
+                if len(waiting) >= in_flight:
+                    yield self._result(waiting.popleft(), retries)
+            while waiting:
+                yield self._result(waiting.popleft(), retries)
+        finally:
+            for reference in waiting:
+                with contextlib.suppress(ray.exceptions.RayError):
+                    ray.cancel(reference, force=True)
+
+    def _result(self, reference: Any, retries: int) -> Any:
+        try:
+            failed, result = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            # It was not the function: its errors are results.
+            raise WorkerError(
+                f"a worker of the Ray cluster cannot run dagster-divorder {__version__}: {error.cause!r}; {_INSTALL}"
+            ) from error
+        except self._ray.exceptions.RayError as error:
+            said = " ".join(str(error).split())
+            raise WorkerError(
+                f"a task of the Ray cluster was lost {retries + 1} times, the last time by {type(error).__name__}: "
+                f"{said[:500]}; run again: the fragments that are done are kept; nodes with more memory, or a lower "
+                "engine.workers, help where memory ran out"
+            ) from error
+        if failed:
+            raise result
+        return result
+
+    def _nodes(self) -> dict[str, dict[str, float]]:
+        """What nodes that compute have, by their id."""
+        nodes = {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
+        if found := {node: has for node, has in nodes.items() if has.get("CPU", 0) >= 1}:
+            return found
+        raise SettingsError(
+            f"the Ray cluster has {len(nodes)} nodes and no core to run tasks on; expected one: start a worker (ray "
+            "start --address ...; minReplicas of a KubeRay group)"
+        )
+
+    def _need_room(self, cores: int, gpus: int, memory: int) -> None:
+        """SettingsError where no node has what one call needs: Ray would wait for one for ever."""
+        wanted = {"CPU": cores, "GPU": gpus, "memory": memory}
+        if any(all(has.get(what, 0) >= of for what, of in wanted.items()) for has in self._nodes().values()):
+            return
+        asked = ", ".join(f"{what} {of:,}" for what, of in wanted.items() if of)
+        raise SettingsError(
+            f"no node of the Ray cluster has what one task needs ({asked}); start one that has"
+        )
+
+    def _probe(self, unseen: Callable[[], str]) -> None:
+        """Raise SettingsError where a node lacks something."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        ray = self._ray
+        probe = ray.remote(_make_probe())
+        answers = {
+            probe.options(
+                num_cpus=0,
+                max_retries=0,
+                # As calls have it: they take the same workers.
+                runtime_env={"env_vars": worker_variables(1, None)},
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            ).remote(code_hash(), pickle.dumps(unseen)): node
+            for node in self._nodes()
+        }
+        done, late = ray.wait(list(answers), num_returns=len(answers), timeout=PROBE_SECONDS)
+        for answer in late:
+            raise SettingsError(
+                f"node {answers[answer][:8]} of the Ray cluster started no worker within {PROBE_SECONDS:.0f} s; look "
+                "at its logs (/tmp/ray/session_latest/logs there), or take it out of the cluster"
+            )
+        for answer in done:
+            try:
+                where, missing, lack = ray.get(answer)
+            except (ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
+                continue  # it has gone, and does no work
+            except ray.exceptions.RayError as error:
+                raise SettingsError(
+                    f"node {answers[answer][:8]} of the Ray cluster cannot start a worker: "
+                    f"{' '.join(str(error).split())[:500]}"
+                ) from error
+            if missing or lack:
+                remedy = f"; {_INSTALL}" if missing else ""
+                raise SettingsError(f"node {where} of the Ray cluster {missing or lack}{remedy}")
+
+
+def _attempt(function: Callable[[Any], Any], item: Any) -> tuple[bool, Any]:
+    """In a worker: whether the function failed, and its result or error."""
+    try:
+        return False, function(item)
+    except Exception as error:
+        return True, picklable(error, f"a worker process on node {platform.node()}")
+
+
+def _make_probe() -> Callable[[str, bytes], tuple[str, str, str]]:
+    """A function that Ray pickles whole, being defined in another one: where it runs this package may be missing."""
+    ours = __version__
+
+    def probe(code: str, unseen: bytes) -> tuple[str, str, str]:
+        """The name of this node, what it lacks of the package, and of what else."""
+        import pickle
+        import platform
+
+        where = platform.node()
+        try:
+            from dagster_divorder import __version__
+            from dagster_divorder.engine.ray import code_hash
+        except ImportError as error:
+            return where, f"cannot import dagster-divorder: {error}", ""
+        if __version__ != ours:
+            return where, f"has dagster-divorder {__version__}, and this process {ours}", ""
+        if code_hash() != code:
+            return where, f"has other code of dagster-divorder {ours} than this process", ""
+        return where, "", pickle.loads(unseen)()
+
+    return probe
+
+
+def code_hash() -> str:
+    """xxh3-128, in hex, of this package's Python files."""
+    from xxhash import xxh3_128
+
+    digest, package = xxh3_128(), Path(__file__).parent.parent
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package).as_posix()}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _need_ray_at(address: str) -> None:
+    """Raise SettingsError where no Ray answers soon at an address: joining would wait for two minutes, and then end the
+    process."""
+    if address == "auto" or os.environ.get("RAY_USE_TLS", "0") != "0":
+        return
+    import grpc
+
+    options = [("grpc.enable_http_proxy", 0)]
+    with grpc.insecure_channel(address, options=options) as channel:
+        alive = channel.unary_unary("/ray.rpc.NodeInfoGcsService/CheckAlive")
+        try:
+            alive(b"", timeout=ANSWER_SECONDS)
+        except grpc.RpcError as error:
+            silent = (
+                grpc.StatusCode.UNAVAILABLE,
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+                grpc.StatusCode.UNIMPLEMENTED,
+            )
+            if error.code() in silent:
+                raise _no_ray(address, str(error.details())) from None
+
+
+def _no_ray(address: str | None, why: str) -> SettingsError:
+    return SettingsError(
+        f"no Ray answers at {address or 'this machine'} ({why or 'it does not answer'}); expected the host:port of a "
+        "running head in engine.address or RAY_ADDRESS (ray start --head prints it, port 6379 if no other was given), "
+        "or none, for a Ray of this machine's own"
+    )

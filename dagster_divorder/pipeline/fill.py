@@ -1,0 +1,89 @@
+"""Results of fragments, made and stored where an engine puts the work: here, in a worker, on another machine.
+
+What comes back is a receipt of a few words. A result lies under a name that carries the hash of its bytes, so a
+fragment that is computed twice, because the worker that stored it died before it said so, is stored once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_divorder.engine.base import Needs
+from dagster_divorder.errors import DiskFullError
+from dagster_divorder.store.arrays import pack_table
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment
+
+if TYPE_CHECKING:
+    from dagster_divorder.pipeline.run import Run
+
+WORKER_BYTES = 128 << 20
+"""One worker for this much stored (compressed) text. A worker starts in a second and gets up to speed in another, since
+gigatoken learns the corpus's words, and tokenises some 40 MB of stored text a second then."""
+
+Result: TypeAlias = "Mapping[str, np.ndarray] | pa.Table"
+"""What is computed of one fragment: arrays with a row for each of its rows, or a table."""
+
+Computed: TypeAlias = "Result | tuple[Result, Any]"
+"""A result, alone or with what the stage wants to know of how it was computed."""
+
+
+class Filled(NamedTuple):
+    """Of a fragment whose result is stored: its name and rows, the file of the result, its bytes before they were
+    packed, and what the stage was told of how it was computed."""
+
+    fragment: str
+    rows: int
+    file: str
+    size: int
+    told: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Computes the result of a fragment of a stage and stores it under the stage's key; picklable where `compute`
+    is."""
+
+    store: Store
+    stage: str
+    key: str
+    compute: Callable[[Fragment], Computed]
+
+    def __call__(self, fragment: Fragment) -> Filled:
+        """
+        Raises:
+            DiskFullError: with the bytes that a row takes.
+        """
+        computed = self.compute(fragment)
+        result, told = computed if isinstance(computed, tuple) else (computed, None)
+        files = StageFiles(self.store, self.stage, self.key)
+        table = isinstance(result, pa.Table)
+        size = result.nbytes if table else sum(array.nbytes for array in result.values())
+        try:
+            file = (
+                self.store.put_hashed(files.folder, fragment.name, pack_table(result), "arrow")
+                if table
+                else files.put(fragment.name, result)
+            )
+        except DiskFullError as error:
+            error.row_bytes = size / fragment.rows
+            raise
+        return Filled(fragment.name, fragment.rows, file, size, told)
+
+
+def by_size(run: Run, fragments: Sequence[Fragment]) -> Needs:
+    """A worker for every WORKER_BYTES of what the fragments hold."""
+    stored = run.store.stats(fragments[0].file.rpartition("/")[0])
+    size = sum(stored[fragment.file].size for fragment in fragments if fragment.file in stored)
+    return {"workers": size // WORKER_BYTES}
+
+
+def threaded_by_size(run: Run, fragments: Sequence[Fragment]) -> Needs:
+    """The same, of a function that shares its work among threads."""
+    return {**by_size(run, fragments), "threads": 0}

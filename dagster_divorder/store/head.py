@@ -1,0 +1,304 @@
+"""The head of a store on objects: one object that holds what is ever replaced, and who may replace it.
+
+`head.json` holds the store's format, version and id, its pointers by name, and the lease; it is changed by
+compare-and-swap alone, so a writer whose view of it is out of date changes nothing. Each state carries a number drawn
+for it, `swap`, by which a writer whose answer was lost knows its own.
+
+The lease is its holder's as long as the state changes at least once within TTL seconds by the clock of who waits for
+it; a thread of the holder sees to that. Who took it over has changed the state, so that a holder that was silent,
+stopped and woken among them, fails at its next write, with LeaseLostError.
+
+Known weakness: deleting objects is no part of a swap. It is done while the lease was renewed within TTL / 2, and a
+process that is stopped between that look and the request may delete, when it wakes, what another has made of the same
+name and content meanwhile. That is a missing file then, and the next run makes it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from typing_extensions import TypedDict
+
+from dagster_divorder.errors import DiskFullError, DivOrderError, LeaseLostError, StoreBusyError, StoreError
+from dagster_divorder.store.base import TEMPORARY, json_object, new_about
+from dagster_divorder.store.remote import connect, explained
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+HEAD = "head.json"
+
+TTL = 60.0
+"""Seconds without a sign of life after which a holder of the lease counts as dead."""
+READ_AGAIN = 1.0
+"""Seconds for which who does not hold the lease takes the head as it was read."""
+LOOK_SECONDS = 10.0
+"""How long the first request of all is repeated: most servers that do not answer it have another address."""
+_TRIES = 6
+
+State = dict[str, Any]
+
+
+class _Holder(TypedDict):
+    holder: str
+    host: str
+    process: int
+    since: str
+
+
+class Shape(TypedDict):
+    """What a state holds beside what every store says of itself."""
+
+    swap: str
+    lease: _Holder | None
+    pointers: dict[str, str]
+
+
+@dataclass(slots=True)
+class Lease:
+    """A lease: its holder's number, and when the last swap that renewed it began, by this process's clock."""
+
+    holder: str = field(default_factory=lambda: secrets.token_hex(16))
+    renewed: float = 0.0
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
+class Head:
+    """The head of one store, of which a process keeps one (`head_of`), so that all that it does sees its own writes."""
+
+    def __init__(self, place: str, objects: ObjectStore | None = None) -> None:
+        """`objects`: those below the place; else they are connected to when they are needed."""
+        self.place = place
+        self._objects = objects
+        self._lock = threading.RLock()
+        self._state: State | None = None
+        self._tag: dict[str, str] = {}
+        self._read_at = self._changed_at = -TTL
+        self._lease: Lease | None = None
+
+    @property
+    def objects(self) -> ObjectStore:
+        """The objects below the place, once the server has answered."""
+        self.state()
+        assert self._objects is not None
+        return self._objects
+
+    def state(self, *, fresh: bool = False, patient: bool = True) -> State | None:
+        """What the head holds, None where there is none: as this process left it while it holds the lease, else as
+        read less than READ_AGAIN seconds ago. Not `patient`: for a first look at what may be no server at all."""
+        with self._lock:
+            if fresh or (self._lease is None and time.monotonic() - self._read_at > READ_AGAIN):
+                self._read(patient)
+            return self._state
+
+    def _read(self, patient: bool = True) -> None:
+        import obstore
+        from obstore.exceptions import NotModifiedError
+
+        known = {"if_none_match": self._tag["e_tag"]} if self._state and "e_tag" in self._tag else {}
+        objects = self._objects or connect(self.place, **({} if patient else {"retry_seconds": LOOK_SECONDS}))
+        start = time.monotonic()
+        try:
+            with explained(self.place):
+                found = obstore.get(objects, HEAD, options=known)
+                self._keep(json_object(found.bytes().to_bytes()), found.meta)
+        except NotModifiedError:
+            pass
+        except FileNotFoundError:
+            self._state, self._tag = None, {}
+        self._read_at = time.monotonic()
+        if self._read_at - start > TTL / 4:
+            # While the server does not answer, a holder cannot show that it lives.
+            self._changed_at = self._read_at
+        self._objects = self._objects or connect(self.place)
+
+    def _keep(self, state: State, tag: Any) -> None:
+        if self._state is None or self._state.get("swap") != state.get("swap"):
+            self._changed_at = time.monotonic()
+        self._state, self._tag = state, _version_of(tag)
+
+    def create(self) -> None:
+        """Make the head of a new store, unless another process has just done so.
+
+        Raises:
+            StoreError: the server does not keep to conditions of writes.
+        """
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        self._probe()
+        state = {**new_about(), "swap": secrets.token_hex(16), "lease": None, "pointers": {}}
+        try:
+            with explained(self.place):
+                obstore.put(self.objects, HEAD, orjson.dumps(state), mode="create")
+        except AlreadyExistsError:
+            pass  # another process's, or this one's, whose answer was lost
+        self.state(fresh=True)
+
+    def _probe(self) -> None:
+        """See that what is to be created is not replaced, and what has changed not swapped."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        name, refused = f"{TEMPORARY}{secrets.token_hex(8)}", 0
+        with explained(self.place):
+            stale: Any = _version_of(obstore.put(self.objects, name, b"1"))
+            for data, mode in ((b"2", "create"), (b"3", stale), (b"4", stale)):
+                try:
+                    obstore.put(self.objects, name, data, mode=mode)
+                except (AlreadyExistsError, PreconditionError):
+                    refused += data != b"3"
+            obstore.delete(self.objects, name)
+        if refused < 2:
+            raise StoreError(
+                f"{self.place}: the server ignores the conditions of writes (If-None-Match, If-Match), by which two "
+                "runs on one store are kept from overwriting each other's results; expected a server that keeps to "
+                "them, such as Amazon S3 since 2024: set store.path to one, or to a folder"
+            )
+
+    # The lease ----------------------------------------------------------------------------------------------------
+
+    def acquire(self, wait: bool, on_wait: Callable[[str], Any] | None) -> Lease:
+        """Take the lease, once it is free or its holder has been silent for TTL seconds.
+
+        Raises:
+            StoreBusyError: another one holds it, and `wait` is False.
+        """
+        told = False
+        while True:
+            with self._lock:
+                state = self.state(fresh=True)
+                assert state is not None
+                held = state["lease"]
+                if not held or time.monotonic() - self._changed_at > TTL:
+                    lease = Lease(renewed=time.monotonic())
+                    mine = {
+                        "holder": lease.holder,
+                        "host": socket.gethostname(),
+                        "process": os.getpid(),
+                        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+                    }
+                    if self._put({**state, "lease": mine}):
+                        self._lease = lease
+                        threading.Thread(target=self._beat, args=[lease], daemon=True).start()
+                        return lease
+                    continue
+            message = (
+                f"store {self.place} is in use by another run (process {held['process']} on {held['host']}, since "
+                f"{held['since']})"
+            )
+            if not wait:
+                raise StoreBusyError(
+                    f"{message}; wait for it to end, or stop it: a run that was killed counts as dead {TTL:g} s later"
+                )
+            if on_wait and not told:
+                on_wait(f"{message}; waiting for it to end, or to give no sign of life for {TTL:g} s")
+            told = True
+            time.sleep(min(1.0, TTL / 8))
+
+    def release(self, lease: Lease) -> None:
+        """Give the lease back, so that the next run starts at once; the one that was lost, or whose server is gone, is
+        no longer ours."""
+        lease.ended.set()
+        with contextlib.suppress(DivOrderError):
+            self.update(lease, lambda state: state.update(lease=None))
+        with self._lock:
+            if self._lease is lease:
+                self._lease = None
+
+    def update(self, lease: Lease, change: Callable[[State], Any]) -> None:
+        """Change the state, which `change` is given a copy of, as the holder of a lease.
+
+        Raises:
+            LeaseLostError: another one holds it.
+        """
+        with self._lock:
+            for _ in range(_TRIES):
+                state = self._state
+                if state is None or (state["lease"] or {}).get("holder") != lease.holder:
+                    break
+                state = {**state, "pointers": {**state["pointers"]}}
+                change(state)
+                start = time.monotonic()
+                if self._put(state):
+                    lease.renewed = start
+                    return
+            if self._lease is lease:
+                self._lease = None
+        raise LeaseLostError(
+            f"store {self.place} was taken over by another run while this one gave no sign of life for {TTL:g} s or "
+            "more (stopped, out of reach, or a machine that slept); nothing that it had finished is lost: run again"
+        )
+
+    def check(self, lease: Lease) -> None:
+        """See that nobody else can have taken the lease by now, nor for some time.
+
+        Raises:
+            LeaseLostError: another one holds it.
+        """
+        if time.monotonic() - lease.renewed > TTL / 2:
+            self.update(lease, lambda state: None)
+
+    def _put(self, state: State) -> bool:
+        """Swap the state that is known for another one; False where what is there is neither, and is known then."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        state["swap"] = secrets.token_hex(16)
+        for attempt in range(_TRIES):
+            try:
+                with explained(self.place):
+                    mode: Any = dict(self._tag)
+                    tag = obstore.put(self.objects, HEAD, orjson.dumps(state), mode=mode, use_multipart=False)
+                self._keep(state, tag)
+                return True
+            except (AlreadyExistsError, PreconditionError, StoreError) as error:
+                # Either may be the answer to a repeated request whose first answer was lost.
+                before = self._tag
+                self._read()
+                if self._state and self._state.get("swap") == state["swap"]:
+                    return True
+                if self._tag != before:
+                    return False
+                if isinstance(error, DiskFullError) or (
+                    isinstance(error, StoreError) and attempt == _TRIES - 1
+                ):
+                    raise
+            time.sleep(0.1 * 2**attempt)
+        raise StoreError(
+            f"{self.place}: the server refuses to replace {HEAD} again and again; see to the server"
+        )
+
+    def _beat(self, lease: Lease) -> None:
+        while not lease.ended.wait(TTL / 4):
+            try:
+                self.update(lease, lambda state: None)
+            except LeaseLostError:
+                return
+            except DivOrderError:
+                pass  # out of reach; the next beat tries again, and so does what the run writes
+
+
+def _version_of(answer: Any) -> dict[str, str]:
+    """What of an answer tells the object's version: S3's and Azure's tag, the number of Google's generation."""
+    return {key: answer[key] for key in ("e_tag", "version") if answer.get(key)}
+
+
+_heads: dict[str, Head] = {}
+_heads_lock = threading.Lock()
+
+
+def head_of(place: str) -> Head:
+    """The head of the store at a place, one a process."""
+    with _heads_lock:
+        return _heads.setdefault(place, Head(place))

@@ -1,0 +1,160 @@
+"""Datasets of the Hugging Face Hub by URL, `hf://datasets/owner/name[@revision][/path]`: what they hold, and parts of
+their files.
+
+Endpoint and token are those of huggingface_hub: HF_ENDPOINT, HF_TOKEN, or what `hf auth login` has kept. All is read
+as one commit holds it. A slash in a revision is written %2F.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
+
+from dagster_divorder.errors import DivOrderError, InputError
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+_URL = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(?:@([^/]+))?(?:/(.*))?", re.DOTALL)
+
+
+class Place(NamedTuple):
+    """A repository `owner/name`, a revision of it, and a path in it ("" for all of it)."""
+
+    repository: str
+    revision: str
+    path: str
+
+
+def place(url: str) -> Place:
+    """
+    Raises:
+        InputError: the URL names no dataset.
+    """
+    match = _URL.fullmatch(url)
+    if not match:
+        raise InputError(
+            f"{url} names no dataset of the Hub; expected hf://datasets/owner/name, perhaps with @revision, and a path"
+        )
+    return Place(match[1], unquote(match[2] or "main"), (match[3] or "").strip("/"))
+
+
+def api() -> HfApi:
+    from huggingface_hub import HfApi
+
+    return HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+
+
+@contextlib.contextmanager
+def explained(url: str, of: type[DivOrderError] = InputError) -> Iterator[None]:
+    """Errors of huggingface_hub as those of this package, `of` a class.
+
+    Raises:
+        EntryNotFoundError: there is no such file or folder, as it was.
+    """
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        HfHubHTTPError,
+        HFValidationError,
+        HTTPError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        yield
+    except EntryNotFoundError:
+        raise
+    except RevisionNotFoundError:
+        raise of(
+            f"{url}: the dataset has no revision {place(url).revision!r}; name one that it has"
+        ) from None
+    except RepositoryNotFoundError:
+        raise of(
+            f"{url}: there is no dataset {place(url).repository} on the Hub, or it is not open to this token; see to "
+            "the name, to HF_TOKEN (or `hf auth login`), and to the dataset's terms"
+        ) from None
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        hint = "; the token in HF_TOKEN may not do this" if status in (401, 403) else "; run again later"
+        raise of(f"{url}: the Hub answered {status}{hint}") from None
+    except HFValidationError as error:
+        raise of(f"{url}: no dataset can have this name: {error}") from None
+    except (HTTPError, OSError, RuntimeError) as error:
+        raise of(
+            f"{url}: the Hub cannot be reached: {error}; see to the network, HF_ENDPOINT, HF_HUB_OFFLINE"
+        ) from None
+
+
+def commit_of(url: str) -> str:
+    """The commit that a URL's revision is now.
+
+    Raises:
+        InputError: there is no such dataset or revision, or the Hub cannot be reached.
+    """
+    found = place(url)
+    with explained(url):
+        return str(api().dataset_info(found.repository, revision=found.revision).sha)
+
+
+def file_at(url: str, commit: str) -> tuple[int, str] | None:
+    """Size and blob of a file of a commit, None if there is no such file."""
+    from huggingface_hub.hf_api import RepoFile
+
+    found = place(url)
+    if not found.path:
+        return None
+    with explained(url):
+        infos = api().get_paths_info(found.repository, [found.path], revision=commit, repo_type="dataset")
+    return next(((info.size, info.blob_id) for info in infos if isinstance(info, RepoFile)), None)
+
+
+def list_folder(url: str, commit: str) -> dict[str, tuple[int, str] | None]:
+    """What a folder of a commit directly holds, by name: size and blob of files, None for folders."""
+    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub.hf_api import RepoFile
+
+    found = place(url)
+    try:
+        with explained(url):
+            infos = list(
+                api().list_repo_tree(
+                    found.repository, found.path or None, revision=commit, repo_type="dataset"
+                )
+            )
+    except EntryNotFoundError:
+        return {}
+    return {
+        info.path.rpartition("/")[2]: (info.size, info.blob_id) if isinstance(info, RepoFile) else None
+        for info in infos
+    }
+
+
+def fetch(url: str, commit: str, start: int, end: int) -> bytes:
+    """Bytes [start, end) of a file of a commit.
+
+    Raises:
+        InputError: the Hub cannot be read from.
+        FileNotFoundError: there is no such file.
+    """
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
+
+    found = place(url)
+    at = hf_hub_url(
+        found.repository, found.path, repo_type="dataset", revision=commit, endpoint=api().endpoint
+    )
+    try:
+        with explained(url):
+            answer = http_backoff(
+                "GET", at, headers={**build_hf_headers(), "range": f"bytes={start}-{end - 1}"}, timeout=60
+            )
+            hf_raise_for_status(answer)
+    except EntryNotFoundError:
+        raise FileNotFoundError(url) from None
+    return answer.content

@@ -1,0 +1,346 @@
+"""A store below a URL of an object store: s3://, gs:// or az://.
+
+`put` creates an object on condition that there is none, so that no name ever changes its bytes; pointers and the lease
+lie in one object that is changed by compare-and-swap (`store.head`). Large files go up in parts, to which no server
+puts conditions; two that send the same name send the same bytes, and what is there is whole or not at all, too.
+
+What is read is copied into a folder of this machine by name, and read from there ever after, by several processes and
+by memory maps: a name keeps its bytes, so nothing has to be asked again. A copy is written under a temporary name and
+renamed; the least recently used go when there are too many bytes of them, and who has mapped one that goes keeps what
+is mapped. Whether a result is present says the object store alone.
+
+Cost: a request a verb, of some 10 to 100 ms on the providers' own stores; `list`, `stats` and `folders` one a thousand
+names; reading again none. Pointers cost one when they are written, and none when they are read while the lease is held,
+else one a second.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from dagster_divorder.errors import DamagedFileError, StoreError
+from dagster_divorder.store.base import OURS, POINTERS, TEMPORARY, Bytes, Stat, Store, checked
+from dagster_divorder.store.head import HEAD, Head, Lease, Shape, State, head_of
+from dagster_divorder.store.local import SCRATCH, LocalStore
+from dagster_divorder.store.remote import explained
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Objects
+
+PARTS_FROM = 64 << 20
+"""Bytes from which a file goes up in parts."""
+_PART_BYTES = 16 << 20
+_IN_USE_SECONDS = 60.0
+"""A copy that was asked for this recently may not have been opened yet."""
+
+_cached: dict[Path, int] = {}
+"""Folder of copies -> their bytes, as far as this process knows: those that were there, and its own."""
+
+
+class ObjectStore(Store):
+    """A store below a URL. `cache` is the folder of local copies, of all stores together; about `cache_bytes` are kept
+    there."""
+
+    about_file = HEAD
+
+    def __init__(self, place: str, cache: Path, cache_bytes: int, head: Head | None = None) -> None:
+        self.place = self.real_place = str(place)
+        self.cache, self.cache_bytes = cache, cache_bytes
+        self._head = head or head_of(self.place)
+        self._lease: Lease | None = None
+        self._id = ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process is told where the store is; connection and lease are this one's."""
+        return ObjectStore, (self.place, self.cache, self.cache_bytes)
+
+    def open(self, *, create: bool = True) -> ObjectStore:
+        import obstore
+
+        if self._head.state(fresh=self._lease is None, patient=False) is None:
+            with explained(self.place):
+                found = obstore.list_with_delimiter(self._objects)
+            there = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
+            # Some servers list the prefix itself; what a probe was killed over is nobody's.
+            if others := sorted(name for name in there if name and not name.startswith((TEMPORARY, HEAD))):
+                raise StoreError(
+                    f"store.path {self.place} has other objects below it ({others[0]}), and is no store; expected a "
+                    "new or empty prefix, or a store: set store.path to one"
+                )
+            if not create:
+                return self
+            self._head.create()
+        self._about()
+        return self
+
+    def _about(self) -> dict[str, Any]:
+        about = super()._about()
+        try:
+            TypeAdapter(Shape).validate_python(about)
+        except ValidationError as error:
+            raise StoreError(
+                f"{self.where(HEAD)} is damaged: its {error.errors()[0]['loc'][0]} is not what a store writes there; "
+                "restore it from a copy, or set store.path to a new prefix"
+            ) from None
+        return about
+
+    @property
+    def _objects(self) -> Objects:
+        return self._head.objects
+
+    # Names ----------------------------------------------------------------------------------------------------------
+
+    def list(self, folder: str) -> builtins.list[str]:
+        return list(self.stats(folder))
+
+    def stats(self, folder: str) -> dict[str, Stat]:
+        if _in_head(folder):
+            there = {name: Stat(len(data), 0.0) for name, data in self._pointers().items()}
+        else:
+            there = {
+                meta["path"]: Stat(meta["size"], meta["last_modified"].timestamp())
+                for meta in self._listed(folder)["objects"]
+                if not meta["path"].startswith(f"{folder}/{TEMPORARY}")
+            }
+        return {name: stat for name, stat in sorted(there.items()) if name.rpartition("/")[0] == folder}
+
+    def folders(self, folder: str) -> builtins.list[str]:
+        if not _in_head(folder):
+            return sorted(self._listed(folder)["common_prefixes"])
+        start = f"{folder}/"
+        below = [name.removeprefix(start) for name in self._pointers() if name.startswith(start)]
+        return sorted({start + name.partition("/")[0] for name in below if "/" in name})
+
+    def _listed(self, folder: str) -> Any:
+        import obstore
+
+        with explained(self.place):
+            return obstore.list_with_delimiter(self._objects, checked(folder, self.place))
+
+    def files(self) -> dict[str, int]:
+        import obstore
+
+        with explained(self.place):
+            there = [meta for batch in obstore.list(self._objects) for meta in batch]
+        found = {meta["path"]: meta["size"] for meta in there if OURS.fullmatch(meta["path"])}
+        # Copies of what others have removed go too: it may be text that is to be gone.
+        self._copies.delete(*self._copies.files().keys() - found.keys())
+        return dict(sorted((found | {name: len(data) for name, data in self._pointers().items()}).items()))
+
+    def _pointers(self) -> dict[str, str]:
+        return (self._head.state() or {}).get("pointers", {})
+
+    def exists(self, name: str) -> bool:
+        import obstore
+
+        if name == HEAD:
+            return self._head.state() is not None
+        if _in_head(name):
+            return name in self._pointers()
+        try:
+            with explained(self.place):
+                obstore.head(self._objects, checked(name, self.place))
+        except FileNotFoundError:
+            return False
+        return True
+
+    # Reading ----------------------------------------------------------------------------------------------------------
+
+    def read(self, name: str) -> bytes:
+        if name == HEAD:
+            return orjson.dumps(self._head.state())
+        if not _in_head(name):
+            return self.local(name).read_bytes()
+        if name not in self._pointers():
+            raise self._missing(name)
+        return self._pointers()[name].encode()
+
+    def read_verified(self, name: str) -> bytes:
+        try:
+            return super().read_verified(name)
+        except DamagedFileError:
+            # It may be the copy that is.
+            self._copies.delete(name)
+            return super().read_verified(name)
+
+    def open_file(self, name: str) -> IO[bytes]:
+        return open(self.local(name), "rb")
+
+    def _missing(self, name: str) -> DamagedFileError:
+        return DamagedFileError(f"{self.where(name)} is missing; run the pipeline again to make it", name)
+
+    # Writing ----------------------------------------------------------------------------------------------------------
+
+    def put(
+        self, name: str, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any], *, replace: bool = False
+    ) -> str:
+        if _in_head(name):
+            assert isinstance(data, bytes)
+            text = data.decode()
+            if replace or not self.exists(name):
+                self._update(lambda state: state["pointers"].update({name: text}))
+        elif isinstance(data, Bytes):
+            view = memoryview(data).cast("B")
+            if self._send(name, view, view.nbytes, replace):
+                self._keep(
+                    name, view
+                )  # what is written is read again soon, and often by another process here
+        elif replace or not self.exists(name):
+            # Of a file alone parts can be written in any order.
+            copy = self._keep(name, data)
+            self._send(name, copy, copy.stat().st_size, replace)
+        return name
+
+    def _send(self, name: str, data: memoryview | Path, size: int, replace: bool) -> bool:
+        """Upload a file; False where there is one of this name that is not to be replaced."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        in_parts = size >= PARTS_FROM
+        if in_parts and not replace and self.exists(name):
+            return False
+        # The default mode, which replaces, goes with parts.
+        mode: Any = None if replace or in_parts else "create"
+        try:
+            with explained(self.place):
+                obstore.put(
+                    self._objects,
+                    checked(name, self.place),
+                    data,
+                    mode=mode,
+                    use_multipart=in_parts,
+                    chunk_size=_PART_BYTES,
+                    max_concurrency=4,
+                )
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def delete(self, *names: str) -> None:
+        import obstore
+
+        objects = [checked(name, self.place) for name in names if not _in_head(name)]
+        if gone := {*names} & {*self._pointers()}:
+            self._update(lambda state: [state["pointers"].pop(name) for name in gone])
+        if not objects:
+            return
+        self._update(None)
+        self._copies.delete(*objects)
+        try:
+            with explained(self.place):
+                obstore.delete(self._objects, objects)
+        except FileNotFoundError:  # not every provider takes what is missing for removed
+            for name in objects:
+                with contextlib.suppress(FileNotFoundError), explained(self.place):
+                    obstore.delete(self._objects, name)
+
+    def _update(self, change: Callable[[State], Any] | None) -> None:
+        """Change the head, or, for None, see that the lease is held."""
+        if self._lease is None:
+            raise StoreError(
+                f"store {self.place} is written to without its lease; do it within `with store.lease():`"
+            )
+        if change:
+            self._head.update(self._lease, change)
+        else:
+            self._head.check(self._lease)
+
+    # The lease ----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def lease(self, *, wait: bool = True, on_wait: Callable[[str], Any] | None = None) -> Iterator[None]:
+        """Hold the store alone. That of a killed process is free once it has been silent for `head.TTL` seconds."""
+        self.open()
+        lease = self._head.acquire(wait, on_wait)
+        self._lease = lease
+        try:
+            yield
+        finally:
+            self._lease = None
+            self._head.release(lease)
+
+    def check(self) -> None:
+        self._update(None)
+
+    # Copies on this machine's disk ----------------------------------------------------------------------------------
+
+    @property
+    def _copies(self) -> LocalStore:
+        """The copies of this store's files, under their names."""
+        self._id = self._id or (self._head.state() or {}).get("id", "")
+        return LocalStore(self.cache / checked(self._id or "new", self.place))
+
+    def local(self, name: str) -> Path:
+        is_folder = "." not in name.rpartition("/")[2]
+        files = self.list(name) if is_folder else [name]
+        if not files:
+            raise self._missing(name)
+        for file in files:
+            self._copy(file)
+        return self._copies.local(name)
+
+    def _copy(self, name: str) -> None:
+        """Have a copy of a file, and note that it is used."""
+        import obstore
+
+        with contextlib.suppress(FileNotFoundError):
+            return os.utime(self._copies.local(name))
+        try:
+            with explained(self.place):
+                found = obstore.get(self._objects, name)
+                self._keep(name, found.stream(min_chunk_size=_PART_BYTES))
+        except FileNotFoundError:
+            raise self._missing(name) from None
+
+    def _keep(self, name: str, data: Any) -> Path:
+        """Write a copy, of what `put` takes."""
+        path = self._copies.local(self._copies.put(name, data, replace=True))
+        self._make_room(path.stat().st_size)
+        return path
+
+    def _make_room(self, added: int) -> None:
+        """Remove the copies that were not used for longest, where there are too many bytes of them, or more than half
+        of what the disk has for them."""
+        free = shutil.disk_usage(self.cache).free
+        if self.cache in _cached:
+            _cached[self.cache] += added
+            if _cached[self.cache] <= min(self.cache_bytes, free):
+                return
+        there = []
+        for folder, _, names in os.walk(self.cache):
+            if SCRATCH not in Path(folder).relative_to(self.cache).parts[1:2]:
+                for name in names:
+                    with contextlib.suppress(FileNotFoundError):
+                        stat = os.stat(path := os.path.join(folder, name))
+                        there.append((stat.st_mtime, stat.st_size, path))
+        left = sum(size for _, size, _ in there)
+        # Down to somewhat less, so that the next ones find room without a look at all of them.
+        allowed = min(self.cache_bytes, (left + free) // 2) * 9 // 10
+        for used, size, path in sorted(there):
+            if left <= allowed or used > time.time() - _IN_USE_SECONDS:
+                break
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            left -= size
+        _cached[self.cache] = left
+
+    def scratch(self, size: int = 0, what: str = "it") -> contextlib.AbstractContextManager[Path]:
+        return self._copies.scratch(size, what)
+
+    def clear_scratch(self) -> None:
+        self._copies.clear_scratch()
+
+
+def _in_head(name: str) -> bool:
+    """Whether a name, or what is in a folder, lies in the head."""
+    return name.partition("/")[0] in POINTERS

@@ -1,0 +1,314 @@
+"""Parts of the input, read in other processes: surveyed first, and then written as fragments.
+
+A part is lines of a plain file by bytes, rows of a Parquet file by row groups, or a file that has to be read from its
+beginning. Its blocks are those that a reader of the whole file meets, whoever reads it.
+
+A *survey* gives of every record its id, that of its document, and their sizes: 40 bytes a record, all that is needed to
+tell which records are new and which fragments they make (store/ingest.py). Then a part is read again, to *write* the
+fragments that begin in it; a block whose records are no longer those of the survey is an InputError.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.blocks import (
+    Digest,
+    Held,
+    InHand,
+    Refusal,
+    Texts,
+    content_of,
+    digest,
+    joined,
+    put_pair,
+    utf8,
+)
+from dagster_divorder.store.file_states import Stretch, StretchHashes
+from dagster_divorder.store.fragments import FRAGMENT_BYTES, fragment_name
+from dagster_divorder.store.inputs import (
+    BLOCK_BYTES,
+    Block,
+    Kind,
+    LineBlock,
+    LongRecord,
+    RowBlock,
+    read_lines,
+    read_rows,
+    readable,
+    row_stretches,
+)
+from dagster_divorder.store.multiset import Multiset
+from dagster_divorder.store.sources import Source, open_source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PART_BYTES = 8 * BLOCK_BYTES
+_SCAN_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class LinePart:
+    """Lines of a plain file whose line feeds lie in bytes [first, last) of it; a line begins at byte `begin`, before
+    which nothing is to be read. Where `last` is the `end`, the last line may lack its line feed."""
+
+    path: Source
+    begin: int
+    first: int
+    last: int
+    end: int
+    limit: int
+
+    def blocks(self, hashes: StretchHashes | None = None) -> Iterator[LineBlock | LongRecord]:
+        """The blocks; `hashes`, which begin at `line_start`, take in the lines."""
+        hashes = hashes or StretchHashes(self.line_start())
+        until = (self.first, self.last)
+        for block in read_lines(self.path, prefix=hashes, limit=self.limit, until=until):
+            if not block.unterminated or self.last == self.end:
+                yield block
+
+    def line_start(self) -> int:
+        """Where the first of the lines begins; `last` where there is none."""
+        with readable(self.path, StretchHashes(self.first)), open_source(self.path) as file:
+            # Looked for before the part only where it has a line, so that of a line of many parts all are read once.
+            scanned = range(self.first, self.last, _SCAN_BYTES)
+            if self.last < self.end and not any(b"\n" in _read(file, at, self.last) for at in scanned):
+                return self.last
+            for last in range(self.first, self.begin, -_SCAN_BYTES):
+                first = max(self.begin, last - _SCAN_BYTES)
+                if (at := _read(file, first, last).rfind(b"\n")) >= 0:
+                    return first + at + 1
+            return self.begin
+
+
+def _read(file: IO[bytes], first: int, last: int) -> bytes:
+    """Bytes of a file from `first` on, up to `last`, at most _SCAN_BYTES."""
+    file.seek(first)
+    return file.read(min(_SCAN_BYTES, last - first))
+
+
+@dataclass(frozen=True, slots=True)
+class RowPart:
+    """Rows [first, end) of a Parquet file of this schema; an end of None is the file's."""
+
+    path: Source
+    schema: pa.Schema
+    first: int
+    end: int | None
+    limit: int
+
+    def blocks(self) -> Iterator[RowBlock | LongRecord]:
+        return read_rows(self.path, self.schema, self.limit, (self.first, self.end))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPart:
+    """All lines of a compressed file, which has to be read from its beginning."""
+
+    path: Source
+    limit: int
+
+    def blocks(self) -> Iterator[LineBlock | LongRecord]:
+        return read_lines(self.path, limit=self.limit)
+
+
+Part = LinePart | RowPart | StreamPart
+
+
+def line_parts(path: Source, begin: int, end: int, limit: int) -> list[Part]:
+    """Parts of bytes [begin, end) of a plain file, a line beginning at `begin`."""
+    firsts = range(begin, end, PART_BYTES)
+    return [LinePart(path, begin, first, min(first + PART_BYTES, end), end, limit) for first in firsts]
+
+
+def file_parts(path: Source, kind: Kind, schema: pa.Schema | None, limit: int) -> list[Part]:
+    """Parts of a compressed file, or of a Parquet file of this schema."""
+    if kind == "jsonl":
+        return [StreamPart(path, limit)]
+    return [RowPart(path, schema, *within, limit) for within in row_stretches(path, PART_BYTES)]
+
+
+class Forward:
+    """The blocks of numbered parts, each asked for behind the last one."""
+
+    def __init__(self, parts: Mapping[int, Part]) -> None:
+        self._blocks = (
+            (part, number, block) for part, of in parts.items() for number, block in enumerate(of.blocks())
+        )
+
+    def block(self, part: int, number: int) -> LineBlock | RowBlock | None:
+        """The block of this number of a part; None where it is none, since the file has changed."""
+        found = next((block for *at, block in self._blocks if at == [part, number]), None)
+        return None if isinstance(found, LongRecord) else found
+
+
+# Survey --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """The blocks of a part. Of a `LinePart` lines are numbered from its own first, and `stretch` says what was read."""
+
+    blocks: list[Digest | LongRecord]
+    last_whole: bool
+    stretch: Stretch | None
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyPart:
+    """Surveys a part."""
+
+    text_field: str
+
+    def __call__(self, part: Part) -> Surveyed:
+        hashes = StretchHashes(part.line_start()) if isinstance(part, LinePart) else None
+        blocks: list[Digest | LongRecord] = []
+        block: Block | None = None
+        for block in part.blocks(hashes) if isinstance(part, LinePart) else part.blocks():
+            blocks.append(block if isinstance(block, LongRecord) else digest(block, self.text_field))
+        whole = isinstance(block, RowBlock) or block is None or not block.unterminated
+        return Surveyed(blocks, whole, hashes.stretch if hashes else None)
+
+
+class Pick(NamedTuple):
+    """Records of a block that go into a fragment, which block this is, and how it is known again.
+
+    at: int32 (n,), which of its records. document_ids: uint64 (n, 2), theirs. fresh: int32, which of the n bring a new
+    document. name: `fragment_name` of their ids.
+    """
+
+    part: int
+    block: int
+    path: str
+    at: np.ndarray
+    document_ids: np.ndarray
+    fresh: np.ndarray
+    name: str
+
+
+class SurveyedRecords:
+    """Records of a block that another process read: the one of this `number` of a part, behind so many `lines`."""
+
+    def __init__(self, digest: Digest, part: int, number: int, lines: int, again: Forward) -> None:
+        self.path, self.ids = digest.path, digest.ids
+        self._digest, self._part, self._number, self._lines, self._again = digest, part, number, lines, again
+
+    def texts(self, at: np.ndarray) -> Texts:
+        sizes = self._digest.text_sizes[at].astype(np.int64)
+        sound = np.flatnonzero(sizes)
+        return Texts(sound, self._digest.document_ids[at[sound]], sizes[sound], [])
+
+    def take(self, at: np.ndarray, texts: Texts, fresh: np.ndarray) -> tuple[Pick, np.ndarray]:
+        some, name = at.astype(np.int32), fragment_name(self.ids[at])
+        pick = Pick(self._part, self._number, self.path, some, texts.ids, fresh.astype(np.int32), name)
+        if self._digest.mean_of in (0, len(at)):
+            return pick, self._digest.record_sizes[at].astype(np.int64)
+        # What rows take together is not the sum of what each takes.
+        block = self._again.block(self._part, self._number)
+        if block is None:
+            raise changed(self.path)
+        return pick, content_of(block, at)[1]
+
+    def refusals(self, at: np.ndarray) -> Iterator[Refusal]:
+        for refusal in self._digest.refusals:
+            yield refusal._replace(number=refusal.number + self._lines)
+
+    def multiset(self, accepted: np.ndarray) -> Multiset:
+        return self._digest.multiset
+
+
+# Write ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Pairs of fragments that begin in one part, each of records of these picks; and the parts that they lie in."""
+
+    parts: dict[int, Part]
+    pairs: list[list[Pick]]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFragments:
+    """Writes the fragments of a job, documents first; the number of records."""
+
+    store: Store
+    folder: str
+    text_field: str
+
+    def __call__(self, job: Job) -> int:
+        again = Forward(job.parts)
+        return sum(self._write(pair, again) for pair in job.pairs)
+
+    def _write(self, pair: list[Pick], again: Forward) -> int:
+        held: list[Held] = []
+        records: list[dict[str, np.ndarray]] = []
+        documents: list[dict[str, np.ndarray]] = []
+        for pick in pair:
+            block = _found(again, pick, self.text_field)
+            texts = [text for text in block.parse(pick.at[pick.fresh])[0] if text is not None]
+            content, sizes = content_of(block.block, pick.at)
+            held.append(Held(content, utf8(texts)))
+            records.append({"id": block.ids[pick.at], "document": pick.document_ids, "size": sizes})
+            text_sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+            documents.append({"id": pick.document_ids[pick.fresh], "size": text_sizes})
+        put_pair(self.store, self.folder, held, joined(documents), joined(records))
+        return sum(len(pick.at) for pick in pair)
+
+
+def _found(again: Forward, pick: Pick, text_field: str) -> InHand:
+    """The block of a pick, with the records that it was made for."""
+    block = again.block(pick.part, pick.block)
+    if block is not None:
+        held = InHand(block, text_field)
+        if pick.at[-1] < len(held.ids) and fragment_name(held.ids[pick.at]) == pick.name:
+            return held
+    raise changed(pick.path)
+
+
+def changed(path: object) -> InputError:
+    """The error of a file that was written to while it was read."""
+    return InputError(f"{path} changed while it was read; run again, once nothing writes to it any more")
+
+
+class Jobs(Sequence[Job]):
+    """Jobs, to be written; those that take much lie in a file of a moment."""
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
+        self._begins: list[int] = []
+        self._open: Job | None = None
+
+    def add(self, parts: Sequence[Part], pair: list[Pick]) -> None:
+        """Take in a pair of fragments, those before it being in these or in earlier parts."""
+        of = {pick.part: parts[pick.part] for pick in pair}
+        if self._open and next(iter(self._open.parts)) == pair[0].part:
+            self._open.parts.update(of)
+            self._open.pairs.append(pair)
+        else:
+            self.close()
+            self._open = Job(of, [pair])
+
+    def close(self) -> None:
+        """Take in no more for the last part."""
+        if self._open:
+            self._begins.append(self._file.tell())
+            pickle.dump(self._open, self._file, protocol=5)
+            self._open = None
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    def __getitem__(self, at: int) -> Job:  # type: ignore[override]
+        self._file.seek(self._begins[at])
+        job: Job = pickle.load(self._file)
+        return job

@@ -1,0 +1,319 @@
+"""Files that are read: of this machine, or at a URL of an object store, a web server or the Hugging Face Hub.
+
+A source is a `Path` or a `RemoteFile`; of both, `name`, `suffix` and `str()` say what it is called, and `open_source`
+gives a raw file to seek and read in. A RemoteFile is a file as it was found, known by its tag: the ETag, size and date
+where a server gives none, the blob of a file on the Hub. Reading it gives those bytes, or an InputError: each request
+asks for the tag. It can be sent to other processes, which read by their own environment's credentials.
+
+Cost: pieces of PIECE_BYTES, of which AHEAD are on their way while a file is read from front to back; what a Parquet
+reader jumps among stays in memory, up to KEPT pieces. A web server that knows no range requests sends the whole file,
+each time it is opened, to the temporary folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import tempfile
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.store import hub
+from dagster_divorder.store.remote import connect, explained
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import ObjectStore
+
+PIECE_BYTES = 8 << 20
+AHEAD = 4
+KEPT = 16
+_WEB = ("http", "https")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file at a URL: its bytes, and the tag that they are known by; of the Hub also the commit it was found in."""
+
+    url: str
+    size: int
+    tag: str
+    commit: str = ""
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.url).name
+
+    @property
+    def suffix(self) -> str:
+        return PurePosixPath(self.url).suffix
+
+    def fetch(self, start: int, end: int) -> Any:
+        """Bytes [start, end), as a buffer.
+
+        Raises:
+            InputError: the file is another one by now, or the server cannot be read from.
+            FileNotFoundError: it is gone.
+            obstore's NotSupportedError: the server knows no range requests.
+        """
+        if self.commit:
+            return hub.fetch(self.url, self.commit, start, end)
+        return self._get({"range": (start, end)}).bytes()
+
+    def download(self) -> IO[bytes]:
+        """All of it, in a temporary file without a name.
+
+        Raises:
+            InputError, FileNotFoundError: as `fetch` does.
+            OSError: the temporary folder is full.
+        """
+        file = tempfile.TemporaryFile()  # noqa: SIM115
+        with explained(self.url, InputError):
+            for part in self._get({}).stream(min_chunk_size=PIECE_BYTES):
+                file.write(part)
+        return file
+
+    def _get(self, options: dict[str, Any]) -> Any:
+        import obstore
+        from obstore.exceptions import NotSupportedError, PreconditionError
+
+        # A weak tag, W/"...", matches no condition; the answer tells it too.
+        condition = {"if_match": f'"{self.tag}"'} if _is_strong(self.tag) else {}
+        store, key = bucket(self.url)
+        try:
+            with explained(self.url, InputError):
+                try:
+                    found = obstore.get(store, key, options=options | condition)
+                except NotSupportedError as error:
+                    raise _NoRangesError from error
+        except PreconditionError:
+            raise self._changed() from None
+        if _tag(found.meta) != self.tag:
+            raise self._changed()
+        return found
+
+    def _changed(self) -> InputError:
+        return InputError(
+            f"{self.url} was changed while it was read; run again once nobody writes it. (An object that has grown is "
+            "another one: only what was added is computed)"
+        )
+
+
+class _NoRangesError(Exception):
+    """A server sends files whole, or not at all."""
+
+
+Source = Path | RemoteFile
+
+
+def open_source(source: Source) -> IO[bytes]:
+    """A raw file to read and seek in.
+
+    Raises:
+        OSError: a file of this machine cannot be opened.
+    """
+    return open(source, "rb", buffering=0) if isinstance(source, Path) else _Reader(source)  # type: ignore[return-value]
+
+
+def tag_of(source: Source) -> str:
+    """The tag of a file at a URL, "" of one of this machine."""
+    return source.tag if isinstance(source, RemoteFile) else ""
+
+
+def identity(source: Source) -> tuple[int | str, ...]:
+    """What differs in a file that was changed or put into another's place; its size comes first.
+
+    Raises:
+        OSError: a file of this machine cannot be looked at.
+    """
+    if isinstance(source, RemoteFile):
+        return source.size, source.tag
+    found = os.stat(source)
+    # The change time cannot be set: it tells a file that was put back with its old times.
+    return found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+
+
+class _Reader(io.RawIOBase):
+    """A RemoteFile, open. A read gives all that is asked for, up to the end of the file."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        self._file, self._at = file, 0
+        self._threads = ThreadPoolExecutor(AHEAD, thread_name_prefix="divorder-read")
+        self._pieces: OrderedDict[int, Future[Any]] = OrderedDict()
+        self._begun: set[int] = set()
+        self._whole: IO[bytes] | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = max(
+            0, offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._file.size}[whence]
+        )
+        return self._at
+
+    def readinto(self, into: Any) -> int:
+        view = memoryview(into).cast("B")[: max(0, self._file.size - self._at)]
+        taken = 0
+        while taken < len(view):
+            number, skip = divmod(self._at, PIECE_BYTES)
+            data = memoryview(self._piece(number, (self._at + len(view) - taken - 1) // PIECE_BYTES))[skip:]
+            part = data[: len(view) - taken]
+            view[taken : taken + len(part)] = part
+            taken += len(part)
+            self._at += len(part)
+            if len(part) == len(data):
+                # Read to its end, it is hardly read again.
+                self._pieces.pop(number, None)
+        return taken
+
+    def _piece(self, number: int, last: int) -> Any:
+        """One piece, with those up to `last` on their way, and some more behind pieces that were read."""
+        if self._whole:
+            self._whole.seek(number * PIECE_BYTES)
+            return self._whole.read(PIECE_BYTES)
+        if number - 1 in self._begun:
+            last = -(-self._file.size // PIECE_BYTES) - 1
+        self._begun.add(number)
+        for wanted in range(number, min(last, number + AHEAD) + 1):
+            if wanted not in self._pieces:
+                self._pieces[wanted] = self._threads.submit(self._fetch, wanted)
+        self._pieces.move_to_end(number)
+        while len(self._pieces) > KEPT:
+            self._pieces.popitem(last=False)[1].cancel()
+        try:
+            return self._pieces[number].result()
+        except _NoRangesError:
+            self._whole = self._file.download()
+            return self._piece(number, last)
+
+    def _fetch(self, number: int) -> Any:
+        start = number * PIECE_BYTES
+        end = min(start + PIECE_BYTES, self._file.size)
+        data = self._file.fetch(start, end)
+        if len(data) != end - start:
+            raise OSError(f"the server sent {len(data):,} bytes, and {end - start:,} were asked for")
+        return data
+
+    def close(self) -> None:
+        if not self.closed:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._pieces.clear()
+            if self._whole:
+                self._whole.close()
+        super().close()
+
+
+# What lies where ----------------------------------------------------------------------------------------------------
+
+
+class Tree(Protocol):
+    """What is found at URLs of one bucket, server or repository."""
+
+    def file(self, url: str) -> RemoteFile | None:
+        """The file at a URL, None if there is none."""
+
+    def listed(self, url: str) -> dict[str, RemoteFile | None]:
+        """What a folder directly holds, by name: files, and None for folders. Empty where there is no such folder."""
+
+
+def tree_of(url: str) -> Tree:
+    """
+    Raises:
+        InputError: what is at the URL cannot be reached.
+    """
+    return _HubTree(url) if url.startswith("hf://") else _ObjectTree()
+
+
+class _ObjectTree:
+    """An object store, or a web server, which has no lists."""
+
+    def file(self, url: str) -> RemoteFile | None:
+        import obstore
+
+        store, key = bucket(url)
+        try:
+            with explained(url, InputError):
+                found = obstore.head(store, key)
+        except FileNotFoundError:
+            return None
+        return RemoteFile(url, found["size"], _tag(found))
+
+    def listed(self, url: str) -> dict[str, RemoteFile | None]:
+        import obstore
+
+        if urlsplit(url).scheme in _WEB:
+            raise InputError(
+                f"input.paths: {url} cannot be listed, as web servers have no lists; name each file by its URL"
+            )
+        store, key = bucket(url)
+        with explained(url, InputError):
+            found = obstore.list_with_delimiter(store, key or None)
+        files = {PurePosixPath(meta["path"]).name: meta for meta in found["objects"] if meta["path"] != key}
+        return {
+            **{name: RemoteFile(f"{url}/{name}", meta["size"], _tag(meta)) for name, meta in files.items()},
+            # Some tools put an empty object in the place of a folder.
+            **{PurePosixPath(folder).name: None for folder in found["common_prefixes"]},
+        }
+
+
+class _HubTree:
+    """A dataset of the Hugging Face Hub at one commit."""
+
+    def __init__(self, url: str) -> None:
+        self._commit = hub.commit_of(url)
+
+    def file(self, url: str) -> RemoteFile | None:
+        found = hub.file_at(url, self._commit)
+        return found and RemoteFile(url, *found, self._commit)
+
+    def listed(self, url: str) -> dict[str, RemoteFile | None]:
+        found = hub.list_folder(url, self._commit)
+        return {
+            name: about and RemoteFile(f"{url}/{name}", *about, self._commit) for name, about in found.items()
+        }
+
+
+def _tag(meta: ObjectMeta) -> str:
+    """Azure's lists leave away the quotes that its other answers have."""
+    tag = meta["e_tag"]
+    if not tag:
+        return f"{meta['size']} bytes of {meta['last_modified']:%Y-%m-%dT%H:%M:%S}"
+    return tag if tag.startswith("W/") else tag.strip('"')
+
+
+def _is_strong(tag: str) -> bool:
+    return not tag.startswith("W/") and " bytes of " not in tag
+
+
+def bucket(url: str) -> tuple[ObjectStore, str]:
+    """The bucket, or server, of a URL and the key in it. Connections are kept, as making one takes some 20 ms.
+
+    Raises:
+        InputError: as `connect` does.
+    """
+    parts = urlsplit(url)
+    # Keys of an object store are taken as they are.
+    key = unquote(parts.path) if parts.scheme in _WEB else url.partition("://")[2].partition("/")[2]
+    known = tuple(item for item in os.environ.items() if item[0].startswith(("AWS_", "AZURE_", "GOOGLE_")))
+    return _connected(f"{parts.scheme}://{parts.netloc}", os.getpid(), known), key.strip("/")
+
+
+@functools.lru_cache(maxsize=16)
+def _connected(origin: str, process: int, environment: tuple[tuple[str, str], ...]) -> ObjectStore:
+    return connect(origin)

@@ -1,0 +1,86 @@
+"""A per-document stage whose calls leave a line each, so that tests see what is computed, and how often."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dagster_divorder.pipeline.graph import Graph
+from dagster_divorder.pipeline.run import run_all
+from dagster_divorder.pipeline.stage import PerDocument
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.raw_docs import RAW_DOCS
+from dagster_divorder.store import ingest, inputs
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.view import Fragment
+from tests.conftest import topic_records, write_jsonl
+
+SECONDS = 0.0
+"""That a call takes at least."""
+
+
+@dataclass(frozen=True)
+class CountLetters:
+    store: Store
+    log: str
+    seconds: float
+
+    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
+        log = os.open(self.log, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+        os.write(log, f"{fragment.name}\n".encode())
+        os.close(log)
+        time.sleep(self.seconds)
+        texts = read_content(self.store, fragment.file).to_pylist()
+        return {"letters": np.array([len(text) for text in texts], np.int64)}
+
+
+LETTERS = PerDocument(
+    name="letters",
+    version=1,
+    description="Letters of each document.",
+    reads=lambda settings: ("raw_docs",),
+    compute=lambda run: CountLetters(run.store, f"{run.settings.store.path}.log", SECONDS),
+    needs=lambda run, fragments: {},
+)
+
+GRAPH = Graph((RAW_DOCS, LETTERS))
+
+
+def corpus(folder: Path) -> Path:
+    """A corpus that makes some twenty fragments in this process."""
+    inputs.BLOCK_BYTES, ingest.FRAGMENT_ROWS = 1024, 10
+    return write_jsonl(folder / "docs.jsonl", topic_records())
+
+
+def settings(folder: Path, store: str, **engine: Any) -> Settings:
+    return Settings.model_validate(
+        {
+            "input": {"paths": (str(folder / "docs.jsonl"),)},
+            "store": {"path": folder / store},
+            "output": {"path": folder / f"{store}-output"},
+            "engine": engine,
+        }
+    )
+
+
+def run_letters(of: Settings, progress: Any, stages: Sequence[str] = ("raw_docs", "letters")) -> None:
+    run_all(of, progress, stages, GRAPH)
+
+
+def calls(of: Settings) -> list[str]:
+    """Fragments that calls were made on."""
+    path = Path(f"{of.store.path}.log")
+    return path.read_text().split() if path.exists() else []
+
+
+def stored(of: Settings) -> dict[str, bytes]:
+    """Fragment -> result."""
+    folder = Path(of.store.path) / "stages/letters"
+    return {file.name.split(".")[0]: file.read_bytes() for file in folder.rglob("*.safetensors")}

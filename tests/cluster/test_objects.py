@@ -1,0 +1,365 @@
+"""Runs on a store of an S3 server: the bytes of a folder, whatever the server, the network and other runs do."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import obstore
+import orjson
+import pytest
+
+from dagster_divorder import load_results, run_all
+from dagster_divorder.cli import main
+from dagster_divorder.defs.automation import watch_input
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import DiskFullError, MissingStageError, StoreError
+from dagster_divorder.pipeline.prune import prune
+from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.store import head
+from dagster_divorder.store.base import POINTERS, Store
+from dagster_divorder.store.connect import store_at
+from dagster_divorder.store.remote import connect
+from tests.cluster.driver import SMALL
+from tests.cluster.proxy import Fault, Proxy, Request
+from tests.cluster.weed import Weed
+from tests.conftest import topic_records, write_jsonl
+from tests.defs.conftest import load_definitions, make_corpus
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+Make = Callable[..., Settings]
+
+
+@pytest.fixture(autouse=True)
+def small_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, value in SMALL:
+        monkeypatch.setattr(module, name, value)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
+
+
+@pytest.fixture
+def settings(corpus: Path, make_settings: Make, tmp_path: Path) -> Make:
+    """Settings of a run on a store, with an output of its own and the cache of a machine of its own."""
+
+    def make(store: str | Path, **sections: Any) -> Settings:
+        name = str(store).replace("/", "-")
+        return make_settings(
+            store={"path": store, "cache": tmp_path / f"cache{name}"},
+            output={"path": tmp_path / f"out{name}"},
+            **sections,
+        )
+
+    return make
+
+
+def run(settings: Settings) -> None:
+    run_all(settings, Silent())
+
+
+def output(settings: Settings) -> dict[str, bytes]:
+    """What was written, but for what names the store."""
+    return {
+        path.name: path.read_bytes()
+        for path in settings.output.path.iterdir()
+        if path.name != "curated_meta.json"
+    }
+
+
+def kept(store: Store) -> dict[str, bytes]:
+    """What a store holds, but for pointers, which name times, and for what names the store; each read and verified."""
+    with store.lease():
+        names = [name for name in store.files() if "." in name.partition("/")[2] and "/about." not in name]
+        names = [name for name in names if name.partition("/")[0] not in POINTERS]
+        return {name: store.read(name) for name in names}
+
+
+@pytest.fixture
+def expected(settings: Make, tmp_path: Path) -> Callable[[], tuple[dict[str, bytes], dict[str, bytes]]]:
+    """What a run on a folder comes to, by now: output and store."""
+
+    def on_a_folder() -> tuple[dict[str, bytes], dict[str, bytes]]:
+        here = settings(tmp_path / "folder")
+        run(here)
+        return output(here), kept(store_at(here.store.path))
+
+    return on_a_folder
+
+
+def found(settings: Settings) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """The same of a run on objects, as another machine sees it."""
+    return output(settings), kept(
+        store_at(settings.store.path, settings.output.path.parent / "another-cache")
+    )
+
+
+class Driver:
+    """A run in another process, as a person starts it."""
+
+    def __init__(self, settings: Settings, ttl: float = 60) -> None:
+        given = settings.model_dump(mode="json", exclude_defaults=True)
+        command = [sys.executable, "-m", "tests.cluster.driver", orjson.dumps(given).decode(), str(ttl)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def end(self) -> str:
+        """What it prints in the end; empty where it was killed."""
+        return self.process.communicate(timeout=120)[0]
+
+
+def at_put(number: int, do: Callable[[], Any]) -> Callable[[Request], None]:
+    """Do something as a PUT arrives, once: the one of this number from 1."""
+    left, lock = [number], threading.Lock()
+
+    def fault(request: Request) -> None:
+        with lock:
+            left[0] -= request.method == "PUT"
+            now = request.method == "PUT" and left[0] == 0
+        if now:
+            do()
+
+    return fault
+
+
+def test_a_bucket_comes_to_the_bytes_of_a_folder_and_takes_few_requests(
+    settings: Make, expected: Any, corpus: Path, new_place: Callable[[], str], proxy: Proxy
+) -> None:
+    here = settings(new_place())
+    with pytest.raises(MissingStageError, match="there is no store at 's3://"):
+        load_results(here.store.path)
+    run(here)
+    assert found(here) == expected()
+    frame = load_results(here.store.path).documents
+    assert len(frame) == 80
+    proxy.requests.clear()
+    run(here)
+    counts = proxy.counts()
+    assert counts["LIST"] <= 75 and counts["PUT"] <= 25 and counts["GET"] <= 5, counts
+    write_jsonl(corpus, topic_records(20) + topic_records(2, start=100))
+    run(here)
+    assert found(here) == expected()
+    # Deleted input: what was only its goes from bucket, and from the copies of this machine.
+    write_jsonl(corpus, topic_records(15))
+    run(here)
+    store = store_at(here.store.path, here.store.cache)
+    with store.lease():
+        assert prune(here, store.open()).documents == 28
+    folder = settings(Path(here.output.path).parent / "folder")
+    run(folder)
+    with store_at(folder.store.path).lease():
+        prune(folder, store_at(folder.store.path))
+    assert kept(store) == kept(store_at(folder.store.path))
+    assert output(here) == output(folder)
+
+
+def made_twice(proxy: Proxy) -> set[str]:
+    """Results of fragments that were sent more than once."""
+    names = [
+        request.path for request in proxy.requests if request.method == "PUT" and "/stages/" in request.path
+    ]
+    per_fragment = [
+        name for name in names if re.search(r"/(token_counts|shallow_embeddings|clusters|traits)/", name)
+    ]
+    assert per_fragment
+    return {name for name in per_fragment if per_fragment.count(name) > 1}
+
+
+def test_a_killed_run_is_resumed_and_nothing_finished_is_made_again(
+    settings: Make, expected: Any, new_place: Callable[[], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "TTL", 1.0)
+    here = settings(new_place())
+    for number in (4, 9, 30, 30):
+        driver = Driver(here, ttl=1.0)
+        proxy.fault = at_put(number, driver.process.kill)
+        assert driver.end() == "" and driver.process.returncode == -signal.SIGKILL
+    proxy.fault = lambda request: None
+    run(here)
+    assert not made_twice(proxy)
+    assert found(here) == expected()
+
+
+def test_a_stopped_run_that_wakes_after_another_took_over_changes_nothing(
+    settings: Make, expected: Any, new_place: Callable[[], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "TTL", 1.0)
+    here, stopped = settings(new_place()), threading.Event()
+    driver = Driver(here, ttl=1.0)
+
+    def stop() -> None:
+        driver.process.send_signal(signal.SIGSTOP)
+        stopped.set()
+
+    proxy.fault = at_put(20, stop)
+    assert stopped.wait(120)
+    run(here)
+    pointers = store_at(here.store.path).open().read(head.HEAD)
+    driver.process.send_signal(signal.SIGCONT)
+    assert driver.end().startswith("LeaseLostError")
+    assert store_at(here.store.path).open().read(head.HEAD) == pointers
+    assert found(here) == expected()
+
+
+def test_two_runs_on_one_store_come_one_after_the_other(
+    settings: Make, expected: Any, new_place: Callable[[], str], proxy: Proxy
+) -> None:
+    here, begun = settings(new_place()), threading.Event()
+    proxy.fault = at_put(5, begun.set)
+    driver = Driver(here)
+    assert begun.wait(120)
+    run(here)
+    assert driver.end() == "done\n"
+    assert not made_twice(proxy)
+    assert found(here) == expected()
+
+
+def test_a_server_that_is_killed_and_started_again_is_waited_for(
+    settings: Make, expected: Any, corpus: Path, new_place: Callable[[], str], proxy: Proxy, weed: Weed
+) -> None:
+    here = settings(new_place())
+    for number in (8, 31):
+
+        def restart() -> None:
+            weed.kill()
+            threading.Thread(target=weed.start).start()
+
+        proxy.fault = at_put(number, restart)
+        run(here)
+        proxy.fault = lambda request: None
+        assert found(here) == expected()
+        write_jsonl(corpus, topic_records(20) + topic_records(2, start=100))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_errors_delays_and_lost_answers_change_nothing(
+    seed: int, settings: Make, expected: Any, new_place: Callable[[], str], proxy: Proxy
+) -> None:
+    here, draw = settings(new_place()), random.Random(seed)
+    faults = (
+        Fault(500, "InternalError"),
+        Fault(503, "SlowDown"),
+        Fault(lost=True),
+        Fault(delay=0.05),
+        Fault(delay=0.02, lost=True),
+    )
+    proxy.fault = lambda request: draw.choice(faults) if draw.random() < 0.1 else None
+    run(here)
+    assert proxy.faults > 10
+    proxy.fault = lambda request: None
+    assert found(here) == expected()
+
+
+def test_a_full_bucket_is_told_and_gone_on_from(
+    settings: Make, expected: Any, new_place: Callable[[], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "connect", lambda place, retry_seconds=0: connect(place, retry_seconds=0.1))
+    here = settings(new_place())
+    for fault in (Fault(507, "InsufficientStorage"), Fault(403, "QuotaExceeded")):
+        number = itertools.count()
+        proxy.fault = lambda request, fault=fault, number=number: (
+            fault if request.method == "PUT" and next(number) > 14 else None
+        )
+        with pytest.raises(DiskFullError, match=r"no space left for s3://.*run again"):
+            run(here)
+        # The lease could not be given back: that was a write, too.
+        proxy.fault = lambda request: None
+        monkeypatch.setattr(head, "TTL", 0.5)
+    run(here)
+    assert not made_twice(proxy)
+    assert found(here) == expected()
+
+
+def test_what_is_wrong_with_a_bucket_is_said_at_once_and_without_secrets(
+    settings: Make, new_place: Callable[[], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(place: str, message: str, **environment: str) -> None:
+        with monkeypatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            with pytest.raises(StoreError, match=message) as caught:
+                run(settings(place))
+        assert "Sesame99" not in "".join(traceback.format_exception(caught.value))
+
+    refused(new_place(), r"SignatureDoesNotMatch.*credentials are wrong", AWS_SECRET_ACCESS_KEY="Sesame99")
+    refused(new_place(), r"InvalidAccessKeyId.*credentials are wrong", AWS_ACCESS_KEY_ID="Sesame99")
+    refused("s3://no-such-bucket/store", "no bucket 'no-such-bucket'")
+    monkeypatch.setattr(head, "LOOK_SECONDS", 0.2)
+    refused(new_place(), r"cannot be reached.*AWS_ENDPOINT_URL", AWS_ENDPOINT_URL="http://127.0.0.1:1")
+    proxy.fault = lambda request: Fault(403, "RequestTimeTooSkewed")
+    refused(new_place(), "clock and the server's differ")
+
+    proxy.fault = lambda request: None
+    place = new_place()
+    obstore.put(connect(place), "format.json", b'{"version": 99}')
+    refused(place, r"other objects below it \(format.json\)")
+    place = new_place()
+    obstore.put(connect(place), "head.json", b'{"format": "divorder store", "version": 99, "id": ""}')
+    refused(place, "has format version 99")
+
+
+def test_a_server_without_conditional_writes_is_refused(
+    settings: Make, new_place: Callable[[], str], proxy: Proxy, tmp_path: Path
+) -> None:
+    def unconditional(request: Request) -> None:
+        request.headers.pop("if-match", None)
+        request.headers.pop("if-none-match", None)
+
+    (tmp_path / "weed").mkdir()
+    # One that knows no credentials, and so does not mind that what was signed is gone.
+    weed = Weed(tmp_path / "weed", known=False).start()
+    try:
+        proxy.target, proxy.fault = weed.url, unconditional
+        place = new_place()
+        with pytest.raises(StoreError, match="ignores the conditions of writes"):
+            run(settings(place))
+        assert obstore.list(connect(place)).collect() == []
+    finally:
+        weed.kill()
+
+
+def test_dagster_and_the_commands_work_on_objects(
+    new_place: Callable[[], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = make_corpus(tmp_path)
+    config.write_text(
+        config.read_text().replace('path = "store"', f'path = "{new_place()}"')
+        + "[automation]\nsettle_seconds = 0\n"
+    )
+    defs, settings = load_definitions(config, monkeypatch), load_settings(config)
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = defs.resolve_job_def("curate").execute_in_process(instance=instance)
+        checks = done.get_asset_check_evaluations()
+        assert done.success and checks and all(check.passed for check in checks)
+        sensor, cursor = watch_input(GRAPH, settings), None
+        for more in (0, 1):
+            with open(settings.input.paths[0], "ab") as file:
+                file.write(b'{"text": "one more"}\n' * more)
+            tick = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor))
+            cursor = tick.cursor
+            assert len(tick.run_requests or []) == more
+    for command, said in (
+        (["plan"], "new"),
+        (["run"], "curated"),
+        (["summary"], "clusters in a sequence"),
+        (["prune", "--dry-run"], "would be freed"),
+        (["prune"], "freed"),
+    ):
+        assert main(["--config", str(config), *command]) == 0
+        assert said in capsys.readouterr().out

@@ -1,0 +1,266 @@
+"""Ray: the results of a loop, in order; what is killed costs its own tasks; a cluster that cannot do it is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_divorder.engine import ray as ray_engine
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.engine.ray import RayEngine
+from dagster_divorder.errors import InputError, SettingsError, WorkerError
+from dagster_divorder.pipeline import fill, run_all
+from dagster_divorder.settings import Settings
+from dagster_divorder.store import ingest, inputs
+from tests.cluster import letters
+from tests.cluster.ray_cluster import ROOT, Nodes
+from tests.conftest import topic_records, write_jsonl
+from tests.engine.work import die_at_three, die_once, meet, process_after, refuse_three, square
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+nothing = partial(str, "")
+"""What workers lack."""
+
+
+@pytest.fixture
+def engine(ray_address: str) -> Iterator[RayEngine]:
+    with closing(RayEngine(ray_address, 0, nothing)) as engine:
+        yield engine
+
+
+class AtEach(Silent):
+    """Does something at a number of finished fragments."""
+
+    def __init__(self, number: int, what: Callable[[], object]) -> None:
+        self.number, self.what = number, what
+
+    @contextmanager
+    def __call__(self, what: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+        done = 0
+
+        def advance(items: int) -> None:
+            nonlocal done
+            done += 1
+            if what == "letters" and done == self.number:
+                self.what()
+
+        yield advance
+
+
+def test_results_come_in_order_from_all_nodes(engine: RayEngine, tmp_path: Path) -> None:
+    assert (engine.workers, engine.gpus) == (2, 0)
+    assert list(engine.each(square, range(40))) == [number * number for number in range(40)]
+    assert list(engine.each(square, [])) == []
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
+    # Nodes of one core each have no more to give.
+    for threads in (1, 8):
+        found = list(engine.each(meet, [(one, other), (other, one)], threads=threads))
+        assert len({node for node, _ in found}) == 2
+        assert {threads for _, threads in found} == {"1"}
+
+
+def test_work_that_is_too_little_for_two_workers_is_done_here(engine: RayEngine) -> None:
+    assert list(engine.each(process_after, [0.0] * 3, workers=1)) == [os.getpid()] * 3
+
+
+def test_an_error_comes_back_as_itself_and_ends_the_other_calls(engine: RayEngine) -> None:
+    with pytest.raises(InputError, match="three is refused") as caught:
+        list(engine.each(refuse_three, range(10)))
+    assert "in a worker process on node " in caught.value.__notes__[0]
+    results = engine.each(process_after, [0.0, *[600.0] * 5])
+    next(results)
+    results.close()
+    assert list(engine.each(square, range(4))) == [0, 1, 4, 9]
+
+
+def test_a_call_whose_worker_dies_is_made_again_a_few_times(engine: RayEngine, tmp_path: Path) -> None:
+    items = [str(tmp_path / name) for name in "abc"]
+    assert list(engine.each(die_once, items)) == items
+    with pytest.raises(WorkerError, match="lost 2 times, the last time by WorkerCrashedError"):
+        list(engine.each(die_at_three, range(5), retries=1))
+
+
+def test_what_no_node_has_is_not_waited_for(engine: RayEngine) -> None:
+    with pytest.raises(SettingsError, match=r"no node .* \(CPU 1, GPU 1\)"):
+        next(engine.each(square, [1], gpus=1))
+
+
+# Runs -----------------------------------------------------------------------------------------------------------
+
+
+TIMED = ("receipts", "history", "outputs", "format.json", "curated_meta.json")
+"""What tells when and how fast a run was, or the store's id; hashes of all else are in it."""
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Files that a run makes, but TIMED."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.relative_to(folder).parts[0] not in TIMED
+    }
+
+
+def test_a_run_gives_the_bytes_of_a_local_one(
+    ray_address: str,
+    tmp_path: Path,
+    make_settings: Callable[..., Settings],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records())
+    monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 50)
+    monkeypatch.setattr(fill, "WORKER_BYTES", 1)
+    found = []
+    for kind, address in (("local", None), ("ray", ray_address)):
+        settings = make_settings(
+            engine={"kind": kind, "address": address},
+            order={"traits": {"cluster": 1.0, "difficulty": 1.0, "source": 1.0}},
+            input={"id_field": "source"},
+        )
+        run_all(settings, Silent())
+        found.append({**tree(tmp_path / "store"), **tree(tmp_path / "curated")})
+        for folder in ("store", "curated"):
+            shutil.rmtree(tmp_path / folder)
+    local, ray = found
+    assert len(local) > 40
+    assert [name for name in local | ray if local.get(name) != ray.get(name)] == []
+
+
+@pytest.fixture
+def two_stores(
+    ray_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Settings, Settings]:
+    """Settings of a run that was made by a loop, and of the same on Ray."""
+    monkeypatch.setattr(inputs, "BLOCK_BYTES", inputs.BLOCK_BYTES)
+    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", ingest.FRAGMENT_ROWS)
+    letters.corpus(tmp_path)
+    local = letters.settings(tmp_path, "local")
+    letters.run_letters(local, Silent())
+    assert len(letters.stored(local)) > 20
+    return local, letters.settings(tmp_path, "ray", kind="ray", address=ray_address)
+
+
+@pytest.mark.parametrize("what", ["worker", "node"])
+def test_what_is_killed_costs_its_own_tasks(
+    what: str, two_stores: tuple[Settings, Settings], ray_nodes: Nodes
+) -> None:
+    local, ray = two_stores
+    finished: set[str] = set()
+
+    def kill() -> None:
+        finished.update(letters.stored(ray))
+        if what == "node":
+            ray_nodes.kill(ray_nodes.second)
+        else:
+            for process in ray_nodes.workers():
+                os.kill(process, signal.SIGKILL)
+
+    try:
+        letters.run_letters(ray, AtEach(3, kill))
+    finally:
+        if what == "node":
+            ray_nodes.second = ray_nodes.add()
+    assert letters.stored(ray) == letters.stored(local)
+    calls = letters.calls(ray)
+    assert len(finished) >= 3
+    assert {calls.count(fragment) for fragment in finished} == {1}
+
+
+def test_a_driver_that_is_killed_goes_on_where_it_was(two_stores: tuple[Settings, Settings]) -> None:
+    local, ray = two_stores
+    folder = Path(ray.store.path).parent
+    code = (
+        "import os, signal\n"
+        "from pathlib import Path\n"
+        "from tests.cluster import letters\n"
+        "from tests.cluster.test_ray import AtEach\n"
+        f"folder = Path({str(folder)!r})\n"
+        "letters.corpus(folder)\n"
+        f"settings = letters.settings(folder, 'ray', kind='ray', address={ray.engine.address!r})\n"
+        "letters.run_letters(settings, AtEach(5, lambda: os.kill(os.getpid(), signal.SIGKILL)))\n"
+    )
+    died = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert died.returncode == -signal.SIGKILL
+    finished, before = set(letters.stored(ray)), len(letters.calls(ray))
+    assert 5 <= len(finished) < len(letters.stored(local))
+    letters.run_letters(ray, Silent(), ["letters"])
+    assert letters.stored(ray) == letters.stored(local)
+    assert finished.isdisjoint(letters.calls(ray)[before:])
+
+
+# Clusters that cannot do it -------------------------------------------------------------------------------------
+
+
+def test_an_address_without_ray_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_engine, "ANSWER_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        here = f"127.0.0.1:{deaf.getsockname()[1]}"
+        with pytest.raises(SettingsError, match=f"no Ray answers at {here} .*ray start --head"):
+            RayEngine(here, 0, nothing)
+    with pytest.raises(SettingsError, match=f"no Ray answers at {here} "):
+        RayEngine(here, 0, nothing)
+    monkeypatch.setenv("RAY_ADDRESS", here)
+    with pytest.raises(SettingsError, match=f"no Ray answers at {here} "):
+        RayEngine(None, 0, nothing)
+
+
+def test_another_version_of_ray_is_named(ray_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    found = ray.__version__
+    monkeypatch.setattr(ray, "__version__", "2.0.0")
+    with pytest.raises(SettingsError, match=f"another version: .*{found}.*2.0.0.*; install the"):
+        RayEngine(ray_address, 0, nothing)
+
+
+def test_workers_with_other_code_are_named(ray_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_engine, "code_hash", lambda: "other")
+    with pytest.raises(SettingsError, match=r"node \S+ of the Ray cluster has other code .*runtime-env"):
+        RayEngine(ray_address, 0, nothing)
+
+
+def test_workers_without_the_package_are_named(
+    ray_address: str, ray_nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "nodes/dagster_divorder"
+    package.mkdir(parents=True)
+    package.joinpath("__init__.py").write_text("raise ModuleNotFoundError('none here')")
+    # Workers look into the driver's working directory first.
+    monkeypatch.chdir(tmp_path)
+    bare = ray_nodes.add(env_vars={"PYTHONPATH": str(package.parent)})
+    try:
+        with pytest.raises(SettingsError, match="cannot import dagster-divorder: none here; install"):
+            RayEngine(ray_address, 0, nothing)
+    finally:
+        ray_nodes.kill(bare)
+
+
+def test_workers_that_see_another_store_are_named(
+    ray_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dagster_divorder.pipeline.run import Run
+    from dagster_divorder.store.local import LocalStore
+
+    class Elsewhere(LocalStore):
+        """A folder of this machine alone: other machines find another at the same place."""
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return LocalStore, (str(tmp_path / "other"),)
+
+    LocalStore(tmp_path / "other").open()
+    settings = Settings.model_validate({"engine": {"kind": "ray", "address": ray_address}})
+    with pytest.raises(SettingsError, match=r"node \S+ of the Ray cluster finds another store at .* mount"):
+        _ = Run(settings, Elsewhere(tmp_path / "here").open(), Silent()).engine

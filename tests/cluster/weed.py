@@ -1,0 +1,116 @@
+"""SeaweedFS as an S3 server of this machine, which can be killed and started again with what it holds."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import obstore
+import pytest
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from tests.cluster.deployment import free_ports
+from tests.cluster.proxy import Proxy
+
+BUCKET = "divorder"
+KEY, SECRET = "key-of-the-tests", "secret-of-the-tests"
+_READY_SECONDS = 60
+
+
+class Weed:
+    """A server with one bucket, on ports of its own; `known`: to those alone who have KEY and SECRET, else to all."""
+
+    def __init__(self, folder: Path, *, known: bool = True) -> None:
+        self.folder, self.known = folder, known
+        names = ("s3", "master", "filer", "volume", "admin")
+        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
+        self.url = f"http://127.0.0.1:{self.ports['s3']}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Weed:
+        command = [
+            *(str(Path(sys.executable).parent / "weed"), "mini", f"-dir={self.folder}", f"-bucket={BUCKET}"),
+            *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-webdav=false", "-admin.ui=false"),
+            *("-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"),
+            *(f"-{name}.port={port}" for name, port in self.ports.items()),
+        ]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        if self.known:
+            environment |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+        with open(self.folder.parent / "weed.log", "ab") as log:
+            self._process = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
+            )
+        end = time.monotonic() + _READY_SECONDS
+        while not self._has_bucket():
+            assert self._process.poll() is None and time.monotonic() < end, "weed has not started"
+            time.sleep(0.1)
+        return self
+
+    def _has_bucket(self) -> bool:
+        there = S3Store(
+            BUCKET,
+            endpoint=self.url,
+            region="us-east-1",
+            access_key_id=KEY,
+            secret_access_key=SECRET,
+            client_options={"allow_http": True},
+            retry_config={"max_retries": 0},
+        )
+        with contextlib.suppress(BaseError):
+            obstore.list_with_delimiter(there)
+            return True
+        return False
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End it at once, without any clean-up."""
+        os.killpg(self.pid, signal.SIGKILL)
+        assert self._process is not None
+        self._process.wait()
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def weed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Weed]:
+    """An S3 server."""
+    folder = tmp_path_factory.mktemp("weed") / "data"
+    folder.mkdir()
+    server = Weed(folder).start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def proxy(
+    weed: Weed, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Proxy]:
+    """A proxy before it, to which the environment leads with sound credentials."""
+    proxy = Proxy(weed.url).start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    yield proxy
+    proxy.stop()
+
+
+@pytest.fixture
+def new_place(proxy: Proxy) -> Callable[[], str]:
+    """A URL below which nothing lies, another one a call."""
+    return lambda: f"s3://{BUCKET}/{next(_numbers)}/store"

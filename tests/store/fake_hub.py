@@ -1,0 +1,194 @@
+"""A Hugging Face Hub of one dataset, in this process: as much of its interface as reading and one commit take."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+import orjson
+import pytest
+
+REPOSITORY = "org/corpus"
+
+
+class Hub:
+    """`commits`, the last one being that of `main`: files by path. `sent`: large files by their sha256, committed or
+    not. `received`: the operations of each commit that was sent here."""
+
+    def __init__(self) -> None:
+        self.commits: list[dict[str, bytes]] = [{}]
+        self.sent: dict[str, bytes] = {}
+        self.received: list[list[tuple[str, str]]] = []
+        self.requests: list[str] = []
+        self.url = f"hf://datasets/{REPOSITORY}"
+        self.endpoint = ""
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        return self.commits[-1]
+
+    def name(self, number: int) -> str:
+        return hashlib.sha1(str(number).encode()).hexdigest()
+
+    def at(self, revision: str) -> dict[str, bytes] | None:
+        names = {self.name(number): files for number, files in enumerate(self.commits)}
+        return {**names, "main": self.files}.get(revision)
+
+    def commit(self, lines: list[dict[str, Any]]) -> bool:
+        """Whether a commit is upon the last one; if so it is made."""
+        header, *operations = lines
+        if header["value"].get("parentCommit", self.name(len(self.commits) - 1)) != self.name(
+            len(self.commits) - 1
+        ):
+            return False
+        files = dict(self.files)
+        for line in operations:
+            value = line["value"]
+            if line["key"] == "deletedFile":
+                del files[value["path"]]
+            elif line["key"] == "lfsFile":
+                files[value["path"]] = self.sent[value["oid"]]
+            else:
+                files[value["path"]] = base64.b64decode(value["content"])
+        self.commits.append(files)
+        self.received.append([(line["key"], line["value"]["path"]) for line in operations])
+        return True
+
+
+def _about(path: str, data: bytes) -> dict[str, Any]:
+    return {"type": "file", "path": path, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
+
+
+def _tree(files: dict[str, bytes], folder: str) -> list[dict[str, Any]] | None:
+    beginning = f"{folder}/" if folder else ""
+    inside = {
+        path.removeprefix(beginning): data for path, data in files.items() if path.startswith(beginning)
+    }
+    folders = {rest.partition("/")[0] for rest in inside if "/" in rest}
+    listed = [{"type": "directory", "path": beginning + name, "oid": "0" * 40} for name in sorted(folders)]
+    listed += [_about(beginning + name, data) for name, data in inside.items() if "/" not in name]
+    return listed if listed or not folder else None
+
+
+def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1  # an answer in one packet
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def _answer(self, status: int, body: Any = b"", **headers: str) -> None:
+            data = body if isinstance(body, bytes) else orjson.dumps(body)
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(data))}.items():
+                self.send_header(name.replace("_", "-"), value)
+            self.end_headers()
+            self.wfile.write(data)
+
+        def _body(self) -> bytes:
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+        def do_GET(self) -> None:
+            hub.requests.append(self.path)
+            path = unquote(self.path.partition("?")[0])
+            api = f"/api/datasets/{REPOSITORY}"
+            if found := re.fullmatch(rf"{api}/revision/([^/]+)", path):
+                files = hub.at(found[1])
+                if files is None:
+                    self._answer(404, {}, X_Error_Code="RevisionNotFound")
+                else:
+                    number = next(n for n, commit in enumerate(hub.commits) if commit is files)
+                    self._answer(200, {"id": REPOSITORY, "sha": hub.name(number)})
+            elif found := re.fullmatch(rf"{api}/tree/([^/]+)/?(.*)", path):
+                tree = _tree(hub.at(found[1]) or {}, found[2])
+                self._answer(404, {}, X_Error_Code="EntryNotFound") if tree is None else self._answer(
+                    200, tree
+                )
+            elif found := re.fullmatch(rf"/datasets/{REPOSITORY}/resolve/([^/]+)/(.*)", path):
+                data = (hub.at(found[1]) or {})[found[2]]
+                first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+                self._answer(206, data[first : last + 1])
+            else:
+                self._answer(404, {}, X_Error_Code="RepoNotFound")
+
+        def do_POST(self) -> None:
+            hub.requests.append(self.path)
+            body = self._body()
+            if "/paths-info/" in self.path:
+                files = hub.at(self.path.rpartition("/")[2]) or {}
+                paths = parse_qs(body.decode())["paths"]
+                self._answer(200, [_about(path, files[path]) for path in paths if path in files])
+            elif "/preupload/" in self.path:
+                asked = orjson.loads(body)["files"]
+                modes = [
+                    {
+                        "path": file["path"],
+                        "uploadMode": "regular" if file["path"].endswith(".json") else "lfs",
+                        "shouldIgnore": False,
+                    }
+                    for file in asked
+                ]
+                self._answer(200, {"files": modes})
+            elif self.path.endswith("/info/lfs/objects/batch"):
+                objects = [
+                    {**of, "actions": {"upload": {"href": f"{hub.endpoint}/put/{of['oid']}"}}}
+                    for of in orjson.loads(body)["objects"]
+                ]
+                self._answer(200, {"objects": objects, "transfer": "basic"})
+            elif "/commit/" in self.path:
+                if hub.commit([orjson.loads(line) for line in body.splitlines()]):
+                    name = hub.name(len(hub.commits) - 1)
+                    self._answer(
+                        200,
+                        {
+                            "commitUrl": f"{hub.endpoint}/datasets/{REPOSITORY}/commit/{name}",
+                            "commitOid": name,
+                        },
+                    )
+                else:
+                    self._answer(412, {"error": "A commit has happened since"})
+            else:
+                self._answer(404, {})
+
+        def do_PUT(self) -> None:
+            data = self._body()
+            assert hashlib.sha256(data).hexdigest() == self.path.rpartition("/")[2]
+            hub.sent[self.path.rpartition("/")[2]] = data
+            self._answer(200)
+
+    return Handler
+
+
+@contextlib.contextmanager
+def _served() -> Iterator[Hub]:
+    hub = Hub()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(hub))
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    hub.endpoint = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    # Its own protocol of uploads wants servers of its own.
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    with _served() as found:
+        monkeypatch.setenv("HF_ENDPOINT", found.endpoint)
+        yield found

@@ -1,0 +1,103 @@
+"""Servers in this process: object stores in memory, a web server with and without range requests."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import obstore
+import pytest
+from obstore.store import MemoryStore
+
+from dagster_divorder.store import sources
+from dagster_divorder.store.sources import bucket
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, MemoryStore]:
+    """Every bucket is in memory, made when it is first named."""
+    made: dict[str, MemoryStore] = {}
+    monkeypatch.setattr(sources, "_connected", lambda origin, *_: made.setdefault(origin, MemoryStore()))
+    return made
+
+
+def put(url: str, data: bytes) -> None:
+    store, key = bucket(url)
+    obstore.put(store, key, data)
+
+
+def objects(url: str) -> dict[str, bytes]:
+    """Content of all objects below a URL, by the rest of their keys."""
+    store, key = bucket(url)
+    found = [meta["path"] for chunk in obstore.list(store, key) for meta in chunk]
+    return {path.removeprefix(f"{key}/"): bytes(obstore.get(store, path).bytes()) for path in found}
+
+
+class Served:
+    """Files of a web server by path, and the requests that it had."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.requests: list[tuple[str, str, str | None]] = []
+        self.url = ""
+
+
+@contextlib.contextmanager
+def served(*, ranges: bool = True, tags: bool = True) -> Iterator[Served]:
+    """A web server, with or without range requests and ETags."""
+    found = Served()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1  # an answer in one packet
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def do_HEAD(self) -> None:
+            self._answer()
+
+        def do_GET(self) -> None:
+            self._answer()
+
+        def _answer(self) -> None:
+            span = self.headers.get("Range") if ranges else None
+            found.requests.append((self.command, self.path, span))
+            data = found.files.get(self.path)
+            if data is None:
+                self._send(404, b"", {})
+                return
+            tag = f'"{hashlib.md5(data).hexdigest()}"'
+            headers = {"Last-Modified": "Mon, 23 Nov 2026 06:40:00 GMT", **({"ETag": tag} if tags else {})}
+            if tags and self.headers.get("If-Match", tag) != tag:
+                self._send(412, b"", {})
+                return
+            if span:
+                first, last = map(int, span.removeprefix("bytes=").split("-"))
+                headers["Content-Range"] = f"bytes {first}-{min(last, len(data) - 1)}/{len(data)}"
+                self._send(206, data[first : last + 1], headers)
+                return
+            self._send(200, data, headers)
+
+        def _send(self, status: int, data: bytes, headers: dict[str, str]) -> None:
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(data))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(data)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    found.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield found
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,161 @@
+"""Outputs on an object store: whole or not at all, this store's own, never a mixture that is taken for one."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+from obstore.exceptions import GenericError
+
+from dagster_divorder.errors import InputError, StoreError
+from dagster_divorder.settings import Output
+from dagster_divorder.settings.places import Url
+from dagster_divorder.store import folders
+from dagster_divorder.store.base import TEMPORARY
+from dagster_divorder.store.curated import (
+    BESIDE,
+    EXPORT_MANIFEST,
+    OutputFolder,
+    damaged_file,
+    is_whole,
+    read_manifest,
+    refuse_foreign_files,
+    remove_beside,
+    tidy,
+    write_beside,
+    write_hashed,
+)
+from dagster_divorder.store.folders import folder_at
+from dagster_divorder.store.local import LocalStore
+from tests.store.remote import memory, objects, put
+
+__all__ = ["memory"]
+
+PLACE = Url("s3://bucket/out")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store").open()
+
+
+def publish(store: LocalStore, files: dict[str, bytes], place: Any = PLACE) -> dict[str, Any]:
+    with OutputFolder(store, place, manifest=EXPORT_MANIFEST) as output:
+        for name, data in files.items():
+            output.stage(name, lambda file, data=data: file.write(data))
+        return output.commit({"key": "0" * 32})
+
+
+def test_an_output_is_the_same_objects_as_files(memory: Any, store: LocalStore, tmp_path: Path) -> None:
+    files = {"train-0.bin": bytes(range(256)) * 40_000, "train-1.bin": b"", "tokenizer.json": b"{}"}
+    there, here = publish(store, files), publish(store, files, tmp_path / "out")
+    assert there == here
+    assert objects(PLACE) == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert (read_manifest(PLACE, EXPORT_MANIFEST) or {}) == here
+    assert is_whole(PLACE, there["files"]) and damaged_file(PLACE, there["files"]) is None
+    publish(store, {"train-1.bin": b"other"})
+    assert sorted(objects(PLACE)) == [EXPORT_MANIFEST, "train-1.bin"]
+    assert not is_whole(PLACE, there["files"])
+    assert (
+        damaged_file(PLACE, there["files"])
+        == f"{PLACE}/train-0.bin cannot be read (there is no {PLACE}/train-0.bin)"
+    )
+    put(f"{PLACE}/train-1.bin", b"otheR")
+    assert "was altered" in (
+        damaged_file(PLACE, (read_manifest(PLACE, EXPORT_MANIFEST) or {})["files"]) or ""
+    )
+
+
+def test_objects_that_the_server_does_not_copy_pass_through(
+    memory: Any, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "COPY_BYTES", 1000)
+    large = bytes(range(256)) * 20_000
+    publish(store, {"train-0.bin": large, "train-1.bin": b"small"})
+    assert objects(PLACE)["train-0.bin"] == large and len(objects(PLACE)) == 3
+
+
+def test_a_failed_write_leaves_the_old_output_and_nothing_else(memory: Any, store: LocalStore) -> None:
+    publish(store, {"train-0.bin": b"old"})
+    before = objects(PLACE)
+    with pytest.raises(RuntimeError), OutputFolder(store, PLACE, manifest=EXPORT_MANIFEST) as output:
+        output.stage("train-0.bin", lambda file: file.write(b"new"))
+        assert [name for name in objects(PLACE) if name.startswith(TEMPORARY)]
+
+        def broken(file: Any) -> None:
+            file.write(b"x" * 1000)
+            raise RuntimeError
+
+        output.stage("train-1.bin", broken)
+    assert objects(PLACE) == before
+
+
+@pytest.mark.parametrize("copied", [0, 1, 2])
+def test_a_commit_that_broke_off_is_never_taken_for_an_output(
+    memory: Any, store: LocalStore, monkeypatch: pytest.MonkeyPatch, copied: int
+) -> None:
+    old = publish(store, {"train-0.bin": b"old 0", "train-1.bin": b"old 1", "train-2.bin": b"old 2"})["files"]
+    copy, done = obstore.copy, []
+
+    def breaks(*given: Any, **more: Any) -> None:
+        if len(done) == copied:
+            raise GenericError("it broke")
+        done.append(given)
+        copy(*given, **more)
+
+    # One at a time, so that the number says which.
+    monkeypatch.setattr(folders, "_COPIES", 1)
+    monkeypatch.setattr(obstore, "copy", breaks)
+    with pytest.raises(StoreError, match="it broke"):
+        publish(store, {"train-0.bin": b"new 0", "train-1.bin": b"new 1"})
+    monkeypatch.undo()
+    monkeypatch.setattr("dagster_divorder.store.sources._connected", lambda origin, *_: memory[origin])
+    found = read_manifest(PLACE, EXPORT_MANIFEST)
+    assert found and found["files"] == old
+    assert (damaged_file(PLACE, old) is None) == (copied == 0)
+    new = publish(store, {"train-0.bin": b"new 0", "train-1.bin": b"new 1"})["files"]
+    assert is_whole(PLACE, new) and sorted(objects(PLACE)) == [EXPORT_MANIFEST, "train-0.bin", "train-1.bin"]
+
+
+def test_what_others_wrote_stays(memory: Any, store: LocalStore, tmp_path: Path) -> None:
+    put(f"{PLACE}/order.npy", b"mine")
+    with pytest.raises(
+        InputError, match=r"s3://bucket/out/order\.npy is there and was not written by this store"
+    ):
+        refuse_foreign_files(store, Output(path=PLACE))
+    publish(store, {"train-0.bin": b"x"})
+    write_beside(store, PLACE, {BESIDE[0]: b"page"})
+    other = LocalStore(tmp_path / "other").open()
+    with pytest.raises(InputError, match="holds the output of another store"):
+        publish(other, {"train-0.bin": b"y"})
+    put(f"{PLACE}/{TEMPORARY}0", b"left by a kill")
+    tidy(store, PLACE, ["train-0.bin"], EXPORT_MANIFEST)
+    assert objects(PLACE)["order.npy"] == b"mine"
+    assert remove_beside(store) == [BESIDE[0]]
+    assert sorted(objects(PLACE)) == [EXPORT_MANIFEST, "order.npy", "train-0.bin"]
+
+
+def test_a_file_may_be_written_by_another_process(memory: Any, store: LocalStore) -> None:
+    with OutputFolder(store, PLACE, manifest=EXPORT_MANIFEST) as output:
+        sent = pickle.loads(pickle.dumps(folder_at(PLACE)))
+        temporary = f"{TEMPORARY}{'0' * 16}"
+        output.entries["train-0.bin"] = write_hashed(
+            sent, "train-0.bin", temporary, lambda file: file.write(b"x")
+        )
+        output.staged["train-0.bin"] = temporary
+        manifest = output.commit({"key": "0" * 32})
+    assert objects(PLACE)["train-0.bin"] == b"x" and is_whole(PLACE, manifest["files"])
+
+
+def test_an_object_that_somebody_removes_before_it_has_its_name_is_an_error(
+    memory: Any, store: LocalStore
+) -> None:
+    with OutputFolder(store, PLACE, manifest=EXPORT_MANIFEST) as output:
+        output.stage("train-0.bin", lambda file: file.write(b"x"))
+        folder_at(PLACE).remove_temporary()
+        with pytest.raises(StoreError, match="somebody else has removed it"):
+            output.commit({"key": "0" * 32})
+    assert objects(PLACE) == {}

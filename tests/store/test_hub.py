@@ -1,0 +1,147 @@
+"""Datasets of the Hub as input and as output: one commit upon the one that was there."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from dagster_divorder import run_stage
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError, StoreError
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import Url
+from dagster_divorder.store.curated import (
+    BESIDE,
+    EXPORT_MANIFEST,
+    OutputFolder,
+    damaged_file,
+    is_whole,
+    read_manifest,
+    remove_beside,
+    write_beside,
+)
+from dagster_divorder.store.find import find_files
+from dagster_divorder.store.local import LocalStore
+from tests.store.fake_hub import Hub, hub
+
+__all__ = ["hub"]
+
+Make = Callable[..., Settings]
+LINES = [orjson.dumps({"text": f"document {number}"}) + b"\n" for number in range(40)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store").open()
+
+
+def test_input_is_read_at_one_commit(hub: Hub, make_settings: Make) -> None:
+    hub.commits.append(
+        {
+            "README.md": b"?",
+            "data/a.jsonl": b"".join(LINES[:10]),
+            "data/more/b.jsonl.gz": gzip.compress(b"".join(LINES[10:20])),
+        }
+    )
+    first = hub.name(1)
+    settings = make_settings(input={"paths": [f"{hub.url}/data"]})
+    assert run_stage("raw_docs", settings, Silent()).facts["records"] == 20
+    found = find_files([f"{hub.url}/**/*.jsonl*"])
+    assert [str(file).removeprefix(hub.url) for file in found.files] == [
+        "/data/a.jsonl",
+        "/data/more/b.jsonl.gz",
+    ]
+    hub.commits.append({**hub.files, "README.md": b"other"})
+    again = run_stage("raw_docs", settings, Silent())
+    # Another commit, and the same files.
+    assert again.figures["recognised_by"] == "tags"
+    hub.commits.append({**hub.files, "data/a.jsonl": b"".join(LINES[20:])})
+    assert run_stage("raw_docs", settings, Silent()).facts["records"] == 30
+    pinned = make_settings(input={"paths": [f"{hub.url}@{first}/data/a.jsonl"]})
+    assert run_stage("raw_docs", pinned, Silent()).facts["records"] == 10
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        ("hf://datasets/org/nothing/a.jsonl", "no dataset org/nothing on the Hub"),
+        ("hf://datasets/org/corpus@v9/a.jsonl", "has no revision 'v9'"),
+        ("hf://datasets/org/corpus/a.jsonl", "no file matches"),
+        ("hf://org/corpus/a.jsonl", "names no dataset of the Hub"),
+    ],
+)
+def test_what_the_hub_has_not(hub: Hub, path: str, wrong: str) -> None:
+    with pytest.raises(InputError, match=wrong):
+        find_files([path])
+
+
+def publish(output: OutputFolder, files: dict[str, bytes]) -> dict[str, Any]:
+    with output:
+        for name, data in files.items():
+            output.stage(name, lambda file, data=data: file.write(data))
+        return output.commit({"key": "0" * 32})
+
+
+def test_an_output_is_one_commit(hub: Hub, store: LocalStore) -> None:
+    place = Url(f"{hub.url}/exports/parquet")
+    output = OutputFolder(store, place, manifest=EXPORT_MANIFEST)
+    manifest = publish(
+        output, {"train-0.parquet": b"one" * 100, "train-1.parquet": b"two", "tokenizer.json": b"{}"}
+    )
+    (received,) = hub.received
+    assert sorted(received) == [
+        ("file", "exports/parquet/manifest.json"),
+        ("file", "exports/parquet/tokenizer.json"),
+        ("lfsFile", "exports/parquet/train-0.parquet"),
+        ("lfsFile", "exports/parquet/train-1.parquet"),
+    ]
+    assert hub.files["exports/parquet/train-0.parquet"] == b"one" * 100
+    assert (read_manifest(place, EXPORT_MANIFEST) or {})["files"] == manifest["files"]
+    assert is_whole(place, manifest["files"]) and damaged_file(place, manifest["files"]) is None
+    # What only the old output had goes in the commit of the new one.
+    publish(OutputFolder(store, place, manifest=EXPORT_MANIFEST), {"train-0.parquet": b"three"})
+    assert len(hub.received) == 2
+    assert sorted(hub.files) == ["exports/parquet/manifest.json", "exports/parquet/train-0.parquet"]
+
+
+def test_a_commit_of_somebody_else_in_between_is_an_error_and_the_next_run_goes_on(
+    hub: Hub, store: LocalStore
+) -> None:
+    output = OutputFolder(store, Url(hub.url), manifest=EXPORT_MANIFEST)
+    with pytest.raises(StoreError, match=r"somebody else has committed to the dataset.*run again"), output:
+        output.stage("train-0.bin", lambda file: file.write(b"mine"))
+        hub.commits.append({"theirs.txt": b"theirs"})
+        output.commit({"key": "0" * 32})
+    assert hub.files == {"theirs.txt": b"theirs"}
+    publish(OutputFolder(store, Url(hub.url), manifest=EXPORT_MANIFEST), {"train-0.bin": b"mine"})
+    assert sorted(hub.files) == ["manifest.json", "theirs.txt", "train-0.bin"]
+
+
+def test_what_lies_beside_an_output_comes_and_goes_with_commits_of_its_own(
+    hub: Hub, store: LocalStore
+) -> None:
+    place = Url(hub.url)
+    write_beside(store, place, {BESIDE[0]: b"page"})
+    write_beside(store, place, {BESIDE[0]: b"page"})
+    assert hub.received == [[("lfsFile", BESIDE[0])]]
+    output = OutputFolder(store, place, manifest=EXPORT_MANIFEST)
+    with output:
+        output.stage("train-0.bin", lambda file: file.write(b"x"))
+        assert output.remove_beside() == [BESIDE[0]]
+        output.commit({"key": "0" * 32})
+    assert len(hub.received) == 2 and sorted(hub.files) == ["manifest.json", "train-0.bin"]
+    write_beside(store, place, {BESIDE[0]: b"page"})
+    assert remove_beside(store) == [BESIDE[0]]
+    assert sorted(hub.files) == ["manifest.json", "train-0.bin"]
+
+
+def test_a_strangers_file_is_not_overwritten(hub: Hub, store: LocalStore) -> None:
+    hub.commits.append({"train-0.bin": b"theirs"})
+    with pytest.raises(InputError, match=r"train-0\.bin is there and was not written by this store"):
+        publish(OutputFolder(store, Url(hub.url), manifest=EXPORT_MANIFEST), {"train-0.bin": b"mine"})
+    assert hub.received == []
