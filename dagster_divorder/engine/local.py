@@ -48,6 +48,13 @@ MEMORY_VARIABLES = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 
+KEEP_MEMORY = {
+    # The most that glibc takes.
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+}
+"""For workers that copy much: they use again what they free, where pages that the system clears cost more than that."""
+
 
 def count_workers(setting: int) -> int:
     """Workers that `engine.workers` stands for: 0 is one per core that this process may use, by its affinity and the

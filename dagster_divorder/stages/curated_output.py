@@ -11,14 +11,18 @@ import contextlib
 import importlib.metadata
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
+from dagster_divorder.engine.local import KEEP_MEMORY
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
@@ -48,6 +52,7 @@ from dagster_divorder.store.curated import (
     MANIFEST,
     RECORDS,
     OutputFolder,
+    Writer,
     check_format,
     is_whole,
     read_manifest,
@@ -61,8 +66,9 @@ from dagster_divorder.store.curated import (
 )
 from dagster_divorder.store.find import find_input
 from dagster_divorder.store.folders import folder_at
-from dagster_divorder.store.gather import BUCKET_BYTES, gather
+from dagster_divorder.store.gather import BUCKET_BYTES, Scattered, gather, scatter
 from dagster_divorder.store.ids import IdIndex
+from dagster_divorder.store.inputs import has_dictionary
 from dagster_divorder.store.multiset import Multiset
 from dagster_divorder.store.output_records import stored_as_json, written
 from dagster_divorder.store.receipts import Receipt
@@ -74,6 +80,8 @@ from dagster_divorder.view.drawing import stamped
 from dagster_divorder.view.words import face
 
 META_VERSION = 2
+WORKERS_FROM_BYTES = 1 << 30
+"""Records from which on workers write them."""
 PICTURE = "ordering_comparison.png"
 SIMILARITY_SAMPLE = 5_000
 PACKED = (
@@ -184,23 +192,70 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
     settings = run.settings.output
     check_format(view.kind, settings)
     kind = view.kind if settings.format == "auto" else settings.format
-    limits = shard_limits(sizes[view.record_row[order]], settings.shard_bytes)
-    with (
-        run.progress("writing records", len(view), "records") as advance,
-        scratch_beside(run.store, settings.path, output.expected_bytes) as scratch,
-        contextlib.closing(gather(run.store, view, order, sizes, scratch, advance)) as parts,
-    ):
-        writers: Iterator[Callable[[IO[bytes]], None]]
-        if kind == "parquet":
-            schema = pa.ipc.read_schema(pa.py_buffer(run.read("raw_docs", "schema")))
-            writers = write_parquet(parts, limits, schema)
-        elif view.kind == "parquet":
-            writers = write_json_rows(parts, limits)
-        else:
-            writers = write_jsonl(parts, limits)
-        for number, writer in enumerate(writers):
-            name = f"curated.{kind}" if len(limits) == 1 else f"curated-{number:05d}.{kind}"
-            output.stage(name, writer)
+    row_sizes = sizes[view.record_row[order]]
+    limits = shard_limits(row_sizes, settings.shard_bytes)
+    schema = None
+    if view.kind == "parquet":
+        schema = pa.ipc.read_schema(pa.py_buffer(run.read("raw_docs", "schema")))
+    writers = _Writers(from_rows=schema is not None, schema=schema if kind == "parquet" else None)
+    names = (
+        [f"curated.{kind}"] if len(limits) == 1 else [f"curated-{n:05d}.{kind}" for n in range(len(limits))]
+    )
+    with run.progress("writing records", len(view), "records") as advance:
+        if _in_workers(run, row_sizes, limits, schema):
+            scattered = scatter(
+                run.engine, run.store, view, order, sizes, settings.path, advance, KEEP_MEMORY
+            )
+            stretches = dict(zip(names, pairwise([0, *limits]), strict=True))
+            write = _WriteShard(scattered, writers)
+            output.stage_each(run.engine, write, stretches, environment=KEEP_MEMORY)
+            output.folder.delete(scattered.files)
+            return
+        with (
+            scratch_beside(run.store, settings.path, output.expected_bytes) as scratch,
+            contextlib.closing(gather(run.store, view, order, sizes, scratch, advance)) as parts,
+        ):
+            for name, writer in zip(names, writers(parts, limits), strict=True):
+                output.stage(name, writer)
+
+
+def _in_workers(run: Run, sizes: np.ndarray, limits: list[int], schema: pa.Schema | None) -> bool:
+    """Whether records of these sizes are written by workers, a file each: of a large output in several files that can
+    be written from several processes. (A file that they are scattered into has one dictionary a column, and fragments
+    have several.)"""
+    path = run.settings.output.path
+    return (
+        min(run.engine.workers, len(limits)) > 1
+        and int(sizes.sum()) >= WORKERS_FROM_BYTES
+        and (isinstance(path, Path) or path.scheme != "hf")
+        and not (schema and any(map(has_dictionary, schema.types)))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Writers:
+    """Makes a writer for each file of consecutive records, as `write_jsonl` does."""
+
+    from_rows: bool
+    schema: pa.Schema | None
+
+    def __call__(self, parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Writer]:
+        if self.schema:
+            return write_parquet(parts, limits, self.schema)
+        return write_json_rows(parts, limits) if self.from_rows else write_jsonl(parts, limits)
+
+
+@dataclass(frozen=True, slots=True)
+class _WriteShard:
+    """Writes output positions [first, end) to a file."""
+
+    scattered: Scattered
+    writers: _Writers
+
+    def __call__(self, stretch: tuple[int, int], file: IO[bytes]) -> None:
+        first, end = stretch
+        (writer,) = self.writers(self.scattered.parts(first, end), [end - first])
+        writer(file)
 
 
 def _stage_sidecars(run: Run, view: View, output: OutputFolder) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from dagster_divorder.engine.local import KEEP_MEMORY
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.pipeline.changes import what_changed
 from dagster_divorder.pipeline.merge import merge_small
@@ -49,7 +50,6 @@ from dagster_divorder.store.view import View
 
 PARTS_FROM_BYTES = 512 << 20
 """New input from which on workers survey and store it (store/parts.py)."""
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 REJECTS_SHOWN, FILES_SHOWN, FOLDERS_SHOWN = 10, 50, 3
 _SHOWN_CHARACTERS = 120
 _CONTENT = ("raw", "raw_base64", "begins")
@@ -181,7 +181,7 @@ def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.
     if run.engine.workers > 1 and corpus.unknown_bytes >= PARTS_FROM_BYTES:
         files = list(corpus.cut())
         parts = [part for file in files for part in file.parts]
-        surveyed = run.engine.each(SurveyPart(ingest.text_field), parts, environment=MALLOC)
+        surveyed = run.engine.each(SurveyPart(ingest.text_field), parts, environment=KEEP_MEMORY)
         for file in files:
             begin(file.begin)
             for part in file.parts:
@@ -207,7 +207,7 @@ def _write(run: Run, key: str, jobs: Sequence[Job]) -> None:
     """Write what was surveyed."""
     write = WriteFragments(run.store, records_folder(key), run.settings.input.text_field)
     with run.progress("storing records", None, "records") as advance:
-        for records in run.engine.each(write, jobs, environment=MALLOC):
+        for records in run.engine.each(write, jobs, environment=KEEP_MEMORY):
             advance(records)
 
 

@@ -62,6 +62,11 @@ POINTERS = ("receipts", "history", "outputs", "pins")
 """Folders of what is replaced in place (`store.pointers`); all else keeps its bytes as long as it keeps its name."""
 
 
+def temporary_name() -> str:
+    """A new name for what is half-written, or of a moment."""
+    return f"{TEMPORARY}{secrets.token_hex(8)}"
+
+
 class Stat(NamedTuple):
     """Bytes of a file, and when it was written, in seconds since 1970."""
 

@@ -17,7 +17,6 @@ import hashlib
 import io
 import os
 import re
-import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -30,11 +29,12 @@ import pyarrow as pa
 import xxhash
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
 
+from dagster_divorder.engine.base import Engine
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Output
 from dagster_divorder.settings.places import Place, Url, as_place
 from dagster_divorder.store.arrays import row_array
-from dagster_divorder.store.base import TEMPORARY, Store
+from dagster_divorder.store.base import Store, temporary_name
 from dagster_divorder.store.folders import Folder, folder_at
 from dagster_divorder.store.manifests import manifest_check, whole_manifest
 from dagster_divorder.store.pointers import read_pointer, write_pointer
@@ -201,7 +201,7 @@ def write_beside(store: Store, place: Place, files: Mapping[str, bytes]) -> None
     with folder.explaining(changed[0]):
         folder.prepare()
         try:
-            staged = {name: _temporary() for name in changed}
+            staged = {name: temporary_name() for name in changed}
             for name, temporary in staged.items():
                 with folder.create(name, temporary) as file:
                     file.write(files[name])
@@ -248,10 +248,6 @@ def _note(store: Store, place: Place, names: Collection[str], *, only: bool = Fa
     after = set(names) if only else before | set(names)
     if after != before:
         write_pointer(store, _ledger_file(place), Ledger(_real(place), sorted(after)))
-
-
-def _temporary() -> str:
-    return f"{TEMPORARY}{secrets.token_hex(8)}"
 
 
 @contextlib.contextmanager
@@ -306,15 +302,34 @@ class OutputFolder:
         self.entries[name] = self._write(name, write)
 
     def _write(self, name: str, write: Callable[[IO[bytes]], Any]) -> dict[str, Any]:
-        temporary = self.staged[name] = _temporary()
+        temporary = self.staged[name] = temporary_name()
+        with self._explaining(name):
+            return write_hashed(self.folder, name, temporary, write)
+
+    @contextlib.contextmanager
+    def _explaining(self, name: str) -> Iterator[None]:
         what = "the whole output, beside the one that is there,"
         with self.folder.explaining(name, self.expected_bytes, what):
             try:
-                return write_hashed(self.folder, name, temporary, write)
+                yield
             except OSError:
                 # First, so that the message counts their space as free.
                 self.folder.remove_temporary()
                 raise
+
+    def stage_each(
+        self, engine: Engine, write: Callable[[Any, IO[bytes]], Any], items: Mapping[str, Any], **needs: Any
+    ) -> None:
+        """Write files in workers, each through `write(item, file)`, by their names.
+
+        Raises:
+            StoreError: as `stage`.
+        """
+        tasks = [(name, temporary_name(), item) for name, item in items.items()]
+        self.staged |= {name: temporary for name, temporary, _ in tasks}
+        with self._explaining(""):
+            entries = engine.each(_Staging(self.path, write), tasks, **needs)
+            self.entries |= dict(zip(items, entries, strict=True))
 
     def remove_beside(self) -> list[str]:
         """Remove what this store has written next to the output; the names."""
@@ -354,6 +369,18 @@ def write_hashed(
         hashed = _HashedFile(file, thread)
         write(hashed)  # type: ignore[arg-type]
     return {"bytes": hashed.size, "sha256": hashed.digest.hexdigest()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Staging:
+    """Writes a file of an output folder in a worker; what the manifest says of it."""
+
+    path: Place
+    write: Callable[[Any, IO[bytes]], Any]
+
+    def __call__(self, task: tuple[str, str, Any]) -> dict[str, Any]:
+        name, temporary, item = task
+        return write_hashed(folder_at(self.path), name, temporary, lambda file: self.write(item, file))
 
 
 def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFEST) -> None:

@@ -82,8 +82,11 @@ class Folder(ABC):
         """Make the folder, and remove what a killed run has left half-written."""
 
     @abstractmethod
-    def create(self, name: str, temporary: str) -> contextlib.AbstractContextManager[IO[bytes]]:
-        """A file to write from its beginning to its end, under a temporary name; at the end it is safe."""
+    def create(
+        self, name: str, temporary: str, *, lasting: bool = True
+    ) -> contextlib.AbstractContextManager[IO[bytes]]:
+        """A file to write from its beginning to its end, under a temporary name; one that is to last is safe at the
+        end."""
 
     @abstractmethod
     def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str]) -> None:
@@ -133,11 +136,12 @@ class _LocalFolder(Folder):
         self.remove_temporary()
 
     @contextlib.contextmanager
-    def create(self, name: str, temporary: str) -> Iterator[IO[bytes]]:
+    def create(self, name: str, temporary: str, *, lasting: bool = True) -> Iterator[IO[bytes]]:
         with open(self.place / temporary, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
 
     def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str]) -> None:
         for name, temporary in sorted(staged.items(), key=lambda item: item[0] == last):
@@ -187,7 +191,7 @@ class _ObjectFolder(_RemoteFolder):
         self.remove_temporary()
 
     @contextlib.contextmanager
-    def create(self, name: str, temporary: str) -> Iterator[IO[bytes]]:
+    def create(self, name: str, temporary: str, *, lasting: bool = True) -> Iterator[IO[bytes]]:
         import obstore
         from obstore.exceptions import GenericError
 
@@ -270,7 +274,7 @@ class _HubFolder(_RemoteFolder):
         self._written = tempfile.TemporaryDirectory(prefix=TEMPORARY)
 
     @contextlib.contextmanager
-    def create(self, name: str, temporary: str) -> Iterator[IO[bytes]]:
+    def create(self, name: str, temporary: str, *, lasting: bool = True) -> Iterator[IO[bytes]]:
         from huggingface_hub import CommitOperationAdd
 
         assert self._written

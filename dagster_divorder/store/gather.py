@@ -1,25 +1,33 @@
 """The final gather: stored records in output order, in one pass over the fragments.
 
+In one process (`gather`), or in many (`scatter`): then each writes the records of a group of fragments to a file of
+their own order, and any of them reads its stretch of the output (`Scattered`) from all of these files.
+
 Records are scattered from fragment order to output order. What fits in `BUCKET_BYTES` is ordered in memory; a larger
 output goes through at most `MAX_BUCKETS` files of consecutive output positions, each ordered in memory in turn. One
 thread decompresses the next fragment, another is a slice ahead of the caller. Memory: twice the larger of BUCKET_BYTES
-and output / MAX_BUCKETS, a fragment, and 32 bytes a record.
+and output / MAX_BUCKETS, a fragment, and 32 bytes a record; in each of many processes as much, without the 32 bytes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Generator, Iterator
-from itertools import pairwise
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.engine.ahead import ahead
+from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.progress import Advance
+from dagster_divorder.settings.places import Place
 from dagster_divorder.store.arrays import row_array
-from dagster_divorder.store.base import TEMPORARY, Store
+from dagster_divorder.store.base import TEMPORARY, Store, temporary_name
+from dagster_divorder.store.folders import Folder, folder_at
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.view import View, offsets
 
@@ -65,14 +73,9 @@ def gather_rows(
     if sizes.sum() <= BUCKET_BYTES:
         yield from _in_order(_whole(contents, start, rows, advance), rows)
         return
-    ends = np.cumsum(sizes)
-    buckets = int(min(MAX_BUCKETS, max(1, -(-int(ends[-1]) // BUCKET_BYTES)))) if len(ends) else 1
-    # Bucket b holds the output positions [cuts[b], cuts[b + 1]).
-    cuts = np.searchsorted(ends, np.arange(1, buckets) * (ends[-1] / buckets)) if len(ends) else []
-    cuts = np.concatenate([[0], cuts, [len(rows)]]).astype(np.int64)
-    del ends
+    cuts = _cuts(sizes)
     with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=scratch) as folder:
-        files = [Path(folder) / str(bucket) for bucket in range(buckets)]
+        files = [Path(folder) / str(bucket) for bucket in range(len(cuts) - 1)]
         writers: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
         for positions, at, content in _scattered(contents, start, rows, advance):
             bucket = np.searchsorted(cuts, positions, side="right") - 1
@@ -96,6 +99,126 @@ def gather_rows(
             if file.exists():
                 yield from _in_order(*_read_bucket(file))
                 file.unlink()
+
+
+def _cuts(sizes: np.ndarray) -> np.ndarray:
+    """Where buckets begin, and the end, int64 (buckets + 1,): bucket b holds the output positions [cuts[b],
+    cuts[b + 1]), of these sizes."""
+    ends = np.cumsum(sizes)
+    buckets = int(min(MAX_BUCKETS, max(1, -(-int(ends[-1]) // BUCKET_BYTES)))) if len(ends) else 1
+    cuts = np.searchsorted(ends, np.arange(1, buckets) * (ends[-1] / buckets)) if len(ends) else []
+    return np.concatenate([[0], cuts, [len(sizes)]]).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Scattered:
+    """Records that were scattered into files of a folder, each of equally many batches for every bucket; bucket b holds
+    the output positions [cuts[b], cuts[b + 1])."""
+
+    place: Place
+    files: tuple[str, ...]
+    cuts: np.ndarray
+
+    def parts(self, first: int, end: int) -> Iterator[pa.Array]:
+        """The content of output positions [first, end), in those of the arrays of `gather_rows` that they lie in."""
+        folder = folder_at(self.place)
+        with contextlib.ExitStack() as opened:
+            readers = [
+                pa.ipc.open_file(opened.enter_context(_arrow_file(folder, name))) for name in self.files
+            ]
+            for bucket, (low, high) in enumerate(pairwise(self.cuts.tolist())):
+                if low < end and first < high:
+                    batches = [batch for reader in readers for batch in self._bucket(reader, bucket)]
+                    yield from _in_order(
+                        *_ordered(pa.Table.from_batches(batches)), max(first - low, 0), end - low
+                    )
+
+    def _bucket(self, reader: pa.ipc.RecordBatchFileReader, bucket: int) -> Iterator[pa.RecordBatch]:
+        each = reader.num_record_batches // (len(self.cuts) - 1)
+        return (reader.get_batch(number) for number in range(bucket * each, (bucket + 1) * each))
+
+
+def _arrow_file(folder: Folder, name: str) -> pa.NativeFile:
+    source = folder.source(name)
+    return pa.memory_map(str(source)) if isinstance(source, Path) else pa.PythonFile(folder.open(name), "r")
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Fragments of so many rows each, and the name of a file for their records. positions: int64 (n,), where in the
+    output each of rows, int64 (n,), through the fragments laid end to end, comes."""
+
+    name: str
+    fragments: list[str]
+    counts: list[int]
+    positions: np.ndarray
+    rows: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class _Scatter:
+    """Writes the records of a group to its file; their number."""
+
+    store: Store
+    place: Place
+    cuts: np.ndarray
+
+    def __call__(self, group: _Group) -> int:
+        held = [list[pa.RecordBatch]() for _ in self.cuts[1:]]
+        start = np.cumsum([0, *group.counts])
+        for positions, at, content in _scattered(
+            _contents(self.store, group.fragments), start, group.rows, lambda count: None
+        ):
+            output = group.positions[positions]
+            order = np.argsort(output)
+            output, at = output[order], at[order]
+            for batches, (low, high) in zip(
+                held, pairwise(np.searchsorted(output, self.cuts).tolist()), strict=True
+            ):
+                columns = [row_array(output[low:high]), content.take(row_array(at[low:high]))]
+                batches.append(pa.record_batch(columns, ["position", "content"]))
+        with (
+            folder_at(self.place).create(group.name, group.name, lasting=False) as file,
+            pa.ipc.new_file(pa.PythonFile(file, "w"), held[0][0].schema) as writer,
+        ):
+            for batch in chain.from_iterable(held):
+                writer.write_batch(batch)
+        return len(group.rows)
+
+
+def scatter(
+    engine: Engine,
+    store: Store,
+    view: View,
+    order: np.ndarray,
+    sizes: np.ndarray,
+    place: Place,
+    advance: Advance,
+    environment: Mapping[str, str],
+) -> Scattered:
+    """Record content in output order, for other processes; they do not have to last.
+
+    Args:
+        order, sizes, advance: see `gather`.
+        place: folder for the files, which are temporary ones of it.
+        environment: of the workers.
+    """
+    rows = view.record_row[order]
+    cuts = _cuts(sizes[rows])
+    by_row = np.argsort(rows, kind="stable")
+    start = offsets(view.records)
+    # Groups are as large as buckets.
+    ends = np.cumsum(np.add.reduceat(sizes, start[:-1]))
+    group_of = ends * (len(cuts) - 1) // (ends[-1] + 1)
+    groups = []
+    for low, high in pairwise([0, *(np.flatnonzero(np.diff(group_of)) + 1).tolist(), len(view.records)]):
+        first, end = np.searchsorted(rows, start[[low, high]], sorter=by_row)
+        some = by_row[first:end]
+        files, counts = [f.file for f in view.records[low:high]], [f.rows for f in view.records[low:high]]
+        groups.append(_Group(temporary_name(), files, counts, some, rows[some] - start[low]))
+    for records in engine.each(_Scatter(store, place, cuts), groups, environment=environment):
+        advance(records)
+    return Scattered(place, tuple(group.name for group in groups), cuts)
 
 
 def _contents(store: Store, files: list[str]) -> Iterator[pa.Array]:
@@ -136,13 +259,21 @@ def _scattered(
 def _read_bucket(file: Path) -> tuple[pa.Array, np.ndarray]:
     """Content of a bucket file, and its rows by rising position."""
     with pa.memory_map(str(file)) as source:
-        table = pa.ipc.open_stream(source).read_all()
-        content = table.column("content").combine_chunks()
+        return _ordered(pa.ipc.open_stream(source).read_all())
+
+
+def _ordered(table: pa.Table) -> tuple[pa.Array, np.ndarray]:
+    """Content of a bucket, and its rows by rising position."""
+    content = table.column("content").combine_chunks()
     return content, np.argsort(table.column("position").to_numpy(), kind="stable")
 
 
-def _in_order(content: pa.Array, rows: np.ndarray) -> Iterator[pa.Array]:
-    """`content[rows]` in slices of some SLICE_BYTES, so that it is not in memory twice."""
+def _in_order(
+    content: pa.Array, rows: np.ndarray, first: int = 0, end: int | None = None
+) -> Iterator[pa.Array]:
+    """`content[rows]` in slices of some SLICE_BYTES, so that it is not in memory twice; of these what lies in
+    [first, end)."""
     step = max(1, SLICE_BYTES * len(content) // max(1, content.nbytes))
-    for first in range(0, len(rows), step):
-        yield content.take(row_array(rows[first : first + step]))
+    end = len(rows) if end is None else min(end, len(rows))
+    for low in range(first // step * step, end, step):
+        yield content.take(row_array(rows[max(low, first) : min(low + step, end)]))

@@ -296,7 +296,7 @@ def row_stretches(path: Source, size: int) -> list[tuple[int, int | None]]:
     with _open_parquet(path, None) as (file, schema):
         step, first, row, held = _rows_at_once(file), [0], 0, 0
         # Arrow ends a batch with a row group where dictionaries change.
-        for number in range(0 if any(map(_has_dictionary, schema.types)) else file.num_row_groups):
+        for number in range(0 if any(map(has_dictionary, schema.types)) else file.num_row_groups):
             group = file.metadata.row_group(number)
             aligned = -(-row // step) * step
             if held >= size and first[-1] < aligned < file.metadata.num_rows:
@@ -307,13 +307,14 @@ def row_stretches(path: Source, size: int) -> list[tuple[int, int | None]]:
     return list(zip(first, [*first[1:], None], strict=True))
 
 
-def _has_dictionary(of: pa.DataType) -> bool:
+def has_dictionary(of: pa.DataType) -> bool:
+    """Whether a type has a dictionary, at any depth."""
     import pyarrow as pa
 
     if isinstance(of, pa.BaseExtensionType):
-        return _has_dictionary(of.storage_type)
+        return has_dictionary(of.storage_type)
     return pa.types.is_dictionary(of) or any(
-        _has_dictionary(of.field(number).type) for number in range(of.num_fields)
+        has_dictionary(of.field(number).type) for number in range(of.num_fields)
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import IO
 
@@ -14,29 +16,40 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dagster_divorder.engine.local import LocalEngine
+from dagster_divorder.stages.curated_output import _Writers, _WriteShard
 from dagster_divorder.store import gather as gather_module
 from dagster_divorder.store.curated import (
+    OutputFolder,
     write_json_rows,
     write_jsonl,
     write_parquet,
 )
 from dagster_divorder.store.fragments import Fragments
-from dagster_divorder.store.gather import gather
+from dagster_divorder.store.gather import gather, scatter
 from dagster_divorder.store.ids import hash_all, words
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.view import Fragment, View
 
 
-def stored(store: LocalStore, contents: list[list[bytes]], record_row: list[int]) -> View:
+def stored(
+    store: LocalStore, contents: list[list[bytes]], record_row: list[int], *, rows: bool = False
+) -> View:
     shelf = Fragments(store, "records/x")
-    names = [
-        (shelf.put(pa.array(content, pa.large_binary()), {"id": words(hash_all(content))}), len(content))
+    arrays = [
+        pa.StructArray.from_arrays([pa.array(content, pa.binary())], names=["b"])
+        if rows
+        else pa.array(content, pa.large_binary())
         for content in contents
+    ]
+    names = [
+        (shelf.put(array, {"id": words(hash_all(content))}), len(content))
+        for array, content in zip(arrays, contents, strict=True)
     ]
     files = shelf.files()
     fragments = tuple(Fragment(name, files[name], rows) for name, rows in names)
-    rows = np.array(record_row, dtype=np.int64)
-    return View("jsonl", fragments, fragments, rows, rows)
+    record_rows = np.array(record_row, dtype=np.int64)
+    return View("jsonl", fragments, fragments, record_rows, record_rows)
 
 
 @settings(deadline=None, max_examples=40)
@@ -95,3 +108,59 @@ def test_parquet_keeps_schema_metadata_and_types(tmp_path: Path) -> None:
     assert pa.concat_tables(written).to_pylist() == table.to_pylist()
     (plain,) = run_writers(write_json_rows(iter([rows]), [3]), tmp_path)
     assert [orjson.loads(one) for one in plain.read_bytes().splitlines()] == table.to_pylist()
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    data=st.data(),
+    bucket=st.integers(1, 60),
+    max_buckets=st.integers(1, 6),
+    slice_bytes=st.integers(1, 40),
+    parquet=st.booleans(),
+)
+def test_files_written_in_workers_have_the_bytes_of_one_pass(
+    tmp_path_factory: pytest.TempPathFactory,
+    data: st.DataObject,
+    bucket: int,
+    max_buckets: int,
+    slice_bytes: int,
+    parquet: bool,
+) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=5))
+    contents = [[b"%d-%d" % (at, row) * (row + 1) for row in range(size)] for at, size in enumerate(sizes)]
+    flat = [value for content in contents for value in content]
+    record_row = data.draw(st.lists(st.integers(0, len(flat) - 1), min_size=1, max_size=30))
+    order = np.array(data.draw(st.permutations(range(len(record_row)))), dtype=np.int64)
+    cuts = data.draw(st.sets(st.integers(1, len(order)), max_size=3))
+    limits = sorted(cuts | {len(order)})
+    folder = tmp_path_factory.mktemp("scatter")
+    store = LocalStore(folder / "store").open()
+    view = stored(store, contents, record_row, rows=parquet)
+    before = gather_module.BUCKET_BYTES, gather_module.MAX_BUCKETS, gather_module.SLICE_BYTES
+    gather_module.BUCKET_BYTES, gather_module.MAX_BUCKETS, gather_module.SLICE_BYTES = (
+        bucket,
+        max_buckets,
+        slice_bytes,
+    )
+    lengths = np.array([len(value) for value in flat], dtype=np.int64)
+    writers = _Writers(from_rows=parquet, schema=pa.schema({"b": pa.binary()}) if parquet else None)
+    told: list[int] = []
+    try:
+        (folder / "single").mkdir()
+        with contextlib.closing(gather(store, view, order, lengths, folder, lambda count: None)) as parts:
+            single = run_writers(writers(parts, limits), folder / "single")
+        with OutputFolder(store, folder / "out") as output:
+            scattered = scatter(LocalEngine(1), store, view, order, lengths, folder / "out", told.append, {})
+            stretches = {
+                str(end): stretch for end, stretch in zip(limits, pairwise([0, *limits]), strict=True)
+            }
+            output.stage_each(LocalEngine(1), _WriteShard(scattered, writers), stretches)
+            written = [(folder / "out" / output.staged[name]).read_bytes() for name in stretches]
+    finally:
+        gather_module.BUCKET_BYTES, gather_module.MAX_BUCKETS, gather_module.SLICE_BYTES = before
+    if sum(lengths[record_row]) > bucket:
+        # What fits into one bucket is never scattered; its slices are of other sizes.
+        assert written == [file.read_bytes() for file in single]
+    assert sum(told) == len(order)
+    assert [entry["bytes"] for entry in output.entries.values()] == list(map(len, written))
+    assert list((folder / "out").iterdir()) == []
