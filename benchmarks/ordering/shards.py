@@ -157,9 +157,9 @@ def of_pipeline(settings: Settings, numbers: list[int]) -> None:
 
 
 def memory(documents: int, shards: int) -> None:
-    traits, few = corpus(documents, 1000), corpus(100, 5)
+    traits, few = corpus(documents, 1000), corpus(3000, 5)
     deal(few, TRAITS, 2)
-    in_shards(few, np.zeros(100, np.int64), {"cluster": few.codes["cluster"]})
+    in_shards(few, np.zeros(3000, np.int64), {name: few.codes[name] for name in TRAITS})
 
     def timed(function: Callable[[], object]) -> str:
         begin = time.process_time()
@@ -174,9 +174,8 @@ def memory(documents: int, shards: int) -> None:
         order(items.counts, items.groups, weights=items.weights)
 
     shard = deal(traits, TRAITS, shards)
-    print(
-        f"{documents:,} documents, 16 bytes each given\n| | CPU-microseconds a document | peak, bytes more |\n|---|--:|--:|"
-    )
+    print(f"{documents:,} documents, 16 bytes each given")
+    print("| | CPU-microseconds a document | peak, bytes more |\n|---|--:|--:|")
     print(f"| deal to {shards} shards {timed(lambda: deal(traits, TRAITS, shards))}", flush=True)
     print(f"| order them as one {timed(lambda: ordered(np.arange(documents)))}", flush=True)
     print(

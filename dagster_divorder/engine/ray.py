@@ -188,14 +188,15 @@ class RayEngine:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         ray = self._ray
-        task = ray.remote(_make_probe()).options(
-            num_cpus=0, max_retries=0, runtime_env={"env_vars": worker_variables(1, None)}
-        )
-        given = (code_hash(), pickle.dumps(unseen))
+        probe = ray.remote(_make_probe())
         answers = {
-            task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
-                *given
-            ): node
+            probe.options(
+                num_cpus=0,
+                max_retries=0,
+                # As calls have it: they take the same workers.
+                runtime_env={"env_vars": worker_variables(1, None)},
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            ).remote(code_hash(), pickle.dumps(unseen)): node
             for node in self._nodes()
         }
         done, late = ray.wait(list(answers), num_returns=len(answers), timeout=PROBE_SECONDS)
@@ -207,6 +208,8 @@ class RayEngine:
         for answer in done:
             try:
                 where, missing, lack = ray.get(answer)
+            except (ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
+                continue  # it has gone, and does no work
             except ray.exceptions.RayError as error:
                 raise SettingsError(
                     f"node {answers[answer][:8]} of the Ray cluster cannot start a worker: "

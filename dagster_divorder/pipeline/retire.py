@@ -7,7 +7,7 @@ fragment, which appends reuse, and fits stay until `divorder prune`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from dagster_divorder.errors import DamagedFileError
 from dagster_divorder.pipeline.graph import Graph
@@ -19,13 +19,13 @@ WHOLE = ("views", "readings", "rejects", "schemas")
 """Folders of what raw_docs makes of the corpus as a whole."""
 
 
-def retire(store: Store, graph: Graph) -> None:
-    """Remove whole-corpus results that neither a receipt nor a history names."""
+def retire(store: Store, graph: Graph, stages: Iterable[str]) -> None:
+    """Remove whole-corpus results of stages that have run which neither a receipt nor a history names."""
     try:
         named = set(_named(store, graph))
     except DamagedFileError:
         return  # what the damaged receipt names is known again when its stage has run
-    for folder in _folders(store, graph):
+    for folder in _folders(store, graph, stages):
         store.delete(*(name for name in store.list(folder) if name not in named))
 
 
@@ -37,8 +37,9 @@ def _named(store: Store, graph: Graph) -> Iterator[str]:
             yield from made.files.values()
 
 
-def _folders(store: Store, graph: Graph) -> Iterator[str]:
-    yield from WHOLE
-    for stage in graph.values():
-        if not isinstance(stage, PerDocument):
-            yield from store.folders(f"stages/{stage.name}")
+def _folders(store: Store, graph: Graph, stages: Iterable[str]) -> Iterator[str]:
+    for stage in stages:
+        if stage == "raw_docs":
+            yield from WHOLE
+        elif not isinstance(graph[stage], PerDocument):
+            yield from store.folders(f"stages/{stage}")

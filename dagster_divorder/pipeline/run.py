@@ -282,7 +282,7 @@ def run_all(
             if "raw_docs" in stages:
                 check_settings(run, [*graph.needed(settings), *stages])
             made = {stage: _run_and_repair(run, stage) for stage in stages}
-        retire(store, graph)
+        retire(store, graph, stages)
         return made
 
 

@@ -41,7 +41,7 @@ def load_shards(run: Run) -> np.ndarray:
 
 
 def _compute(run: Run) -> Made:
-    settings, traits, frozen, texts = run.settings, load_traits(run), load_frozen(run), run.view.document_row
+    settings, traits, frozen, texts = run.settings, load_traits(run), load_frozen(run), run.view.copies
     run.progress.note(f"ordering {len(traits.tokens):,} documents ({settings.order.strategy})")
     orders = _orders(
         run,
@@ -208,7 +208,7 @@ def _inputs(run: Run) -> dict[str, Any]:
 
 GREEDY_ORDER = WholeCorpus(
     name="greedy_order",
-    version=4,
+    version=5,
     group="ordering",
     kinds=lambda settings: {"numpy", "numba"},
     description="The order of the documents in which every window of training carries the corpus's own mix of traits.",

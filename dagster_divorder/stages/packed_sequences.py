@@ -184,7 +184,7 @@ def _pack_part(
 
 def _copies(run: Run, document: np.ndarray, start: np.ndarray) -> np.ndarray:
     """A number for each run of tokens, equal where two records have the same: their text, or that piece of it."""
-    text = run.view.document_row[document]
+    text = run.view.copies[document]
     if not run.settings.packing.piece_tokens:
         return text
     return text << 31 | start // run.settings.packing.piece_tokens
@@ -333,7 +333,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
 
 PACKED_SEQUENCES = WholeCorpus(
     name="packed_sequences",
-    version=3,
+    version=4,
     group="ordering",
     kinds=lambda settings: {"numpy", "numba"},
     description="Which tokens make which training sequence: the ordered documents packed to the sequence length, as a "

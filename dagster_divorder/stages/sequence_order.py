@@ -73,7 +73,7 @@ class Sequences(NamedTuple):
 
 
 def _compute(run: Run) -> Made:
-    settings, traits, packed, texts = run.settings, load_traits(run), load_packed(run), run.view.document_row
+    settings, traits, packed, texts = run.settings, load_traits(run), load_packed(run), run.view.copies
     run.progress.note(f"ordering {len(packed):,} sequences ({settings.sequence.strategy})")
     items = load_sequence_items(run, traits)
     sums = vector_sums(run, packed) if vectors_are_balanced(settings) else None
@@ -172,7 +172,7 @@ def _inputs(run: Run) -> dict[str, Any]:
 
 SEQUENCE_ORDER = WholeCorpus(
     name="sequence_order",
-    version=3,
+    version=4,
     group="ordering",
     kinds=lambda settings: {"numpy", "numba"},
     description="The order of the packed sequences in which every batch, and every run of batches, carries the "

@@ -26,6 +26,7 @@ from dagster_divorder.settings.places import Place, Url, is_url
 from dagster_divorder.store.base import FORMAT_FILE, TEMPORARY
 from dagster_divorder.store.compression import CODECS
 from dagster_divorder.store.curated import EXPORT_MANIFEST, MANIFEST, read_manifest
+from dagster_divorder.store.head import HEAD
 from dagster_divorder.store.inputs import JSONL_SUFFIXES, PARQUET_SUFFIXES, Kind, is_corpus_file, kind_of
 from dagster_divorder.store.local import tells_of_store
 from dagster_divorder.store.sources import RemoteFile, Source, open_source, tree_of
@@ -58,7 +59,7 @@ def find_input(settings: Settings) -> Found:
             f"no settings name an input, and there is no {paths[0]}, the sample corpus; write settings for your own "
             "with `divorder init FILES_OR_FOLDER`"
         )
-    own = [settings.store.path, settings.output.path]
+    own = [settings.store.path, settings.output.path, *filter(None, [settings.store.cache])]
     return find_files(paths, [*own, settings.exports.path] if settings.exports.formats else own)
 
 
@@ -220,10 +221,11 @@ class _Search:
 
     def _in_folder(self, base: str) -> Iterator[str]:
         """The corpus files of a folder; what else is there is counted."""
+        # First, since it lists the folder, in whose list the next looks then.
+        chained = self._is_output(base)
         if self._is_store(base):
             self.skipped.add(self.tree.real(base))
             return
-        chained = self._is_output(base)
         waiting, seen = deque([base]), set()
         while waiting:
             folder = waiting.popleft()
@@ -268,7 +270,7 @@ class _Search:
     def is_ours(self, folder: str) -> bool:
         """Whether DivOrder wrote a folder; if so it is counted as skipped."""
         real = self.tree.real(folder)
-        ours = self.is_own(real) or self._is_store(real) or self._is_output(real)
+        ours = self.is_own(real) or self._is_output(real) or self._is_store(real)
         if ours:
             self.skipped.add(real)
         return ours
@@ -289,11 +291,12 @@ class _Search:
             yield path, self.tree.kind(path)
 
     def _is_store(self, folder: str) -> bool:
-        path = os.path.join(folder, FORMAT_FILE)
-        if self.tree.kind(path) != "file":
-            return False
-        with open_source(self.tree.source(path)) as file:
-            return tells_of_store(file.read())
+        for path in (os.path.join(folder, name) for name in (FORMAT_FILE, HEAD)):
+            if self.tree.kind(path) == "file":
+                with open_source(self.tree.source(path)) as file:
+                    if tells_of_store(file.read()):
+                        return True
+        return False
 
     def _is_output(self, folder: str) -> bool:
         """Whether a folder holds an output or an export, or what a run that was killed while it wrote one has left."""

@@ -42,9 +42,9 @@ TTL = 60.0
 """Seconds without a sign of life after which a holder of the lease counts as dead."""
 READ_AGAIN = 1.0
 """Seconds for which who does not hold the lease takes the head as it was read."""
+LOOK_SECONDS = 10.0
+"""How long the first request of all is repeated: most servers that do not answer it have another address."""
 _TRIES = 6
-_FIRST_SECONDS = 10.0
-"""How long the first request is repeated: most servers that do not answer it have a wrong address."""
 
 State = dict[str, Any]
 
@@ -93,21 +93,21 @@ class Head:
         assert self._objects is not None
         return self._objects
 
-    def state(self, *, fresh: bool = False) -> State | None:
+    def state(self, *, fresh: bool = False, patient: bool = True) -> State | None:
         """What the head holds, None where there is none: as this process left it while it holds the lease, else as
-        read less than READ_AGAIN seconds ago."""
+        read less than READ_AGAIN seconds ago. Not `patient`: for a first look at what may be no server at all."""
         with self._lock:
             if fresh or (self._lease is None and time.monotonic() - self._read_at > READ_AGAIN):
-                self._read()
+                self._read(patient)
             return self._state
 
-    def _read(self) -> None:
+    def _read(self, patient: bool = True) -> None:
         import obstore
         from obstore.exceptions import NotModifiedError
 
-        objects = self._objects or connect(self.place, retry_seconds=_FIRST_SECONDS)
-        start = time.monotonic()
         known = {"if_none_match": self._tag["e_tag"]} if self._state and "e_tag" in self._tag else {}
+        objects = self._objects or connect(self.place, **({} if patient else {"retry_seconds": LOOK_SECONDS}))
+        start = time.monotonic()
         try:
             with explained(self.place):
                 found = obstore.get(objects, HEAD, options=known)

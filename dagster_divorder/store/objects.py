@@ -43,6 +43,9 @@ _PART_BYTES = 16 << 20
 _IN_USE_SECONDS = 60.0
 """A copy that was asked for this recently may not have been opened yet."""
 
+_cached: dict[Path, int] = {}
+"""Folder of copies -> their bytes, as far as this process knows: those that were there, and its own."""
+
 
 class ObjectStore(Store):
     """A store below a URL. `cache` is the folder of local copies, of all stores together; about `cache_bytes` are kept
@@ -55,7 +58,7 @@ class ObjectStore(Store):
         self.cache, self.cache_bytes = cache, cache_bytes
         self._head = head or head_of(self.place)
         self._lease: Lease | None = None
-        self._cached_bytes: int | None = None
+        self._id = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process is told where the store is; connection and lease are this one's."""
@@ -64,7 +67,7 @@ class ObjectStore(Store):
     def open(self, *, create: bool = True) -> ObjectStore:
         import obstore
 
-        if self._head.state(fresh=True) is None:
+        if self._head.state(fresh=self._lease is None, patient=False) is None:
             with explained(self.place):
                 found = obstore.list_with_delimiter(self._objects)
             there = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
@@ -188,9 +191,10 @@ class ObjectStore(Store):
                 self._update(lambda state: state["pointers"].update({name: text}))
         elif isinstance(data, Bytes):
             view = memoryview(data).cast("B")
-            # Who holds the lease reads again what it has written.
-            if self._send(name, view, view.nbytes, replace) and self._lease:
-                self._keep(name, view)
+            if self._send(name, view, view.nbytes, replace):
+                self._keep(
+                    name, view
+                )  # what is written is read again soon, and often by another process here
         elif replace or not self.exists(name):
             # Of a file alone parts can be written in any order.
             copy = self._keep(name, data)
@@ -273,8 +277,8 @@ class ObjectStore(Store):
     @property
     def _copies(self) -> LocalStore:
         """The copies of this store's files, under their names."""
-        state = self._head.state() or {}
-        return LocalStore(self.cache / checked(state.get("id", "new"), self.place))
+        self._id = self._id or (self._head.state() or {}).get("id", "")
+        return LocalStore(self.cache / checked(self._id or "new", self.place))
 
     def local(self, name: str) -> Path:
         is_folder = "." not in name.rpartition("/")[2]
@@ -308,9 +312,9 @@ class ObjectStore(Store):
         """Remove the copies that were not used for longest, where there are too many bytes of them, or more than half
         of what the disk has for them."""
         free = shutil.disk_usage(self.cache).free
-        if self._cached_bytes is not None:
-            self._cached_bytes += added
-            if self._cached_bytes <= min(self.cache_bytes, free):
+        if self.cache in _cached:
+            _cached[self.cache] += added
+            if _cached[self.cache] <= min(self.cache_bytes, free):
                 return
         there = []
         for folder, _, names in os.walk(self.cache):
@@ -320,14 +324,15 @@ class ObjectStore(Store):
                         stat = os.stat(path := os.path.join(folder, name))
                         there.append((stat.st_mtime, stat.st_size, path))
         left = sum(size for _, size, _ in there)
-        allowed = min(self.cache_bytes, (left + free) // 2)
+        # Down to somewhat less, so that the next ones find room without a look at all of them.
+        allowed = min(self.cache_bytes, (left + free) // 2) * 9 // 10
         for used, size, path in sorted(there):
             if left <= allowed or used > time.time() - _IN_USE_SECONDS:
                 break
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             left -= size
-        self._cached_bytes = left
+        _cached[self.cache] = left
 
     def scratch(self, size: int = 0, what: str = "it") -> contextlib.AbstractContextManager[Path]:
         return self._copies.scratch(size, what)

@@ -119,7 +119,7 @@ def explain(error: Exception, url: str) -> str:
     if status in (429, 503):
         return f"{url}: {answer} again and again: it is overloaded or starting; run again later, it goes on from here"
     if status >= 500:
-        return f"{url}: {answer} again and again; see to the server, and run again: it goes on from here"
+        return f"{url}: {answer} again and again; see to the server (is it full?), and run again: it goes on from here"
     if not status:
         return (
             f"{url} cannot be reached: {_first_line(error)}; see to the network and to the endpoint "

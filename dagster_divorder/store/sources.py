@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
-PIECE_BYTES = 2 << 20
-AHEAD = 8
-KEPT = 64
+PIECE_BYTES = 8 << 20
+AHEAD = 4
+KEPT = 16
 _WEB = ("http", "https")
 
 

@@ -46,6 +46,15 @@ class View:
         """Rows of the document fragments, used or not: the length of every per-document array."""
         return sum(fragment.rows for fragment in self.documents)
 
+    @property
+    def copies(self) -> np.ndarray:
+        """int64 (N,): of each record the first position that holds its text. Equal for copies of a text, and, unlike
+        `document_row`, the same whatever fragments the documents are in."""
+        first = np.empty(self.document_rows, np.int64)
+        # Of several values for one place the last stays.
+        first[self.document_row[::-1]] = np.arange(len(self) - 1, -1, -1)
+        return first[self.document_row]
+
     def used_documents(self) -> np.ndarray:
         """bool (document_rows,): which documents some record holds."""
         used = np.zeros(self.document_rows, dtype=bool)

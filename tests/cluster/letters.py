@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,19 +22,21 @@ from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.view import Fragment
 from tests.conftest import topic_records, write_jsonl
 
-FRAGMENTS = 24
-ROWS = 10
+SECONDS = 0.0
+"""That a call takes at least."""
 
 
 @dataclass(frozen=True)
 class CountLetters:
     store: Store
     log: str
+    seconds: float
 
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
         log = os.open(self.log, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
         os.write(log, f"{fragment.name}\n".encode())
         os.close(log)
+        time.sleep(self.seconds)
         texts = read_content(self.store, fragment.file).to_pylist()
         return {"letters": np.array([len(text) for text in texts], np.int64)}
 
@@ -42,7 +46,7 @@ LETTERS = PerDocument(
     version=1,
     description="Letters of each document.",
     reads=lambda settings: ("raw_docs",),
-    compute=lambda run: CountLetters(run.store, f"{run.settings.store.path}.log"),
+    compute=lambda run: CountLetters(run.store, f"{run.settings.store.path}.log", SECONDS),
     needs=lambda run, fragments: {},
 )
 
@@ -50,9 +54,9 @@ GRAPH = Graph((RAW_DOCS, LETTERS))
 
 
 def corpus(folder: Path) -> Path:
-    """A corpus that makes FRAGMENTS fragments in this process."""
-    inputs.BLOCK_BYTES, ingest.FRAGMENT_ROWS = 1024, ROWS
-    return write_jsonl(folder / "docs.jsonl", topic_records(FRAGMENTS * ROWS // 4))
+    """A corpus that makes some twenty fragments in this process."""
+    inputs.BLOCK_BYTES, ingest.FRAGMENT_ROWS = 1024, 10
+    return write_jsonl(folder / "docs.jsonl", topic_records())
 
 
 def settings(folder: Path, store: str, **engine: Any) -> Settings:
@@ -66,8 +70,8 @@ def settings(folder: Path, store: str, **engine: Any) -> Settings:
     )
 
 
-def run_letters(of: Settings, progress: Any) -> None:
-    run_all(of, progress, ("raw_docs", "letters"), GRAPH)
+def run_letters(of: Settings, progress: Any, stages: Sequence[str] = ("raw_docs", "letters")) -> None:
+    run_all(of, progress, stages, GRAPH)
 
 
 def calls(of: Settings) -> list[str]:

@@ -14,15 +14,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import obstore
 import orjson
 import pytest
 
 from dagster_divorder import load_results, run_all
+from dagster_divorder.cli import main
+from dagster_divorder.defs.automation import watch_input
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DiskFullError, MissingStageError, StoreError
 from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.settings import Settings
+from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import head
 from dagster_divorder.store.base import POINTERS, Store
 from dagster_divorder.store.connect import store_at
@@ -31,6 +35,7 @@ from tests.cluster.driver import SMALL
 from tests.cluster.proxy import Fault, Proxy, Request
 from tests.cluster.weed import Weed
 from tests.conftest import topic_records, write_jsonl
+from tests.defs.conftest import load_definitions, make_corpus
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -292,7 +297,7 @@ def test_what_is_wrong_with_a_bucket_is_said_at_once_and_without_secrets(
     refused(new_place(), r"SignatureDoesNotMatch.*credentials are wrong", AWS_SECRET_ACCESS_KEY="Sesame99")
     refused(new_place(), r"InvalidAccessKeyId.*credentials are wrong", AWS_ACCESS_KEY_ID="Sesame99")
     refused("s3://no-such-bucket/store", "no bucket 'no-such-bucket'")
-    monkeypatch.setattr(head, "_FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(head, "LOOK_SECONDS", 0.2)
     refused(new_place(), r"cannot be reached.*AWS_ENDPOINT_URL", AWS_ENDPOINT_URL="http://127.0.0.1:1")
     proxy.fault = lambda request: Fault(403, "RequestTimeTooSkewed")
     refused(new_place(), "clock and the server's differ")
@@ -324,3 +329,37 @@ def test_a_server_without_conditional_writes_is_refused(
         assert obstore.list(connect(place)).collect() == []
     finally:
         weed.kill()
+
+
+def test_dagster_and_the_commands_work_on_objects(
+    new_place: Callable[[], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = make_corpus(tmp_path)
+    config.write_text(
+        config.read_text().replace('path = "store"', f'path = "{new_place()}"')
+        + "[automation]\nsettle_seconds = 0\n"
+    )
+    defs, settings = load_definitions(config, monkeypatch), load_settings(config)
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = defs.resolve_job_def("curate").execute_in_process(instance=instance)
+        checks = done.get_asset_check_evaluations()
+        assert done.success and checks and all(check.passed for check in checks)
+        sensor, cursor = watch_input(GRAPH, settings), None
+        for more in (0, 1):
+            with open(settings.input.paths[0], "ab") as file:
+                file.write(b'{"text": "one more"}\n' * more)
+            tick = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor))
+            cursor = tick.cursor
+            assert len(tick.run_requests or []) == more
+    for command, said in (
+        (["plan"], "new"),
+        (["run"], "curated"),
+        (["summary"], "clusters in a sequence"),
+        (["prune", "--dry-run"], "would be freed"),
+        (["prune"], "freed"),
+    ):
+        assert main(["--config", str(config), *command]) == 0
+        assert said in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,7 +26,7 @@ from dagster_divorder.store import ingest, inputs
 from tests.cluster import letters
 from tests.cluster.ray_cluster import ROOT, Nodes
 from tests.conftest import topic_records, write_jsonl
-from tests.engine.work import die_at_three, die_once, node_and_threads, process_after, refuse_three, square
+from tests.engine.work import die_at_three, die_once, meet, process_after, refuse_three, square
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -58,15 +59,16 @@ class AtEach(Silent):
         yield advance
 
 
-def test_results_come_in_order_from_all_nodes(engine: RayEngine) -> None:
+def test_results_come_in_order_from_all_nodes(engine: RayEngine, tmp_path: Path) -> None:
     assert (engine.workers, engine.gpus) == (2, 0)
     assert list(engine.each(square, range(40))) == [number * number for number in range(40)]
     assert list(engine.each(square, [])) == []
-    found = set(engine.each(node_and_threads, range(40)))
-    assert len({node for node, _ in found}) == 2
-    assert {threads for _, threads in found} == {"1"}
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
     # Nodes of one core each have no more to give.
-    assert {threads for _, threads in engine.each(node_and_threads, range(4), threads=8)} == {"1"}
+    for threads in (1, 8):
+        found = list(engine.each(meet, [(one, other), (other, one)], threads=threads))
+        assert len({node for node, _ in found}) == 2
+        assert {threads for _, threads in found} == {"1"}
 
 
 def test_work_that_is_too_little_for_two_workers_is_done_here(engine: RayEngine) -> None:
@@ -98,12 +100,16 @@ def test_what_no_node_has_is_not_waited_for(engine: RayEngine) -> None:
 # Runs -----------------------------------------------------------------------------------------------------------
 
 
+TIMED = ("receipts", "history", "outputs", "format.json", "curated_meta.json")
+"""What tells when and how fast a run was, or the store's id; hashes of all else are in it."""
+
+
 def tree(folder: Path) -> dict[str, bytes]:
-    """Files that a run makes, but those that tell when and how fast."""
+    """Files that a run makes, but TIMED."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.relative_to(folder).parts[0] not in ("receipts", "history", "format.json")
+        if path.is_file() and path.relative_to(folder).parts[0] not in TIMED
     }
 
 
@@ -121,15 +127,16 @@ def test_a_run_gives_the_bytes_of_a_local_one(
     for kind, address in (("local", None), ("ray", ray_address)):
         settings = make_settings(
             engine={"kind": kind, "address": address},
-            store={"path": tmp_path / kind},
-            output={"path": tmp_path / f"{kind}-output"},
             order={"traits": {"cluster": 1.0, "difficulty": 1.0, "source": 1.0}},
             input={"id_field": "source"},
         )
         run_all(settings, Silent())
-        found.append((tree(tmp_path / kind), tree(tmp_path / f"{kind}-output")))
-    assert len(found[0][0]) > 40
-    assert found[0] == found[1]
+        found.append({**tree(tmp_path / "store"), **tree(tmp_path / "curated")})
+        for folder in ("store", "curated"):
+            shutil.rmtree(tmp_path / folder)
+    local, ray = found
+    assert len(local) > 40
+    assert [name for name in local | ray if local.get(name) != ray.get(name)] == []
 
 
 @pytest.fixture
@@ -142,7 +149,7 @@ def two_stores(
     letters.corpus(tmp_path)
     local = letters.settings(tmp_path, "local")
     letters.run_letters(local, Silent())
-    assert len(letters.stored(local)) == letters.FRAGMENTS
+    assert len(letters.stored(local)) > 20
     return local, letters.settings(tmp_path, "ray", kind="ray", address=ray_address)
 
 
@@ -188,8 +195,8 @@ def test_a_driver_that_is_killed_goes_on_where_it_was(two_stores: tuple[Settings
     died = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
     assert died.returncode == -signal.SIGKILL
     finished, before = set(letters.stored(ray)), len(letters.calls(ray))
-    assert 5 <= len(finished) < letters.FRAGMENTS
-    letters.run_letters(ray, Silent())
+    assert 5 <= len(finished) < len(letters.stored(local))
+    letters.run_letters(ray, Silent(), ["letters"])
     assert letters.stored(ray) == letters.stored(local)
     assert finished.isdisjoint(letters.calls(ray)[before:])
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,71 +23,25 @@ from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.pipeline.checks import run_check
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.places import Url
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import sources
 from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.sources import bucket
-from tests.cluster.deployment import free_ports
 from tests.conftest import topic_records
-from tests.ui.dagster_dev import until
+from tests.store.fake_hub import Hub, hub
 
-pytestmark = pytest.mark.cluster
+__all__ = ["hub"]
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 LINES = [orjson.dumps(record) + b"\n" for record in topic_records(40)]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("weed")
-    s3, *others = free_ports(5)
-    names = ("master", "filer", "volume", "admin")
-    ports = [f"-{name}.port={port}" for name, port in zip(names, others, strict=True)]
-    off = [
-        "-webdav=false",
-        "-admin.ui=false",
-        "-s3.port.iceberg=0",
-        "-s3.port.lance=0",
-        "-master.telemetry=false",
-    ]
-    here = [f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-bucket=divorder", f"-s3.port={s3}"]
-    with open(folder.parent / "weed.log", "wb") as log:
-        program = Path(sys.executable).parent / "weed"
-        process = subprocess.Popen([program, "mini", *here, *ports, *off], stdout=log, stderr=log)
-    address = f"http://127.0.0.1:{s3}"
-
-    def answers() -> bool:
-        with contextlib.suppress(Exception):
-            store = obstore.store.S3Store(
-                "divorder",
-                endpoint=address,
-                access_key_id="any",
-                secret_access_key="any",
-                region="us-east-1",
-                client_options={"allow_http": True},
-            )
-            obstore.put(store, "ready", b"")
-            return True
-        return False
-
-    try:
-        until(answers, 60, "answer from weed")
-        yield address
-    finally:
-        process.kill()
-        process.wait()
-
-
 @pytest.fixture
-def s3(server: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def s3(new_place: Callable[[], str]) -> str:
     """A URL of nothing yet."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": server,
-        "AWS_ACCESS_KEY_ID": "any",
-        "AWS_SECRET_ACCESS_KEY": "Sesame99",
-        "AWS_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    return f"s3://divorder/{request.node.name.replace('[', '-').replace(']', '')}"
+    return new_place()
 
 
 def put(url: str, data: bytes) -> None:
@@ -104,7 +57,7 @@ def objects(url: str) -> dict[str, bytes]:
 
 def settings_of(folder: Path, **sections: Any) -> Settings:
     base: dict[str, Any] = {
-        "store": {"path": folder / "store"},
+        "store": sections.pop("store", {"path": folder / "store"}),
         "model": {"vocab_size": 512, "dim": 16},
         "clusters": {"k": 4},
         "order": {"length_bins": 5},
@@ -205,6 +158,7 @@ def test_output_and_exports_on_objects_are_the_same_bytes(s3: str, tmp_path: Pat
     there = settings_of(
         tmp_path / "there",
         **given,
+        store={"path": f"{s3}/store", "cache": tmp_path / "cache"},
         output={"path": f"{s3}/out", **small},
         exports={"path": f"{s3}/exports", **exports},
     )
@@ -212,16 +166,37 @@ def test_output_and_exports_on_objects_are_the_same_bytes(s3: str, tmp_path: Pat
     run_all(there, Silent())
     assert told(objects(f"{s3}/out")) == whole(tmp_path / "here/out")
     assert told(objects(f"{s3}/exports")) == whole(tmp_path / "here/exports")
-    before = objects(s3)
+    before = objects(f"{s3}/out") | objects(f"{s3}/exports")
     figures = run_all(there, Silent())["curated_output"].figures
-    assert not figures["written"] and objects(s3) == before
+    assert not figures["written"] and objects(f"{s3}/out") | objects(f"{s3}/exports") == before
     for check in ("every_record_in_output", "exports_are_whole", "trainers_keep_the_order"):
         assert run_check(there, check).passed
-    # What is altered is written anew.
-    (name,) = {one for one in before if one.endswith("curated-00000.jsonl")}
-    put(f"{s3}/{name}", b"altered")
+    # What has another size is written anew.
+    put(f"{s3}/out/curated-00000.jsonl", b"altered")
     run_all(there, Silent())
-    assert objects(s3).keys() == before.keys() and objects(s3)[name] == before[name]
+    assert objects(f"{s3}/out")["curated-00000.jsonl"] == before["curated-00000.jsonl"]
+
+
+def test_output_and_exports_in_a_dataset_of_the_hub_are_the_same_bytes(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b"".join(LINES))
+    here, there = (
+        settings_of(
+            tmp_path / str(number),
+            input={"paths": [str(tmp_path / "in.jsonl")]},
+            output={"path": f"{place}/out", "shard_bytes": 9_000},
+            exports={"path": f"{place}/exports", "formats": ["parquet", "mds"]},
+        )
+        for number, place in enumerate([str(tmp_path / "here"), hub.url])
+    )
+    stages = ("curated_output", "exports")
+    for settings in (here, there):
+        run_all(settings, Silent(), GRAPH.needed(settings, *stages))
+    assert told(hub.files) == whole(tmp_path / "here")
+    # One commit for the output, one for each export, and none where nothing is new.
+    assert len(hub.received) == 3
+    figures = run_all(there, Silent(), GRAPH.needed(there, *stages))["curated_output"].figures
+    assert not figures["written"] and len(hub.received) == 3
+    assert run_check(there, "every_record_in_output").passed and run_check(there, "exports_are_whole").passed
 
 
 def test_a_strangers_object_is_not_overwritten(s3: str, tmp_path: Path) -> None:
@@ -294,10 +269,13 @@ def test_what_cannot_be_read_or_written_says_why(
     assert "no file matches" in told_of(f"{s3}/nothing.jsonl")
     assert "no file matches" in told_of(f"{s3}/nothing-*.jsonl")
     assert "there is no bucket 'nowhere'" in told_of("s3://nowhere/in.jsonl")
-    nowhere = folder_at(Url("s3://nowhere/x"))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "Sesame99")
+    wrong = told_of(f"{s3}/in.jsonl")
+    folder = folder_at(Url(s3))
     with (
-        pytest.raises(StoreError, match="or there is no bucket 'nowhere'"),
-        nowhere.explaining(),
-        nowhere.create("a", "b") as file,
+        pytest.raises(StoreError, match="the credentials are wrong") as caught,
+        folder.explaining(),
+        folder.create("a", "b") as file,
     ):
         file.write(b"x")
+    assert "the credentials are wrong" in wrong and "Sesame99" not in wrong + str(caught.value)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import obstore
+import pytest
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from tests.cluster.deployment import free_ports
+from tests.cluster.proxy import Proxy
 
 BUCKET = "divorder"
 KEY, SECRET = "key-of-the-tests", "secret-of-the-tests"
@@ -66,8 +70,47 @@ class Weed:
             return True
         return False
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         """End it at once, without any clean-up."""
+        os.killpg(self.pid, signal.SIGKILL)
         assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def weed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Weed]:
+    """An S3 server."""
+    folder = tmp_path_factory.mktemp("weed") / "data"
+    folder.mkdir()
+    server = Weed(folder).start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def proxy(
+    weed: Weed, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Proxy]:
+    """A proxy before it, to which the environment leads with sound credentials."""
+    proxy = Proxy(weed.url).start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    yield proxy
+    proxy.stop()
+
+
+@pytest.fixture
+def new_place(proxy: Proxy) -> Callable[[], str]:
+    """A URL below which nothing lies, another one a call."""
+    return lambda: f"s3://{BUCKET}/{next(_numbers)}/store"

@@ -1,4 +1,4 @@
-"""Every strategy and every packing method gives the bytes that golden_orders.json holds, on one fixed corpus.
+"""Strategies, packing methods and the deal to shards give the bytes that golden_orders.json holds, on one fixed corpus.
 
 Renewed, after a change that is meant to move them, by `python -m tests.core.test_golden_orders`.
 """
@@ -16,9 +16,11 @@ from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.items import document_items
 from dagster_divorder.core.order import STRATEGIES, Targets, order
+from dagster_divorder.core.order.deal import deal
 from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.core.order.spread import spread_order
 from dagster_divorder.core.packing import METHODS, Pieces, pack
+from dagster_divorder.core.traits import Traits
 
 GOLDEN = Path(__file__).with_name("golden_orders.json")
 DOCUMENTS, CLUSTERS, LENGTH_BINS, DIMS = 3_000, 12, 8, 5
@@ -102,6 +104,13 @@ def packed(method: str, **arguments: Any) -> np.ndarray:
     return np.concatenate([plan.document, plan.start, plan.length, plan.indptr, plan.parts])
 
 
+def dealt(**arguments: Any) -> np.ndarray:
+    made = corpus()
+    codes = {"cluster": made["cluster"].astype(np.int32)}
+    names = {"cluster": tuple(map(str, range(CLUSTERS)))}
+    return deal(Traits(made["tokens"], codes, names), {"cluster": 0.7}, 7, seed=3, **arguments)
+
+
 def cases() -> dict[str, Callable[[], np.ndarray]]:
     out: dict[str, Callable[[], np.ndarray]] = {}
     frozen = np.random.default_rng(4).permutation(DOCUMENTS)[:700]
@@ -136,6 +145,8 @@ def cases() -> dict[str, Callable[[], np.ndarray]]:
         out[f"packing {method}"] = lambda m=method: packed(m)
         out[f"packing {method}, copies"] = lambda m=method: packed(m, copies=texts)
         out[f"packing {method}, consumed"] = lambda m=method: packed(m, copies=texts, consumed=texts[:400])
+    out["deal"] = dealt
+    out["deal, copies, frozen"] = lambda: dealt(copies=texts, frozen=frozen)
     return out
 
 

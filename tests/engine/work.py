@@ -56,7 +56,11 @@ def die_once(at: str) -> str:
     return at
 
 
-def node_and_threads(_: int) -> tuple[str, str | None]:
+def meet(files: tuple[str, str]) -> tuple[str, str | None]:
+    """A call that makes the first file and ends when the second one is there: its node, and its threads a library."""
     import ray
 
+    os.close(os.open(files[0], os.O_CREAT))
+    while not os.path.exists(files[1]):
+        os.sched_yield()
     return ray.get_runtime_context().get_node_id(), os.environ.get("OPENBLAS_NUM_THREADS")

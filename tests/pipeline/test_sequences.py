@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -299,6 +300,28 @@ def test_copies_are_separated(corpus: Path, make_settings: Make) -> None:
     spacing = [run_all(settings, Silent())["greedy_order"].figures["copies"] for settings in (near, far)]
     assert spacing[0]["copies"] == spacing[1]["copies"]
     assert spacing[1]["smallest"] > 2 * spacing[0]["smallest"]
+
+
+def test_copies_are_spread_the_same_way_whatever_fragments_hold_them(
+    corpus: Path, make_settings: Make
+) -> None:
+    records = topic_records(20) + topic_records(20)[::3]
+    separate = {"order": {"separate_copies": True}, "packing": {"method": "best_fit"}}
+    grown, fresh = (
+        make_settings(
+            **separate, store={"path": corpus.parent / name}, output={"path": corpus.parent / f"{name}_out"}
+        )
+        for name in ("grown", "fresh")
+    )
+    write_jsonl(corpus, records[::-1])
+    run_all(grown, Silent())
+    LocalStore(fresh.store.path).open()
+    for part in ("fits", "pins"):
+        shutil.copytree(grown.store.path / part, fresh.store.path / part)
+    write_jsonl(corpus, records)
+    (one, orders), (other, found) = run(grown), run(fresh)
+    np.testing.assert_array_equal(one.document, other.document)
+    np.testing.assert_array_equal(orders, found)
 
 
 def nearest_in_the_stream(settings: Settings) -> tuple[float, int]:

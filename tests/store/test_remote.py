@@ -38,7 +38,7 @@ def answered(status: int, code: str = "", query: str = "") -> str:
         (answered(404, "NoSuchBucket"), ["no bucket 'bucket'", "make it"]),
         (answered(404), ["404", "no such bucket or endpoint"]),
         (answered(503, "SlowDown"), ["SlowDown", "overloaded"]),
-        (answered(500, "InternalError"), ["InternalError", "see to the server"]),
+        (answered(500, "InternalError"), ["InternalError", "see to the server (is it full?)"]),
         (answered(507), ["no space left for s3://bucket/prefix", "quota"]),
         (answered(403, "QuotaExceeded"), ["no space left", "QuotaExceeded"]),
         (answered(418, query="?X-Amz-Signature=Sesame99"), ["418", "not expected"]),
@@ -75,7 +75,13 @@ def test_errors_become_ours_and_conditions_stay_what_they_are() -> None:
 def test_connecting_asks_for_nothing_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "Sesame99")
+    with pytest.raises(
+        InputError, match="Missing AccessKeyId; see to its variables, such as AWS_ACCESS_KEY_ID"
+    ):
+        connect(URL)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     assert "Sesame99" not in repr(connect(URL))
     with pytest.raises(InputError, match="AZURE_STORAGE_ACCOUNT_NAME"):
         connect("az://container/prefix")

@@ -180,12 +180,16 @@ def copy_groups(copies: ArrayLike, items: int) -> NDArray[np.int64]:
     Raises:
         InputError: not one whole number an item.
     """
+    return np.unique(_of_items(copies, items), return_inverse=True)[1].astype(np.int64)
+
+
+def _of_items(copies: ArrayLike, items: int) -> NDArray[np.integer]:
     array = np.asarray(copies)
     if array.shape != (items,) or (items and array.dtype.kind not in "iu"):
         raise InputError(
             f"copies is {array.dtype} of shape {array.shape}; expected whole numbers, one an item: ({items},)"
         )
-    return np.unique(array, return_inverse=True)[1].astype(np.int64)
+    return array
 
 
 def _phases(task: Task, group: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -341,14 +345,21 @@ class Spacing:
 def spacing(order: ArrayLike, copies: ArrayLike, tokens: ArrayLike | None = None) -> Spacing:
     """How far apart the copies stand in an order, int (M,). copies, tokens: int (M,), by item, as in `spread_order`."""
     items = np.asarray(order, np.int64)
-    group = copy_groups(copies, len(items))[items]
-    places = np.argsort(group, kind="stable")
-    repeats = np.flatnonzero(group[places[1:]] == group[places[:-1]])
-    if not repeats.size:
+    values = _of_items(copies, len(items))
+    # Those with copies alone, which are mostly few: no more than one array of all is sorted.
+    ordered = np.sort(values)
+    repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    if not repeated.size:
         return Spacing(0, None, None, None, None, None)
+    del ordered
+    places = np.flatnonzero(np.isin(values, repeated)[items])
+    group = np.searchsorted(repeated, values[items[places]])
+    by_text = np.argsort(group, kind="stable")
+    places, group = places[by_text], group[by_text]
+    repeats = np.flatnonzero(group[1:] == group[:-1])
     one, next_ = places[repeats], places[repeats + 1]
     distance = next_ - one
-    share = distance * np.bincount(group)[group[one]] / len(items)
+    share = distance * np.bincount(group)[group[repeats]] / len(items)
     smallest_tokens, median_tokens = None, None
     if tokens is not None:
         lengths = np.asarray(tokens, np.int64)[items]

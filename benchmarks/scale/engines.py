@@ -1,0 +1,127 @@
+"""What Ray costs beside the processes of this machine, on one corpus: wall time of a whole run, both in turn.
+
+    python benchmarks/scale/engines.py ../shared/data/mixture.jsonl.gz --copies 4 --rounds 3
+
+Each run is a fresh process with two workers on a store of its own, from raw_docs to curated_output; `ray` starts a Ray
+of its own and ends it, `joined` joins one of two workers that runs already. --worker-bytes is how much stored text gets
+a worker (pipeline/fill.py; the default is the package's, by which a small corpus never leaves the process). Outputs and
+stores have to be equal byte for byte, but for what tells when and how fast a run was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import orjson
+
+ROOT = Path(__file__).parents[2]
+TIMED = ("receipts", "history", "outputs", "format.json", "curated_meta.json")
+WORKERS = 2
+
+
+def run(folder: Path, kind: str, address: str | None, worker_bytes: int) -> None:
+    """In a process of its own: one run; prints the seconds of each stage, and of all."""
+    start = time.perf_counter()
+    from dagster_divorder.engine.progress import Silent
+    from dagster_divorder.pipeline import fill, run_all
+    from dagster_divorder.settings import Settings
+
+    if worker_bytes:
+        fill.WORKER_BYTES = worker_bytes
+    settings = Settings.model_validate(
+        {
+            "input": {"paths": (str(folder / "docs.jsonl"),)},
+            "store": {"path": folder / "store"},
+            "output": {"path": folder / "output", "plot": False},
+            "engine": {"kind": kind, "address": address, "workers": WORKERS},
+        }
+    )
+    made = run_all(settings, Silent())
+    seconds = {stage: receipt.figures["seconds"] for stage, receipt in made.items()}
+    print(json.dumps({"wall": time.perf_counter() - start, **seconds}))
+
+
+def write_corpus(source: Path, copies: int, path: Path) -> None:
+    """The records of a file, and as often again with other texts."""
+    with path.open("wb") as out:
+        for copy in range(copies):
+            with gzip.open(source) as lines:
+                for line in lines:
+                    record = orjson.loads(line)
+                    text = record["text"] if not copy else f"{copy} {record['text']}"
+                    out.write(orjson.dumps({**record, "text": text}) + b"\n")
+
+
+def digest(folder: Path) -> str:
+    state = hashlib.sha256()
+    for made in ("store", "output"):
+        for path in sorted((folder / made).rglob("*")):
+            name = path.relative_to(folder / made)
+            if path.is_file() and name.parts[0] not in TIMED:
+                state.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return state.hexdigest()[:16]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("source", type=Path)
+    parser.add_argument("--copies", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--worker-bytes", type=int, default=0)
+    given = parser.parse_args()
+    walls: dict[str, list[dict[str, float]]] = {"local": [], "ray": [], "joined": []}
+    digests = set()
+    from ray.cluster_utils import Cluster
+
+    with tempfile.TemporaryDirectory(prefix="divorder-engines-") as temporary:
+        folder = Path(temporary)
+        write_corpus(given.source, given.copies, folder / "docs.jsonl")
+        print(f"{(folder / 'docs.jsonl').stat().st_size / 1e6:.0f} MB", flush=True)
+        for _ in range(given.rounds):
+            for kind in walls:
+                cluster = None
+                environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
+                if kind == "joined":
+                    os.environ.update(environment)
+                    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": WORKERS})
+                address = str(cluster.address) if cluster else "-"
+                if kind == "ray":
+                    # Else it would join what another program has started here.
+                    environment["RAY_ADDRESS"] = "local"
+                command = [sys.executable, __file__, str(folder), kind, address, str(given.worker_bytes)]
+                out = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout
+                walls[kind].append(json.loads(out.splitlines()[-1]))
+                if cluster:
+                    cluster.shutdown()
+                digests.add(digest(folder))
+                print(f"{kind:8}{walls[kind][-1]['wall']:8.1f} s", flush=True)
+                for made in ("store", "output"):
+                    shutil.rmtree(folder / made)
+    local = statistics.median(one["wall"] for one in walls["local"])
+    for kind, of in walls.items():
+        wall = statistics.median(one["wall"] for one in of)
+        print(f"\n{kind}: median {wall:.1f} s, {wall / local:.2f} times local")
+        for stage in of[0]:
+            print(f"  {stage:24}{statistics.median(one[stage] for one in of):8.2f} s")
+    print("\nbytes are equal" if len(digests) == 1 else f"\nBYTES DIFFER: {sorted(digests)}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 5 and sys.argv[4].isdigit():
+        kind = "local" if sys.argv[2] == "local" else "ray"
+        run(Path(sys.argv[1]), kind, None if sys.argv[3] == "-" else sys.argv[3], int(sys.argv[4]))
+    else:
+        main()
