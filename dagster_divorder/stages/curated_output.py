@@ -11,9 +11,7 @@ import contextlib
 import importlib.metadata
 import platform
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
@@ -52,7 +50,8 @@ from dagster_divorder.store.curated import (
     MANIFEST,
     RECORDS,
     OutputFolder,
-    Writer,
+    Writers,
+    WriteStretch,
     check_format,
     is_whole,
     read_manifest,
@@ -60,13 +59,10 @@ from dagster_divorder.store.curated import (
     shard_limits,
     tidy,
     write_columns,
-    write_json_rows,
-    write_jsonl,
-    write_parquet,
 )
 from dagster_divorder.store.find import find_input
 from dagster_divorder.store.folders import folder_at
-from dagster_divorder.store.gather import BUCKET_BYTES, Scattered, gather, scatter
+from dagster_divorder.store.gather import BUCKET_BYTES, gather, scatter
 from dagster_divorder.store.ids import IdIndex
 from dagster_divorder.store.inputs import has_dictionary
 from dagster_divorder.store.multiset import Multiset
@@ -197,7 +193,7 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
     schema = None
     if view.kind == "parquet":
         schema = pa.ipc.read_schema(pa.py_buffer(run.read("raw_docs", "schema")))
-    writers = _Writers(from_rows=schema is not None, schema=schema if kind == "parquet" else None)
+    writers = Writers(from_rows=schema is not None, schema=schema if kind == "parquet" else None)
     names = (
         [f"curated.{kind}"] if len(limits) == 1 else [f"curated-{n:05d}.{kind}" for n in range(len(limits))]
     )
@@ -207,7 +203,7 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
                 run.engine, run.store, view, order, sizes, settings.path, advance, KEEP_MEMORY
             )
             stretches = dict(zip(names, pairwise([0, *limits]), strict=True))
-            write = _WriteShard(scattered, writers)
+            write = WriteStretch(scattered, writers)
             output.stage_each(run.engine, write, stretches, environment=KEEP_MEMORY)
             output.folder.delete(scattered.files)
             return
@@ -230,32 +226,6 @@ def _in_workers(run: Run, sizes: np.ndarray, limits: list[int], schema: pa.Schem
         and (isinstance(path, Path) or path.scheme != "hf")
         and not (schema and any(map(has_dictionary, schema.types)))
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Writers:
-    """Makes a writer for each file of consecutive records, as `write_jsonl` does."""
-
-    from_rows: bool
-    schema: pa.Schema | None
-
-    def __call__(self, parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Writer]:
-        if self.schema:
-            return write_parquet(parts, limits, self.schema)
-        return write_json_rows(parts, limits) if self.from_rows else write_jsonl(parts, limits)
-
-
-@dataclass(frozen=True, slots=True)
-class _WriteShard:
-    """Writes output positions [first, end) to a file."""
-
-    scattered: Scattered
-    writers: _Writers
-
-    def __call__(self, stretch: tuple[int, int], file: IO[bytes]) -> None:
-        first, end = stretch
-        (writer,) = self.writers(self.scattered.parts(first, end), [end - first])
-        writer(file)
 
 
 def _stage_sidecars(run: Run, view: View, output: OutputFolder) -> None:

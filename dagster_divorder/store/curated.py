@@ -36,6 +36,7 @@ from dagster_divorder.settings.places import Place, as_place, real_place
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store, temporary_name
 from dagster_divorder.store.folders import Folder, folder_at
+from dagster_divorder.store.gather import Scattered
 from dagster_divorder.store.manifests import manifest_check, whole_manifest
 from dagster_divorder.store.pointers import read_pointer, write_pointer
 from dagster_divorder.store.rows import json_lines
@@ -511,6 +512,32 @@ def write_parquet(parts: Iterator[pa.Array], limits: list[int], schema: pa.Schem
                 writer.write_table(table.replace_schema_metadata(schema.metadata))
 
     return _shards(parts, limits, write)
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """Makes a writer for each file of consecutive records, as `write_jsonl` does."""
+
+    from_rows: bool
+    schema: pa.Schema | None
+
+    def __call__(self, parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Writer]:
+        if self.schema:
+            return write_parquet(parts, limits, self.schema)
+        return write_json_rows(parts, limits) if self.from_rows else write_jsonl(parts, limits)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStretch:
+    """Writes output positions [first, end) to a file: what a worker does."""
+
+    scattered: Scattered
+    writers: Writers
+
+    def __call__(self, stretch: tuple[int, int], file: IO[bytes]) -> None:
+        first, end = stretch
+        (writer,) = self.writers(self.scattered.parts(first, end), [end - first])
+        writer(file)
 
 
 def write_numbers(parts: Iterator[np.ndarray], limits: list[int]) -> Iterator[Writer]:

@@ -213,6 +213,8 @@ def scatter(
     groups = []
     for low, high in pairwise([0, *(np.flatnonzero(np.diff(group_of)) + 1).tolist(), len(view.records)]):
         first, end = np.searchsorted(rows, start[[low, high]], sorter=by_row)
+        if first == end:
+            continue
         some = by_row[first:end]
         files, counts = [f.file for f in view.records[low:high]], [f.rows for f in view.records[low:high]]
         groups.append(_Group(temporary_name(), files, counts, some, rows[some] - start[low]))

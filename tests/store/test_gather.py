@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.engine.local import LocalEngine
-from dagster_divorder.stages.curated_output import _Writers, _WriteShard
 from dagster_divorder.store import gather as gather_module
 from dagster_divorder.store.curated import (
     OutputFolder,
+    Writers,
+    WriteStretch,
     write_json_rows,
     write_jsonl,
     write_parquet,
@@ -143,7 +144,7 @@ def test_files_written_in_workers_have_the_bytes_of_one_pass(
         slice_bytes,
     )
     lengths = np.array([len(value) for value in flat], dtype=np.int64)
-    writers = _Writers(from_rows=parquet, schema=pa.schema({"b": pa.binary()}) if parquet else None)
+    writers = Writers(from_rows=parquet, schema=pa.schema({"b": pa.binary()}) if parquet else None)
     told: list[int] = []
     try:
         (folder / "single").mkdir()
@@ -154,7 +155,7 @@ def test_files_written_in_workers_have_the_bytes_of_one_pass(
             stretches = {
                 str(end): stretch for end, stretch in zip(limits, pairwise([0, *limits]), strict=True)
             }
-            output.stage_each(LocalEngine(1), _WriteShard(scattered, writers), stretches)
+            output.stage_each(LocalEngine(1), WriteStretch(scattered, writers), stretches)
             written = [(folder / "out" / output.staged[name]).read_bytes() for name in stretches]
     finally:
         gather_module.BUCKET_BYTES, gather_module.MAX_BUCKETS, gather_module.SLICE_BYTES = before
