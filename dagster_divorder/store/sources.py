@@ -63,11 +63,12 @@ class RemoteFile:
         Raises:
             InputError: the file is another one by now, or the server cannot be read from.
             FileNotFoundError: it is gone.
-            obstore's NotSupportedError: the server knows no range requests.
+            _NoRangesError: the server knows no range requests.
         """
         if self.commit:
             return hub.fetch(self.url, self.commit, start, end)
-        return self._get({"range": (start, end)}).bytes()
+        with explained(self.url, InputError):
+            return self._get({"range": (start, end)}).bytes()
 
     def download(self) -> IO[bytes]:
         """All of it, in a temporary file without a name.

@@ -24,7 +24,7 @@ from dagster_divorder.errors import DiskFullError, InputError, StoreError
 from dagster_divorder.pipeline.checks import run_check
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.places import Url
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, curated_output, raw_docs
 from dagster_divorder.store import sources
 from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.folders import folder_at
@@ -106,6 +106,24 @@ def test_input_on_objects_is_the_same_as_on_disk(s3: str, tmp_path: Path, kind: 
     assert again.figures["recognised_by"] == "tags" and again.figures["new_records"] == 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_workers_read_objects_in_parts(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(raw_docs, "PARTS_FROM_BYTES", 1)
+    for name, data in KINDS[kind].items():
+        put(f"{s3}/in/{name}", data)
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    here = settings_of(tmp_path / "here", input={"paths": [f"{tmp_path}/in"]}, engine={"workers": 1})
+    there = settings_of(tmp_path / "there", input={"paths": [f"{s3}/in"]}, engine={"workers": 2})
+    first, second = (run_stage("raw_docs", of, Silent()) for of in (here, there))
+    assert first.version == second.version
+    again = run_stage("raw_docs", there, Silent())
+    assert again.figures["recognised_by"] == "tags" and again.version == first.version
+
+
 def test_only_what_was_added_to_an_object_is_computed(s3: str, tmp_path: Path) -> None:
     put(f"{s3}/in.jsonl", b"".join(LINES[:100]))
     settings = settings_of(tmp_path, input={"paths": [f"{s3}/in.jsonl"]})
@@ -177,6 +195,22 @@ def test_output_and_exports_on_objects_are_the_same_bytes(s3: str, tmp_path: Pat
     put(f"{s3}/out/curated-00000.jsonl", b"altered")
     run_all(there, Silent())
     assert objects(f"{s3}/out")["curated-00000.jsonl"] == before["curated-00000.jsonl"]
+
+
+def test_workers_write_objects(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b"".join(LINES))
+    given = {"input": {"paths": [str(tmp_path / "in.jsonl")]}}
+    here = settings_of(tmp_path / "here", **given, output={"path": tmp_path / "out", "shard_bytes": 9_000})
+    run_all(here, Silent())
+    monkeypatch.setattr(curated_output, "WORKERS_FROM_BYTES", 1)
+    there = settings_of(
+        tmp_path / "there",
+        **given,
+        output={"path": f"{s3}/out", "shard_bytes": 9_000},
+        engine={"workers": 2},
+    )
+    run_all(there, Silent())
+    assert told(objects(f"{s3}/out")) == whole(tmp_path / "out")
 
 
 def test_output_and_exports_in_a_dataset_of_the_hub_are_the_same_bytes(hub: Hub, tmp_path: Path) -> None:
