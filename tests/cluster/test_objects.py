@@ -148,7 +148,7 @@ def test_a_bucket_comes_to_the_bytes_of_a_folder_and_takes_few_requests(
     proxy.requests.clear()
     run(here)
     counts = proxy.counts()
-    assert counts["LIST"] <= 75 and counts["PUT"] <= 25 and counts["GET"] <= 5, counts
+    assert counts["LIST"] <= 60 and counts["PUT"] <= 25 and counts["GET"] <= 5, counts
     write_jsonl(corpus, topic_records(20) + topic_records(2, start=100))
     run(here)
     assert found(here) == expected()
