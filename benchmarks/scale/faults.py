@@ -4,8 +4,8 @@ and nothing that was finished is computed twice.
     python benchmarks/scale/faults.py --kills 30 --seed 0
 
 A cluster of two nodes on this machine; each trial is a run in a process of its own on an empty store, of which a random
-one of {worker, node, driver} is killed after a random share of the time that an undisturbed run takes. A driver that
-died is started again until it ends. A line a trial; the exit status is 1 where one failed.
+one of {worker, node, driver} is killed after a random number of calls. A driver that died is started again until it
+ends. A line a trial; the exit status is 1 where one failed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def start(folder: Path, store: str, address: str | None, stages: list[str]) -> s
     return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
 
 
-def trial(nodes: Nodes, folder: Path, what: str, after: float) -> tuple[bool, str]:
+def trial(nodes: Nodes, folder: Path, what: str, after: int) -> tuple[bool, str]:
     """Whether a run that something is killed in ends as it should, and what was seen."""
     settings = letters.settings(folder, "ray")
     for path in (settings.store.path, Path(f"{settings.store.path}.log")):
@@ -59,11 +59,11 @@ def trial(nodes: Nodes, folder: Path, what: str, after: float) -> tuple[bool, st
     assert start(folder, "ray", None, ["raw_docs"]).wait() == 0
     process = start(folder, "ray", nodes.address, ["letters"])
     began = time.monotonic()
-    time.sleep(after)
+    while len(letters.calls(settings)) < after and process.poll() is None:
+        time.sleep(0.01)
+    time.sleep(random.uniform(0, SECONDS))
     finished = letters.stored(settings)
-    if what == "nothing":
-        pass
-    elif what == "driver":
+    if what == "driver":
         process.kill()
     elif what == "node":
         nodes.kill(nodes.second)
@@ -86,7 +86,7 @@ def trial(nodes: Nodes, folder: Path, what: str, after: float) -> tuple[bool, st
     # A worker or a node costs its own tasks, so that the driver is not started again.
     good = not code and same and not twice and (what == "driver" or not again)
     seen = (
-        f"{what:7} after {after:5.1f} s: {len(finished):2} finished, {len(calls)} calls, {again} restarts, "
+        f"{what:7} after {after:2} calls: {len(finished):2} finished, {len(calls)} calls, {again} restarts, "
         f"{time.monotonic() - began:5.1f} s"
     )
     return (
@@ -107,12 +107,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="divorder-faults-") as temporary:
         folder = Path(temporary)
         assert start(folder, "local", None, ["raw_docs", "letters"]).wait() == 0
-        _, seen = trial(nodes, folder, "nothing", 0.0)
-        whole = float(seen.rsplit(maxsplit=2)[-2])
-        print(seen, flush=True)
+        fragments = len(letters.stored(letters.settings(folder, "local")))
         for _ in range(given.kills):
             good, seen = trial(
-                nodes, folder, draw.choice(["worker", "node", "driver"]), draw.uniform(0.0, 0.9 * whole)
+                nodes, folder, draw.choice(["worker", "node", "driver"]), draw.randrange(fragments)
             )
             failed += not good
             print(seen, flush=True)
