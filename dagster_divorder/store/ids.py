@@ -2,8 +2,8 @@
 
 Ids are the first 128 bits of BLAKE3, so that nobody can make two contents with one id. In memory an id is two uint64
 words, high word first, so that word order is byte order.
-Memory: 20 bytes an id (24 from 2^32 ids on), twice that for a moment while the largest levels merge. Cost: a lookup is a
-binary search in each of at most log2(N / first batch) sorted levels.
+Memory: 20 bytes an id (24 from 2^32 ids on), twice that for a moment while the largest levels merge. Cost: a lookup is
+a binary search in each of at most log2(N / first batch) sorted levels.
 """
 
 from __future__ import annotations
