@@ -32,11 +32,14 @@ def test_the_training_script_is_the_one_that_is_tested() -> None:
     assert (ROOT / "docs/train.py").read_text() in blocks("python")
 
 
-def test_the_settings_example_loads(tmp_path: Path) -> None:
-    (toml,) = blocks("toml")
-    (tmp_path / "divorder.toml").write_text(toml)
-    settings = load_settings(tmp_path / "divorder.toml", environ={})
-    assert settings.order.traits == {"cluster": 1.0, "length": 1.0, "source": 1.0}
+def test_the_settings_examples_load(tmp_path: Path) -> None:
+    loaded = []
+    for toml in blocks("toml"):
+        (tmp_path / "divorder.toml").write_text(toml)
+        loaded.append(load_settings(tmp_path / "divorder.toml", environ={}))
+    own, many_machines = loaded
+    assert own.order.traits == {"cluster": 1.0, "length": 1.0, "source": 1.0}
+    assert (many_machines.store.path, many_machines.engine.kind) == ("s3://training/store", "ray")
 
 
 def test_every_strategy_has_a_row_and_every_row_a_strategy() -> None:

@@ -344,6 +344,8 @@ def test_urls_that_are_no_places_are_refused_and_secrets_not_repeated(url: str, 
         ("s3://b/x", "gs://b/x", "/in", False),
         ("s3://b/x", "s3://b/y", "s3://b/y/in-*.jsonl", True),
         ("s3://b/x", "s3://b/y", "s3://b/in/*.jsonl", False),
+        ("/store", "hf://datasets/o/n", "hf://datasets/o/n@main/in", True),
+        ("/store", "hf://datasets/o/n@made", "hf://datasets/o/n/in", False),
     ],
 )
 def test_urls_that_overlap_are_refused(store: str, output: str, inputs: str, overlaps: bool) -> None:

@@ -4,8 +4,8 @@ Guarantee: as `engine.base`; besides, a worker or a node that is killed costs th
 call raises comes back as itself with the node named, and nothing is left in Ray: functions go into its object store
 once, items and receipts are a few words. A cluster that cannot do the work is found before the first call: none at the
 address, another version of Ray, of Python or of this package, a store that its workers do not see.
-Cost: 6 to 9 s and some 450 MB for a Ray of its own, 1 s to join one that runs and 1 to 4 s for a worker's first call;
-then about 1 ms a call, beside what starts it (benchmarks/scale, docs/decisions/engine.md).
+Cost: 6 to 9 s and some 450 MB for a Ray of its own, 2 to 5 s to join one that runs and look at its nodes; then about
+1 ms a call, beside what starts it (benchmarks/scale, docs/decisions/engine.md).
 Known weakness: the head is part of the cluster, and a run ends with it; it goes on when it is started again. A dead
 node is noticed after some 15 s. Nodes that join later are not looked at; what they lack is the error of a call.
 """
@@ -34,7 +34,7 @@ PROBE_SECONDS = 120.0
 """Within which a node starts a worker."""
 
 _INSTALL = (
-    f"install dagster-divorder {__version__} in the image of the nodes, or send it along: ray job submit "
+    f"install this dagster-divorder ({__version__}) in the image of the nodes, or send it along: ray job submit "
     f'--runtime-env-json \'{{"pip": ["dagster-divorder[ray]=={__version__}"]}}\' -- divorder run'
 )
 
@@ -73,16 +73,19 @@ class RayEngine:
             _need_ray_at(address)
         try:
             self._ray.init(address, log_to_driver=False, logging_level="error")
-        except RuntimeError as error:
-            if "ersion mismatch" not in str(error):
-                raise
+        except (RuntimeError, ConnectionError, SystemExit) as error:
+            # Ray ends the process where its head does not answer, and stays half joined.
+            self._ray.shutdown()
+            said, place = " ".join(str(error).split()), address or "this machine"
+            if "ersion mismatch" in said:
+                raise SettingsError(
+                    f"the Ray cluster at {place} is of another version: {said}; install the cluster's versions of ray "
+                    "and Python here, or these there"
+                ) from error
             raise SettingsError(
-                f"the Ray cluster at {address} is of another version: {' '.join(str(error).split())}; install the "
-                "cluster's versions of ray and Python here, or these there"
+                f"the Ray cluster at {place} cannot be joined: {said}; expected this machine to be a node of it: ray "
+                "start --address=HOST:PORT --num-cpus=0 here, or run there: ray job submit -- divorder run"
             ) from error
-        except (ConnectionError, SystemExit) as error:
-            # Ray ends the process where its head does not answer.
-            raise _no_ray(address, str(error)) from error
 
     def close(self) -> None:
         """Leave the cluster, where this engine has joined it; its workers end."""
@@ -266,7 +269,7 @@ def code_hash() -> str:
 def _need_ray_at(address: str) -> None:
     """Raise SettingsError where no Ray answers soon at an address: joining would wait for two minutes, and then end the
     process."""
-    if address == "auto" or os.environ.get("RAY_USE_TLS", "0") != "0":
+    if address in ("auto", "local") or os.environ.get("RAY_USE_TLS", "0") != "0":
         return
     import grpc
 
@@ -282,12 +285,8 @@ def _need_ray_at(address: str) -> None:
                 grpc.StatusCode.UNIMPLEMENTED,
             )
             if error.code() in silent:
-                raise _no_ray(address, str(error.details())) from None
-
-
-def _no_ray(address: str | None, why: str) -> SettingsError:
-    return SettingsError(
-        f"no Ray answers at {address or 'this machine'} ({why or 'it does not answer'}); expected the host:port of a "
-        "running head in engine.address or RAY_ADDRESS (ray start --head prints it, port 6379 if no other was given), "
-        "or none, for a Ray of this machine's own"
-    )
+                raise SettingsError(
+                    f"no Ray answers at {address} ({error.details()}); expected the host:port of a running head in "
+                    "engine.address or RAY_ADDRESS (ray start --head prints it, port 6379 if no other was given), or "
+                    "none, for a Ray of this machine's own"
+                ) from None

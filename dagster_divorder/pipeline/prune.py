@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -81,7 +82,8 @@ def prune(settings: Settings, store: Store, graph: Graph | None = None) -> Prune
         for stage in quoting:
             _forget_quotes(store, stage)
         remove_beside(store)
-        _remake_fits(Run(settings, store, Silent(), graph), quoting)
+        with contextlib.closing(Run(settings, store, Silent(), graph)) as run:
+            _remake_fits(run, quoting)
     needed = _needed(store, graph)
     unneeded = [name for name in store.files() if name not in needed]
     # Whatever remains of this if it is killed, no record is without its pin, and no pin without its fit.

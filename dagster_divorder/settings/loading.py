@@ -18,7 +18,7 @@ from pydantic_settings import SettingsError as PydanticSettingsError
 
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.settings.model import ENV_PREFIX, Settings
-from dagster_divorder.settings.places import Place, Url, is_url
+from dagster_divorder.settings.places import Place, Url, is_url, real_place
 
 CONFIG_VARIABLE = "DIVORDER_CONFIG"
 DEFAULT_FILE = "divorder.toml"
@@ -62,7 +62,7 @@ def refuse_overlap(settings: Settings) -> None:
         written["exports.path"] = settings.exports.path
     if settings.store.cache:
         written["store.cache"] = settings.store.cache
-    real = {key: _real(str(path)) for key, path in written.items()}
+    real = {key: real_place(path) for key, path in written.items()}
     for one, other in permutations(written, 2):
         if _is_in(real[one], real[other]):
             raise SettingsError(
@@ -72,16 +72,11 @@ def refuse_overlap(settings: Settings) -> None:
     read += [("embedding.path", str(settings.embedding.path))] if settings.embedding.path else []
     for key, pattern in read:
         for place, folder in real.items():
-            if _is_in(_real(_fixed_beginning(pattern)), folder):
+            if _is_in(real_place(_fixed_beginning(pattern)), folder):
                 raise SettingsError(
                     f"{key} {pattern!r} lies in {place} {written[place]}, where files are overwritten and removed; "
                     f"set {place} to a folder in which no input lies"
                 )
-
-
-def _real(path: str) -> str:
-    """What a path names, whatever way leads there; a URL is that already."""
-    return path if is_url(path) else os.path.realpath(path)
 
 
 def _is_in(path: str, folder: str) -> bool:

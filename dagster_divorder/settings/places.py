@@ -6,6 +6,7 @@ neither a settings file nor a log ever holds a secret.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,13 @@ Place = Path | Url
 def is_url(text: str) -> bool:
     """Whether a text is meant as a URL, of whatever scheme; a path begins otherwise."""
     return _URL.match(text) is not None
+
+
+def real_place(place: Place | str) -> str:
+    """The same of all names of a place: a path without links, a URL of the Hub with its revision."""
+    if not is_url(str(place)):
+        return os.path.realpath(place)
+    return re.sub(r"^(hf://datasets/[^/@]+/[^/@]+)(?=/|$)", r"\1@main", place)  # type: ignore[arg-type]
 
 
 def as_place(text: str) -> Place:
@@ -96,6 +104,9 @@ def check_source(path: str) -> None:
             f"expected {scheme}://{'host' if web else 'bucket'}/path, without user, password or query: credentials are "
             "given in the environment (such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, HF_TOKEN)"
         )
+    parts = rest.rstrip("/").split("/")[1:]
+    if not all(parts) or not {".", ".."}.isdisjoint(parts):
+        raise ValueError("expected a URL without empty parts, '.' or '..'")
 
 
 def no_empty_path(value: Any) -> Any:

@@ -179,7 +179,8 @@ def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.
         if file.kept:
             advance(file.kept.last - file.kept.first)
 
-    if run.engine.workers > 1 and corpus.unknown_bytes >= PARTS_FROM_BYTES:
+    # An engine may take seconds to open: it is asked last.
+    if corpus.unknown_bytes >= PARTS_FROM_BYTES and run.engine.workers > 1:
         files = list(corpus.cut())
         parts = [part for file in files for part in file.parts]
         surveyed = run.engine.each(SurveyPart(ingest.text_field), parts, environment=KEEP_MEMORY)

@@ -83,7 +83,7 @@ def _compute(run: Run) -> Made:
     def part(shard: int) -> Sequences:
         begin, end = bounds[shard : shard + 2]
         some, of = items.part(begin, end), packed.part(begin, end)
-        if sums is not None:
+        if sums is not None and end > begin:
             some = with_coordinates(some, of, sums[begin:end])
         if not settings.order.separate_copies:
             return Sequences(some, of, None, 0 if shard else frozen)

@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, V
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Output
-from dagster_divorder.settings.places import Place, Url, as_place
+from dagster_divorder.settings.places import Place, as_place, real_place
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store, temporary_name
 from dagster_divorder.store.folders import Folder, folder_at
@@ -230,12 +230,8 @@ def _remove_beside(store: Store, folder: Folder, noted: Iterable[str]) -> list[s
     return mine
 
 
-def _real(place: Place) -> str:
-    return place if isinstance(place, Url) else os.path.realpath(place)
-
-
 def _ledger_file(place: Place) -> str:
-    return f"{LEDGERS}/{xxhash.xxh3_128_hexdigest(os.fsencode(_real(place)))}.json"
+    return f"{LEDGERS}/{xxhash.xxh3_128_hexdigest(os.fsencode(real_place(place)))}.json"
 
 
 def _read_ledger(store: Store, place: Place) -> set[str]:
@@ -248,7 +244,7 @@ def _note(store: Store, place: Place, names: Collection[str], *, only: bool = Fa
     before = _read_ledger(store, place)
     after = set(names) if only else before | set(names)
     if after != before:
-        write_pointer(store, _ledger_file(place), Ledger(_real(place), sorted(after)))
+        write_pointer(store, _ledger_file(place), Ledger(real_place(place), sorted(after)))
 
 
 @contextlib.contextmanager

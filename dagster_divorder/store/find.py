@@ -22,7 +22,7 @@ from typing import Protocol
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Input, Settings
-from dagster_divorder.settings.places import Place, Url, is_url
+from dagster_divorder.settings.places import Place, Url, is_url, real_place
 from dagster_divorder.store.base import FORMAT_FILE, TEMPORARY
 from dagster_divorder.store.compression import CODECS
 from dagster_divorder.store.curated import EXPORT_MANIFEST, MANIFEST, read_manifest
@@ -73,7 +73,7 @@ def find_files(patterns: Iterable[str], own: Sequence[Place | str] = ()) -> Foun
         InputError: a pattern matches nothing, a folder cannot be listed, a file is neither JSONL nor Parquet, or both
             kinds are mixed.
     """
-    written = [folder if isinstance(folder, Url) else os.path.realpath(folder) for folder in own]
+    written = [real_place(folder) for folder in own]
     left_out: set[str] = set()
     others: dict[str, str] = {}
     files: dict[str, Source] = {}
@@ -154,7 +154,7 @@ class _Local:
         return "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else ""
 
     def real(self, path: str) -> str:
-        return os.path.realpath(path)
+        return real_place(path)
 
     def place(self, folder: str) -> Place:
         return Path(folder)
@@ -188,7 +188,7 @@ class _Remote:
         return "folder" if not path.startswith("http") and self.names(path) else ""
 
     def real(self, path: str) -> str:
-        return path
+        return real_place(path)
 
     def place(self, folder: str) -> Place:
         return Url(folder)

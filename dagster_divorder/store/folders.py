@@ -16,6 +16,7 @@ Uploads of a killed process are no objects, cost what they hold, and are removed
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import tempfile
@@ -186,6 +187,19 @@ class _RemoteFolder(Folder):
         return file
 
 
+class _Copying(io.RawIOBase):
+    """A file to write, of a library that goes on reading the memory it is given after `write` has returned."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return self._file.write(bytes(data))
+
+
 class _ObjectFolder(_RemoteFolder):
     def prepare(self) -> None:
         self.remove_temporary()
@@ -199,7 +213,7 @@ class _ObjectFolder(_RemoteFolder):
         try:
             # Left by an error the upload ends without an object.
             with obstore.open_writer(store, key, buffer_size=PART_BYTES, max_concurrency=PARTS) as file:
-                yield file
+                yield _Copying(file)  # type: ignore[misc]
         except OSError as error:
             if error.errno is not None:
                 raise

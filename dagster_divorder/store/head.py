@@ -89,9 +89,11 @@ class Head:
     @property
     def objects(self) -> ObjectStore:
         """The objects below the place, once the server has answered."""
-        self.state()
-        assert self._objects is not None
-        return self._objects
+        with self._lock:
+            if self._objects is None:
+                self._read()
+            assert self._objects is not None
+            return self._objects
 
     def state(self, *, fresh: bool = False, patient: bool = True) -> State | None:
         """What the head holds, None where there is none: as this process left it while it holds the lease, else as

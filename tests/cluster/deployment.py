@@ -24,6 +24,8 @@ from tests.ui.dagster_dev import READY_SECONDS, ROOT, DagsterDev, until
 DEPLOY = ROOT / "deploy"
 SERVICES = ("postgres:5432", "s3:8333", "ray-head:6379", "code:4000", "webserver:3000")
 """Whom others reach, as the compose file names them."""
+MOST_RESTARTS = 4
+PARTS_OF_THE_STORE = ("master", "filer", "volume", "admin")
 
 
 def free_ports(number: int) -> list[int]:
@@ -45,7 +47,9 @@ class Deployment(DagsterDev):
 
     def __init__(self, folder: Path, **variables: str) -> None:
         self.folder, self.location, self.variables = folder, "divorder", variables
-        self.ports = dict(zip(SERVICES, free_ports(len(SERVICES)), strict=True))
+        ports = free_ports(len(SERVICES) + len(PARTS_OF_THE_STORE))
+        self.ports = dict(zip(SERVICES, ports, strict=False))
+        self.store_ports = dict(zip(PARTS_OF_THE_STORE, ports[len(SERVICES) :], strict=True))
         self.url = f"http://127.0.0.1:{self.ports['webserver:3000']}"
         self.services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
         # Postgres refuses to be root, and nobody else may look into root's folders; Ray needs a short path.
@@ -58,6 +62,7 @@ class Deployment(DagsterDev):
         here = there.replace("host: code", "host: 127.0.0.1").replace("4000", str(self.ports["code:4000"]))
         (folder / "workspace.yaml").write_text(here)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.restarts: dict[str, int] = {}
 
     def environment_of(self, service: str) -> dict[str, str]:
         """The variables of a service, with this machine's hosts and ports."""
@@ -102,9 +107,10 @@ class Deployment(DagsterDev):
             self._start_postgres()
             self._start_store()
             self.start("ray-head")
-            for service in ("postgres:5432", "s3:8333", "ray-head:6379"):
+            for service in ("postgres:5432", "s3:8333"):
                 self._wait_for(service)
             self._make_database()
+            until(self._ray_is_healthy, READY_SECONDS, "healthy head of Ray")
             self.start("ray-worker")
             self.start("code")
             self._wait_for("code:4000")
@@ -142,20 +148,35 @@ class Deployment(DagsterDev):
         (self.open_folder / "s3").mkdir()
         own = [self._here("s3", part) for part in self.services["s3"]["command"]]
         own = [part.replace("/data", str(self.open_folder / "s3")) for part in own]
-        names = ("master", "filer", "volume", "admin")
-        ports = [f"-{name}.port={port}" for name, port in zip(names, free_ports(len(names)), strict=True)]
+        ports = [f"-{name}.port={port}" for name, port in self.store_ports.items()]
         off = ["-webdav=false", "-admin.ui=false", "-s3.port.iceberg=0", "-s3.port.lance=0"]
         self.start("s3", ["weed", *own, "-ip=127.0.0.1", "-ip.bind=127.0.0.1", *ports, *off])
 
     def _wait_for(self, service: str) -> None:
         def listens() -> bool:
-            for name, process in self.processes.items():
-                if process.poll() is not None:
-                    raise RuntimeError(f"{name} ended:\n{(self.folder / f'{name}.log').read_text()[-4000:]}")
+            self._all_run()
             with socket.socket() as probe:
                 return probe.connect_ex(("127.0.0.1", self.ports[service])) == 0
 
         until(listens, READY_SECONDS, f"answer from {service}")
+
+    def _ray_is_healthy(self) -> bool:
+        self._all_run()
+        _, *check = self.services["ray-head"]["healthcheck"]["test"]
+        command = [self._here("ray-head", part) for part in check]
+        return not subprocess.run(
+            command, env=self.environment_of("ray-head"), capture_output=True
+        ).returncode
+
+    def _all_run(self) -> None:
+        """Start services again that have ended, as the compose file has it, but not for ever."""
+        for name, process in [*self.processes.items()]:
+            if process.poll() is None:
+                continue
+            self.restarts[name] = self.restarts.get(name, 0) + 1
+            if self.restarts[name] > MOST_RESTARTS or self.services[name].get("restart") != "unless-stopped":
+                raise RuntimeError(f"{name} ended:\n{(self.folder / f'{name}.log').read_text()[-4000:]}")
+            self.start(name)
 
     def _is_ready(self) -> bool:
         self.process = self.processes["webserver"]

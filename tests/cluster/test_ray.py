@@ -26,7 +26,15 @@ from dagster_divorder.store import ingest, inputs
 from tests.cluster import letters
 from tests.cluster.ray_cluster import ROOT, Nodes
 from tests.conftest import topic_records, write_jsonl
-from tests.engine.work import die_at_three, die_once, meet, process_after, refuse_three, square
+from tests.engine.work import (
+    die_at_three,
+    die_once,
+    meet,
+    process_after,
+    process_and_gpus,
+    refuse_three,
+    square,
+)
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -63,9 +71,9 @@ def test_results_come_in_order_from_all_nodes(engine: RayEngine, tmp_path: Path)
     assert (engine.workers, engine.gpus) == (2, 0)
     assert list(engine.each(square, range(40))) == [number * number for number in range(40)]
     assert list(engine.each(square, [])) == []
-    one, other = str(tmp_path / "one"), str(tmp_path / "other")
     # Nodes of one core each have no more to give.
     for threads in (1, 8):
+        one, other = str(tmp_path / f"one {threads}"), str(tmp_path / f"other {threads}")
         found = list(engine.each(meet, [(one, other), (other, one)], threads=threads))
         assert len({node for node, _ in found}) == 2
         assert {threads for _, threads in found} == {"1"}
@@ -95,6 +103,20 @@ def test_a_call_whose_worker_dies_is_made_again_a_few_times(engine: RayEngine, t
 def test_what_no_node_has_is_not_waited_for(engine: RayEngine) -> None:
     with pytest.raises(SettingsError, match=r"no node .* \(CPU 1, GPU 1\)"):
         next(engine.each(square, [1], gpus=1))
+
+
+def test_a_call_has_its_gpu_to_itself_and_its_worker_is_kept(ray_address: str, ray_nodes: Nodes) -> None:
+    """One that Ray believes to be there: a model would be loaded once a worker."""
+    node = ray_nodes.add(num_gpus=1)
+    try:
+        with closing(RayEngine(ray_address, 0, nothing)) as engine:
+            assert engine.gpus == 1
+            found = set(engine.each(process_and_gpus, range(6), gpus=1))
+            assert [gpus for _, gpus in found] == ["0"]
+            ((process, _),) = engine.each(process_and_gpus, [1], workers=1, gpus=1)
+            assert process != os.getpid()
+    finally:
+        ray_nodes.kill(node)
 
 
 # Runs -----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import InputError, StoreError
+from dagster_divorder.errors import DiskFullError, InputError, StoreError
 from dagster_divorder.pipeline.checks import run_check
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.places import Url
@@ -28,6 +29,7 @@ from dagster_divorder.store import sources
 from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.sources import bucket
+from tests.cluster.proxy import Fault, Proxy
 from tests.conftest import topic_records
 from tests.store.fake_hub import Hub, hub
 
@@ -197,6 +199,63 @@ def test_output_and_exports_in_a_dataset_of_the_hub_are_the_same_bytes(hub: Hub,
     figures = run_all(there, Silent(), GRAPH.needed(there, *stages))["curated_output"].figures
     assert not figures["written"] and len(hub.received) == 3
     assert run_check(there, "every_record_in_output").passed and run_check(there, "exports_are_whole").passed
+
+
+def remote_settings(s3: str, folder: Path) -> Settings:
+    return settings_of(
+        folder,
+        input={"paths": [f"{s3}/in"]},
+        output={"path": f"{s3}/out", "shard_bytes": 9_000},
+        exports={"path": f"{s3}/exports", "formats": ["parquet"]},
+    )
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(500, "InternalError"), Fault(503, "SlowDown"), Fault(lost=True)],
+    ids=["500", "503", "lost"],
+)
+def test_a_server_that_fails_now_and_then_changes_no_byte(
+    s3: str, proxy: Proxy, tmp_path: Path, fault: Fault
+) -> None:
+    for name, data in KINDS["compressed"].items():
+        put(f"{s3}/in/{name}", data)
+    run_all(remote_settings(s3, tmp_path / "sound"), Silent())
+    expected = told(objects(f"{s3}/out")), told(objects(f"{s3}/exports"))
+    store, key = bucket(s3)
+    obstore.delete(store, [f"{key}/{name}" for name in objects(s3) if not name.startswith("in/")])
+    chances = random.Random(0)
+    proxy.fault = lambda request: fault if chances.random() < 0.25 else None
+    run_all(remote_settings(s3, tmp_path / "again"), Silent())
+    proxy.fault = lambda request: None
+    assert proxy.faults > 5
+    assert (told(objects(f"{s3}/out")), told(objects(f"{s3}/exports"))) == expected
+
+
+def test_a_full_bucket_leaves_the_output_that_was_there(s3: str, proxy: Proxy, tmp_path: Path) -> None:
+    settings = remote_settings(s3, tmp_path)
+    put(f"{s3}/in/a.jsonl", b"".join(LINES[:100]))
+    run_all(settings, Silent())
+    before = objects(f"{s3}/out")
+    put(f"{s3}/in/a.jsonl", b"".join(LINES))
+    proxy.fault = lambda request: Fault(403, "QuotaExceeded") if request.method == "PUT" else None
+    with pytest.raises(DiskFullError, match="raise the quota or free some, then run again"):
+        run_all(settings, Silent())
+    proxy.fault = lambda request: None
+    assert objects(f"{s3}/out") == before
+    assert run_all(settings, Silent())["curated_output"].figures["records"] == len(LINES)
+
+
+def test_a_run_with_nothing_new_asks_little(s3: str, proxy: Proxy, tmp_path: Path) -> None:
+    for name, data in KINDS["jsonl"].items():
+        put(f"{s3}/in/{name}", data)
+    settings = remote_settings(s3, tmp_path)
+    run_all(settings, Silent())
+    proxy.requests.clear()
+    run_all(settings, Silent())
+    counts = proxy.counts()
+    assert counts.keys() <= {"GET", "HEAD", "LIST"}, counts
+    assert sum(counts.values()) <= 45, counts
 
 
 def test_a_strangers_object_is_not_overwritten(s3: str, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_each_text_goes_where_the_seams_then_stray_least(
     text = np.sort(random.integers(0, len(tokens), len(tokens)))
     stream, weights, document_weight = (
         random.permutation(len(tokens)).astype(np.uint32),
-        np.array([1.0, 0.5, 2.0]),
+        random.choice([0.5, 1.0, 2.0], codes.max() + 2),
         7.0,
     )
     room = np.full(shards, -(-len(tokens) // shards) if tight else len(tokens))

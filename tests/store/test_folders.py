@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import obstore
 import pytest
 from obstore.exceptions import GenericError
@@ -67,6 +68,20 @@ def test_an_output_is_the_same_objects_as_files(memory: Any, store: LocalStore, 
     assert "was altered" in (
         damaged_file(PLACE, (read_manifest(PLACE, EXPORT_MANIFEST) or {})["files"]) or ""
     )
+
+
+def test_memory_may_be_used_again_once_it_is_written(memory: Any, store: LocalStore) -> None:
+    def write(file: Any) -> None:
+        block = np.zeros(1000, np.uint8)
+        for number in range(10):
+            block[:] = number
+            file.write(block.data)
+
+    with OutputFolder(store, PLACE, manifest=EXPORT_MANIFEST) as output:
+        output.stage("train-0.bin", write)
+        manifest = output.commit({"key": "0" * 32})
+    assert objects(PLACE)["train-0.bin"] == b"".join(bytes([number]) * 1000 for number in range(10))
+    assert damaged_file(PLACE, manifest["files"]) is None
 
 
 def test_objects_that_the_server_does_not_copy_pass_through(

@@ -31,6 +31,9 @@ from tests.store.fake_hub import Hub, hub
 
 __all__ = ["hub"]
 
+# Of huggingface_hub's own upload.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
 Make = Callable[..., Settings]
 LINES = [orjson.dumps({"text": f"document {number}"}) + b"\n" for number in range(40)]
 

@@ -15,16 +15,15 @@ def strayed(
     shards: int,
 ) -> float:
     """Sum over seams and trait values of the squared deviation, in tokens and in documents. shard[i] is where
-    documents[i] went; codes (T, N) number all values, and one more value is everyone's."""
+    documents[i] went; codes (T, N) number all values, and one more value is everyone's. weights: by value."""
     values = codes.max(initial=-1) + 2
     found = 0.0
     for counted, factor in ((tokens, 1.0), (np.ones_like(tokens), document_weight)):
-        held, weight = np.zeros((values, shards)), np.zeros(values)
+        held = np.zeros((values, shards))
         for at, document in zip(shard, documents, strict=True):
-            for trait, value in enumerate([*codes[:, document], values - 1]):
+            for value in (*codes[:, document], values - 1):
                 held[value, at] += counted[document]
-                weight[value] = weights[trait]
         for last in range(shards):
             off = held[:, : last + 1].sum(axis=1) - (last + 1) / shards * held.sum(axis=1)
-            found += factor * float(weight @ off**2)
+            found += factor * float(weights @ off**2)
     return found

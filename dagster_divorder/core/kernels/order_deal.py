@@ -51,8 +51,7 @@ def deal_to_shards(
     are copies of one text; the k-th of r is floor(k P / r) shards behind the first, the last shard before the first one
     again, as long as there is room in all of these.
     tokens int64 (N,); codes int32 (T, N), a trait's value as a number among all J.
-    weights float64 (T + 1,), of the traits and of all documents; document_weight: of a document squared, over that of a
-    token squared.
+    weights float64 (J,), of the values; document_weight: of a document squared, over that of a token squared.
     held, held_documents float64 (J, P), of what is dealt already; both are added to. room int64 (P,): documents that go
     into each shard, R at least in all; it is taken from.
     O(R T P) time.
@@ -76,15 +75,19 @@ def deal_to_shards(
             for k in range(copies):
                 document = stream[at + k]
                 length = float(tokens[document])
-                square = weights.sum() * (length * length + document_weight)
                 for p in range(shards):
-                    own[p] = 0.5 * square * products[p, p] if room[p] >= needed else np.inf
-                for t in range(weights.shape[0]):
+                    own[p] = 0.0 if room[p] >= needed else np.inf
+                weight = 0.0
+                for t in range(codes.shape[0] + 1):
                     value = everything if t == codes.shape[0] else codes[t, document]
-                    by_token, by_document = weights[t] * length, weights[t] * document_weight
+                    by_token, by_document = weights[value] * length, weights[value] * document_weight
+                    weight += weights[value]
                     in_tokens, in_documents = held[value], held_documents[value]
                     for p in range(shards):
                         own[p] += by_token * in_tokens[p] + by_document * in_documents[p]
+                square = weight * (length * length + document_weight)
+                for p in range(shards):
+                    own[p] += 0.5 * square * products[p, p]
                 turn = k * shards // copies % shards
                 for p in range(shards - turn):
                     score[p] += own[p + turn]
@@ -100,7 +103,7 @@ def deal_to_shards(
             out[document] = shard
             room[shard] -= 1
             length = float(tokens[document])
-            for t in range(weights.shape[0]):
+            for t in range(codes.shape[0] + 1):
                 value = everything if t == codes.shape[0] else codes[t, document]
                 in_tokens, in_documents = held[value], held_documents[value]
                 for p in range(shards):

@@ -30,6 +30,11 @@ DOCUMENT_WEIGHT = 0.01
 holds is decided inside a shard. Mean prefix deviation of sequences, 400,000 documents in 8 shards: 0 gives 20,100
 tokens, 0.01 20,400, 1 26,000; shards' documents differ by 34, 21 and 2."""
 
+RARITY = 0.25
+"""Power of the number of documents that a value's weight falls with: rare values have few documents that could make up
+for one. Mean deviation at the seams, tokens, with 0, 0.25 and 0.5: 1.6 million documents of 1000 clusters in 32 shards
+27,000, 26,000, 26,100; 400,000 in 8 18,700, 18,000, 19,300; of 30 clusters 7,100, 5,300, 4,700."""
+
 MOST_SHARDS = 4096
 """Each costs 16 bytes a trait value, and time for every document."""
 
@@ -69,13 +74,14 @@ def deal(
         _beyond_the_mix(codes, sum(sizes), consumed, counted)[:, np.newaxis] * begun
         for counted in (traits.tokens, np.ones(documents, np.int8))
     )
-    of_traits = np.array([*weights.values()], np.float64)
+    values = np.repeat([*weights.values(), max(weights.values())], [*sizes, 1])
+    held_by = np.append(np.bincount(codes.ravel(), minlength=sum(sizes)), documents)
     return deal_to_shards(
         stream,
         stream if copies is None else copies[stream],
         traits.tokens,
         codes,
-        np.append(of_traits, of_traits.max()),
+        values / np.maximum(held_by, 1) ** RARITY,
         DOCUMENT_WEIGHT * unit * unit,
         held,
         held_documents,
