@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.arrays import binary_array, row_array
@@ -43,8 +45,10 @@ class Records(Protocol):
     """n records of a block, which `at`, int64, counts from 0."""
 
     path: str
-    ids: np.ndarray
-    """uint64 (n, 2)."""
+
+    @property
+    def ids(self) -> np.ndarray:
+        """uint64 (n, 2)."""
 
     def texts(self, at: np.ndarray) -> Texts:
         """The documents of some records."""
@@ -75,10 +79,19 @@ class InHand:
         self.block = block
         self._text_field = text_field
         self._records = block.lines if isinstance(block, LineBlock) else row_bytes(block.rows)
-        self.ids = words(hash_all(self._records))
-        if not len(self.ids):
+        if not self._records:
             # A file without rows is refused too if its columns are wrong.
             self.parse(np.empty(0, np.int64))
+
+    @cached_property
+    def ids(self) -> np.ndarray:
+        """uint64 (n, 2)."""
+        return words(hash_all(self._records))
+
+    @property
+    def check(self) -> int:
+        """A hash of all records in order, quicker than their ids: of a block that is read again."""
+        return xxhash.xxh3_128_intdigest(b"\n".join(self._records))
 
     def parse(self, at: np.ndarray) -> tuple[list[bytes | None], list[str]]:
         """Texts of some records, None where one is refused; and the reasons.
@@ -160,7 +173,7 @@ class Digest:
 
     ids: uint64 (n, 2). document_ids: uint64 (n, 2), and text_sizes, uint32 (n,), in bytes, both 0 where a record is
     refused. record_sizes: uint32 (n,), in bytes; of rows the mean of the `mean_of` distinct ones that are sound, 0
-    being lines. multiset: of the sound ones.
+    being lines. multiset: of the sound ones. check: see `InHand.check`.
     """
 
     path: str
@@ -171,6 +184,7 @@ class Digest:
     mean_of: int
     refusals: list[Refusal]
     multiset: Multiset
+    check: int
 
 
 def digest(block: LineBlock | RowBlock, text_field: str) -> Digest:
@@ -199,4 +213,5 @@ def digest(block: LineBlock | RowBlock, text_field: str) -> Digest:
         mean_of=mean_of,
         refusals=list(held.refusals(refused)) if len(refused) else [],
         multiset=held.multiset(text_sizes > 0),
+        check=held.check,
     )

@@ -2,20 +2,22 @@
 
 Ids are the first 128 bits of BLAKE3, so that nobody can make two contents with one id. In memory an id is two uint64
 words, high word first, so that word order is byte order.
-Memory: 24 bytes an id, 80 for a moment while the largest levels merge. Cost: a lookup is a binary search in each of at
-most log2(N / first batch) sorted levels.
+Memory: 20 bytes an id (24 from 2^32 ids on), twice that for a moment while the largest levels merge. Cost: a lookup is
+a binary search in each of at most log2(N / first batch) sorted levels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from blake3 import blake3
 
 ID_BYTES = 16
-
+_PIECE = 1 << 18
+"""Ids of the larger level that are merged at a time."""
 
 Content = bytes | memoryview
 
@@ -80,11 +82,9 @@ class IdIndex:
         rows = np.arange(self.size, self.size + len(ids), dtype=np.int64)
         self.size += len(ids)
         if len(ids):
-            self._levels.append(_sort(ids[:, 0], ids[:, 1], rows))
+            self._levels.append(_sort(ids[:, 0], ids[:, 1], compact(rows)))
         while len(self._levels) > 1 and len(self._levels[-2][0]) < 2 * len(self._levels[-1][0]):
-            upper = self._levels.pop()
-            lower = self._levels.pop()
-            self._levels.append(_sort(*(np.concatenate(pair) for pair in zip(lower, upper, strict=True))))
+            self._levels.append(_merge(self._levels.pop(), self._levels.pop()))
         return rows
 
     def first_halves(self, chosen: np.ndarray) -> np.ndarray:
@@ -107,6 +107,35 @@ class IdIndex:
         rows = np.empty_like(found)
         rows[by_id] = found
         return rows
+
+
+def compact(rows: np.ndarray) -> np.ndarray:
+    """Row numbers in half the memory, uint32, where they fit."""
+    return rows.astype(np.uint32) if rows.max(initial=0) < 1 << 32 else rows
+
+
+def _merge(
+    upper: tuple[np.ndarray, np.ndarray, np.ndarray], lower: tuple[np.ndarray, np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Two levels as one, piece by piece, so that no more than both and the result is held."""
+    cuts = np.arange(0, len(lower[0]), _PIECE)[1:]
+    pieces = [
+        pairwise([0, *at.tolist(), len(level[0])])
+        for level, at in ((lower, cuts), (upper, np.searchsorted(upper[0], lower[0][cuts])))
+    ]
+    whole = tuple(
+        np.empty(len(one) + len(other), np.result_type(one, other))
+        for one, other in zip(lower, upper, strict=True)
+    )
+    end = 0
+    for (low, high), (begin, until) in zip(*pieces, strict=True):
+        first, end = end, end + high - low + until - begin
+        part = _sort(
+            *(np.concatenate([a[low:high], b[begin:until]]) for a, b in zip(lower, upper, strict=True))
+        )
+        for column, found in zip(whole, part, strict=True):
+            column[first:end] = found
+    return whole  # type: ignore[return-value]
 
 
 def _sort(high: np.ndarray, low: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -33,7 +33,7 @@ from dagster_divorder.store.fragments import (
     fragment_name,
     records_folder,
 )
-from dagster_divorder.store.ids import ID_BYTES, IdIndex, distinct, to_bytes
+from dagster_divorder.store.ids import ID_BYTES, IdIndex, compact, distinct, to_bytes
 from dagster_divorder.store.inputs import Block, LongRecord, RowBlock
 from dagster_divorder.store.multiset import Multiset
 from dagster_divorder.store.parts import Forward, Job, Jobs, Part, Pick, Surveyed, SurveyedRecords
@@ -76,7 +76,7 @@ class Survey:
     stored: dict[str, dict[str, int]]
     """Of the accepted "records" and of their "documents", how many each fragment holds that was there before."""
     ids: np.ndarray
-    """The first half of the id of every document, uint64 (documents,)."""
+    """The first half of the id of every document, uint64 (documents,); of a reading that stores, none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,8 @@ class Ingest:
         self._parts: list[Part] = []
         self._jobs = Jobs()
         # Of the document rows: sizes in bytes. Of the record rows: the document row of each. In parts, in row order.
-        self._document_sizes: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
-        self._document_of: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
+        self._document_sizes: list[np.ndarray] = [np.empty(0, np.uint32)]
+        self._document_of: list[np.ndarray] = [np.empty(0, np.uint32)]
         self._version = blake3(key.encode())
         self._load(keep_ids=before is not None)
         self._old_records, self._old_documents = self._records.ids.size, self._documents.ids.size
@@ -163,7 +163,7 @@ class Ingest:
 
     def _load(self, *, keep_ids: bool) -> None:
         def keep_size(index: Mapping[str, np.ndarray]) -> bool:
-            self._document_sizes.append(index["size"])
+            self._document_sizes.append(compact(index["size"]))
             return True
 
         def find_documents(index: Mapping[str, np.ndarray]) -> bool:
@@ -171,7 +171,7 @@ class Ingest:
             # A record whose document is gone is read again, as if never seen.
             sound = bool((rows >= 0).all())
             if sound:
-                self._document_of.append(rows)
+                self._document_of.append(compact(rows))
             return sound
 
         self._documents.load(keep_size)
@@ -207,7 +207,7 @@ class Ingest:
         for first in range(kept.first, kept.last, _KEPT_ROWS):
             rows = self._kept_rows[first : min(first + _KEPT_ROWS, kept.last)]
             self._version.update(to_bytes(self._records.stored_ids[rows]))
-            self._record_rows.append(rows)
+            self._record_rows.append(compact(rows))
         self._accepted += kept.multiset
         for line in self._kept_rejects[kept.first_reject : kept.last_reject].splitlines():
             reject = orjson.loads(line) | {"path": path}
@@ -258,7 +258,7 @@ class Ingest:
             rows, ids = rows[accepted], ids[accepted]
         self._version.update(to_bytes(ids))
         self._accepted += block.multiset(accepted)
-        self._record_rows.append(rows)
+        self._record_rows.append(compact(rows))
 
     def _take_new(self, block: Records, at: np.ndarray) -> np.ndarray:
         """Shelve the sound ones of new records of a block, distinct ones, with their documents.
@@ -276,11 +276,11 @@ class Ingest:
         fresh = once.first[unseen]
         index = {"id": texts.ids[fresh], "size": texts.sizes[fresh]}
         document_rows[unseen] = self._documents.add(index)
-        self._document_sizes.append(index["size"])
+        self._document_sizes.append(compact(index["size"]))
         taken, sizes = block.take(at, texts, fresh)
         index = {"id": block.ids[at], "document": texts.ids, "size": sizes}
         rows[texts.sound] = self._records.add(index)
-        self._document_of.append(document_rows[once.inverse])
+        self._document_of.append(compact(document_rows[once.inverse]))
         if not self._dry:
             self._open.append(taken)
         if self._records.full or self._documents.full:
@@ -346,7 +346,7 @@ class Ingest:
                 "documents": self._documents.count_stored(used),
                 "records": self._records.count_stored(used_records),
             },
-            ids=self._documents.ids.first_halves(used),
+            ids=self._documents.ids.first_halves(used) if self._dry else np.empty(0, np.uint64),
         )
 
     def _check(self, max_reject_share: float) -> None:
@@ -516,7 +516,7 @@ class _FragmentWriter:
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    """Parts as one array; the parts are freed."""
-    whole = np.concatenate(parts)
+    """Parts as one array, int64; the parts are freed."""
+    whole = np.concatenate(parts, dtype=np.int64)
     parts.clear()
     return whole

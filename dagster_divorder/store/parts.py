@@ -33,7 +33,7 @@ from dagster_divorder.store.blocks import (
     utf8,
 )
 from dagster_divorder.store.file_states import Stretch, StretchHashes
-from dagster_divorder.store.fragments import FRAGMENT_BYTES, fragment_name
+from dagster_divorder.store.fragments import FRAGMENT_BYTES
 from dagster_divorder.store.inputs import (
     BLOCK_BYTES,
     Block,
@@ -180,19 +180,20 @@ class SurveyPart:
 
 
 class Pick(NamedTuple):
-    """Records of a block that go into a fragment, which block this is, and how it is known again.
+    """Records of a block that go into a fragment, which block this is, and the `check` that it is known by.
 
-    at: int32 (n,), which of its records. document_ids: uint64 (n, 2), theirs. fresh: int32, which of the n bring a new
-    document. name: `fragment_name` of their ids.
+    at: int32 (n,), which of its records. ids, document_ids: uint64 (n, 2), theirs. fresh: int32, which of the n bring a
+    new document.
     """
 
     part: int
     block: int
     path: str
+    check: int
     at: np.ndarray
+    ids: np.ndarray
     document_ids: np.ndarray
     fresh: np.ndarray
-    name: str
 
 
 class SurveyedRecords:
@@ -208,8 +209,16 @@ class SurveyedRecords:
         return Texts(sound, self._digest.document_ids[at[sound]], sizes[sound], [])
 
     def take(self, at: np.ndarray, texts: Texts, fresh: np.ndarray) -> tuple[Pick, np.ndarray]:
-        some, name = at.astype(np.int32), fragment_name(self.ids[at])
-        pick = Pick(self._part, self._number, self.path, some, texts.ids, fresh.astype(np.int32), name)
+        pick = Pick(
+            part=self._part,
+            block=self._number,
+            path=self.path,
+            check=self._digest.check,
+            at=at.astype(np.int32),
+            ids=self.ids[at],
+            document_ids=texts.ids,
+            fresh=fresh.astype(np.int32),
+        )
         if self._digest.mean_of in (0, len(at)):
             return pick, self._digest.record_sizes[at].astype(np.int64)
         # What rows take together is not the sum of what each takes.
@@ -258,7 +267,7 @@ class WriteFragments:
             texts = [text for text in block.parse(pick.at[pick.fresh])[0] if text is not None]
             content, sizes = content_of(block.block, pick.at)
             held.append(Held(content, utf8(texts)))
-            records.append({"id": block.ids[pick.at], "document": pick.document_ids, "size": sizes})
+            records.append({"id": pick.ids, "document": pick.document_ids, "size": sizes})
             text_sizes = np.fromiter(map(len, texts), np.int64, len(texts))
             documents.append({"id": pick.document_ids[pick.fresh], "size": text_sizes})
         put_pair(self.store, self.folder, held, joined(documents), joined(records))
@@ -270,7 +279,7 @@ def _found(again: Forward, pick: Pick, text_field: str) -> InHand:
     block = again.block(pick.part, pick.block)
     if block is not None:
         held = InHand(block, text_field)
-        if pick.at[-1] < len(held.ids) and fragment_name(held.ids[pick.at]) == pick.name:
+        if held.check == pick.check:
             return held
     raise changed(pick.path)
 

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dagster_divorder.store import ids as ids_module
 from dagster_divorder.store.ids import IdIndex, distinct, hash_all, to_bytes, words
 
 # Few distinct words, so that ids collide in one word or both.
 ids = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=12)
 
 
+@pytest.fixture(autouse=True)
+def as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ids_module, "_PIECE", ids_module._PIECE)
+
+
 def as_array(pairs: list[tuple[int, int]]) -> np.ndarray:
     return np.array(pairs, dtype=np.uint64).reshape(-1, 2)
 
 
-@settings(deadline=None)
-@given(batches=st.lists(ids, max_size=8), wanted=ids)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(batches=st.lists(ids, max_size=8), wanted=ids, piece=st.integers(1, 5))
 def test_index_finds_the_first_row_of_every_id_and_no_other(
-    batches: list[list[tuple[int, int]]], wanted: list[tuple[int, int]]
+    batches: list[list[tuple[int, int]]], wanted: list[tuple[int, int]], piece: int
 ) -> None:
+    ids_module._PIECE = piece
     index = IdIndex()
     twin: dict[tuple[int, int], int] = {}
     for batch in batches:
@@ -42,7 +50,7 @@ def test_words_keep_byte_order_and_round_trip() -> None:
     assert by_words == by_bytes
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pairs=ids)
 def test_distinct_ids_come_in_the_order_of_their_first_occurrence(pairs: list[tuple[int, int]]) -> None:
     found = distinct(as_array(pairs))
