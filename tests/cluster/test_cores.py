@@ -1,0 +1,39 @@
+"""Ingest and output in worker processes: the bytes of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline import run_all
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages import curated_output, raw_docs
+from dagster_divorder.store import gather, parts
+
+
+def test_output_of_workers_has_the_bytes_of_one_process(
+    tmp_path: Path, make_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = (orjson.dumps({"text": f"document {n} " + f"word{n % 7} " * (n % 90)}) for n in range(3000))
+    (tmp_path / "docs.jsonl").write_bytes(b"\n".join(lines))
+    for module, name, value in (
+        (raw_docs, "PARTS_FROM_BYTES", 0),
+        (curated_output, "WORKERS_FROM_BYTES", 0),
+        (parts, "PART_BYTES", 8 << 20),
+        (gather, "BUCKET_BYTES", 100_000),
+    ):
+        monkeypatch.setattr(module, name, value)
+    hashes = []
+    for workers in (1, 3):
+        places = {"store": {"path": tmp_path / f"store{workers}"}}
+        output = {"path": tmp_path / f"out{workers}", "shard_bytes": 200_000}
+        settings = make_settings(**places, output=output, engine={"workers": workers})
+        made = run_all(settings, Silent())
+        files = made["curated_output"].figures["files"]
+        hashes.append((made["raw_docs"].version, {name: of["sha256"] for name, of in files.items()}))
+    assert sum(name.startswith("curated-") for name in hashes[0][1]) > 2
+    assert hashes[0] == hashes[1]
