@@ -71,6 +71,8 @@ def token_vectors(
     nothing at all (one short text, or all texts alike) the vectors are random, drawn from `seed`, for tokens seen and
     unseen: equal texts then still get equal vectors and different texts different ones.
     """
+    # Before the limit, which holds for the libraries that are loaded: SciPy brings a BLAS of its own.
+    import scipy.linalg  # noqa: F401
     from threadpoolctl import threadpool_limits
 
     pairs = _pairs(ids, lengths, vocabulary)
