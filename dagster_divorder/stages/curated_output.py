@@ -176,12 +176,15 @@ def _write(
         if run.settings.output.plot:
             picture = stamped(run.read("diversity_metrics", "picture"), face(about))
             output.stage(PICTURE, lambda file: file.write(picture))
-        about |= {"cosine_similarity": similarity.result(), "ids": file, "delta": _delta(run, ids, before)}
-        if before is None or before["key"] != key:
+        if before and before["key"] == key:
+            # A run that was killed after it had written this very output compared it with the one before.
+            delta = before["delta"]
+        else:
+            delta = _delta(run, ids, before)
             # Before the new output is there, so that none of them is ever seen beside it.
             for name in output.remove_beside():
                 run.progress.note(f"{name} showed the output that is replaced, and is removed")
-        return output.commit(about)
+        return output.commit(about | {"cosine_similarity": similarity.result(), "ids": file, "delta": delta})
 
 
 def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, output: OutputFolder) -> None:

@@ -160,6 +160,7 @@ class Ingest:
     def __exit__(self, *_: object) -> None:
         self._writer.shutdown()
         self._rejects.close()
+        self._jobs.file.close()
 
     def _load(self, *, keep_ids: bool) -> None:
         def keep_size(index: Mapping[str, np.ndarray]) -> bool:

@@ -293,7 +293,7 @@ class Jobs(Sequence[Job]):
     """Jobs, to be written; those that take much lie in a file of a moment."""
 
     def __init__(self) -> None:
-        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
+        self.file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
         self._begins: list[int] = []
         self._open: Job | None = None
 
@@ -310,14 +310,14 @@ class Jobs(Sequence[Job]):
     def close(self) -> None:
         """Take in no more for the last part."""
         if self._open:
-            self._begins.append(self._file.tell())
-            pickle.dump(self._open, self._file, protocol=5)
+            self._begins.append(self.file.tell())
+            pickle.dump(self._open, self.file, protocol=5)
             self._open = None
 
     def __len__(self) -> int:
         return len(self._begins)
 
     def __getitem__(self, at: int) -> Job:  # type: ignore[override]
-        self._file.seek(self._begins[at])
-        job: Job = pickle.load(self._file)
+        self.file.seek(self._begins[at])
+        job: Job = pickle.load(self.file)
         return job
