@@ -26,7 +26,7 @@ from pathlib import Path
 import orjson
 
 ROOT = Path(__file__).parents[2]
-TIMED = ("receipts", "history", "outputs", "format.json", "curated_meta.json")
+TIMED = ("receipts", "history", "outputs", "format.json", "lease", "curated_meta.json")
 WORKERS = 2
 
 
@@ -63,14 +63,14 @@ def write_corpus(source: Path, copies: int, path: Path) -> None:
                     out.write(orjson.dumps({**record, "text": text}) + b"\n")
 
 
-def digest(folder: Path) -> str:
-    state = hashlib.sha256()
-    for made in ("store", "output"):
-        for path in sorted((folder / made).rglob("*")):
-            name = path.relative_to(folder / made)
-            if path.is_file() and name.parts[0] not in TIMED:
-                state.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
-    return state.hexdigest()[:16]
+def digests_of(folder: Path) -> dict[str, str]:
+    """The sha256 of every file of store and output, by name."""
+    return {
+        f"{made}/{name}": hashlib.sha256(path.read_bytes()).hexdigest()
+        for made in ("store", "output")
+        for path in sorted((folder / made).rglob("*"))
+        if path.is_file() and (name := path.relative_to(folder / made)).parts[0] not in TIMED
+    }
 
 
 def main() -> None:
@@ -83,7 +83,8 @@ def main() -> None:
     parser.add_argument("--worker-bytes", type=int, default=0)
     given = parser.parse_args()
     walls: dict[str, list[dict[str, float]]] = {"local": [], "ray": [], "joined": []}
-    digests = set()
+    digests: dict[str, set[str | None]] = {}
+    runs = 0
     from ray.cluster_utils import Cluster
 
     with tempfile.TemporaryDirectory(prefix="divorder-engines-") as temporary:
@@ -106,7 +107,10 @@ def main() -> None:
                 walls[kind].append(json.loads(out.splitlines()[-1]))
                 if cluster:
                     cluster.shutdown()
-                digests.add(digest(folder))
+                made_now = digests_of(folder)
+                for name in {*digests, *made_now}:
+                    digests.setdefault(name, set() if not runs else {None}).add(made_now.get(name))
+                runs += 1
                 print(f"{kind:8}{walls[kind][-1]['wall']:8.1f} s", flush=True)
                 for made in ("store", "output"):
                     shutil.rmtree(folder / made)
@@ -116,7 +120,8 @@ def main() -> None:
         print(f"\n{kind}: median {wall:.1f} s, {wall / local:.2f} times local")
         for stage in of[0]:
             print(f"  {stage:24}{statistics.median(one[stage] for one in of):8.2f} s")
-    print("\nbytes are equal" if len(digests) == 1 else f"\nBYTES DIFFER: {sorted(digests)}")
+    differing = sorted(name for name, of in digests.items() if len(of) > 1)
+    print(f"\nBYTES DIFFER: {differing}" if differing else f"\nthe bytes of {len(digests):,} files are equal")
 
 
 if __name__ == "__main__":
