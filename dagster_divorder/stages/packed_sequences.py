@@ -106,17 +106,22 @@ def _pack(run: Run, traits: Traits, frozen: Frozen | None) -> PackedSequences:
         place[order] = np.arange(len(order))
         bounds[1:1] = np.searchsorted(place[pieces.document], begins).tolist()
     method, separate = settings.packing.method, settings.order.separate_copies
+    alike = separate or method == "related"
+    # Found once for all shards: it goes through all records.
+    texts = run.view.copies if alike or frozen else None
     pack_part = partial(
         _pack_part,
         settings=settings,
         # `concat` keeps the order of the documents, in which copies stand apart unless some of them are consumed.
         apart=method == "related" or (separate and (method == "best_fit" or frozen is not None)),
-        consumed=_copies(run, frozen.sequences.document, frozen.sequences.start) if frozen else NOTHING,
+        consumed=_copies(settings, texts, frozen.sequences) if frozen and texts is not None else NOTHING,
         vectors=map_vectors(run.store, run.view, chosen_vectors(run)) if method == "related" else None,
     )
 
     def part(shard: int) -> ToPack:
-        return _to_pack(run, traits, pieces.take(slice(*bounds[shard : shard + 2])))
+        return _to_pack(
+            settings, traits, texts if alike else None, pieces.take(slice(*bounds[shard : shard + 2]))
+        )
 
     parts = Parts(len(bounds) - 1, part)
     # The vectors stay in this process.
@@ -130,15 +135,16 @@ def _pack(run: Run, traits: Traits, frozen: Frozen | None) -> PackedSequences:
             for plan, end in zip(packed, full, strict=True)
         ]
         shards = np.cumsum([len(frozen.sequences) if frozen else 0, *full])[1:-1]
-        last = _to_pack(run, traits, Pieces(left.document, left.start, left.length))
-        packed.append(pack_part(last, apart=separate or method == "related"))
+        last = Pieces(left.document, left.start, left.length)
+        packed.append(pack_part(_to_pack(settings, traits, texts if alike else None, last), apart=alike))
     return replace(join(*([frozen.sequences] if frozen else []), *packed), shards=shards)
 
 
-def _to_pack(run: Run, traits: Traits, pieces: Pieces) -> ToPack:
-    ordered = run.settings.packing.piece_tokens > 0
+def _to_pack(settings: Settings, traits: Traits, texts: np.ndarray | None, pieces: Pieces) -> ToPack:
+    """texts: `View.copies`, or None where copies do not matter."""
+    ordered = settings.packing.piece_tokens > 0
     if ordered:
-        pieces = cut(pieces, run.settings.packing.piece_tokens)
+        pieces = cut(pieces, settings.packing.piece_tokens)
     of_pieces = replace(
         traits,
         tokens=pieces.length,
@@ -148,8 +154,7 @@ def _to_pack(run: Run, traits: Traits, pieces: Pieces) -> ToPack:
             if ordered or trait == "cluster"
         },
     )
-    alike = run.settings.order.separate_copies or run.settings.packing.method == "related"
-    return ToPack(pieces, of_pieces, _copies(run, pieces.document, pieces.start) if alike else None)
+    return ToPack(pieces, of_pieces, None if texts is None else _copies(settings, texts, pieces))
 
 
 def _pack_part(
@@ -182,12 +187,12 @@ def _pack_part(
     )
 
 
-def _copies(run: Run, document: np.ndarray, start: np.ndarray) -> np.ndarray:
+def _copies(settings: Settings, texts: np.ndarray, runs: Pieces | PackedSequences) -> np.ndarray:
     """A number for each run of tokens, equal where two records have the same: their text, or that piece of it."""
-    text = run.view.copies[document]
-    if not run.settings.packing.piece_tokens:
+    text = texts[runs.document]
+    if not settings.packing.piece_tokens:
         return text
-    return text << 31 | start // run.settings.packing.piece_tokens
+    return text << 31 | runs.start // settings.packing.piece_tokens
 
 
 def _plan_arrays(packed: PackedSequences) -> dict[str, np.ndarray]:
