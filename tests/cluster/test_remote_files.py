@@ -32,6 +32,7 @@ from dagster_divorder.store.sources import bucket
 from tests.cluster.proxy import Fault, Proxy
 from tests.conftest import topic_records
 from tests.store.fake_hub import Hub, hub
+from tests.store.remote import objects, put
 
 __all__ = ["hub"]
 
@@ -44,17 +45,6 @@ LINES = [orjson.dumps(record) + b"\n" for record in topic_records(40)]
 def s3(new_place: Callable[[], str]) -> str:
     """A URL of nothing yet."""
     return new_place()
-
-
-def put(url: str, data: bytes) -> None:
-    store, key = bucket(url)
-    obstore.put(store, key, data)
-
-
-def objects(url: str) -> dict[str, bytes]:
-    store, key = bucket(url)
-    found = [meta["path"] for chunk in obstore.list(store, key) for meta in chunk]
-    return {path.removeprefix(f"{key}/"): bytes(obstore.get(store, path).bytes()) for path in found}
 
 
 def settings_of(folder: Path, **sections: Any) -> Settings:
