@@ -6,14 +6,15 @@ import base64
 import contextlib
 import hashlib
 import re
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
 import orjson
 import pytest
+
+from tests.store.remote import serving
 
 REPOSITORY = "org/corpus"
 
@@ -170,16 +171,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 @contextlib.contextmanager
 def _served() -> Iterator[Hub]:
     hub = Hub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(hub))
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    hub.endpoint = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with serving(_handler(hub)) as hub.endpoint:
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @pytest.fixture
