@@ -16,6 +16,7 @@ import contextlib
 import os
 import pickle
 import platform
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,9 @@ ANSWER_SECONDS = 10.0
 """Within which a Ray answers at an address."""
 PROBE_SECONDS = 120.0
 """Within which a node starts a worker."""
+CORE_SECONDS = 60.0
+"""Within which a cluster has its first core: one that was started just now, or whose only worker is being replaced."""
+LOOK_SECONDS = 0.5
 
 _INSTALL = (
     f"install this dagster-divorder ({__version__}) in the image of the nodes, or send it along: ray job submit "
@@ -167,14 +171,18 @@ class RayEngine:
         return result
 
     def _nodes(self) -> dict[str, dict[str, float]]:
-        """What nodes that compute have, by their id."""
-        nodes = {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
-        if found := {node: has for node, has in nodes.items() if has.get("CPU", 0) >= 1}:
-            return found
-        raise SettingsError(
-            f"the Ray cluster has {len(nodes)} nodes and no core to run tasks on; expected one: start a worker (ray "
-            "start --address ...; minReplicas of a KubeRay group)"
-        )
+        """What nodes that compute have, by their id; waits for the first."""
+        until = time.monotonic() + CORE_SECONDS
+        while True:
+            nodes = {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
+            if found := {node: has for node, has in nodes.items() if has.get("CPU", 0) >= 1}:
+                return found
+            if time.monotonic() >= until:
+                raise SettingsError(
+                    f"the Ray cluster has {len(nodes)} nodes and, for {CORE_SECONDS:.0f} s, no core to run tasks on; "
+                    "expected one: start a worker (ray start --address ...; minReplicas of a KubeRay group)"
+                )
+            time.sleep(LOOK_SECONDS)
 
     def _need_room(self, cores: int, gpus: int, memory: int) -> None:
         """SettingsError where no node has what one call needs: Ray would wait for one for ever."""

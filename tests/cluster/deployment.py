@@ -111,12 +111,13 @@ class Deployment(DagsterDev):
                 self._wait_for(service)
             self._make_database()
             until(self._ray_is_healthy, READY_SECONDS, "healthy head of Ray")
-            self.start("ray-worker")
             self.start("code")
             self._wait_for("code:4000")
             self.start("webserver")
             self.start("daemon")
             until(self._is_ready, READY_SECONDS, "answer from the webserver")
+            # Last, so that a run meets a cluster without a core, which has to be waited for.
+            self.start("ray-worker")
         except BaseException:
             self.__exit__()
             raise

@@ -38,7 +38,7 @@ def test_it_comes_up_and_a_run_writes_the_output_of_one_process(tmp_path: Path) 
         )
         obstore.put(bucket, "corpus/docs.jsonl", corpus)
         run = running.launch("curate")
-        assert running.end_of(run) == "SUCCESS", [event["message"] for event in running.said(run)]
+        assert running.end_of(run) == "SUCCESS", (running.folder / "code.log").read_text()[-4000:]
         written = {
             name: obstore.get(bucket, f"curated/{name}").bytes() for name in ("curated.jsonl", "order.npy")
         }

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -224,6 +225,20 @@ def test_a_driver_that_is_killed_goes_on_where_it_was(two_stores: tuple[Settings
 
 
 # Clusters that cannot do it -------------------------------------------------------------------------------------
+
+
+def test_the_first_core_of_a_cluster_is_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = {"NodeID": "head", "Alive": True, "Resources": {"memory": 1.0}}
+    worker = {"NodeID": "worker", "Alive": True, "Resources": {"CPU": 2.0}}
+    monkeypatch.setattr(ray_engine, "LOOK_SECONDS", 0.0)
+    engine = RayEngine.__new__(RayEngine)
+    answers = iter([[head], [head], [head, worker]])
+    engine._ray = SimpleNamespace(nodes=lambda: next(answers))
+    assert engine._nodes() == {"worker": {"CPU": 2.0}}
+    monkeypatch.setattr(ray_engine, "CORE_SECONDS", 0.0)
+    engine._ray = SimpleNamespace(nodes=lambda: [head])
+    with pytest.raises(SettingsError, match="1 nodes and, for 0 s, no core .*start a worker"):
+        engine._nodes()
 
 
 def test_an_address_without_ray_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
