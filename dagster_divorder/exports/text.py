@@ -1,7 +1,8 @@
 """text: the order for trainers that tokenise themselves: JSON lines (of Parquet input Parquet rows) of `id`, `record`,
 `part`, `parts` and `text`, in the order in which the packed sequences hold them.
 
-`record` is the position among the accepted records, by which copies of one id are told apart.
+`record` is the position among the accepted records, by which copies of one id are told apart; where records are mixed
+(`mixing.weights`) each of the times that one is trained on has a number of its own.
 
 A document that lies in several runs comes in as many parts, numbered from 0 in the document's own order; laid end to
 end they are its text. A part ends where a token does, and no character is cut. Documents without a token are in none.

@@ -20,8 +20,10 @@ from dagster_divorder.settings.sections import (
     Embedding,
     Engine,
     Exports,
+    Heldout,
     Input,
     KCalibration,
+    Mixing,
     Model,
     Order,
     Output,
@@ -56,6 +58,8 @@ class Settings(BaseSettings):
     k_calibration: KCalibration = KCalibration()
     clusters: Clusters = Clusters()
     cluster_map: ClusterMap = ClusterMap()
+    mixing: Mixing = Mixing()
+    heldout: Heldout = Heldout()
     order: Order = Order()
     packing: Packing = Packing()
     sequence: Sequence = Sequence()
@@ -74,6 +78,14 @@ class Settings(BaseSettings):
                 f"ari_comparison.spaces is {list(self.ari_comparison.spaces)}, and embedding.path is unset; give there "
                 "the .npy or Parquet file that holds the vectors"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_mixed_is_balanced(self) -> Self:
+        if self.mixing.weights is not None and self.mixing.trait not in self.order.traits:
+            traits = {**self.order.traits, self.mixing.trait: 1.0}
+            # The object is frozen for everybody else.
+            object.__setattr__(self, "order", self.order.model_copy(update={"traits": traits}))
         return self
 
     @model_validator(mode="after")
@@ -126,6 +138,21 @@ class Settings(BaseSettings):
     def strategy_options(self, name: str) -> dict[str, Any]:
         """The options of a strategy as it runs here, defaults among them."""
         return dict(self.strategy(name).options)
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether documents are kept out of training."""
+        return self.heldout.share is not None or bool(self.heldout.paths)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the stage `repeats` says how often each record is trained on; else each is once."""
+        return self.mixing.weights is not None or self.holds_out
+
+    @property
+    def copies_apart(self) -> bool:
+        """Whether equal texts, repeats among them, stand as far apart as possible."""
+        return self.order.separate_copies or self.mixing.weights is not None
 
     @property
     def deep_model(self) -> str:

@@ -280,6 +280,59 @@ class ClusterMap(_Section):
     placed on the first one, and the others stay."""
 
 
+class Mixing(_Section):
+    trait: str = Field("source", min_length=1)
+    """Whose values have a share each in what is trained on: `cluster`, or a field of the input. Balanced like those of
+    `order.traits`, so that every batch has these shares; held-out sets are taken from each value."""
+    weights: (
+        Literal["natural", "sqrt", "temperature", "unimax"]
+        | dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
+        | None
+    ) = None
+    """Shares of the tokens: a table of them; natural: as in the corpus; temperature: in proportion to the corpus's to the
+    power of `exponent`; sqrt: that with 0.5; unimax: equal ones, but none more than `max_repeats` times. A value that
+    has fewer tokens is read again, one that has more only in part. Unset: every record once."""
+    exponent: float = Field(0.3, gt=0, le=1)
+    """Of `temperature`: 1 is natural, and shares become equal as it falls."""
+    total_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
+    """Tokens of an epoch; unset: as many as there are to train on."""
+    max_repeats: int | None = Field(None, ge=1, le=10_000)
+    """How often a record may stand in an epoch; unset: as often as the shares ask."""
+
+    @model_validator(mode="after")
+    def _of_a_mix(self) -> Self:
+        given = [name for name in ("total_tokens", "max_repeats") if getattr(self, name) is not None]
+        if given and self.weights is None:
+            raise ValueError(
+                f"{given[0]} is {getattr(self, given[0])}, and weights is unset; set mixing.weights, such as "
+                f'"natural", or remove mixing.{given[0]}'
+            )
+        if self.weights == "unimax" and self.max_repeats is None:
+            raise ValueError(
+                'weights is "unimax", and max_repeats is unset; set mixing.max_repeats, such as 4'
+            )
+        return self
+
+
+class Heldout(_Section):
+    share: float | None = Field(None, gt=0, le=0.5)
+    """Part of the documents of every value of `mixing.trait` that is kept out of training, to validate on; unset: none.
+    They stay the same when data is appended."""
+    paths: Annotated[
+        tuple[str, ...], NoDecode, AfterValidator(no_empty_path), BeforeValidator(_split_paths)
+    ] = ()
+    """Files of documents to validate on, in place of `share`, as in input.paths; their copies and near copies are kept
+    out of training."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.share is not None and self.paths:
+            raise ValueError("share and paths are both set; remove one of them")
+        for path in self.paths:
+            check_source(path)
+        return self
+
+
 def _known_strategy(name: str) -> str:
     from dagster_divorder.core.order import STRATEGIES
 

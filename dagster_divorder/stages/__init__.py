@@ -28,6 +28,7 @@ from dagster_divorder.stages.ordering_animation import ORDERING_ANIMATION
 from dagster_divorder.stages.ordering_report import ORDERING_REPORT
 from dagster_divorder.stages.packed_sequences import PACKED_SEQUENCES
 from dagster_divorder.stages.raw_docs import RAW_DOCS
+from dagster_divorder.stages.repeats import REPEATS
 from dagster_divorder.stages.sequence_order import SEQUENCE_ORDER
 from dagster_divorder.stages.shallow_embeddings import SHALLOW_EMBEDDINGS
 from dagster_divorder.stages.stationarity import STATIONARITY
@@ -59,6 +60,7 @@ GRAPH = Graph(
         DIFFICULTY,
         BIN_EDGES,
         TRAITS,
+        REPEATS,
         FROZEN,
         GREEDY_ORDER,
         PACKED_SEQUENCES,

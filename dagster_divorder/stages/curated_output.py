@@ -43,6 +43,7 @@ from dagster_divorder.stages.diversity_metrics import load_metrics
 from dagster_divorder.stages.greedy_order import load_order
 from dagster_divorder.stages.packed_sequences import load_packed, runs_of
 from dagster_divorder.stages.raw_docs import load_multiset, record_index
+from dagster_divorder.stages.repeats import load_sources, stream_reads, stream_records, stream_view
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import load_stationarity
 from dagster_divorder.store.arrays import pack, unpack
@@ -66,7 +67,7 @@ from dagster_divorder.store.gather import BUCKET_BYTES, gather, scatter
 from dagster_divorder.store.ids import IdIndex
 from dagster_divorder.store.inputs import has_dictionary
 from dagster_divorder.store.multiset import Multiset
-from dagster_divorder.store.output_records import stored_as_json, written
+from dagster_divorder.store.output_records import stored, written
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.records import with_id
 from dagster_divorder.store.sample import document_index, rows_by_id
@@ -151,9 +152,9 @@ def _publish(run: Run, receipt: Receipt) -> None:
 def _write(
     run: Run, view: View, key: str, ids: np.ndarray, file: str, before: dict[str, Any] | None
 ) -> dict[str, Any]:
-    order = load_order(run)
-    sizes = record_index(run, "size")
-    records = int(sizes[view.record_row].sum())
+    order, sizes, of = load_order(run), record_index(run, "size"), stream_records(run)
+    items = view if of is None else view.take(of)
+    records = int(sizes[items.record_row].sum())
     # A large output also passes through the gather's bucket files.
     expected = (2 if records > BUCKET_BYTES else 1) * records + order.nbytes
     with (
@@ -162,9 +163,11 @@ def _write(
         ThreadPoolExecutor(1, thread_name_prefix="divorder-similarity") as aside,
     ):
         similarity = aside.submit(_similarity, run, view)
-        _stage_records(run, view, order, sizes, output)
-        output.stage("order.npy", lambda file: _save_npy(file, order))
-        output.stage("packed_sequences.parquet", lambda file: write_columns(file, runs_of(load_packed(run))))
+        _stage_records(run, items, order, sizes, output)
+        output.stage("order.npy", lambda file: _save_npy(file, order if of is None else of[order]))
+        output.stage(
+            "packed_sequences.parquet", lambda file: write_columns(file, runs_of(load_packed(run), of))
+        )
         output.stage("sequence_order.npy", lambda file: _save_npy(file, load_sequence_order(run)))
         rejects, field = run.read("raw_docs", "rejects"), run.settings.input.id_field
         if field:
@@ -273,6 +276,11 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
         "strategy": settings.order.strategy,
         "frozen_tokens": settings.order.frozen_tokens,
         "traits": settings.order.traits,
+        **(
+            {"mixing": {"trait": settings.mixing.trait, "values": load_sources(run)}}
+            if settings.repeats
+            else {}
+        ),
         "targets": settings.order.targets,
         "sequence": settings.sequence.model_dump(),
         "packing": {**settings.packing.model_dump(), **{name: packed[name] for name in PACKED}},
@@ -331,7 +339,8 @@ def _every_record_in_output(run: Run) -> Finding:
     """The output's records against those that were read from the input, as multisets.
 
     The input's side was summed up as it was read, by a hash that no id depends on, so that only the output is read:
-    once, in blocks. (JSON lines made of Parquet rows are other bytes; there the stored rows are rendered once more.)
+    once, in blocks. (JSON lines made of Parquet rows are other bytes; there, and where records are not each trained on
+    once, the stored ones are read once more.)
     """
     receipt = run.receipt("curated_output")
     folder = run.settings.output.path
@@ -349,11 +358,13 @@ def _every_record_in_output(run: Run) -> Finding:
         found = written(map(folder_at(folder).source, names))
     except (OSError, InputError) as error:
         return Finding(passed=False, text=f"The output cannot be read: {error}.", remedy=remedy)
-    planned = stored_as_json(run.store, run.view) if rendered else load_multiset(run)
+    whole = not (rendered or run.settings.repeats)
+    planned = load_multiset(run) if whole else stored(run.store, stream_view(run), as_json=rendered)
     passed = found == planned
+    times = "it is trained on" if run.settings.repeats else "in the input"
     return Finding(
         passed=passed,
-        text=f"All {planned.records:,} accepted records are in the output, each as often as in the input "
+        text=f"All {planned.records:,} accepted records are in the output, each as often as {times} "
         f"({f'{planned.bytes:,} bytes, ' if planned.bytes else ''}hash of the multiset {planned.hashes:032x})."
         if passed
         else f"The output does not hold the accepted records: {_difference(found, planned)}.",
@@ -389,7 +400,7 @@ ORDERS = ("greedy_order", "packed_sequences", "sequence_order")
 
 def _reads(settings: Settings) -> tuple[str, ...]:
     made = ("base_model", "token_counts", *space_reads(settings), "centroids", "clusters", "cluster_names")
-    return ("raw_docs", *made, *ORDERS, "diversity_metrics", "stationarity")
+    return ("raw_docs", *made, *stream_reads(settings), *ORDERS, "diversity_metrics", "stationarity")
 
 
 def _inputs(run: Run) -> dict[str, Any]:
@@ -397,7 +408,9 @@ def _inputs(run: Run) -> dict[str, Any]:
     orders = {name: run.graph[name].fingerprint(run.settings) for name in ORDERS}
     return {
         "format": facts["kind"] if run.settings.output.format == "auto" else run.settings.output.format,
-        **versions(run, "raw_docs", *ORDERS, "diversity_metrics", "cluster_names"),
+        **versions(
+            run, "raw_docs", *stream_reads(run.settings), *ORDERS, "diversity_metrics", "cluster_names"
+        ),
         # The manifest also names the input's files and the settings of the orders, which can change while the bytes do
         # not.
         "orders": orders,

@@ -32,7 +32,8 @@ BUILT_IN = ("cluster", "length", "difficulty")
 def extracted(settings: Settings) -> list[str]:
     """The fields by name, sorted."""
     source = settings.input.source_field
-    fields = {trait for trait in settings.order.traits if trait not in BUILT_IN}
+    traits = {*settings.order.traits, *([settings.mixing.trait] if settings.repeats else [])}
+    fields = traits - set(BUILT_IN)
     return sorted(fields | ({source} if source else set()))
 
 
@@ -69,7 +70,7 @@ def _seen_before(run: Run) -> dict[str, set[str]]:
 
 def no_such_field(field: str) -> InputError:
     return InputError(
-        f"no record has the field {field!r}, which order.traits or input.source_field names; "
+        f"no record has the field {field!r}, which order.traits, mixing.trait or input.source_field names; "
         "expected a field of the input, `cluster`, `length` or `difficulty`"
     )
 

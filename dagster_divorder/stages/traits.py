@@ -19,14 +19,15 @@ TOKENS = "tokens"
 
 
 def load_traits(run: Run) -> Traits:
-    """Traits of `order.traits`, and always `cluster`, whose diversity every table shows."""
+    """Traits of `order.traits`, always `cluster`, whose diversity every table shows, and what is mixed."""
     arrays = run.arrays("traits", "codes")
     names = {trait: tuple(of) for trait, of in orjson.loads(run.read("traits", "names"))}
     return Traits(arrays[TOKENS], {trait: arrays[f"code {trait}"] for trait in names}, names)
 
 
 def wanted(settings: Settings) -> list[str]:
-    return list(dict.fromkeys(["cluster", *settings.order.traits]))
+    mixed = [settings.mixing.trait] if settings.repeats else []
+    return list(dict.fromkeys(["cluster", *settings.order.traits, *mixed]))
 
 
 def _compute(run: Run) -> Made:
@@ -79,7 +80,7 @@ TRAITS = WholeCorpus(
         "clusters",
         "bin_edges",
         *(["fields"] if extracted(settings) else []),
-        *(["difficulty"] if "difficulty" in settings.order.traits else []),
+        *(["difficulty"] if "difficulty" in wanted(settings) else []),
     ),
     settings=lambda settings: {"traits": wanted(settings), "bins": settings.order.length_bins},
     content=("codes", "names"),
