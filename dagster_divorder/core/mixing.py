@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.traits import Traits
 from dagster_divorder.errors import InputError
 
 Ints = NDArray[np.int64]
@@ -106,7 +106,9 @@ def plan_mix(
     most = np.minimum(held[used] * (np.inf if max_repeats is None else max_repeats), total)
     planned = np.zeros(len(names))
     planned[used] = _fill(weight[used], most, total)
-    wanted = total * weight / given
+    # All in one proportion is the most that `unimax` can have.
+    proportion = held if weights == "unimax" else weight
+    wanted = total * proportion / proportion.sum()
     out_of_reach = (weights != "unimax") & (wanted > planned * (1 + SUM_TOLERANCE) + 0.5)
     if max_repeats is not None and (out_of_reach.any() or most.sum() < total - 0.5):
         raise InputError(_not_reached(names, held, wanted, planned, total, max_repeats))
@@ -178,8 +180,7 @@ def realised(plan: MixPlan, tokens: Ints, codes: NDArray[np.integer], times: NDA
     """What the stream has of each value. tokens, codes: as for `times_of`; times: int (N,), how often records stand."""
     values, used = len(plan.names), times > 0
 
-    def sums(of: NDArray[np.integer | np.bool_]) -> Ints:
-        # Tokens of one record may be 2**40, so float64 sums, exact to 2**53, are the limit.
+    def sums(of: NDArray[Any]) -> Ints:
         return np.bincount(codes, weights=of, minlength=values).astype(np.int64)
 
     stream = sums(tokens * times.astype(np.int64))
@@ -252,7 +253,7 @@ def _not_reached(
     names: tuple[str, ...], sizes: Ints, wanted: Floats, nearest: Floats, total: int, max_repeats: float
 ) -> str:
     """What to say of a mix that takes more than max_repeats epochs of a value."""
-    epochs = np.divide(wanted, sizes, out=np.zeros(len(names)), where=wanted > 0)
+    epochs = np.divide(wanted, sizes, out=np.zeros(len(names)), where=wanted > 0).round(9)
     worst = np.argsort(-epochs, kind="stable")[:MOST_NAMED]
     too_many = ", ".join(
         f"{epochs[k]:.4g} epochs of {names[k]!r} ({sizes[k]:,} tokens)"
@@ -282,15 +283,13 @@ def _not_reached(
     )
 
 
-def even_order(traits: Traits, seed: int) -> Ints:
-    """An order of the records, int64 (N,), every beginning of which is an even part of the corpus, and of every value
-    of its traits: the records by cluster, length, ..., and of these, as van der Corput's sequence (1935) has it, the
-    one in the middle, those in the middle of the halves, and so on."""
-    random = np.random.default_rng([seed, 2]).permutation(len(traits.tokens))
-    keys: list[NDArray[np.integer]] = [random]
-    keys += [traits.codes[trait] for trait in sorted(traits.codes, reverse=True)]
-    by_traits = np.lexsort(keys)
-    rank, reversed_ = np.arange(len(by_traits)), np.zeros(len(by_traits), np.int64)
-    for bit in range(len(by_traits).bit_length()):
-        reversed_ = reversed_ << 1 | rank >> bit & 1
-    return by_traits[np.argsort(reversed_, kind="stable")]
+def even_order(codes: Sequence[NDArray[np.integer]], seed: int) -> Ints:
+    """An order of N records, int64 (N,), every beginning of which is an even part of them: sorted by their codes, each
+    int (N,), the first of them first, and among equals at random, the one in the middle comes first, then those in the
+    middle of the halves, and so on (van der Corput 1935)."""
+    keys = [np.random.default_rng([seed, 2]).permutation(len(codes[0])), *reversed(codes)]
+    in_order = np.lexsort(keys)
+    rank, reverse = np.arange(len(in_order)), np.zeros(len(in_order), np.int64)
+    for bit in range(len(in_order).bit_length()):
+        reverse = reverse << 1 | rank >> bit & 1
+    return in_order[np.argsort(reverse, kind="stable")]

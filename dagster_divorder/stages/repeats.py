@@ -112,7 +112,8 @@ def _compute(run: Run) -> Made:
             f"the shares of mixing.weights do not sum to 1; they are taken in proportion: {given}"
         )
     times = np.zeros(len(traits.tokens), np.int32)
-    times[training] = times_of(plan, some.tokens, codes, even_order(some, run.settings.seed))
+    by = [some.codes[trait] for trait in sorted(some.codes, key=lambda trait: (trait != mixing.trait, trait))]
+    times[training] = times_of(plan, some.tokens, codes, even_order(by, run.settings.seed))
     got = realised(plan, some.tokens, codes, times[training])
     rows = [
         {
