@@ -289,13 +289,13 @@ class Mixing(_Section):
         | dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
         | None
     ) = None
-    """Shares of the tokens: a table of them; natural: as in the corpus; temperature: in proportion to the corpus's to the
-    power of `exponent`; sqrt: that with 0.5; unimax: equal ones, but none more than `max_repeats` times. A value that
-    has fewer tokens is read again, one that has more only in part. Unset: every record once."""
+    """Shares of the tokens: a table of them; natural: as in the corpus; temperature: in proportion to the corpus's to
+    the power of `exponent`; sqrt: that with 0.5; unimax: equal ones, but none more than `max_repeats` times. A value
+    that has fewer tokens is read again, one that has more only in part. Unset: every record once."""
     exponent: float = Field(0.3, gt=0, le=1)
     """Of `temperature`: 1 is natural, and shares become equal as it falls."""
     total_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
-    """Tokens of an epoch; unset: as many as there are to train on."""
+    """Tokens of an epoch; unset: as many as the values with a share have."""
     max_repeats: int | None = Field(None, ge=1, le=10_000)
     """How often a record may stand in an epoch; unset: as often as the shares ask."""
 

@@ -241,9 +241,9 @@ def _made(run: Run, receipt: Receipt) -> str:
 @dataclass(frozen=True, eq=False)
 class _Corpus:
     """What is trained on, and its orders. names: of the clusters, as they are shown. orders: see `read_in_order`.
-    epochs: orders of the sequences, int64 (E, S). edges: inner edges of the bins of every trait that is a number, the length among
-    them. categories: the source and the other fields that are balanced, but for numbers: codes int32 (N,), and names
-    by code."""
+    epochs: orders of the sequences, int64 (E, S). edges: inner edges of the bins of every trait that is a number, the
+    length among them. categories: the source and the other fields that are balanced, but for numbers: codes int32 (M,),
+    and names by code."""
 
     run: Run
     names: Sequence[str]

@@ -15,12 +15,16 @@ import numpy as np
 
 from dagster_divorder.core.mixing import even_order, plan_mix, realised, times_of
 from dagster_divorder.core.traits import Traits
+from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Table, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.arrays import pack, pack_rows, unpack_rows
 from dagster_divorder.store.view import View
+
+MOST_EPOCHS = 10_000
+"""Of a value: the stream has an item for each time that a record is trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,12 @@ def _compute(run: Run) -> Made:
         total_tokens=mixing.total_tokens,
         max_repeats=mixing.max_repeats,
     )
+    most = int(plan.epochs.argmax())
+    if plan.epochs[most] > MOST_EPOCHS:
+        raise InputError(
+            f"mixing.weights takes {plan.epochs[most]:,.0f} epochs of {names[most]!r}, which has {sizes[most]:,} "
+            f"tokens; expected {MOST_EPOCHS:,} at most: lower its share, or mixing.total_tokens"
+        )
     if plan.normalised:
         given = ", ".join(
             f"{name} {share:.4g}" for name, share in zip(names, plan.shares.tolist(), strict=True) if share

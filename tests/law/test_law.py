@@ -72,6 +72,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "input.text_field": TEXT_FIELDS,
     "input.source_field": (None, "source"),
     "input.id_field": (None, "extra"),
+    "mixing.trait": ("source", "cluster"),
+    "mixing.weights": (None, "sqrt", "temperature", {"site 0": 0.5, "0": 0.1}),
     "order.strategy": ("balanced", *sorted(set(STRATEGIES) - {"balanced"})),
     "order.options": tuple(
         {"within_cluster": name} for name in ("original", "length-asc", "length-desc", "length-riffle")
@@ -133,6 +135,7 @@ ALL_CHOICES = CHOICES | {
     "k_calibration.refresh": (0.2, 0.0),
     "k_calibration.sample": (0, 5),
     "k_calibration.values": ((2, 3), (2, 4, 6)),
+    "mixing.exponent": (0.3, 1.0),
     "model.dim": (8, 4),
     "model.refit": ("never", "auto"),
     "model.vocab_size": (512, 600),
@@ -157,6 +160,8 @@ NOT_DRAWN = {
     *("input.paths", "store.path", "output.path", "exports.path", "embedding.path"),  # places
     *("store.cache", "store.cache_bytes"),  # of a store on objects
     "order.cut",  # ids of documents
+    *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights
+    *("heldout.paths",),
     *("model.base", "model.revision", "deep.model", "deep.revision"),  # a model of one's own
     *("deep.device", "deep.tensor_parallel", "engine.kind", "engine.address"),  # of the machine
 }
