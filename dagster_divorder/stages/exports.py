@@ -117,6 +117,7 @@ def _tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
         directory=directory,
         names=lambda records: record_names(run, records),
         scratch=scratch,
+        engine=lambda: run.engine,
     )
 
 

@@ -237,7 +237,7 @@ def test_the_first_core_of_a_cluster_is_waited_for_but_not_for_ever(monkeypatch:
     assert engine._nodes() == {"worker": {"CPU": 2.0}}
     monkeypatch.setattr(ray_engine, "CORE_SECONDS", 0.0)
     engine._ray = SimpleNamespace(nodes=lambda: [head])
-    with pytest.raises(SettingsError, match="1 nodes and, for 0 s, no core .*start a worker"):
+    with pytest.raises(SettingsError, match=r"1 nodes and, for 0 s, no core .*start a worker"):
         engine._nodes()
 
 
