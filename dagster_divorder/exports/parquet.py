@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.exports.format import Format, Options
-from dagster_divorder.exports.rows import Block, Rows
+from dagster_divorder.exports.rows import Rows
+from dagster_divorder.exports.stretch import Block, Stretch
 from dagster_divorder.store.curated import OutputFolder
 
 GROUP_BYTES = 4 << 20
@@ -25,37 +26,34 @@ SCHEMA = pa.schema([pa.field(name, _IDS, nullable=False) for name in ("input_ids
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
     shards = rows.shards(4 * rows.length, options.shard_bytes)
-    tables = _tables(rows)
-    rest = SCHEMA.empty_table()
-
-    def write(file: IO[bytes], count: int) -> None:
-        import pyarrow.parquet as pq
-
-        nonlocal rest
-        group = max(1, GROUP_BYTES // (4 * rows.length))
-        # Ids have too many values for a dictionary, and compress little for the time that it takes.
-        with pq.ParquetWriter(
-            pa.PythonFile(file, "w"), SCHEMA, use_dictionary=False, compression="none", write_statistics=False
-        ) as writer:
-            while count:
-                wanted = min(count, group)
-                while len(rest) < wanted:
-                    rest = pa.concat_tables([rest, next(tables)])
-                writer.write_table(rest[:wanted], row_group_size=group)
-                rest, count = rest[wanted:], count - wanted
-
-    for number, (first, end) in enumerate(shards):
-        name = f"train-{number:05d}-of-{len(shards):05d}.parquet"
-        folder.stage(name, lambda file, count=end - first: write(file, count))  # type: ignore[misc]
+    names = (f"train-{number:05d}-of-{len(shards):05d}.parquet" for number in range(len(shards)))
+    rows.stage(folder, [(name, span, _write_file) for name, span in zip(names, shards, strict=True)])
     return {"dtype": "int32", "rows_of_files": [end - first for first, end in shards]}
 
 
-def _tables(rows: Rows) -> Iterator[pa.Table]:
-    for block in rows.blocks():
+def _write_file(stretch: Stretch, file: IO[bytes]) -> None:
+    import pyarrow.parquet as pq
+
+    tables, rest, count = _tables(stretch), SCHEMA.empty_table(), len(stretch)
+    group = max(1, GROUP_BYTES // (4 * stretch.length))
+    # Ids have too many values for a dictionary, and compress little for the time that it takes.
+    with pq.ParquetWriter(
+        pa.PythonFile(file, "w"), SCHEMA, use_dictionary=False, compression="none", write_statistics=False
+    ) as writer:
+        while count:
+            wanted = min(count, group)
+            while len(rest) < wanted:
+                rest = pa.concat_tables([rest, next(tables)])
+            writer.write_table(rest[:wanted], row_group_size=group)
+            rest, count = rest[wanted:], count - wanted
+
+
+def _tables(stretch: Stretch) -> Iterator[pa.Table]:
+    for block in stretch.blocks():
         end = block.first + len(block.tokens)
-        some = slice(rows.indptr[block.first], rows.indptr[end])
-        runs = rows.indptr[block.first : end + 1] - rows.indptr[block.first]
-        columns = [_lists(_ends(block), block.ids), _lists(runs, rows.run_tokens[some])]
+        some = slice(stretch.indptr[block.first], stretch.indptr[end])
+        runs = stretch.indptr[block.first : end + 1] - stretch.indptr[block.first]
+        columns = [_lists(_ends(block), block.ids), _lists(runs, stretch.run_tokens[some])]
         yield pa.table(columns, SCHEMA)
 
 

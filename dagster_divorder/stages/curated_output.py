@@ -13,7 +13,6 @@ import platform
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -204,7 +203,7 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
         [f"curated.{kind}"] if len(limits) == 1 else [f"curated-{n:05d}.{kind}" for n in range(len(limits))]
     )
     with run.progress("writing records", len(view), "records") as advance:
-        if _in_workers(run, row_sizes, limits, schema):
+        if output.by_workers and _in_workers(run, row_sizes, limits, schema):
             scattered = scatter(
                 run.engine, run.store, view, order, sizes, settings.path, advance, KEEP_MEMORY
             )
@@ -225,11 +224,9 @@ def _in_workers(run: Run, sizes: np.ndarray, limits: list[int], schema: pa.Schem
     """Whether records of these sizes are written by workers, a file each: of a large output in several files that can
     be written from several processes. (A file that they are scattered into has one dictionary a column, and fragments
     have several.)"""
-    path = run.settings.output.path
     return (
         min(run.engine.workers, len(limits)) > 1
         and int(sizes.sum()) >= WORKERS_FROM_BYTES
-        and (isinstance(path, Path) or path.scheme != "hf")
         and not (schema and any(map(has_dictionary, schema.types)))
     )
 

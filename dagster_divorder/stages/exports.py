@@ -119,6 +119,7 @@ def _tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
         directory=directory,
         names=lambda items: record_names(run, items if records is None else records[items]),
         scratch=scratch,
+        engine=lambda: run.engine,
     )
 
 

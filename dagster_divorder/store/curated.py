@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any, TypeVar
+from typing import IO, Annotated, Any
 
 import numpy as np
 import orjson
@@ -290,6 +290,11 @@ class OutputFolder:
         with contextlib.suppress(StoreError), self.folder.explaining():
             self.folder.remove_temporary()
 
+    @property
+    def by_workers(self) -> bool:
+        """Whether other processes can write its files: one process makes a commit to the Hub."""
+        return isinstance(self.path, Path) or self.path.scheme != "hf"
+
     def stage(self, name: str, write: Callable[[IO[bytes]], Any]) -> None:
         """Write one file through `write(file)`; its bytes are hashed on the way.
 
@@ -469,7 +474,6 @@ def damaged_file(path: Place, files: dict[str, dict[str, Any]]) -> str | None:
 
 
 Writer = Callable[[IO[bytes]], None]
-Part = TypeVar("Part", pa.Array, np.ndarray)
 
 
 def write_jsonl(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Writer]:
@@ -540,16 +544,6 @@ class WriteStretch:
         writer(file)
 
 
-def write_numbers(parts: Iterator[np.ndarray], limits: list[int]) -> Iterator[Writer]:
-    """The same for rows of numbers, (n, ...), of which the bytes are written."""
-
-    def write(file: IO[bytes], shard: Iterator[np.ndarray]) -> None:
-        for rows in shard:
-            file.write(rows.data)
-
-    return _shards(parts, limits, write)
-
-
 def shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
     """Output positions at which shards end: each holds about `shard_bytes`, at least one of the rows of these sizes;
     one shard of no row."""
@@ -560,13 +554,13 @@ def shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
 
 
 def _shards(
-    parts: Iterator[Part], limits: list[int], write: Callable[[IO[bytes], Iterator[Part]], None]
+    parts: Iterator[pa.Array], limits: list[int], write: Callable[[IO[bytes], Iterator[pa.Array]], None]
 ) -> Iterator[Writer]:
     """Consecutive arrays, cut at the limits, each stretch to be written by a writer of its own."""
-    rest: Part | None = None
+    rest: pa.Array | None = None
     position = 0
 
-    def until(limit: int) -> Iterator[Part]:
+    def until(limit: int) -> Iterator[pa.Array]:
         nonlocal rest, position
         while position < limit:
             part = next(parts) if rest is None or not len(rest) else rest
@@ -575,7 +569,7 @@ def _shards(
             yield taken
 
     for limit in limits:
-        yield lambda file, limit=limit: write(file, until(limit))  # type: ignore[misc, has-type]
+        yield lambda file, limit=limit: write(file, until(limit))  # type: ignore[misc]
 
 
 def write_columns(file: IO[bytes], columns: Mapping[str, np.ndarray]) -> None:
