@@ -186,7 +186,7 @@ def document_order(settings: Settings) -> dict[str, Any]:
     reads_batch = "batch" in strategy.reads or order.separate_copies
     return {
         "strategy": order.strategy,
-        "options": settings.strategy_options(order.strategy),
+        "options": settings.strategy_key(order.strategy),
         "traits": order.traits,
         "targets": order.targets,
         "separate_copies": order.separate_copies,

@@ -152,7 +152,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
     reads_batch = "batch" in strategy.reads or settings.order.separate_copies
     return {
         "strategy": sequence.strategy,
-        "options": settings.strategy_options(sequence.strategy),
+        "options": settings.strategy_key(sequence.strategy),
         "traits": settings.order.traits,
         "targets": settings.order.targets,
         "separate_copies": settings.order.separate_copies,
