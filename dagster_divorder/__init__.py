@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dagster_divorder.core.order import order
     from dagster_divorder.forensics import cut, where
+    from dagster_divorder.grid import grid_shuffle
     from dagster_divorder.pipeline import run_all, run_stage
     from dagster_divorder.results import load_results
     from dagster_divorder.settings import Settings, load_settings
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "Settings": "dagster_divorder.settings",
     "cut": "dagster_divorder.forensics",
+    "grid_shuffle": "dagster_divorder.grid",
     "load_settings": "dagster_divorder.settings",
     "load_results": "dagster_divorder.results",
     "order": "dagster_divorder.core.order",
@@ -28,7 +30,17 @@ _WHERE = {
     "where": "dagster_divorder.forensics",
 }
 
-__all__ = ["Settings", "cut", "load_results", "load_settings", "order", "run_all", "run_stage", "where"]
+__all__ = [
+    "Settings",
+    "cut",
+    "grid_shuffle",
+    "load_results",
+    "load_settings",
+    "order",
+    "run_all",
+    "run_stage",
+    "where",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ divorder report     the output, then one HTML page beside it that shows what cam
 divorder verify     what a trainer reads of an export, held against the plan; the lines for its configuration
 divorder where      which documents some steps read, or where some documents are read
 divorder cut        settings under which what is still to be read is planned without some documents
+divorder grid-shuffle   an export that is larger than memory, and was not planned, shuffled on disk
 divorder prune      remove what nothing needs any more (--dry-run: only say what that is)
 """
 
@@ -98,6 +99,18 @@ def _parser() -> argparse.ArgumentParser:
     cutting.add_argument(
         "--resume-at", type=int, metavar="STEP", help="the checkpoint's step; default: the first of --step"
     )
+    mixing = command(
+        "grid-shuffle",
+        "shuffle the sequences of an export that is larger than memory, and was not planned, into another",
+    )
+    mixing.add_argument("export", type=Path, help="folder of an export, such as data/exports/parquet")
+    mixing.add_argument(
+        "out", type=Path, help="folder of the shuffled one; a run that was broken off goes on there"
+    )
+    mixing.add_argument(
+        "--memory", type=float, default=2.0, metavar="GB", help="of sequences at a time (default: 2)"
+    )
+    mixing.add_argument("--seed", type=int, default=0)
     pruning = command("prune", "remove what neither the current input nor settings need")
     pruning.add_argument("--dry-run", action="store_true", help="only show what would be freed")
     return parser
@@ -108,6 +121,9 @@ def _run(options: argparse.Namespace) -> int:
     try:
         if options.command == "init":
             print(init(options.paths, config or DEFAULT_FILE))
+            return 0
+        if options.command == "grid-shuffle":
+            print(grid_shuffle(options.export, options.out, int(options.memory * 1e9), options.seed))
             return 0
         settings = load_settings(config)
         if options.command == "plan":
@@ -186,6 +202,18 @@ def cut(settings: Settings, steps: range, ids: Sequence[str], resume_at: int | N
             f"frozen_tokens = {order.frozen_tokens}",
             f"cut = {json.dumps(order.cut, indent=2, ensure_ascii=False)}",
         ]
+    )
+
+
+def grid_shuffle(export: Path, out: Path, memory: int, seed: int) -> str:
+    """Shuffle an export on disk; a line on the result."""
+    from dagster_divorder.engine.progress import Bar
+    from dagster_divorder.grid import grid_shuffle as shuffle
+
+    made = shuffle(export, out, memory=memory, seed=seed, progress=Bar())
+    size = sum(entry["bytes"] for entry in made["files"].values())
+    return (
+        f"{made['rows']:,} sequences in {len(made['rows_of_files']):,} files of {out} ({size / 1e6:,.1f} MB)"
     )
 
 

@@ -115,7 +115,7 @@ def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> Non
         ),
         (
             {"DIVORDER_ORDER__OPTIONS": '{"shards": 8}'},
-            ["order.options.shards is an option of grid_shuffle, within_shard", "remove it"],
+            ["order.options.shards is an option of within_shard, grid_shuffle", "remove it"],
         ),
         (
             {"DIVORDER_ORDER__OPTIONS": '{"within_claster": "original"}'},

@@ -7,15 +7,18 @@ Rows are as long as they are: a collator pads, and masks what it pads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.exports.format import Format, Options
 from dagster_divorder.exports.rows import Rows
-from dagster_divorder.exports.stretch import Block, Stretch
+from dagster_divorder.exports.stretch import Stretch
 from dagster_divorder.store.curated import OutputFolder
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 GROUP_BYTES = 4 << 20
 """Of ids in a row group, which a reader of one row decodes whole."""
@@ -32,14 +35,9 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
 
 
 def _write_file(stretch: Stretch, file: IO[bytes]) -> None:
-    import pyarrow.parquet as pq
-
     tables, rest, count = _tables(stretch), SCHEMA.empty_table(), len(stretch)
-    group = max(1, GROUP_BYTES // (4 * stretch.length))
-    # Ids have too many values for a dictionary, and compress little for the time that it takes.
-    with pq.ParquetWriter(
-        pa.PythonFile(file, "w"), SCHEMA, use_dictionary=False, compression="none", write_statistics=False
-    ) as writer:
+    group = group_rows(stretch.length)
+    with open_writer(file, SCHEMA) as writer:
         while count:
             wanted = min(count, group)
             while len(rest) < wanted:
@@ -52,18 +50,37 @@ def _tables(stretch: Stretch) -> Iterator[pa.Table]:
     for block in stretch.blocks():
         end = block.first + len(block.tokens)
         some = slice(stretch.indptr[block.first], stretch.indptr[end])
-        runs = stretch.indptr[block.first : end + 1] - stretch.indptr[block.first]
-        columns = [_lists(_ends(block), block.ids), _lists(runs, stretch.run_tokens[some])]
-        yield pa.table(columns, SCHEMA)
+        counts = np.diff(stretch.indptr[block.first : end + 1])
+        yield table(block.ids, block.tokens, stretch.run_tokens[some], counts)
 
 
-def _ends(block: Block) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(block.tokens)])
+def group_rows(length: int) -> int:
+    """Rows of L tokens in a row group."""
+    return max(1, GROUP_BYTES // (4 * length))
 
 
-def _lists(offsets: np.ndarray, values: np.ndarray) -> pa.Array:
-    """Lists of int32 over the arrays' own memory."""
-    flat = pa.Array.from_buffers(pa.int32(), len(values), [None, pa.py_buffer(values.astype(np.int32))])
+def open_writer(file: IO[bytes], schema: pa.Schema) -> pq.ParquetWriter:
+    """Writes tables to a file."""
+    import pyarrow.parquet as pq
+
+    # Ids have too many values for a dictionary, and compress little for the time that it takes.
+    return pq.ParquetWriter(
+        pa.PythonFile(file, "w"), schema, use_dictionary=False, compression="none", write_statistics=False
+    )
+
+
+def table(ids: np.ndarray, tokens: np.ndarray, lengths: np.ndarray, counts: np.ndarray) -> pa.Table:
+    """Rows of SCHEMA, over the arrays' own memory where they are int32. ids (T,) without padding, tokens (n,) of each
+    row; lengths (Q,) of each document, counts (n,) of those of each row."""
+    return pa.table([_lists(tokens, ids), _lists(counts, lengths)], SCHEMA)
+
+
+def _lists(sizes: np.ndarray, values: np.ndarray) -> pa.Array:
+    """Lists of int32 of these sizes."""
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    flat = pa.Array.from_buffers(
+        pa.int32(), len(values), [None, pa.py_buffer(values.astype(np.int32, copy=False))]
+    )
     buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
     return pa.Array.from_buffers(_IDS, len(offsets) - 1, buffers, children=[flat])
 

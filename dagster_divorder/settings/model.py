@@ -139,6 +139,11 @@ class Settings(BaseSettings):
         """The options of a strategy as it runs here, defaults among them."""
         return dict(self.strategy(name).options)
 
+    def strategy_key(self, name: str) -> dict[str, Any]:
+        """What decides the orders of a strategy here: its options, and from the second on its version."""
+        strategy = self.strategy(name)
+        return {**strategy.options, **({"version": strategy.version} if strategy.version > 1 else {})}
+
     @property
     def holds_out(self) -> bool:
         """Whether documents are kept out of training."""

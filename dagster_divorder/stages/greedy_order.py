@@ -187,7 +187,7 @@ def document_order(settings: Settings) -> dict[str, Any]:
     reads_batch = "batch" in strategy.reads or settings.copies_apart
     return {
         "strategy": order.strategy,
-        "options": settings.strategy_options(order.strategy),
+        "options": settings.strategy_key(order.strategy),
         "traits": order.traits,
         "targets": order.targets,
         "separate_copies": settings.copies_apart,

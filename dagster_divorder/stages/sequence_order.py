@@ -153,7 +153,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
     reads_batch = "batch" in strategy.reads or settings.copies_apart
     return {
         "strategy": sequence.strategy,
-        "options": settings.strategy_options(sequence.strategy),
+        "options": settings.strategy_key(sequence.strategy),
         "traits": settings.order.traits,
         "targets": settings.order.targets,
         "separate_copies": settings.copies_apart,

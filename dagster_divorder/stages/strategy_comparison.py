@@ -94,7 +94,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
     return {
         "comparison": settings.comparison.model_dump(mode="json"),
         "traits": settings.order.traits,
-        "options": {name: settings.strategy_options(name) for name in {*documents, *sequences}},
+        "options": {name: settings.strategy_key(name) for name in {*documents, *sequences}},
         "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.vectors],
         "seed": settings.seed,
     }

@@ -6,7 +6,6 @@ Equal items come in random order, by the seed. TerRIFIC is "Don't Shuffle, Optim
 
 from __future__ import annotations
 
-import math
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -125,17 +124,6 @@ def within_shard(problem: Problem, *, shards: int) -> Order:
     return _shuffled_within(np.arange(problem.items), shard, np.random.default_rng(problem.seed))
 
 
-def grid_shuffle(problem: Problem, *, shards: int) -> Order:
-    """The contiguous parts in a grid, as square as can be, row by row; the items of each column mixed, then of each
-    row, so no more than one column or row is in memory, about M / sqrt(shards) items, and every item may come to every
-    place. Random like a shuffle, and no better. O(M log M). Source: TokenShard."""
-    generator = np.random.default_rng(problem.seed)
-    shard = np.arange(problem.items) * shards // max(problem.items, 1)
-    columns = math.ceil(math.sqrt(shards))
-    mixed = _shuffled_within(np.arange(problem.items), shard % columns, generator)
-    return _shuffled_within(mixed, shard // columns, generator)
-
-
 class BufferOptions(Options):
     buffer: int = Field(10_000, ge=1)
     """Items held: blocks of the input that are longer than that stay blocks; more memory as it rises."""
@@ -160,7 +148,6 @@ BASELINES = (
     Strategy("token_share_greedy", token_share_greedy),
     Strategy("bin_packing", bin_packing, reads=frozenset({"sequence_length"})),
     Strategy("jittered", jittered),
-    Strategy("grid_shuffle", grid_shuffle, ShardOptions, sees_traits=False),
     Strategy("within_shard", within_shard, ShardOptions, sees_traits=False),
     Strategy("buffer", buffer, BufferOptions, sees_traits=False),
 )

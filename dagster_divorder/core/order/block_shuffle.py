@@ -52,6 +52,7 @@ class _BlockShuffle(Strategy):
             takes_coordinates=inner.takes_coordinates,
             balances_norms=inner.balances_norms,
             reads=self.reads | inner.reads,
+            version=inner.version,
         )
 
 

@@ -28,8 +28,8 @@ class Strategy:
 
     takes_coordinates: it looks at dense coordinates. balances_norms: its problem has one more group, of the norms of
     whole rows (`Problem.with_norms`). sees_traits: its order depends on the items' traits. reads: which of
-    "sequence_length" and "batch" its order depends on. options: the values of its options, once `with_options` is given
-    some.
+    "sequence_length" and "batch" its order depends on. version: rises when it gives another order of the same problem.
+    options: the values of its options, once `with_options` is given some.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Strategy:
     balances_norms: bool = False
     sees_traits: bool = True
     reads: frozenset[str] = frozenset()
+    version: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def permute(self, problem: Problem) -> Order:

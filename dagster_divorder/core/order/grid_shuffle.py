@@ -1,0 +1,85 @@
+"""grid_shuffle: the contiguous parts in a grid, the items of each column mixed, then those of each row.
+
+Letters: M items, P parts (shards), C columns, R rows.
+
+Guarantee: every item may come to every place, and no more than one column or row, about M / C items with C the root of
+P, is ever needed at once: each is mixed by draws of its own, so that `dagster_divorder.grid` gives the same order of
+files as the whole gives in memory.
+Cost: O(M + P). Random like a shuffle, and no better. Source: TokenShard (On Shuffling Tokens).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.core.order.baselines import ShardOptions
+from dagster_divorder.core.order.problem import Order, Problem
+from dagster_divorder.core.order.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Items 0 to M - 1 in P contiguous parts, of nearly equal size, that stand row by row in a grid as square as can
+    be."""
+
+    items: int
+    shards: int
+    seed: int
+
+    @property
+    def columns(self) -> int:
+        """C."""
+        return math.isqrt(self.shards - 1) + 1
+
+    @property
+    def rows(self) -> int:
+        """R."""
+        return -(-self.shards // self.columns)
+
+    def column(self, number: int) -> list[range]:
+        """The items of each part of a column, from the top row down; a last row may lack a part there."""
+        return [
+            range(self._begin(part), self._begin(part + 1))
+            for part in range(number, self.shards, self.columns)
+        ]
+
+    def row(self, number: int) -> range:
+        """The items of a row."""
+        first = number * self.columns
+        return range(self._begin(first), self._begin(min(first + self.columns, self.shards)))
+
+    def mixed_column(self, number: int) -> NDArray[np.int64]:
+        """The order in which the items of a column take its places, int64 (n,), both counted from 0 in the column."""
+        return self._mixed(0, number, sum(map(len, self.column(number))))
+
+    def mixed_row(self, number: int) -> NDArray[np.int64]:
+        """The same of a row."""
+        return self._mixed(1, number, len(self.row(number)))
+
+    def _mixed(self, axis: int, number: int, items: int) -> NDArray[np.int64]:
+        return np.random.default_rng([self.seed, axis, number]).permutation(items)
+
+    def _begin(self, part: int) -> int:
+        return -(-part * self.items // self.shards)
+
+
+def grid_shuffle(problem: Problem, *, shards: int) -> Order:
+    """The order of the module's docstring; more parts than items are as many."""
+    grid = Grid(problem.items, max(1, min(shards, problem.items)), problem.seed)
+    mixed = np.empty(problem.items, np.int64)
+    for number in range(grid.columns):
+        items = np.concatenate([np.arange(part.start, part.stop) for part in grid.column(number)])
+        mixed[items] = items[grid.mixed_column(number)]
+    rows: Iterator[Order] = (
+        mixed[grid.row(number).start : grid.row(number).stop][grid.mixed_row(number)]
+        for number in range(grid.rows)
+    )
+    return np.concatenate(list(rows))
+
+
+STRATEGY = Strategy("grid_shuffle", grid_shuffle, ShardOptions, sees_traits=False, version=2)

@@ -1,0 +1,201 @@
+"""The grid of files gives the sequences in the order of the strategy, whatever is killed on the way, and keeps off what
+is not its own."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
+
+from dagster_divorder.cli import main
+from dagster_divorder.core.order import order
+from dagster_divorder.errors import InputError, StoreBusyError, StoreError
+from dagster_divorder.grid import PLAN, grid_shuffle
+from dagster_divorder.torch import open_export
+from dagster_divorder.verify import load_export
+from tests.conftest import examples
+from tests.exports.made import arguments
+from tests.readers.made import NAMES, exported, write_export
+
+
+def in_memory(rows: list[Any], shards: int, seed: int) -> list[Any]:
+    counts = csr_matrix(np.ones((len(rows), 1), int))
+    return [rows[at] for at in order(counts, [0], strategy="grid_shuffle", shards=shards, seed=seed)]
+
+
+def documents(path: Path) -> list[list[list[int]]]:
+    """The ids of each document of each row of an export."""
+    export = open_export(path)
+    block = export.block(range(len(export)))
+    lengths, counts = block.documents
+    rows = []
+    for ids, some in zip(block.ids, np.split(lengths, np.cumsum(counts)[:-1]), strict=True):
+        rows.append([part.tolist() for part in np.split(ids[: some.sum()], np.cumsum(some)[:-1])])
+    return rows
+
+
+def files(path: Path) -> dict[str, str]:
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in path.iterdir()}
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(
+    corpus=arguments(),
+    name=st.sampled_from(NAMES),
+    side=st.integers(1, 6),
+    seed=st.integers(0, 1 << 40),
+)
+def test_files_come_in_the_order_of_the_strategy(
+    corpus: dict[str, Any], name: str, side: int, seed: int
+) -> None:
+    with exported(name, corpus | {"epochs": 1}) as (path, stream):
+        if not stream:
+            return
+        out = Path(mkdtemp())
+        try:
+            size = 4 * len(stream) * corpus["length"]
+            memory = -(-size // min(side, int(len(stream) ** 0.5)))
+            manifest = grid_shuffle(path, out, memory=memory, seed=seed)
+            assert documents(out) == in_memory(stream, manifest["grid_shuffle"]["shards"], seed)
+            assert manifest["grid_shuffle"]["shards"] == (-(-size // memory)) ** 2
+            # Nothing but the export is left, and a second run finds it.
+            whole = files(out)
+            assert whole.keys() == {*manifest["files"], "manifest.json"}
+            assert grid_shuffle(path, out, memory=memory, seed=seed) == manifest and files(out) == whole
+        finally:
+            shutil.rmtree(out)
+
+
+CORPUS: dict[str, Any] = {"lengths": [5, 30, 17] * 100, "length": 16}
+MEMORY = 4 * 16 * 120
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("export")
+    write_export(path, "parquet", CORPUS, key="ab", store={"id": "cd", "path": "x"})
+    return path
+
+
+KILLED = """
+import itertools, os, signal, sys
+import pyarrow.parquet
+from dagster_divorder.grid import grid_shuffle
+export, out, memory = sys.argv[1:]
+
+def killing(call):
+    def one(*given, **named):
+        global left
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*given, **named)
+    return one
+
+for moment in itertools.cycle([2, 4, 5, 6, 3, 7, 9]):
+    if not (child := os.fork()):
+        left = moment
+        os.fsync, os.replace, os.unlink = map(killing, (os.fsync, os.replace, os.unlink))
+        grid_shuffle(export, out, memory=int(memory), seed=3)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    print(status, *(name for name in os.listdir(out) if name.startswith(("column", "train"))))
+    if not status:
+        break
+"""
+
+
+@pytest.mark.slow
+def test_after_kills_at_any_moment_the_same_bytes(export: Path, tmp_path: Path) -> None:
+    grid_shuffle(export, tmp_path / "whole", memory=MEMORY, seed=3)
+    whole = files(tmp_path / "whole")
+    assert len(whole) > 3
+    # Each process goes on where the last one was killed: before or after a file is safe, or has its name, or is gone.
+    ran = subprocess.run(
+        [sys.executable, "-c", KILLED, export, tmp_path / "killed", str(MEMORY)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    ends, *there = zip(*(line.partition(" ")[::2] for line in ran.stdout.splitlines()), strict=True)
+    assert set(ends[:-1]) == {str(signal.SIGKILL.value)} and len(ends) > 8
+    grown = [set(names.split()) for names in there[0]]
+    # What was there stays, until all rows are there and the columns go.
+    whole_rows = {name for name in whole if name.startswith("train")}
+    assert all(before <= after or whole_rows <= before for before, after in pairwise(grown))
+    assert len(set(map(len, grown))) > 5
+    assert files(tmp_path / "killed") == whole
+
+
+def test_foreign_and_stale_files_are_refused(export: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "column-00000-of-00001.parquet").write_text("mine")
+    with pytest.raises(InputError, match="which was not written for this"):
+        grid_shuffle(export, out)
+    assert (out / "column-00000-of-00001.parquet").read_text() == "mine"
+    (out / "column-00000-of-00001.parquet").unlink()
+    manifest = grid_shuffle(export, out, memory=MEMORY)
+    (out / PLAN).write_text((out / "manifest.json").read_text())
+    with pytest.raises(InputError, match="begun with another version, export, shards, seed"):
+        grid_shuffle(export, out, memory=MEMORY, seed=1)
+    begun = tmp_path / "begun"
+    grid_shuffle(export, begun, memory=MEMORY, seed=1)
+    # A row of another shuffle where this one's is to come; then one that is cut short.
+    for spoilt in ((begun / "train-00000-of-00003.parquet").read_bytes(), b"PAR1"):
+        again = tmp_path / f"again-{len(spoilt)}"
+        again.mkdir()
+        (again / PLAN).write_bytes(orjson.dumps(manifest["grid_shuffle"]))
+        (again / "train-00000-of-00003.parquet").write_bytes(spoilt)
+        with pytest.raises(StoreError, match="is damaged, or of another shuffle"):
+            grid_shuffle(export, again, memory=MEMORY)
+        assert (again / "train-00000-of-00003.parquet").read_bytes() == spoilt
+    (again / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="txt, which is no file of this shuffle"):
+        grid_shuffle(export, again, memory=MEMORY)
+
+
+def test_two_processes_do_not_share_a_folder(export: Path, tmp_path: Path) -> None:
+    import fcntl
+
+    held = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(StoreBusyError, match="another process writes into"):
+        grid_shuffle(export, tmp_path)
+    os.close(held)
+
+
+def test_what_cannot_be_shuffled_is_refused(export: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="memory is 1,000 bytes, too little") as error:
+        grid_shuffle(export, tmp_path / "out", memory=1000)
+    enough = int(str(error.value).split("give ")[1].split()[0].replace(",", ""))
+    grid_shuffle(export, tmp_path / "out", memory=enough)
+    with exported("olmo", CORPUS | {"epochs": 2}) as (path, _), pytest.raises(InputError, match="2 epochs"):
+        grid_shuffle(path, tmp_path / "two")
+
+
+def test_the_command_writes_what_verify_takes(
+    export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["grid-shuffle", str(export), str(out), "--memory", "0.00001", "--seed", "4"]) == 0
+    rows = len(open_export(export))
+    assert f"{rows:,} sequences" in capsys.readouterr().out
+    assert load_export(out)["grid_shuffle"]["seed"] == 4
+    assert documents(out) == in_memory(documents(export), load_export(out)["grid_shuffle"]["shards"], 4)
+    assert main(["grid-shuffle", str(export), str(out)]) == 1
+    assert "was not written for this shuffle" in capsys.readouterr().err
