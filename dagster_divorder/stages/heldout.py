@@ -18,15 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.core.heldout import choose
-from dagster_divorder.core.traits import Traits
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.fields import BUILT_IN
+from dagster_divorder.stages.fields import BUILT_IN, load_fields
 from dagster_divorder.stages.raw_docs import record_index
-from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.stages.traits import trait_codes
 from dagster_divorder.store.arrays import pack, row_array, unpack
 from dagster_divorder.store.blocks import InHand, content_of, utf8
 from dagster_divorder.store.columns import extract, settle
@@ -67,20 +66,22 @@ def places(wanted: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 class _Documents(NamedTuple):
     """The D documents of the corpus in the order of their first records: document rows int64 (D,), ids uint64 (D, 2),
-    text sizes int64 (D,) in bytes, and codes int (D,) of their values of `mixing.trait`."""
+    text sizes int64 (D,) in bytes, codes int (D,) of their values of `mixing.trait`, and the names of these."""
 
     rows: np.ndarray
     ids: np.ndarray
     sizes: np.ndarray
     codes: np.ndarray
+    names: tuple[str, ...]
 
 
-def _documents(run: Run, traits: Traits) -> _Documents:
-    view = run.view
+def _documents(run: Run) -> _Documents:
+    view, trait = run.view, run.settings.mixing.trait
     first = np.flatnonzero(view.copies == np.arange(len(view)))
     rows = view.document_row[first]
     ids, sizes = document_index(run.store, view)
-    return _Documents(rows, ids[rows], sizes[rows], traits.codes[run.settings.mixing.trait][first])
+    codes, names = trait_codes(run, trait, load_fields(run, *{trait}.difference(BUILT_IN)))
+    return _Documents(rows, ids[rows], sizes[rows], codes[first], names)
 
 
 def consumed_documents(run: Run) -> np.ndarray:
@@ -114,7 +115,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     if run.settings.heldout.paths:
         table, ids = _read_files(run.settings)
         return {IDS: pack({"ids": ids}), DOCUMENTS: parquet(table)}
-    documents = _documents(run, load_traits(run))
+    documents = _documents(run)
     fit = pinned(run.store, HELDOUT.name, HELDOUT.key(run))
     before = unpack(read_fit(run.store, fit)[IDS])["ids"] if fit else np.empty((0, 2), np.uint64)
     chosen = _chosen(run, documents, before)
@@ -138,14 +139,12 @@ def _drift(run: Run, fitted: Fitted) -> str | None:
     why = has_doubled(run, fitted)
     if why or run.planning:
         return why
-    traits = load_traits(run)
-    documents, before = _documents(run, traits), unpack(fitted.files[IDS])["ids"]
+    documents, before = _documents(run), unpack(fitted.files[IDS])["ids"]
     kept, chosen = places(documents.ids, before) >= 0, _chosen(run, documents, before)
     without = np.setdiff1d(documents.codes[chosen], documents.codes[kept])
     if not len(without):
         return None
-    trait = run.settings.mixing.trait
-    return f"no document of {trait} {traits.names[trait][without[0]]} is held out"
+    return f"no document of {run.settings.mixing.trait} {documents.names[without[0]]} is held out"
 
 
 def _too_large(what: str, size: int, remedy: str) -> InputError:
@@ -263,6 +262,13 @@ def _inputs(run: Run) -> dict[str, Any]:
     return {"files": hashes}
 
 
+def _reads(settings: Settings) -> tuple[str, ...]:
+    if settings.heldout.paths:
+        return ("raw_docs",)
+    made = {"cluster": ("centroids", "clusters"), "length": (), "difficulty": ("difficulty",)}
+    return ("raw_docs", "token_counts", "bin_edges", *made.get(settings.mixing.trait, ("fields",)))
+
+
 def _settings(settings: Settings) -> dict[str, Any]:
     heldout = settings.heldout
     of = {"paths": heldout.paths, "text_field": settings.input.text_field} if heldout.paths else {}
@@ -271,7 +277,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
 
 
 def _facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
-    return {"documents": len(unpack(files[IDS])["ids"])}
+    return {"held_out": len(unpack(files[IDS])["ids"])}
 
 
 HELDOUT = PinnedFit(
@@ -279,9 +285,7 @@ HELDOUT = PinnedFit(
     version=1,
     asset=False,
     description="The documents that are kept out of training, to validate on.",
-    reads=lambda settings: (
-        ("raw_docs",) if settings.heldout.paths else ("raw_docs", "token_counts", "traits")
-    ),
+    reads=_reads,
     settings=_settings,
     inputs=_inputs,
     doing="choosing what is held out",
@@ -290,6 +294,8 @@ HELDOUT = PinnedFit(
     # Nobody asks for others: what is held out stays so.
     refit=lambda settings: Refit("auto", ""),
     drift=_drift,
+    outlives=True,
     tentative="a value of mixing.trait has documents enough and none held out",
     facts=_facts,
+    figures=lambda run, receipt: {"held_out_documents": receipt.facts["held_out"]},
 )
