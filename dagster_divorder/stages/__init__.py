@@ -21,9 +21,12 @@ from dagster_divorder.stages.external_embeddings import EXTERNAL_EMBEDDINGS
 from dagster_divorder.stages.fields import FIELDS
 from dagster_divorder.stages.frozen import FROZEN
 from dagster_divorder.stages.greedy_order import GREEDY_ORDER
+from dagster_divorder.stages.heldout import HELDOUT
+from dagster_divorder.stages.heldout_copies import HELDOUT_COPIES
 from dagster_divorder.stages.ids import IDS
 from dagster_divorder.stages.k_calibration import K_CALIBRATION
 from dagster_divorder.stages.map_fit import MAP_FIT
+from dagster_divorder.stages.minhash import MINHASH
 from dagster_divorder.stages.ordering_animation import ORDERING_ANIMATION
 from dagster_divorder.stages.ordering_report import ORDERING_REPORT
 from dagster_divorder.stages.packed_sequences import PACKED_SEQUENCES
@@ -60,6 +63,9 @@ GRAPH = Graph(
         DIFFICULTY,
         BIN_EDGES,
         TRAITS,
+        MINHASH,
+        HELDOUT,
+        HELDOUT_COPIES,
         REPEATS,
         FROZEN,
         GREEDY_ORDER,

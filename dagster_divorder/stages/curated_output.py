@@ -40,6 +40,8 @@ from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.components import chosen_vectors, load_space, space_figures, space_reads
 from dagster_divorder.stages.diversity_metrics import load_metrics
 from dagster_divorder.stages.greedy_order import load_order
+from dagster_divorder.stages.heldout import parquet
+from dagster_divorder.stages.heldout_copies import heldout_reads, heldout_table, load_heldout, removed_lines
 from dagster_divorder.stages.packed_sequences import load_packed, runs_of
 from dagster_divorder.stages.raw_docs import load_multiset, record_index
 from dagster_divorder.stages.repeats import load_sources, stream_reads, stream_records, stream_view
@@ -172,6 +174,10 @@ def _write(
         if field:
             rejects = b"".join(with_id(line, field) for line in rejects.splitlines(keepends=True))
         output.stage("rejects.jsonl", lambda file: file.write(rejects))
+        if run.settings.holds_out:
+            heldout = load_heldout(run)
+            output.stage("heldout.parquet", lambda file: file.write(parquet(heldout_table(run, heldout))))
+            output.stage("heldout_removed.jsonl", lambda file: file.write(removed_lines(run, heldout)))
         if run.settings.output.sidecars:
             _stage_sidecars(run, view, output)
         about = _manifest(run, view, key)
@@ -397,7 +403,8 @@ ORDERS = ("greedy_order", "packed_sequences", "sequence_order")
 
 def _reads(settings: Settings) -> tuple[str, ...]:
     made = ("base_model", "token_counts", *space_reads(settings), "centroids", "clusters", "cluster_names")
-    return ("raw_docs", *made, *stream_reads(settings), *ORDERS, "diversity_metrics", "stationarity")
+    stream = (*heldout_reads(settings), *stream_reads(settings))
+    return ("raw_docs", *made, *stream, *ORDERS, "diversity_metrics", "stationarity")
 
 
 def _inputs(run: Run) -> dict[str, Any]:
@@ -408,12 +415,13 @@ def _inputs(run: Run) -> dict[str, Any]:
         **versions(
             run, "raw_docs", *stream_reads(run.settings), *ORDERS, "diversity_metrics", "cluster_names"
         ),
+        **versions(run, *heldout_reads(run.settings)),
         # The manifest also names the input's files and the settings of the orders, which can change while the bytes do
         # not.
         "orders": orders,
         "input": [facts[name] for name in ("files", "file_bytes", "partial_lines")],
-        # Of what is written only the rejects show ids.
-        **({"id_field": field} if field and facts["rejected_records"] else {}),
+        # Of what is written only the rejects, and what is not trained on, show ids.
+        **({"id_field": field} if field and (facts["rejected_records"] or run.settings.holds_out) else {}),
     }
 
 

@@ -29,11 +29,16 @@ BUILT_IN = ("cluster", "length", "difficulty")
 """Traits that are no field of the input; of an input with a field of such a name the field is not used."""
 
 
+def coded(settings: Settings) -> list[str]:
+    """What records have codes of: the traits that an order balances, and the one that is mixed or held out by."""
+    mixed = [settings.mixing.trait] if settings.repeats else []
+    return list(dict.fromkeys([*settings.order.traits, *mixed]))
+
+
 def extracted(settings: Settings) -> list[str]:
     """The fields by name, sorted."""
     source = settings.input.source_field
-    traits = {*settings.order.traits, *([settings.mixing.trait] if settings.repeats else [])}
-    fields = traits - set(BUILT_IN)
+    fields = {trait for trait in coded(settings) if trait not in BUILT_IN}
     return sorted(fields | ({source} if source else set()))
 
 

@@ -18,10 +18,11 @@ from dagster_divorder.core.metrics.packed import runs_in_order
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit
+from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit, load_fitted
 from dagster_divorder.stages.raw_docs import record_index
 from dagster_divorder.stages.repeats import stream_reads, stream_view
 from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.fits import pinned
 from dagster_divorder.store.ids import IdIndex, distinct, to_bytes
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.view import View
@@ -95,6 +96,21 @@ def _drift(run: Run, fitted: Fitted) -> str | None:
     return None if same else ANOTHER
 
 
+def consumed_records(run: Run) -> np.ndarray:
+    """Ids of the records that `order.frozen_tokens` says a trainer has consumed, uint64 (n, 2), repeatedly; told
+    without the stream, which depends on what is held out.
+
+    Raises:
+        InputError: as the stage does.
+    """
+    if not run.settings.order.frozen_tokens:
+        return np.empty((0, 2), np.uint64)
+    fit = pinned(run.store, FROZEN.name, FROZEN.key(run))
+    fitted = load_fitted(run.store, fit) if fit else None
+    files = fitted.files if fitted and not _drift(run, fitted) else _compute(run)
+    return np.concatenate([unpack(files[name])["id"] for name in (DOCUMENTS, SEQUENCES)])
+
+
 def _last_output(run: Run) -> tuple[Receipt, Receipt, Receipt] | None:
     """greedy_order, packed_sequences and sequence_order if each was made from the one before, else None."""
     order, packed, sequences = (
@@ -138,9 +154,11 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     copy = _copy_number(distinct(ids).inverse)
     order = unpack(run.store.read_verified(last.files["order"]))["order"]
     # A record that is gone counts no token here; `load_frozen` refuses it.
-    position = _locate(run, ids[order], copy[order])
-    tokens = run.column("token_counts", "lengths")[stream_view(run).document_row]
-    lengths = np.where(position < 0, 0, tokens[position])
+    index = IdIndex()
+    index.add(record_index(run, "id"))
+    row, tokens = index.find(ids[order]), np.zeros(index.size, np.int64)
+    tokens[run.view.record_row] = run.column("token_counts", "lengths")[run.view.document_row]
+    lengths = np.where(row < 0, 0, tokens[row])
     documents = order[np.cumsum(lengths) - lengths < wanted]
     return {
         DOCUMENTS: pack({"id": ids[documents], "copy": copy[documents]}),

@@ -19,6 +19,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Table, WholeCorpus
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.arrays import pack, pack_rows, unpack_rows
 from dagster_divorder.store.view import View
@@ -163,7 +164,9 @@ def _compute(run: Run) -> Made:
 
 def _may_be_trained_on(run: Run) -> np.ndarray:
     """Which records are not held out, nor too near to one that is; bool (N,)."""
-    return np.ones(len(run.view), bool)
+    if not run.settings.holds_out:
+        return np.ones(len(run.view), bool)
+    return ~load_heldout(run).removed[run.view.document_row]
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
@@ -172,6 +175,8 @@ def _settings(settings: Settings) -> dict[str, Any]:
         "mixing": mixing.model_dump(mode="json", exclude={"exponent"}),
         "exponent": mixing.exponent if mixing.weights == "temperature" else None,
         "heldout": settings.heldout.model_dump(mode="json"),
+        # What is consumed stays in the stream.
+        "frozen": settings.order.frozen_tokens if settings.holds_out else 0,
         # An even part of the values of all traits.
         "traits": sorted(settings.order.traits),
         "seed": settings.seed,
@@ -184,7 +189,7 @@ REPEATS = WholeCorpus(
     group="ordering",
     kinds=lambda settings: {"numpy"},
     description="How often each record is trained on: the mix of sources that is asked for, and what is held out.",
-    reads=lambda settings: ("raw_docs", "traits"),
+    reads=lambda settings: ("raw_docs", "traits", *heldout_reads(settings)),
     settings=_settings,
     content=("times", "values"),
     when=lambda settings: settings.repeats,
