@@ -72,6 +72,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "input.text_field": TEXT_FIELDS,
     "input.source_field": (None, "source"),
     "input.id_field": (None, "extra"),
+    "heldout.share": (None, 0.2),
     "mixing.trait": ("source", "cluster"),
     "mixing.weights": (None, "sqrt", "temperature", {"site 0": 0.5, "0": 0.1}),
     "order.strategy": ("balanced", *sorted(set(STRATEGIES) - {"balanced"})),
@@ -161,7 +162,7 @@ NOT_DRAWN = {
     *("store.cache", "store.cache_bytes"),  # of a store on objects
     "order.cut",  # ids of documents
     *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights
-    *("heldout.paths",),
+    "heldout.paths",
     *("model.base", "model.revision", "deep.model", "deep.revision"),  # a model of one's own
     *("deep.device", "deep.tensor_parallel", "engine.kind", "engine.address"),  # of the machine
 }
@@ -198,6 +199,7 @@ DRIFTS = {
     "centroids": ("has grown", " are left", "lie"),
     "bin_edges": ("has grown", " are left", "is a number now", "a bin of"),
     "difficulty_counts": (" are left",),
+    "heldout": ("has grown", " are left", "is held out"),
 }
 """Why a fit may be made again, in words of the reason, by stage; the others may not."""
 REFITS = ("ari_comparison", "clusters", "deep", "k_calibration", "model", "order")
