@@ -26,7 +26,6 @@ from dagster_divorder.exports import FORMATS
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import ABOUT, FITTED, PerDocument, PinnedFit
 from dagster_divorder.settings import Embedding, Settings
-from dagster_divorder.settings.sections import Heldout
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.arrays import unpack, unpack_table
 from dagster_divorder.store.local import LocalStore
@@ -166,8 +165,6 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     heldout = settings.heldout.model_copy(update={"share": 0.1})
     mixed = settings.model_copy(update={"mixing": mixing, "heldout": heldout})
     make(mixed, GRAPH.needed(mixed, "repeats"))
-    held_out = settings.model_copy(update={"heldout": Heldout(share=0.1)})
-    make(held_out, GRAPH.needed(held_out, "heldout_copies"))
     return {
         name: {"code_version": GRAPH[name].version, "result": found[name]} for name in GRAPH if name in found
     }
