@@ -10,6 +10,15 @@ torch.save(stream.state_dict(), ...)               # goes on with any other numb
 
 from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.readers.loading import GlobalBatchSampler, SequenceDataset, SequenceStream
+from dagster_divorder.readers.mixture import Mixture
 from dagster_divorder.readers.shards import ShardStream
 
-__all__ = ["Export", "GlobalBatchSampler", "SequenceDataset", "SequenceStream", "ShardStream", "open_export"]
+__all__ = [
+    "Export",
+    "GlobalBatchSampler",
+    "Mixture",
+    "SequenceDataset",
+    "SequenceStream",
+    "ShardStream",
+    "open_export",
+]
