@@ -9,6 +9,7 @@ divorder report     the output, then one HTML page beside it that shows what cam
 divorder verify     what a trainer reads of an export, held against the plan; the lines for its configuration
 divorder where      which documents some steps read, or where some documents are read
 divorder cut        settings under which what is still to be read is planned without some documents
+divorder shards     the files of an export in the order in which an interrupted training goes on
 divorder grid-shuffle   an export that is larger than memory, and was not planned, shuffled on disk
 divorder prune      remove what nothing needs any more (--dry-run: only say what that is)
 """
@@ -99,6 +100,15 @@ def _parser() -> argparse.ArgumentParser:
     cutting.add_argument(
         "--resume-at", type=int, metavar="STEP", help="the checkpoint's step; default: the first of --step"
     )
+    resuming = command(
+        "shards",
+        "list the files of an export for a trainer that reads them in a row, the one in which it was interrupted first",
+    )
+    resuming.add_argument("export", type=Path, help="folder of an export, such as data/exports/parquet")
+    consumed = resuming.add_mutually_exclusive_group(required=True)
+    consumed.add_argument("--steps", type=int, metavar="N", help="that were taken, of the plan's batches")
+    consumed.add_argument("--sequences", type=int, metavar="N", help="that were read")
+    consumed.add_argument("--tokens", type=int, metavar="N", help="that were read, padding among them")
     mixing = command(
         "grid-shuffle",
         "shuffle the sequences of an export that is larger than memory, and was not planned, into another",
@@ -124,6 +134,9 @@ def _run(options: argparse.Namespace) -> int:
             return 0
         if options.command == "grid-shuffle":
             print(grid_shuffle(options.export, options.out, int(options.memory * 1e9), options.seed))
+            return 0
+        if options.command == "shards":
+            print(shards(options.export, options.steps, options.sequences, options.tokens))
             return 0
         settings = load_settings(config)
         if options.command == "plan":
@@ -201,6 +214,26 @@ def cut(settings: Settings, steps: range, ids: Sequence[str], resume_at: int | N
             "[order]",
             f"frozen_tokens = {order.frozen_tokens}",
             f"cut = {json.dumps(order.cut, indent=2, ensure_ascii=False)}",
+        ]
+    )
+
+
+def shards(export: Path, steps: int | None, sequences: int | None, tokens: int | None) -> str:
+    """The files of an export from where a training goes on, a line each, after a line that says where that is."""
+    from dagster_divorder.readers.export import read_export_manifest
+    from dagster_divorder.readers.shards import rotate_shards
+
+    manifest = read_export_manifest(export)
+    length = manifest["sequence_length"]
+    read = (
+        steps * manifest["batch"] if steps is not None else sequences if tokens is None else tokens // length
+    )
+    found = rotate_shards(export, read or 0)
+    return "\n".join(
+        [
+            f"# skip {found.offset:,} sequences ({found.offset * length:,} tokens) of the first file; all files were "
+            f"read {found.passed:,} times before",
+            *map(str, found.files),
         ]
     )
 

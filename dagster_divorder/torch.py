@@ -10,6 +10,17 @@ torch.save(stream.state_dict(), ...)               # goes on with any other numb
 
 from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.readers.loading import GlobalBatchSampler, SequenceDataset, SequenceStream
-from dagster_divorder.readers.shards import ShardStream
+from dagster_divorder.readers.mixture import Mixture
+from dagster_divorder.readers.shards import Rotated, ShardStream, rotate_shards
 
-__all__ = ["Export", "GlobalBatchSampler", "SequenceDataset", "SequenceStream", "ShardStream", "open_export"]
+__all__ = [
+    "Export",
+    "GlobalBatchSampler",
+    "Mixture",
+    "Rotated",
+    "SequenceDataset",
+    "SequenceStream",
+    "ShardStream",
+    "open_export",
+    "rotate_shards",
+]

@@ -165,7 +165,7 @@ def open_export(path: str | Path) -> Export:
             "(aws s3 sync, gcloud storage rsync, azcopy, hf download) and give its path"
         )
     path = Path(path).absolute()
-    manifest = _manifest(path)
+    manifest = read_export_manifest(path)
     if (name := manifest["format"]) not in SOURCES:
         raise InputError(
             f"{path} is an export of the format {name}, which its own trainer reads; this reader reads "
@@ -188,7 +188,13 @@ def open_export(path: str | Path) -> Export:
     return Export(path, manifest, source, epochs)
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def read_export_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of the folder of one format of an export.
+
+    Raises:
+        InputError: there is no export in the folder, or one of another version.
+        StoreError: the manifest is damaged.
+    """
     file = path / "manifest.json"
     if not file.is_file():
         raise InputError(

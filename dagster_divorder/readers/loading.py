@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_
 from dagster_divorder.errors import InputError
 from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.readers.forms import FORMS
+from dagster_divorder.readers.mixture import Mixture
 
 
 class SequenceDataset(Dataset[Any]):
@@ -28,16 +29,17 @@ class SequenceDataset(Dataset[Any]):
 
     A batch is read as one block, by `__getitems__`, so give its loader `collate_fn=dataset.collate`. form: what a batch
     looks like (readers/forms.py): plain, flattened, torchtitan or megatron. native: ids keep the dtype of the files.
+    path: the folder of an export, or a mixture of several.
 
     Raises:
         InputError: an unknown form; or as `open_export`.
         StoreError: as `open_export`.
     """
 
-    def __init__(self, path: str | Path, *, form: str = "plain", native: bool = False) -> None:
+    def __init__(self, path: str | Path | Mixture, *, form: str = "plain", native: bool = False) -> None:
         if form not in FORMS:
             raise InputError(f"there is no form {form!r}; expected one of {', '.join(FORMS)}")
-        self.export = open_export(path)
+        self.export = path if isinstance(path, Mixture) else open_export(path)
         self.form, self.native = form, native
 
     def __len__(self) -> int:
@@ -148,7 +150,7 @@ class MicroBatches(Iterator[range]):
         self.samples = samples_in(state, self._sampler.export)
 
 
-def samples_in(state: dict[str, Any], export: Export) -> int:
+def samples_in(state: dict[str, Any], export: Export | Mixture) -> int:
     """Rows of the stream that a state says have been read: {"samples": rows of all ranks, "plan": the fingerprint}.
 
     Raises:
@@ -186,7 +188,7 @@ class SequenceStream(IterableDataset[Any]):
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | Mixture,
         *,
         batch: int | None = None,
         micro_batch: int | None = None,

@@ -1,4 +1,4 @@
-"""Shards that can only be read from their beginning, such as compressed text, and going on inside one of them.
+"""Shards that are read one after another, and going on inside one of them.
 
 The way of TokenShard (On Shuffling Tokens): the list of shards is turned round to begin with the one
 that was interrupted, so that only what was read of that one is skipped. Small shards make the skipping short.
@@ -6,17 +6,63 @@ that was interrupted, so that only what was read of that one is skipped. Small s
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Any, Generic, TypeVar
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from dagster_divorder.errors import InputError
+from dagster_divorder.readers.export import read_export_manifest
 
 Item = TypeVar("Item")
+DATA = re.compile(r"train-.*\.(parquet|npy|ds)|shard\..*\.mds|chunk-.*\.bin|train\.bin")
+"""Names of the files of sequences, of any format."""
+
+
+class Rotated(NamedTuple):
+    """files: all files of sequences of an export, the one in which training goes on first, those before it last.
+    offset: sequences of the first one that were read. passed: times that all files were read to their end."""
+
+    files: list[Path]
+    offset: int
+    passed: int
+
+
+def rotate_shards(export: str | Path, samples: int) -> Rotated:
+    """Where a trainer that reads the files of an export in a row goes on after so many sequences. Only the manifest is
+    read.
+
+    Raises:
+        InputError: as `open_export`; fewer than no sequences; the export is text, or its rows are laid for ranks, which
+            read parts of the files.
+    """
+    path = Path(export).absolute()
+    manifest = read_export_manifest(path)
+    if samples < 0:
+        raise InputError(f"{samples} sequences were read; expected 0 or more")
+    if "rows_of_files" not in manifest:
+        raise InputError(
+            f"{path} is an export of the format {manifest['format']}, which has no sequences to count; expected one of "
+            "tokens"
+        )
+    if layout := manifest["layout"]:
+        raise InputError(
+            f"the rows of {path} are laid for {layout['world_size']} ranks, which read parts of its files side by "
+            "side; export with exports.world_size = 1 for a trainer that reads them in a row"
+        )
+    # The manifest names files in the order in which they were written, that of their rows.
+    files = [path / name for name in manifest["files"] if DATA.fullmatch(name)]
+    ends = list(accumulate(manifest["rows_of_files"]))
+    passed, at = divmod(samples, ends[-1])
+    turn = bisect_right(ends, at)
+    return Rotated(files[turn:] + files[:turn], at - (ends[turn - 1] if turn else 0), passed)
 
 
 class ShardStream(Generic[Item]):
-    """What is in shards, one after another, again for each epoch; `open_shard` gives what is in one, from its start.
+    """What is in shards that can only be read from their beginning, such as compressed text, one after another, again
+    for each epoch; `open_shard` gives what is in one, from its start.
 
     An iteration begins where the last one, or a state that was loaded, left off: {"shard": the shard's name, "passed":
     shards read to their end before it, "offset": items of it that were yielded}.

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from itertools import islice
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dagster_divorder.cli import main
 from dagster_divorder.errors import InputError
-from dagster_divorder.torch import ShardStream
+from dagster_divorder.exports import FORMATS
+from dagster_divorder.torch import ShardStream, rotate_shards
 from tests.conftest import examples
+from tests.readers.made import exported
 
 
 @settings(max_examples=examples(100))
@@ -63,3 +68,53 @@ def test_other_shards_are_refused() -> None:
     stream.load_state_dict({"shard": "b", "passed": 1, "offset": 2})
     with pytest.raises(InputError, match="b holds 1 items, and the state says that 2 of it were read"):
         next(iter(stream))
+
+
+EXPORTED = {"lengths": [8] * 11, "length": 8, "end_of_text": False}
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(samples=st.integers(0, 60), shard_bytes=st.sampled_from([32, 64, 100, 1000]), epochs=st.integers(1, 2))
+def test_an_export_is_read_on_in_rotated_files(samples: int, shard_bytes: int, epochs: int) -> None:
+    with exported("parquet", EXPORTED | {"epochs": epochs}, shard_bytes=shard_bytes) as (path, stream):
+        found = rotate_shards(path, samples)
+        rows = [ids for file in found.files for ids in pq.read_table(file)["input_ids"].to_pylist()]
+        at = samples % len(stream)
+        assert found.passed == samples // len(stream)
+        assert rows[found.offset :][: len(stream) - at] == [row[0] for row in stream[at:]]
+        assert sorted(found.files) == sorted(path.glob("train-*.parquet"))
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "text"])
+def test_the_files_of_every_format_are_known(name: str) -> None:
+    with exported(name, EXPORTED, shard_bytes=1) as (path, stream):
+        first = rotate_shards(path, 0)
+        # A sequence a file; Megatron has one file.
+        assert len(first.files) == (1 if name == "megatron" else len(stream))
+        numbers = [[int(number) for number in re.findall(r"\d+", file.name)] for file in first.files]
+        assert numbers == sorted(numbers)
+        at = len(stream) - 1
+        assert rotate_shards(path, at)[:2] == (
+            [first.files[-1], *first.files[:-1]],
+            at * (name == "megatron"),
+        )
+        assert rotate_shards(path, len(stream)) == first._replace(passed=1)
+
+
+def test_the_command_lists_the_files(capsys: pytest.CaptureFixture[str]) -> None:
+    with exported("parquet", EXPORTED, shard_bytes=128, batch=3) as (path, _):
+        for asked in (["--steps", "2"], ["--sequences", "6"], ["--tokens", "53"]):
+            assert main(["shards", str(path), *asked]) == 0
+            head, *files = capsys.readouterr().out.splitlines()
+            assert head.startswith(
+                "# skip 2 sequences (16 tokens) of the first file; all files were read 0 times"
+            )
+            assert [Path(file).name[6:11] for file in files] == ["00001", "00002", "00000"]
+        assert main(["shards", str(path), "--sequences", "-1"]) == 1
+        assert "-1 sequences were read; expected 0 or more" in capsys.readouterr().err
+    layout = {"world_size": 2, "micro_batch": 1, "workers": 1}
+    with (
+        exported("parquet", EXPORTED, layout=layout) as (path, _),
+        pytest.raises(InputError, match="laid for 2"),
+    ):
+        rotate_shards(path, 0)

@@ -1,0 +1,171 @@
+"""Several exports, pools that were prepared apart, read as one stream by exact quotas.
+
+Letters: K pools, t a row of the stream, w_k a pool's part of the weights, P rows of a period.
+
+Guarantee: of the first t rows each pool has w_k t, within one, for every t: no lots are drawn, so a window of any
+length has its quotas within two rows. The rows of a pool come in its own order, all of its epochs one after another,
+and then again from its beginning, as often as they are asked for.
+The order of the pools repeats after P rows, P being the common denominator of the weights, so any row is found by a
+division and a look into a table of P entries; the position of a reader is one number, as of one export.
+Source: Tijdeman 1980, The chairman assignment problem, whose bound is 1 - 1 / (2 K - 2), by earliest deadlines.
+Known weakness: a period is at most PERIOD rows; weights of a larger denominator are rounded to 1 / PERIOD of their sum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from heapq import heappop, heappush
+from math import lcm
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.readers.export import Block, open_export
+
+PERIOD = 100_000
+
+
+class Mixture:
+    """An export to whoever reads it: `SequenceStream(Mixture({"code": 0.25, "prose": 0.75}, sequences=1_000_000))`.
+
+    pools: weight, above 0, by the folder of an export; they need not sum to one. sequences: rows of the stream.
+    shares: the parts of the pools as they are read, exact. batch: the first pool's. A state names the pools' plans and
+    their shares, so that it is refused where either differs; the stream may be made longer.
+
+    Raises:
+        InputError: as `open_export`; no pool, or a weight that is none, or is too small; pools of several lengths of a
+            sequence or tokenizers.
+        StoreError: as `open_export`.
+    """
+
+    def __init__(self, pools: Mapping[str | Path, float], *, sequences: int) -> None:
+        if not pools or sequences < 1:
+            raise InputError(
+                f"a mixture of {len(pools)} pools and {sequences} sequences; expected one or more"
+            )
+        self._exports = [open_export(path) for path in pools]
+        first = self._exports[0]
+        for other in self._exports[1:]:
+            for what, of in (
+                ("sequences of so many tokens", lambda export: export.length),
+                ("the tokenizer", lambda export: export.manifest["tokenizer"].get("xxh3_128")),
+            ):
+                if of(first) != of(other):
+                    raise InputError(
+                        f"{first.path} and {other.path} differ in {what}: {of(first)} and {of(other)}; export the "
+                        "pools of a mixture with one sequence.length and one model.base"
+                    )
+        parts = _parts({str(path): weight for path, weight in pools.items()})
+        self._parts = np.array(parts, np.int64)
+        self._pool = np.array(quotas(parts), np.int32)
+        self._rank = np.empty(len(self._pool), np.int64)
+        for number, part in enumerate(parts):
+            self._rank[self._pool == number] = np.arange(part)
+        self.shares = {
+            path: Fraction(part, sum(parts)) for path, part in zip(map(str, pools), parts, strict=True)
+        }
+        self.path = f"the mixture of {', '.join(self.shares)}"
+        named = [[export.plan, part] for export, part in zip(self._exports, parts, strict=True)]
+        self.plan = hashlib.sha256(orjson.dumps(["mixture", named])).hexdigest()[:32]
+        self.length, self.batch = first.length, first.batch
+        self.padded = any(export.padded for export in self._exports)
+        self.dtype = np.result_type(*(export.dtype for export in self._exports))
+        self._sequences = sequences
+
+    def __len__(self) -> int:
+        return self._sequences
+
+    def block(self, rows: Sequence[int]) -> Block:
+        """Rows of the stream, 0 <= row < sequences.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        wanted = np.asarray(rows, np.int64)
+        if not len(wanted) or wanted.min() < 0 or wanted.max() >= len(self):
+            raise IndexError(f"{self.path} has rows 0 to {len(self) - 1}, not {list(rows)[:8]}")
+        period, place = np.divmod(wanted, len(self._pool))
+        pool = self._pool[place]
+        row = period * self._parts[pool] + self._rank[place]
+        places = [np.flatnonzero(pool == number) for number in range(len(self._exports))]
+        blocks = [
+            (at, export.block((row[at] % len(export)).tolist()))
+            for at, export in zip(places, self._exports, strict=True)
+            if len(at)
+        ]
+        ids = np.empty((len(wanted), self.length), self.dtype)
+        for at, block in blocks:
+            ids[at] = block.ids
+
+        def documents() -> tuple[np.ndarray, np.ndarray]:
+            lengths, counts = zip(*(block.documents for _, block in blocks), strict=True)
+            at, count = np.concatenate([at for at, _ in blocks]), np.concatenate(counts)
+            return np.concatenate(lengths)[np.argsort(at.repeat(count), kind="stable")], count[np.argsort(at)]
+
+        return Block(ids, self.padded, documents)
+
+    def read(self, samples: int) -> dict[str, float]:
+        """How often each pool has been read when so many rows of the stream have been, all of its epochs counting as
+        once."""
+        periods, rest = divmod(samples, len(self._pool))
+        rows = periods * self._parts + np.bincount(self._pool[:rest], minlength=len(self._parts))
+        return {
+            path: float(count) / len(export)
+            for path, count, export in zip(self.shares, rows.tolist(), self._exports, strict=True)
+        }
+
+
+def _parts(weights: Mapping[str, float]) -> list[int]:
+    """Whole numbers in the proportions of the weights, without a common divisor, that sum to PERIOD at most."""
+    try:
+        exact = [Fraction(str(weight)) for weight in weights.values()]
+    except ValueError:
+        exact = [Fraction(0)]
+    if min(exact) <= 0:
+        raise InputError(f"weights of a mixture are {dict(weights)}; expected numbers above 0")
+    shares = [weight / sum(exact) for weight in exact]
+    period = lcm(*(share.denominator for share in shares))
+    if period <= PERIOD:
+        return [int(share * period) for share in shares]
+    parts = [int(share * PERIOD) for share in shares]
+    most_lost = sorted(range(len(shares)), key=lambda number: parts[number] - shares[number] * PERIOD)
+    for number in most_lost[: PERIOD - sum(parts)]:
+        parts[number] += 1
+    if not min(parts):
+        raise InputError(
+            f"the weight of {list(weights)[parts.index(0)]} is less than 1 / {PERIOD:,} of their sum; leave it out, or "
+            "give it more"
+        )
+    return parts
+
+
+def quotas(parts: Sequence[int]) -> list[int]:
+    """The pool of each row of a period of sum(parts) rows, in which pool k has parts[k].
+
+    Row n of pool k, both from 0, may stand where that pool would else be behind by 1 / m of a row or more, m = 2 K - 2,
+    and must where it would else be behind by more than 1 - 1 / m: the first and last place are the two roundings below.
+    Of what may stand the one whose last place is nearest does.
+    """
+    period, m = sum(parts), max(2 * len(parts) - 2, 1)
+    coming: list[tuple[int, int, int]] = []
+    waiting: list[tuple[int, int, int]] = []
+
+    def enter(pool: int, row: int) -> None:
+        first = -(-(m * row + 1) * period // (m * parts[pool]))
+        heappush(coming, (first, pool, row))
+
+    for pool in range(len(parts)):
+        enter(pool, 0)
+    made = []
+    for place in range(1, period + 1):
+        while coming and coming[0][0] <= place:
+            _, pool, row = heappop(coming)
+            heappush(waiting, ((m * row + m - 1) * period // (m * parts[pool]), pool, row))
+        _, pool, row = heappop(waiting)
+        made.append(pool)
+        enter(pool, row + 1)
+    return made
