@@ -132,7 +132,7 @@ def order_sequences(sequences: Sequences, settings: Settings, targets: Targets |
     if texts is not None:
         as_packed = settings.sequence.strategy == "original"
         times = sequence_times(packed, texts, frozen=frozen, as_packed=as_packed)
-        copies = replace(times, times=times.times[:whole], copies=times.copies[:whole])
+        copies = times.first(whole)
     orders = epoch_orders(some.counts, some.groups, settings.sequence.epochs, copies=copies, **arguments)
     return np.pad(orders, ((0, 0), (0, int(partial_))), constant_values=whole)
 
