@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dagster_divorder.core.order import order
     from dagster_divorder.forensics import cut, where
     from dagster_divorder.grid import grid_shuffle
+    from dagster_divorder.models.validation import loss_by_source
     from dagster_divorder.pipeline import run_all, run_stage
     from dagster_divorder.results import load_results
     from dagster_divorder.settings import Settings, load_settings
@@ -24,6 +25,7 @@ _WHERE = {
     "grid_shuffle": "dagster_divorder.grid",
     "load_settings": "dagster_divorder.settings",
     "load_results": "dagster_divorder.results",
+    "loss_by_source": "dagster_divorder.models.validation",
     "order": "dagster_divorder.core.order",
     "run_all": "dagster_divorder.pipeline",
     "run_stage": "dagster_divorder.pipeline",
@@ -36,6 +38,7 @@ __all__ = [
     "grid_shuffle",
     "load_results",
     "load_settings",
+    "loss_by_source",
     "order",
     "run_all",
     "run_stage",

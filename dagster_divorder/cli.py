@@ -9,6 +9,7 @@ divorder report     the output, then one HTML page beside it that shows what cam
 divorder verify     what a trainer reads of an export, held against the plan; the lines for its configuration
 divorder where      which documents some steps read, or where some documents are read
 divorder cut        settings under which what is still to be read is planned without some documents
+divorder loss       the loss of a model on the held-out documents of an output, source by source
 divorder shards     the files of an export in the order in which an interrupted training goes on
 divorder grid-shuffle   an export that is larger than memory, and was not planned, shuffled on disk
 divorder prune      remove what nothing needs any more (--dry-run: only say what that is)
@@ -100,6 +101,11 @@ def _parser() -> argparse.ArgumentParser:
     cutting.add_argument(
         "--resume-at", type=int, metavar="STEP", help="the checkpoint's step; default: the first of --step"
     )
+    losing = command("loss", "the loss of a causal model on held-out documents, source by source")
+    losing.add_argument("model", help="directory or Hugging Face id")
+    losing.add_argument(
+        "heldout", type=Path, help="folder of an output, or a Parquet file of source and text"
+    )
     resuming = command(
         "shards",
         "list the files of an export for a trainer that reads them in a row, the one in which it was interrupted first",
@@ -134,6 +140,9 @@ def _run(options: argparse.Namespace) -> int:
             return 0
         if options.command == "grid-shuffle":
             print(grid_shuffle(options.export, options.out, int(options.memory * 1e9), options.seed))
+            return 0
+        if options.command == "loss":
+            print(loss(options.model, options.heldout))
             return 0
         if options.command == "shards":
             print(shards(options.export, options.steps, options.sequences, options.tokens))
@@ -216,6 +225,15 @@ def cut(settings: Settings, steps: range, ids: Sequence[str], resume_at: int | N
             f"cut = {json.dumps(order.cut, indent=2, ensure_ascii=False)}",
         ]
     )
+
+
+def loss(model: str, heldout: Path) -> str:
+    """The loss by source as a table, and what its aggregate is worth."""
+    from dagster_divorder.models.validation import loss_by_source
+
+    found = loss_by_source(model, heldout)
+    table = found.to_string(index=False, float_format="{:.4f}".format)
+    return f"{table}\n\n{found.attrs['composition']}"
 
 
 def shards(export: Path, steps: int | None, sequences: int | None, tokens: int | None) -> str:

@@ -1,0 +1,246 @@
+"""The loss of a causal model on held-out documents, source by source, beside what the aggregate says.
+
+Letters: n documents, W windows, B windows of a batch, L tokens of the longest.
+Guarantee: every token of a document is predicted once, from the tokens before it in its window; a document begins
+behind the special token that the tokenizer puts before a text, and where there is none its first token is predicted by
+nothing and does not count. A window repeats one token of the one before. No code of a model runs.
+Cost: the forward pass; memory of the logits, batch_tokens x vocabulary.
+Source: TokenShard (On Shuffling Tokens), which tracks the validation loss of each source.
+Known weakness: the first tokens of a later window see less of their document than a longer context would show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.engine.memory import is_out_of_memory
+from dagster_divorder.errors import InputError
+from dagster_divorder.models.batches import batch_end, cut_windows
+from dagster_divorder.models.checkpoint import locate
+from dagster_divorder.models.spec import (
+    context,
+    find_device,
+    load_config,
+    quiet,
+    special_tokens_around,
+    unusable,
+)
+from dagster_divorder.models.tokenize import load_encoder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HELDOUT = "heldout.parquet"
+ALL, EQUAL = "all", "all, equal shares"
+DOCUMENTS = 1024
+"""Documents that are read, and whose windows are sorted by length, at a time."""
+
+
+def loss_by_source(
+    model: Any,
+    heldout: str | Path,
+    *,
+    tokenizer: str | Path | None = None,
+    context: int | None = None,
+    batch_tokens: int = 8192,
+    device: str | None = None,
+) -> pd.DataFrame:
+    """A row a source, and two of all: `source`, `documents`, `tokens` that were predicted, `bytes` of UTF-8, `loss` in
+    nats a token, `bits_per_byte`.
+
+    The last row, `all`, weighs sources by their tokens; the one before is the mean over sources, what the same model
+    would have with as much of each. `attrs["composition"]` says how far the aggregate moves with that alone.
+
+    model: a causal model of transformers, or the directory or Hugging Face id of one. heldout: a Parquet file with the
+    columns `source` and `text`, or the folder of an output that has one. tokenizer: directory of a tokenizer.json, by
+    default the model's own. context: tokens of a window, by default the model's, or batch_tokens where that is less.
+    batch_tokens: of all windows of a batch, with padding. device: by default the model's own, or the best there is.
+
+    Raises:
+        InputError: there is no such file, or it lacks a column; the model or the tokenizer cannot be used, or do not
+            belong together; a window of fewer than 2 tokens; memory ran out.
+    """
+    import pandas as pd
+    import torch
+
+    file = Path(heldout) / HELDOUT if Path(heldout).is_dir() else Path(heldout)
+    module, directory, longest = _load(model, device)
+    window = min(context or longest, longest, batch_tokens)
+    if window < 2:
+        raise InputError(
+            f"a window of {window} tokens predicts none; give a context and batch_tokens of 2 or more"
+        )
+    sums: dict[str, NDArray[np.float64]] = {}
+    training = module.training
+    module.eval()
+    try:
+        with torch.inference_mode(), quiet():
+            reader = _Reader(module, Path(tokenizer or directory), window, batch_tokens)
+            for sources, texts in _documents(file):
+                tokens, losses = reader.read(texts)
+                sizes = [len(text.encode()) for text in texts]
+                for source, *numbers in zip(sources, tokens, sizes, losses, strict=True):
+                    sums.setdefault(source, np.zeros(4))
+                    sums[source] += [1, *numbers]
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise InputError(
+            f"memory ran out in a batch of {batch_tokens:,} tokens with their logits; give a smaller batch_tokens"
+        ) from error
+    finally:
+        module.train(training)
+    if not sums:
+        raise InputError(f"{file} holds no document; expected held-out documents")
+    names = sorted(sums)
+    table = np.array([sums[name] for name in names])
+    whole = table.sum(axis=0)
+    with np.errstate(invalid="ignore"):  # a source without a token has no loss
+        rates = np.stack([table[:, 3] / table[:, 1], table[:, 3] / table[:, 2] / np.log(2)], axis=1)
+        of_all = [[*np.nanmean(rates, axis=0)], [whole[3] / whole[1], whole[3] / whole[2] / np.log(2)]]
+    made = pd.DataFrame(
+        {
+            "source": [*names, EQUAL, ALL],
+            **{
+                column: np.append(table[:, at], [whole[at]] * 2).astype(np.int64)
+                for at, column in enumerate(("documents", "tokens", "bytes"))
+            },
+            **{
+                column: np.append(rates[:, at], [rows[at] for rows in of_all])
+                for at, column in enumerate(("loss", "bits_per_byte"))
+            },
+        }
+    )
+    made.attrs["composition"] = _composition(names, rates[:, 0], of_all[1][0], of_all[0][0])
+    return made
+
+
+def _composition(names: list[str], losses: NDArray[np.float64], of_all: float, equal: float) -> str:
+    low, high = int(np.nanargmin(losses)), int(np.nanargmax(losses))
+    return (
+        f"The aggregate moves with the composition alone: this model has {of_all:.3f} nats a token here, {equal:.3f} "
+        f"with as much of each source, and anything from {losses[low]:.3f} (all {names[low]!r}) to {losses[high]:.3f} "
+        f"(all {names[high]!r}) with others. Compare models source by source, or on one and the same held-out set."
+    )
+
+
+def _documents(file: Path) -> Iterator[tuple[list[str], list[str]]]:
+    """Sources and texts of some documents at a time."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = ["source", "text"]
+    try:
+        opened = pq.ParquetFile(file)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InputError(
+            f"{file} cannot be read as Parquet ({error}); expected the folder of an output that has {HELDOUT} "
+            "(heldout.share or heldout.paths), or a Parquet file of held-out documents"
+        ) from error
+    with opened:
+        if missing := set(columns) - set(opened.schema_arrow.names):
+            raise InputError(f"{file} has no column {min(missing)!r}; expected {' and '.join(columns)}")
+        for batch in opened.iter_batches(DOCUMENTS, columns=columns):
+            sources, texts = (batch[name].to_pylist() for name in columns)
+            yield [source or "" for source in sources], [text or "" for text in texts]
+
+
+def _load(model: Any, device: str | None) -> tuple[Any, Path, int]:
+    """(the module, on its device; the directory that its tokenizer would be in; its longest context)."""
+    import torch
+
+    if not isinstance(model, str | Path):
+        limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 31
+        return (model if device is None else model.to(device)), Path(model.name_or_path), limit
+    from transformers import AutoModelForCausalLM
+
+    directory, found = locate(str(model), weights="all", setting="model"), find_device(device or "auto")
+    config = load_config(directory)
+    _, longest = context(directory, config)
+    with quiet():
+        try:
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                directory,
+                dtype=torch.float32 if found == "cpu" else "auto",
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+                output_loading_info=True,
+            )
+            module, report = loaded[0].to(found), loaded[1]
+        except Exception as error:
+            raise unusable(directory, error) from error
+    if lacking := sorted(map(str, (*report["missing_keys"], *report["mismatched_keys"]))):
+        raise InputError(
+            f"{directory} lacks weights of {type(module).__name__}, such as {lacking[0]}; expected a causal model with "
+            "its head"
+        )
+    return module, directory, longest
+
+
+class _Reader:
+    """Losses of texts under a model, in windows of `window` tokens and batches of `batch_tokens`."""
+
+    def __init__(self, module: Any, tokenizer: Path, window: int, batch_tokens: int) -> None:
+        if not (tokenizer / "tokenizer.json").is_file():
+            raise InputError(
+                f"{tokenizer} holds no tokenizer.json; give the directory of the model's as tokenizer"
+            )
+        self.module, self.window, self.batch_tokens = module, window, batch_tokens
+        self.encoder = load_encoder(tokenizer)
+        self.before = special_tokens_around(tokenizer)[0][-1:]
+        rows = len(module.get_input_embeddings().weight)
+        if self.encoder.vocab_size > rows:
+            raise InputError(
+                f"the tokenizer of {tokenizer} has ids up to {self.encoder.vocab_size - 1:,} and the model's embedding "
+                f"only {rows:,} rows; give the model's own tokenizer"
+            )
+
+    def read(self, texts: list[str]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Tokens of each text that were predicted, (n,), and the sum of their losses in nats."""
+        ids, lengths = self.encoder.encode(texts)
+        starts = np.cumsum(lengths) - lengths
+        held = np.insert(ids, np.repeat(starts, len(self.before)), self.before * len(texts)).astype(np.int64)
+        lengths = lengths + len(self.before)
+        begins = np.cumsum(lengths) - lengths
+        # Of each window the tokens that it predicts; one more stands before them.
+        windows = cut_windows(np.maximum(lengths - 1, 0), self.window - 1, chunk=True)
+        order = np.argsort(-windows.length, kind="stable")
+        sizes, losses = windows.length[order] + 1, np.zeros(len(windows))
+        first = begins[windows.document] + windows.start
+        at = 0
+        while at < len(order):
+            end = batch_end(sizes, at, self.batch_tokens)
+            losses[order[at:end]] = self._losses(
+                [held[first[w] :][:size] for w, size in zip(order[at:end], sizes[at:end], strict=True)]
+            )
+            at = end
+        return np.maximum(lengths - 1, 0), np.bincount(windows.document, losses, len(texts)).astype(
+            np.float64
+        )
+
+    def _losses(self, rows: list[NDArray[np.int64]]) -> NDArray[np.float64]:
+        """The sum of the losses of the tokens of each window but its first, float64 (B,)."""
+        import torch
+
+        # Padding stands behind, where no token of a causal model sees it.
+        padded = np.zeros((len(rows), len(rows[0])), np.int64)
+        for row, ids in zip(padded, rows, strict=True):
+            row[: len(ids)] = ids
+        tokens = torch.from_numpy(padded).to(self.module.device)
+        logits = self.module(input_ids=tokens, use_cache=False).logits
+        sums = [
+            torch.nn.functional.cross_entropy(
+                logits[at, : len(ids) - 1].float(), tokens[at, 1 : len(ids)], reduction="none"
+            )
+            .double()
+            .sum()
+            for at, ids in enumerate(rows)
+        ]
+        found: NDArray[np.float64] = torch.stack(sums).cpu().numpy()
+        return found

@@ -1,0 +1,153 @@
+"""The loss by source is that of one document at a time, whatever the windows, batches and special tokens."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from dagster_divorder import loss_by_source
+from dagster_divorder.cli import main
+from dagster_divorder.errors import InputError
+from dagster_divorder.models.validation import ALL, EQUAL
+from tests.tiny_models import AFFIXES, CONTEXT, EOS, TEXTS, save_model, save_tokenizer
+
+KINDS = ["llama", "qwen3", "gpt2"]
+LONG = " ".join(TEXTS[::5])
+ROWS = [
+    *(("news", text) for text in TEXTS[:8]),
+    ("books", LONG),
+    ("books", f"spelled out {EOS} ünïcödé 漢字"),
+    *(("code", text[:9]) for text in TEXTS[8:12]),
+    ("empty", ""),
+    (None, "no source"),
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    folder = tmp_path_factory.mktemp("causal")
+
+    def get(kind: str) -> Path:
+        if not (folder / kind).exists():
+            save_tokenizer(folder / kind, *AFFIXES[kind])
+            save_model(folder / kind, kind)
+            torch.manual_seed(1)
+            config = AutoConfig.from_pretrained(folder / kind)
+            AutoModelForCausalLM.from_config(config).save_pretrained(folder / kind)
+        return folder / kind
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def heldout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("output")
+    sources, texts = zip(*ROWS, strict=True)
+    table = pa.table({"source": pa.array(sources, pa.string()), "text": pa.array(texts, pa.large_string())})
+    pq.write_table(table, folder / "heldout.parquet")
+    return folder
+
+
+def one_at_a_time(directory: Path, context: int) -> dict[str, list[float]]:
+    """Documents, predicted tokens, bytes and sum of losses of each source."""
+    model = AutoModelForCausalLM.from_pretrained(directory).eval()
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.encode_special_tokens = True
+    before = tokenizer.encode("").ids[: len(AFFIXES[directory.name][0])]
+    sums: dict[str, list[float]] = defaultdict(lambda: [0, 0, 0, 0.0])
+    for source, text in ROWS:
+        ids = before + tokenizer.encode(text, add_special_tokens=False).ids
+        loss, begin = 0.0, 0
+        while begin < len(ids) - 1:
+            window = torch.tensor([ids[begin : begin + context]])
+            with torch.no_grad():
+                loss += float(model(input_ids=window, labels=window).loss) * (window.shape[1] - 1)
+            begin += context - 1
+        for at, number in enumerate((1, max(len(ids) - 1, 0), len(text.encode()), loss)):
+            sums[source or ""][at] += number
+    return dict(sums)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("context", "batch_tokens"), [(None, 8192), (7, 30)])
+def test_losses_are_those_of_one_document_at_a_time(
+    checkpoint: Callable[[str], Path], heldout: Path, kind: str, context: int | None, batch_tokens: int
+) -> None:
+    directory = checkpoint(kind)
+    found = loss_by_source(directory, heldout, context=context, batch_tokens=batch_tokens, device="cpu")
+    expected = one_at_a_time(directory, context or CONTEXT)
+    rows = {row.pop("source"): row for row in found.to_dict("records")}
+    assert list(rows) == [*sorted(expected), EQUAL, ALL]
+    table = np.array([expected[name] for name in sorted(expected)])
+    for name, (documents, tokens, size, loss) in {**expected, ALL: table.sum(axis=0)}.items():
+        row = rows[name]
+        assert [row["documents"], row["tokens"], row["bytes"]] == [documents, tokens, size]
+        if tokens:
+            assert row["loss"] == pytest.approx(loss / tokens, rel=1e-5)
+            assert row["bits_per_byte"] == pytest.approx(loss / size / np.log(2), rel=1e-5)
+    some = table[:, 1] > 0
+    assert rows[EQUAL]["loss"] == pytest.approx((table[some, 3] / table[some, 1]).mean(), rel=1e-5)
+    assert (
+        f"{rows[ALL]['loss']:.3f} nats a token here, {rows[EQUAL]['loss']:.3f} with"
+        in found.attrs["composition"]
+    )
+
+
+def test_a_model_in_memory_is_left_as_it_was(checkpoint: Callable[[str], Path], heldout: Path) -> None:
+    directory = checkpoint("llama")
+    model = AutoModelForCausalLM.from_pretrained(directory).train()
+    found = loss_by_source(model, heldout / "heldout.parquet")
+    assert model.training
+    assert found.equals(loss_by_source(directory, heldout, device="cpu"))
+    unnamed = AutoConfig.from_pretrained(directory)
+    unnamed.name_or_path = ""
+    named: Any = AutoModelForCausalLM.from_config(unnamed)
+    with pytest.raises(InputError, match="give the directory of the model's as tokenizer"):
+        loss_by_source(named, heldout)
+    named.load_state_dict(model.state_dict())
+    assert found.equals(loss_by_source(named, heldout, tokenizer=directory))
+
+
+def test_what_cannot_be_measured_is_refused(
+    checkpoint: Callable[[str], Path], heldout: Path, tmp_path: Path
+) -> None:
+    directory = checkpoint("gpt2")
+    with pytest.raises(InputError, match="a window of 1 tokens predicts none"):
+        loss_by_source(directory, heldout, batch_tokens=1)
+    with pytest.raises(InputError, match="expected the folder of an output"):
+        loss_by_source(directory, tmp_path)
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="has no column 'source'"):
+        loss_by_source(directory, tmp_path / "a.parquet")
+    nothing = {"source": pa.array([], pa.string()), "text": pa.array([], pa.string())}
+    pq.write_table(pa.table(nothing), tmp_path / "b.parquet")
+    with pytest.raises(InputError, match="holds no document"):
+        loss_by_source(directory, tmp_path / "b.parquet")
+    # A model without a head would predict at random.
+    save_model(tmp_path / "headless", "llama")
+    save_tokenizer(tmp_path / "headless")
+    with pytest.raises(InputError, match="lacks weights of LlamaForCausalLM"):
+        loss_by_source(tmp_path / "headless", heldout)
+    small = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory, vocab_size=100))
+    with pytest.raises(InputError, match="only 100 rows"):
+        loss_by_source(small, heldout, tokenizer=directory)
+
+
+def test_the_command_shows_sources_and_the_warning(
+    checkpoint: Callable[[str], Path], heldout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["loss", str(checkpoint("gpt2")), str(heldout)]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "bits_per_byte" in out and "books" in out and "The aggregate moves with the composition alone" in out
+    )
