@@ -18,7 +18,7 @@ from dagster_divorder.stages.cluster_names import FILE as NAMES
 from dagster_divorder.stages.components import STAGE_OF
 from dagster_divorder.stages.fields import read_fields
 from dagster_divorder.stages.ids import read_ids
-from dagster_divorder.stages.repeats import laps
+from dagster_divorder.stages.repeats import items_of
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_at
@@ -147,7 +147,7 @@ class Results:
         """The record of each item that was ordered; None where these are the records."""
         if "repeats" not in self._receipt("greedy_order").upstream:
             return None
-        return laps(unpack(self.store.read_verified(self._receipt("repeats").files["times"]))["times"])
+        return items_of(unpack(self.store.read_verified(self._receipt("repeats").files["times"]))["times"])
 
     def _receipt(self, stage: str) -> Receipt:
         receipt = load_receipt(self.store, stage)

@@ -1,8 +1,7 @@
 """repeats: how often each record is trained on: 0, 1, 2, ... times, out of the mix and what is held out.
 
 `times` int32 (N,), by position among the accepted records. What is ordered, packed, measured and written is the stream:
-a view with an item for each time, lap by lap: first all records that are in it, then those that come a second time,
-and so on. Without `mixing.weights` and held-out documents the stage is not there, and the stream is the records.
+a view with an item for each time, those of a record one after another. Without `mixing.weights` and held-out documents the stage is not there, and the stream is the records.
 What of a value of `mixing.trait` is read once more than the rest is an even part of its clusters and lengths.
 """
 
@@ -57,7 +56,7 @@ def load_times(run: Run) -> np.ndarray:
 
 def stream_records(run: Run) -> np.ndarray | None:
     """`TrainingStream.records`."""
-    return laps(load_times(run)) if run.settings.repeats else None
+    return items_of(load_times(run)) if run.settings.repeats else None
 
 
 def stream_view(run: Run) -> View:
@@ -84,11 +83,9 @@ def stream_size(run: Run) -> int:
     return int(run.receipt("repeats").facts["items"]) if run.settings.repeats else run.corpus.records
 
 
-def laps(times: np.ndarray) -> np.ndarray:
-    """The record of each item, int64 (M,), lap by lap. times: int (N,)."""
-    return np.concatenate(
-        [np.flatnonzero(times > lap) for lap in range(int(times.max(initial=0)))] or [times[:0]]
-    )
+def items_of(times: np.ndarray) -> np.ndarray:
+    """The record of each item, int64 (M,) rising. times: int (N,)."""
+    return np.repeat(np.arange(len(times)), times)
 
 
 def load_sources(run: Run) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.repeats import laps, load_sources
+from dagster_divorder.stages.repeats import load_sources
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.torch import SequenceDataset
 from tests.conftest import topic_records, write_jsonl
@@ -123,11 +123,6 @@ def token_ids(run: Run) -> list[list[int]]:
         ends = np.cumsum(arrays["lengths"])
         rows += [part.tolist() for part in np.split(arrays["ids"], ends[:-1])]
     return [rows[row] for row in run.view.document_row.tolist()]
-
-
-def test_laps_hold_each_record_as_often_as_said() -> None:
-    assert laps(np.array([1, 0, 3, 2])).tolist() == [0, 2, 3, 2, 3, 2]
-    assert laps(np.zeros(2, np.int32)).tolist() == laps(np.zeros(0, np.int32)).tolist() == []
 
 
 def test_without_a_mix_the_stage_is_not_there(mixed: Settings) -> None:
