@@ -89,7 +89,7 @@ def items_of(times: np.ndarray) -> np.ndarray:
 
 
 def load_sources(run: Run) -> list[dict[str, Any]]:
-    """What each value of `mixing.trait` has in the stream, a row each; see `_row`."""
+    """What each value of `mixing.trait` has in the stream, a row each, as `curated_meta.json` lists them."""
     return unpack_rows(run.read("repeats", "values"))
 
 
