@@ -11,7 +11,7 @@ divorder where      which documents some steps read, or where some documents are
 divorder cut        settings under which what is still to be read is planned without some documents
 divorder loss       the loss of a model on the held-out documents of an output, source by source
 divorder shards     the files of an export in the order in which an interrupted training goes on
-divorder grid-shuffle   an export that is larger than memory, and was not planned, shuffled on disk
+divorder grid-shuffle   exports that are larger than memory, and in no planned order, shuffled on disk
 divorder prune      remove what nothing needs any more (--dry-run: only say what that is)
 """
 
@@ -117,9 +117,15 @@ def _parser() -> argparse.ArgumentParser:
     consumed.add_argument("--tokens", type=int, metavar="N", help="that were read, padding among them")
     mixing = command(
         "grid-shuffle",
-        "shuffle the sequences of an export that is larger than memory, and was not planned, into another",
+        "shuffle the sequences of exports that are larger than memory, and in no planned order, into another",
     )
-    mixing.add_argument("export", type=Path, help="folder of an export, such as data/exports/parquet")
+    mixing.add_argument(
+        "exports",
+        nargs="+",
+        type=Path,
+        metavar="EXPORT",
+        help="folder of an export, such as data/exports/parquet",
+    )
     mixing.add_argument(
         "out", type=Path, help="folder of the shuffled one; a run that was broken off goes on there"
     )
@@ -139,7 +145,7 @@ def _run(options: argparse.Namespace) -> int:
             print(init(options.paths, config or DEFAULT_FILE))
             return 0
         if options.command == "grid-shuffle":
-            print(grid_shuffle(options.export, options.out, int(options.memory * 1e9), options.seed))
+            print(grid_shuffle(options.exports, options.out, int(options.memory * 1e9), options.seed))
             return 0
         if options.command == "loss":
             print(loss(options.model, options.heldout))
@@ -256,12 +262,12 @@ def shards(export: Path, steps: int | None, sequences: int | None, tokens: int |
     )
 
 
-def grid_shuffle(export: Path, out: Path, memory: int, seed: int) -> str:
-    """Shuffle an export on disk; a line on the result."""
+def grid_shuffle(exports: Sequence[Path], out: Path, memory: int, seed: int) -> str:
+    """Shuffle exports on disk; a line on the result."""
     from dagster_divorder.engine.progress import Bar
     from dagster_divorder.grid import grid_shuffle as shuffle
 
-    made = shuffle(export, out, memory=memory, seed=seed, progress=Bar())
+    made = shuffle(exports, out, memory=memory, seed=seed, progress=Bar())
     size = sum(entry["bytes"] for entry in made["files"].values())
     return (
         f"{made['rows']:,} sequences in {len(made['rows_of_files']):,} files of {out} ({size / 1e6:,.1f} MB)"

@@ -1,7 +1,7 @@
-"""`divorder grid-shuffle`: the sequences of an export shuffled on disk, a column or a row of a grid of files at a time.
+"""`divorder grid-shuffle`: the sequences of exports shuffled on disk, a column or a row of a grid of files at a time.
 
-For an export that is larger than memory and whose order nothing has planned. The grid is `core.order.grid_shuffle`'s,
-so the sequences come in just the order that this strategy would give them in memory.
+For what is larger than memory and in no planned order: an export, or several, taken as one after another. The grid is
+`core.order.grid_shuffle`'s, so the sequences come in just the order that this strategy would give them in memory.
 
     OUT/grid.json                       what is mixed and how, written first; it goes at the end
     OUT/column-00002-of-00016.parquet   a column, mixed, its parts from the top row down; they go at the end
@@ -10,7 +10,7 @@ so the sequences come in just the order that this strategy would give them in me
 
 Every file gets its name when it is whole, so a run that was killed goes on with the first file that is not there, to
 the same bytes. A file belongs to one plan, by its metadata.
-Cost: the ids are read twice and written twice; on disk are the export, the columns and the rows.
+Cost: the ids are read twice and written twice; on disk are the exports, the columns and the rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dagster_divorder.core.rows import row_entries
 from dagster_divorder.engine.progress import Progress, Silent
 from dagster_divorder.errors import InputError, StoreBusyError, StoreError
 from dagster_divorder.exports.parquet import SCHEMA, group_rows, open_writer, table
-from dagster_divorder.readers.export import Export, open_export
+from dagster_divorder.readers.export import Export, open_exports
 from dagster_divorder.readers.parquet import ParquetRows
 from dagster_divorder.stages.exports import TOKENIZER_FILES
 from dagster_divorder.store.base import TEMPORARY, temporary_name
@@ -54,38 +54,41 @@ Read = Callable[[int, int], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 def grid_shuffle(
-    export: str | Path,
+    exports: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
     memory: int = MEMORY,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Shuffle the sequences of an export of one epoch into another export, `parquet`; its manifest.
+    """Shuffle the sequences of an export of one epoch, or of several, into one export, `parquet`; its manifest.
 
     memory: bytes that a column or a row may take, beside some 300 MB. A run into a folder where the same was begun goes
     on there; what is in the folder and was not written by it is neither overwritten nor removed.
 
     Raises:
-        InputError: as `open_export`; the export has several epochs; the memory holds no column; the folder holds
-            something else, or what another export, memory or seed has begun.
-        StoreBusyError: another process writes there. StoreError: as `open_export`; a file of the folder is damaged, or
+        InputError: as `open_exports`; an export has several epochs; the memory holds no column; the folder holds
+            something else, or what other exports, another memory or seed has begun.
+        StoreBusyError: another process writes there. StoreError: as `open_exports`; a file of the folder is damaged, or
             the disk full.
     """
-    source, out = open_export(export), Path(out).absolute()
-    if source.manifest["epochs"] > 1:
-        raise InputError(
-            f"{source.path} holds {source.manifest['epochs']} epochs, which a shuffle would mix; export it again with "
-            "sequence.epochs = 1"
-        )
-    size = 4 * len(source) * source.length
+    given = [exports] if isinstance(exports, str | Path) else exports
+    sources, out = open_exports(given), Path(out).absolute()
+    for source in sources:
+        if source.manifest["epochs"] > 1:
+            raise InputError(
+                f"{source.path} holds {source.manifest['epochs']} epochs, which a shuffle would mix; export it again "
+                "with sequence.epochs = 1"
+            )
+    sequences, length = sum(map(len, sources)), sources[0].length
+    size = 4 * sequences * length
     columns = -(-size // memory)
-    if columns**2 > len(source):
+    if columns**2 > sequences:
         raise InputError(
-            f"memory is {memory:,} bytes, too little for a column of a grid of {len(source):,} sequences of "
-            f"{source.length:,} ids; give {-(-size // math.isqrt(len(source))):,} or more"
+            f"memory is {memory:,} bytes, too little for a column of a grid of {sequences:,} sequences of "
+            f"{length:,} ids; give {-(-size // math.isqrt(len(source))):,} or more"
         )
-    made = _Files(source, out, Grid(len(source), columns**2, seed))
+    made = _Files(sources, out, Grid(sequences, columns**2, seed))
     with _alone(out), folder_at(out).explaining(size=2 * size, what="the columns and the rows"):
         return made.manifest(progress or Silent())
 
@@ -109,7 +112,7 @@ def _alone(out: Path) -> Iterator[None]:
 class _Files:
     """The files of a grid: those of a column hold its parts, those of a row are the result."""
 
-    source: Export
+    sources: Sequence[Export]
     out: Path
     grid: Grid
 
@@ -118,7 +121,7 @@ class _Files:
         """What decides every byte."""
         return {
             "version": VERSION,
-            "export": manifest_check(self.source.manifest),
+            "exports": [manifest_check(source.manifest) for source in self.sources],
             "shards": self.grid.shards,
             "seed": self.grid.seed,
         }
@@ -166,7 +169,7 @@ class _Files:
                 other = [key for key in self.plan if begun.get(key) != self.plan[key]]
                 raise InputError(
                     f"{self.out} holds a shuffle that was begun with another {', '.join(other)}: {begun}, and this one "
-                    f"is {self.plan}; go on with the same export, memory and seed, or name an empty folder"
+                    f"is {self.plan}; go on with the same exports, memory and seed, or name an empty folder"
                 )
             if strangers := names - {PLAN, EXPORT_MANIFEST, *self.columns, *self.rows, *TOKENIZER_FILES}:
                 raise InputError(
@@ -180,12 +183,21 @@ class _Files:
         if self._is_there(name):
             return
 
-        def read(first: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            block = self.source.block(range(first, end))
-            return block.ids, *block.documents
-
         parts = self.grid.column(number)
-        self._write(name, read, parts, self.grid.mixed_column(number), [len(part) for part in parts])
+        self._write(name, self._read, parts, self.grid.mixed_column(number), [len(part) for part in parts])
+
+    def _read(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        begins = [0, *accumulate(map(len, self.sources))]
+        blocks = [
+            source.block(range(max(first - begin, 0), min(end - begin, len(source))))
+            for source, begin in zip(self.sources, begins, strict=False)
+            if begin < end and first < begin + len(source)
+        ]
+        parts = [(block.ids, *block.documents) for block in blocks]
+        ids, lengths, counts = (
+            column[0] if len(parts) == 1 else np.concatenate(column) for column in zip(*parts, strict=True)
+        )
+        return ids, lengths, counts
 
     def _row(self, number: int, name: str) -> dict[str, Any]:
         """What the manifest says of a row's file."""
@@ -200,8 +212,8 @@ class _Files:
         about = {
             "files": self.columns,
             "rows_of_files": [sum(parts) for parts in sizes],
-            "sequence_length": self.source.length,
-            "tokenizer": self.source.manifest["tokenizer"],
+            "sequence_length": self.sources[0].length,
+            "tokenizer": self.sources[0].manifest["tokenizer"],
         }
         held = ParquetRows(self.out, about)
         firsts = [
@@ -243,7 +255,8 @@ class _Files:
     ) -> dict[str, Any]:
         """Write the rows of some stretches in an order, int64 (n,). No row group holds rows of two of the `parts`, of
         so many rows each: whoever reads one part decodes no other."""
-        length, step = self.source.length, group_rows(self.source.length)
+        length = self.sources[0].length
+        step = group_rows(length)
         ids = np.empty((len(order), length), np.int32)
         held: list[tuple[np.ndarray, np.ndarray]] = []
         at = 0
@@ -275,18 +288,21 @@ class _Files:
 
     def _finish(self, entries: dict[str, Any]) -> dict[str, Any]:
         """Write the tokenizer and the manifest."""
-        of_source = self.source.manifest
+        first = self.sources[0]
         for name in TOKENIZER_FILES:
-            if name in of_source["files"]:
-                write_atomically(self.out / name, (self.source.path / name).read_bytes())
-                entries[name] = of_source["files"][name]
-        manifest = of_source | {
+            if name in first.manifest["files"]:
+                write_atomically(self.out / name, (first.path / name).read_bytes())
+                entries[name] = first.manifest["files"][name]
+        summed = ("tokens", "padded_rows", "rows_left_out")
+        sums = {name: sum(source.manifest.get(name, 0) for source in self.sources) for name in summed}
+        manifest = first.manifest | {
+            **sums,
             "key": manifest_check(self.plan),
             "format": "parquet",
             "plan": manifest_check(self.plan),
             "epochs_stored": "copies",
-            "sequences": len(self.source),
-            "rows": len(self.source),
+            "sequences": self.grid.items,
+            "rows": self.grid.items,
             "rows_of_files": [len(self.grid.row(number)) for number in range(self.grid.rows)],
             "dtype": "int32",
             "layout": {},

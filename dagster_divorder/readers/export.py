@@ -7,7 +7,7 @@ epochs, n rows of a block, L tokens a row, Q documents (runs of one document's t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -186,6 +186,27 @@ def open_export(path: str | Path) -> Export:
             )
     source, epochs = SOURCES[name](path, manifest)
     return Export(path, manifest, source, epochs)
+
+
+def open_exports(paths: Iterable[str | Path]) -> list[Export]:
+    """Exports that are to be read as one.
+
+    Raises:
+        InputError: as `open_export`; they differ in the length of a sequence or in the tokenizer.
+        StoreError: as `open_export`.
+    """
+    exports = [open_export(path) for path in paths]
+    for what, of in (
+        ("tokens of a sequence", lambda export: export.length),
+        ("the tokenizer", lambda export: export.manifest["tokenizer"].get("xxh3_128")),
+    ):
+        for other in exports[1:]:
+            if of(other) != of(exports[0]):
+                raise InputError(
+                    f"{exports[0].path} and {other.path} differ in {what}: {of(exports[0])} and {of(other)}; export "
+                    "what is to be read together with one sequence.length and one model.base"
+                )
+    return exports
 
 
 def read_export_manifest(path: Path) -> dict[str, Any]:

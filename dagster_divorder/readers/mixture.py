@@ -24,7 +24,7 @@ import numpy as np
 import orjson
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.readers.export import Block, open_export
+from dagster_divorder.readers.export import Block, open_exports
 
 PERIOD = 100_000
 
@@ -37,9 +37,8 @@ class Mixture:
     their shares, so that it is refused where either differs; the stream may be made longer.
 
     Raises:
-        InputError: as `open_export`; no pool, or a weight that is none, or is too small; pools of several lengths of a
-            sequence or tokenizers.
-        StoreError: as `open_export`.
+        InputError: as `open_exports`; no pool, or a weight that is none, or is too small.
+        StoreError: as `open_exports`.
     """
 
     def __init__(self, pools: Mapping[str | Path, float], *, sequences: int) -> None:
@@ -47,18 +46,8 @@ class Mixture:
             raise InputError(
                 f"a mixture of {len(pools)} pools and {sequences} sequences; expected one or more"
             )
-        self._exports = [open_export(path) for path in pools]
+        self._exports = open_exports(pools)
         first = self._exports[0]
-        for other in self._exports[1:]:
-            for what, of in (
-                ("sequences of so many tokens", lambda export: export.length),
-                ("the tokenizer", lambda export: export.manifest["tokenizer"].get("xxh3_128")),
-            ):
-                if of(first) != of(other):
-                    raise InputError(
-                        f"{first.path} and {other.path} differ in {what}: {of(first)} and {of(other)}; export the "
-                        "pools of a mixture with one sequence.length and one model.base"
-                    )
         parts = _parts({str(path): weight for path, weight in pools.items()})
         self._parts = np.array(parts, np.int64)
         self._pool = np.array(quotas(parts), np.int32)

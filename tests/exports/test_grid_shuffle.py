@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -54,30 +54,33 @@ def files(path: Path) -> dict[str, str]:
 
 @settings(max_examples=examples(25), deadline=None)
 @given(
-    corpus=arguments(),
-    name=st.sampled_from(NAMES),
+    corpora=st.lists(st.tuples(arguments(), st.sampled_from(NAMES)), min_size=1, max_size=3),
+    length=st.integers(2, 9),
     side=st.integers(1, 6),
     seed=st.integers(0, 1 << 40),
 )
 def test_files_come_in_the_order_of_the_strategy(
-    corpus: dict[str, Any], name: str, side: int, seed: int
+    corpora: list[tuple[dict[str, Any], str]], length: int, side: int, seed: int
 ) -> None:
-    with exported(name, corpus | {"epochs": 1}) as (path, stream):
-        if not stream:
+    with ExitStack() as opened:
+        made = [
+            opened.enter_context(exported(name, corpus | {"epochs": 1, "length": length, "vocabulary": 1000}))
+            for corpus, name in corpora
+        ]
+        exports = [path for path, stream in made if stream]
+        rows = [row for _, stream in made for row in stream]
+        if not rows:
             return
-        out = Path(mkdtemp())
-        try:
-            size = 4 * len(stream) * corpus["length"]
-            memory = -(-size // min(side, int(len(stream) ** 0.5)))
-            manifest = grid_shuffle(path, out, memory=memory, seed=seed)
-            assert documents(out) == in_memory(stream, manifest["grid_shuffle"]["shards"], seed)
-            assert manifest["grid_shuffle"]["shards"] == (-(-size // memory)) ** 2
-            # Nothing but the export is left, and a second run finds it.
-            whole = files(out)
-            assert whole.keys() == {*manifest["files"], "manifest.json"}
-            assert grid_shuffle(path, out, memory=memory, seed=seed) == manifest and files(out) == whole
-        finally:
-            shutil.rmtree(out)
+        out = Path(opened.enter_context(TemporaryDirectory()))
+        size = 4 * len(rows) * length
+        memory = -(-size // min(side, int(len(rows) ** 0.5)))
+        manifest = grid_shuffle(exports, out, memory=memory, seed=seed)
+        assert manifest["grid_shuffle"]["shards"] == (-(-size // memory)) ** 2
+        assert documents(out) == in_memory(rows, manifest["grid_shuffle"]["shards"], seed)
+        # Nothing but the export is left, and a second run finds it.
+        whole = files(out)
+        assert whole.keys() == {*manifest["files"], "manifest.json"}
+        assert grid_shuffle(exports, out, memory=memory, seed=seed) == manifest and files(out) == whole
 
 
 CORPUS: dict[str, Any] = {"lengths": [5, 30, 17] * 100, "length": 16}
@@ -151,7 +154,7 @@ def test_foreign_and_stale_files_are_refused(export: Path, tmp_path: Path) -> No
     (out / "column-00000-of-00001.parquet").unlink()
     manifest = grid_shuffle(export, out, memory=MEMORY)
     (out / PLAN).write_text((out / "manifest.json").read_text())
-    with pytest.raises(InputError, match="begun with another version, export, shards, seed"):
+    with pytest.raises(InputError, match="begun with another version, exports, shards, seed"):
         grid_shuffle(export, out, memory=MEMORY, seed=1)
     begun = tmp_path / "begun"
     grid_shuffle(export, begun, memory=MEMORY, seed=1)

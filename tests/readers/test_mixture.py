@@ -117,7 +117,7 @@ def test_weights_of_a_large_denominator_are_rounded(pools: dict[Path, list[Any]]
 def test_pools_that_do_not_fit_are_refused(pools: dict[Path, list[Any]], tmp_path: Path) -> None:
     (code, *_), corpus = pools, POOLS["code"]
     write_export(tmp_path / "long", "parquet", corpus | {"length": 16})
-    with pytest.raises(InputError, match="differ in sequences of so many tokens: 8 and 16"):
+    with pytest.raises(InputError, match="differ in tokens of a sequence: 8 and 16"):
         Mixture({code: 1, tmp_path / "long": 1}, sequences=1)
     own = {"vocabulary": 1000, "padding": 1, "xxh3_128": "ab"}
     write_export(tmp_path / "other", "parquet", corpus | {"length": 8}, tokenizer=own)
