@@ -39,7 +39,7 @@ from dagster_divorder.store.sources import identity, open_source
 
 IDS, DOCUMENTS = "ids.safetensors", "documents.parquet"
 MAX_BYTES = 1 << 30
-"""Of texts held out, which are in memory at once, with twice as much that is made of them."""
+"""Of texts held out, which are in memory at once, with some three times as much that is made of them."""
 
 
 def heldout_ids(run: Run) -> np.ndarray:

@@ -1,7 +1,8 @@
 """repeats: how often each record is trained on: 0, 1, 2, ... times, out of the mix and what is held out.
 
 `times` int32 (N,), by position among the accepted records. What is ordered, packed, measured and written is the stream:
-a view with an item for each time, those of a record one after another. Without `mixing.weights` and held-out documents the stage is not there, and the stream is the records.
+a view with an item for each time, those of a record one after another. Without `mixing.weights` and held-out documents
+the stage is not there, and the stream is the records.
 What of a value of `mixing.trait` is read once more than the rest is an even part of its clusters and lengths.
 """
 
