@@ -104,10 +104,19 @@ class Results:
         read = self._receipt("clusters").upstream
         chosen = self._receipt("ari_comparison").facts["chosen"] if "ari_comparison" in read else None
         kind = chosen or next(kind for kind, stage in STAGE_OF.items() if stage in read)
-        receipt = self._receipt(STAGE_OF[kind])
-        present = self.store.exists(embeddings_file(receipt))
-        with contextlib.nullcontext() if present else self.store.lease(wait=False):
-            return map_vectors(self.store, self._view(), receipt)
+        return self._vectors(self._receipt(STAGE_OF[kind]))
+
+    @property
+    def gradients(self) -> np.ndarray:
+        """Projected gradients of gradient_embeddings, of the accepted records in input order, (N, K), float32 (float16
+        where `gradients.stored` says so), memory-mapped read-only, of length 1; zero where a document has no gradient.
+
+        The first access writes them to one file in the store; later ones map it.
+
+        Raises:
+            StoreBusyError: they are still to be written, and a run is writing to the store.
+        """
+        return self._vectors(self._receipt("gradient_embeddings"))
 
     @property
     def sequences(self) -> pd.DataFrame:
@@ -142,6 +151,11 @@ class Results:
             self.store.read_verified(self._receipt("diversity_metrics").files["metrics"])
         )
         return metrics
+
+    def _vectors(self, receipt: Receipt) -> np.ndarray:
+        present = self.store.exists(embeddings_file(receipt))
+        with contextlib.nullcontext() if present else self.store.lease(wait=False):
+            return map_vectors(self.store, self._view(), receipt)
 
     def _stream_records(self) -> np.ndarray | None:
         """The record of each item that was ordered; None where these are the records."""

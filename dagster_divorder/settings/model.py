@@ -20,6 +20,7 @@ from dagster_divorder.settings.sections import (
     Embedding,
     Engine,
     Exports,
+    Gradients,
     Heldout,
     Input,
     KCalibration,
@@ -54,6 +55,7 @@ class Settings(BaseSettings):
     model: Model = Model()
     embedding: Embedding = Embedding()
     deep: Deep = Deep()
+    gradients: Gradients = Gradients()
     ari_comparison: AriComparison = AriComparison()
     k_calibration: KCalibration = KCalibration()
     clusters: Clusters = Clusters()

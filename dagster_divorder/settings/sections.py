@@ -208,6 +208,20 @@ class Deep(_Section):
         return self
 
 
+class Gradients(_Section):
+    model: str | None = Field(None, min_length=1)
+    """Hugging Face id or directory of a causal language model, or `bootstrap`; unset: the model of deep_embeddings."""
+    layers: int = Field(2, ge=1, le=4096)
+    """Its last blocks, of whose parameters gradients are taken; nearer to those of the whole model at more time as it
+    rises."""
+    max_tokens: int = Field(768, ge=2, le=MAX_COUNT)
+    """Tokens of a document that count, its first ones: length alone then makes fewer documents differ."""
+    dims: int = Field(1024, ge=1, le=1 << 16)
+    """Numbers that a gradient is projected to; cosines are kept more closely, at more time and disk, as it rises."""
+    stored: Literal["float32", "float16"] = "float32"
+    """float16 halves the disk at some 3 digits."""
+
+
 class Clusters(_Section):
     k: int | Literal["auto"] = Field(30)
     """Number of clusters; finer topics, and fewer documents in each, as it rises. auto: what k_calibration

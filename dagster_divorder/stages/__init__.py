@@ -12,7 +12,7 @@ from dagster_divorder.stages.clusters import CLUSTERS
 from dagster_divorder.stages.components import COMPONENTS
 from dagster_divorder.stages.curated_output import CURATED_OUTPUT
 from dagster_divorder.stages.deep_embeddings import DEEP_EMBEDDINGS
-from dagster_divorder.stages.deep_model import DEEP_MODEL
+from dagster_divorder.stages.deep_model import DEEP_MODEL, GRADIENT_MODEL
 from dagster_divorder.stages.difficulty import DIFFICULTY
 from dagster_divorder.stages.difficulty_counts import DIFFICULTY_COUNTS
 from dagster_divorder.stages.diversity_metrics import DIVERSITY_METRICS
@@ -20,6 +20,7 @@ from dagster_divorder.stages.exports import EXPORTS
 from dagster_divorder.stages.external_embeddings import EXTERNAL_EMBEDDINGS
 from dagster_divorder.stages.fields import FIELDS
 from dagster_divorder.stages.frozen import FROZEN
+from dagster_divorder.stages.gradient_embeddings import GRADIENT_EMBEDDINGS
 from dagster_divorder.stages.greedy_order import GREEDY_ORDER
 from dagster_divorder.stages.heldout import HELDOUT
 from dagster_divorder.stages.heldout_copies import HELDOUT_COPIES
@@ -48,6 +49,8 @@ GRAPH = Graph(
         SHALLOW_EMBEDDINGS,
         DEEP_MODEL,
         DEEP_EMBEDDINGS,
+        GRADIENT_MODEL,
+        GRADIENT_EMBEDDINGS,
         EXTERNAL_EMBEDDINGS,
         *COMPONENTS,
         ARI_COMPARISON,
