@@ -19,7 +19,6 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from dagster_divorder.engine.local import KEEP_MEMORY
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
@@ -53,18 +52,18 @@ from dagster_divorder.store.curated import (
     RECORDS,
     OutputFolder,
     Writers,
-    WriteStretch,
     check_format,
     is_whole,
     read_manifest,
     scratch_beside,
     shard_limits,
+    stage_scattered,
     tidy,
     write_columns,
 )
 from dagster_divorder.store.find import find_input
 from dagster_divorder.store.folders import folder_at
-from dagster_divorder.store.gather import BUCKET_BYTES, gather, scatter
+from dagster_divorder.store.gather import BUCKET_BYTES, gather, stored_records
 from dagster_divorder.store.ids import IdIndex
 from dagster_divorder.store.inputs import has_dictionary
 from dagster_divorder.store.multiset import Multiset
@@ -73,7 +72,7 @@ from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.records import with_id
 from dagster_divorder.store.sample import document_index, rows_by_id
 from dagster_divorder.store.space import map_vectors
-from dagster_divorder.store.view import View
+from dagster_divorder.store.view import View, offsets
 from dagster_divorder.view.drawing import stamped
 from dagster_divorder.view.words import face
 
@@ -210,13 +209,10 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
     )
     with run.progress("writing records", len(view), "records") as advance:
         if output.by_workers and _in_workers(run, row_sizes, limits, schema):
-            scattered = scatter(
-                run.engine, run.store, view, order, sizes, settings.path, advance, KEEP_MEMORY
-            )
-            stretches = dict(zip(names, pairwise([0, *limits]), strict=True))
-            write = WriteStretch(scattered, writers)
-            output.stage_each(run.engine, write, stretches, environment=KEEP_MEMORY)
-            output.folder.delete(scattered.files)
+            contents, start = stored_records(run.store, view), offsets(view.records)
+            files = dict(zip(names, pairwise([0, *limits]), strict=True))
+            rows = view.record_row[order]
+            stage_scattered(output, run.engine, contents, start, rows, row_sizes, files, writers, advance)
             return
         with (
             scratch_beside(run.store, settings.path, output.expected_bytes) as scratch,

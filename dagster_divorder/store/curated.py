@@ -17,7 +17,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,13 +30,15 @@ import xxhash
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
 
 from dagster_divorder.engine.base import Engine
+from dagster_divorder.engine.local import KEEP_MEMORY
+from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Output
 from dagster_divorder.settings.places import Place, as_place, real_place
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store, temporary_name
 from dagster_divorder.store.folders import Folder, folder_at
-from dagster_divorder.store.gather import Scattered
+from dagster_divorder.store.gather import Content, Scattered, scatter
 from dagster_divorder.store.manifests import manifest_check, whole_manifest
 from dagster_divorder.store.pointers import read_pointer, write_pointer
 from dagster_divorder.store.rows import json_lines
@@ -475,6 +477,26 @@ def damaged_file(path: Place, files: dict[str, dict[str, Any]]) -> str | None:
 
 
 Writer = Callable[[IO[bytes]], None]
+
+
+def stage_scattered(
+    output: OutputFolder,
+    engine: Engine,
+    contents: Sequence[Content],
+    start: np.ndarray,
+    rows: np.ndarray,
+    sizes: np.ndarray,
+    files: Mapping[str, tuple[int, int]],
+    writers: Writers,
+    advance: Advance,
+) -> None:
+    """Stage rows of arrays in another order, each of the files by a worker: output positions [first, end), by name.
+
+    contents, start, rows, sizes, advance: see `scatter`.
+    """
+    scattered = scatter(engine, contents, start, rows, sizes, output.path, advance, KEEP_MEMORY)
+    output.stage_each(engine, WriteStretch(scattered, writers), files, environment=KEEP_MEMORY)
+    output.folder.delete(scattered.files)
 
 
 def write_jsonl(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Writer]:
