@@ -11,7 +11,7 @@ The second form, of the sequences of a corpus under settings whose store holds i
 against the whole by strategy of documents and of sequences. Distances of clusters and sources are total variation, the
 others as docs/decisions/stationarity.md has them; the last but one column is chi2 over its degrees of freedom of the
 sequences of one cluster over tenths of training, and the last what drifts. `--parts`: shards of `order.shards_of`, one
-after another, as they are.
+after another as they are, and as pools that are read in turn (`dagster_divorder.torch.Mixture` of equal weights).
 """
 
 from __future__ import annotations
@@ -198,9 +198,9 @@ def quality(config: str, shards: int, parts: int) -> None:
     from dagster_divorder.engine.progress import Silent
     from dagster_divorder.pipeline.run import Run
     from dagster_divorder.stages import GRAPH
-    from dagster_divorder.stages.diversity_metrics import load_metrics
-    from dagster_divorder.stages.stationarity import load_stationarity
+    from dagster_divorder.stages.sequence_order import load_sequence_order
     from dagster_divorder.store.local import LocalStore
+    from dagster_divorder.verify import measure_order
 
     settings = load_settings(config)
     run_all(settings, Silent(), GRAPH.needed(settings, "diversity_metrics"))
@@ -227,21 +227,30 @@ def quality(config: str, shards: int, parts: int) -> None:
                 "sequence": settings.sequence.model_copy(update={"strategy": sequences}),
             }
         )
-        run_all(made, Silent(), GRAPH.needed(made, "diversity_metrics"))
+        run_all(made, Silent(), GRAPH.needed(made, "sequence_order"))
         run = Run(made, LocalStore(made.store.path).open(), Silent())
-        drift = load_stationarity(run)
-        measures = {found.feature: found.measures for found in drift.features}
-        shares = load_metrics(run)["sequences"]["batch_shares"]
-        cells = [
-            documents if of == 1 else f"{documents}, {of} shards one after another",
-            sequences,
-            f"{shares['cluster']['mean_tv']:.4f}",
-            f"{measures['source']['batch'].value:.4f}",
-            *(f"{measures[name]['batch'].value:.4f}" for name in BATCHES),
-            f"{measures[SINGLE]['tenths'].value:.1f}",
-            ", ".join(found.feature for found in drift.drifting) or "nothing",
-        ]
-        print(f"| {' | '.join(cells)} |", flush=True)
+        in_order = load_sequence_order(run)[0]
+        shown_as = {documents: in_order}
+        if of > 1:
+            pools = np.array_split(in_order, of)
+            in_turn = [pool[at] for at in range(len(pools[0])) for pool in pools if at < len(pool)]
+            shown_as = {
+                f"{documents}, {of} shards in a row": in_order,
+                f"{documents}, {of} shards as pools": np.array(in_turn),
+            }
+        for name, read in shown_as.items():
+            figures, drift = measure_order(run, read)
+            measures = {found.feature: found.measures for found in drift.features}
+            cells = [
+                name,
+                sequences,
+                f"{figures['batch_shares']['cluster']['mean_tv']:.4f}",
+                f"{measures['source']['batch'].value:.4f}",
+                *(f"{measures[feature]['batch'].value:.4f}" for feature in BATCHES),
+                f"{measures[SINGLE]['tenths'].value:.1f}",
+                ", ".join(found.feature for found in drift.drifting) or "nothing",
+            ]
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

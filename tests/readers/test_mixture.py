@@ -48,7 +48,7 @@ def test_every_beginning_has_the_quotas_within_one(parts: list[int]) -> None:
     assert counts[-1].tolist() == parts
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     weights=st.lists(st.integers(1, 12), min_size=3, max_size=3),
     sequences=st.integers(4, 80),
