@@ -127,12 +127,18 @@ def load(
     """
     directory = Path(directory)
     proxy = describe(directory, layers=layers, dims=dims, setting=setting)
-    module = load_module(directory, spec, "AutoModelForCausalLM")
+    try:
+        module = load_module(directory, spec, "AutoModelForCausalLM")
+    except InputError as error:
+        raise InputError(
+            f"{error}, or set gradients.model to a causal language model with its output layer"
+        ) from error
     check_vocabulary(directory, module, vocabulary)
     model = GradientModel(module, spec, proxy, layers=layers, dims=dims, seed=seed)
-    if sees_ahead(model, model.body):
-        raise _no_causal(directory, module.config, setting)
-    _check(directory, model)
+    with quiet():
+        if sees_ahead(model, model.body):
+            raise _no_causal(directory, module.config, setting)
+        _check(directory, model)
     return model
 
 
