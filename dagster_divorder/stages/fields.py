@@ -38,8 +38,9 @@ def coded(settings: Settings) -> list[str]:
 def extracted(settings: Settings) -> list[str]:
     """The fields by name, sorted."""
     source = settings.input.source_field
+    quality = settings.selection.quality_field if settings.selects else None
     fields = {trait for trait in coded(settings) if trait not in BUILT_IN}
-    return sorted(fields | {field for field in (source, settings.selection.quality_field) if field})
+    return sorted(fields | {field for field in (source, quality) if field})
 
 
 def _check_settings(run: Run) -> None:
