@@ -152,6 +152,19 @@ class Results:
         )
         return metrics
 
+    @property
+    def selection(self) -> pd.DataFrame:
+        """One row per accepted record in input order, of the last choice (`selection.method`).
+
+        Columns: `record_id` (hex), `weight` (by which it was chosen, 0 where it was not weighed), `selected`, `reason`
+        (a category).
+        """
+        import pyarrow.parquet as pq
+
+        data = self.store.read_verified(self._receipt("subset_selection").files["selection"])
+        frame: pd.DataFrame = pq.read_table(pa.BufferReader(data)).to_pandas()
+        return frame
+
     def _vectors(self, receipt: Receipt) -> np.ndarray:
         present = self.store.exists(embeddings_file(receipt))
         with contextlib.nullcontext() if present else self.store.lease(wait=False):

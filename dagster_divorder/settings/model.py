@@ -29,6 +29,7 @@ from dagster_divorder.settings.sections import (
     Order,
     Output,
     Packing,
+    Selection,
     Sequence,
     Store,
     declaring,
@@ -62,6 +63,7 @@ class Settings(BaseSettings):
     cluster_map: ClusterMap = ClusterMap()
     mixing: Mixing = Mixing()
     heldout: Heldout = Heldout()
+    selection: Selection = Selection()
     order: Order = Order()
     packing: Packing = Packing()
     sequence: Sequence = Sequence()
@@ -152,9 +154,20 @@ class Settings(BaseSettings):
         return self.heldout.share is not None or bool(self.heldout.paths)
 
     @property
+    def selects(self) -> bool:
+        """Whether some of the documents are chosen to be trained on."""
+        return self.selection.method != "none"
+
+    @property
+    def mixed_trait(self) -> str:
+        """The trait of whose values `repeats` takes shares: `mixing.trait`, or where nothing is mixed or held out by
+        it the one that is always there."""
+        return self.mixing.trait if self.mixing.weights is not None or self.holds_out else "cluster"
+
+    @property
     def repeats(self) -> bool:
         """Whether the stage `repeats` says how often each record is trained on; else each is once."""
-        return self.mixing.weights is not None or self.holds_out
+        return self.mixing.weights is not None or self.holds_out or self.selects
 
     @property
     def copies_apart(self) -> bool:

@@ -347,6 +347,84 @@ class Heldout(_Section):
         return self
 
 
+class Selection(_Section):
+    method: Literal["none", "spokes", "random", "quality", "semdedup"] = "none"
+    """Which documents are trained on. none: all; spokes: those that together are the most diverse, and of quality;
+    quality: the best; semdedup: those farthest from their likes; random. Of equal texts one record at most."""
+    documents: int | None = Field(None, ge=1, le=MAX_COUNT)
+    """How many are chosen."""
+    tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
+    """In place of `documents`: tokens of what is chosen, of which only what no whole document fits into is left."""
+    vectors: Literal["gradient", "deep", "shallow"] = "gradient"
+    """By which documents are alike, as <vectors>_embeddings makes them; gradient: by what a model learns from them."""
+    quality: str | None = Field(None, min_length=1)
+    """A numeric field of the input, or a Hugging Face text-classification model: an id with a slash, or a directory.
+    What is higher is better, from 0 on."""
+    alpha: Annotated[float, Field(ge=0, le=1)] | tuple[Annotated[float, Field(ge=0, le=1)], ...] = 0.0
+    """Of spokes: how much quality counts beside diversity, from 0 to 1; a thousandth may be much. Of several the first
+    is used, and a table and a plot compare them, and all methods."""
+    partitions: int = Field(1, ge=1, le=1024)
+    """Parts of the documents that are optimised apart, each by a worker; faster, and further from the optimum of all,
+    as it rises."""
+    steps: int = Field(20, ge=1, le=1000)
+    """Passes over the vectors at most."""
+    rate: float = Field(1.0, gt=0, le=10)
+    """Length of a step: up to 1 none overshoots; fewer steps, and less surely, as it rises."""
+    tolerance: float = Field(1e-4, ge=0, le=1)
+    """Steps end when the objective changes by no more than this."""
+    start: Literal["uniform", "quality"] = "uniform"
+    """Weights before the first step: all the same, or in proportion to quality."""
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> Self:
+        given = [name for name in ("documents", "tokens") if getattr(self, name) is not None]
+        if self.method == "none":
+            if given:
+                raise ValueError(
+                    f'{given[0]} is {getattr(self, given[0])}, and method is "none"; set selection.method, such as '
+                    f'"spokes", or remove selection.{given[0]}'
+                )
+            return self
+        if len(given) != 1:
+            raise ValueError(
+                f'method is "{self.method}", and documents and tokens are {"both set" if given else "unset"}; set one '
+                "of them"
+            )
+        needing = {
+            'method is "quality"': self.method == "quality",
+            f"alpha is {self.alpha}": any(self.alphas),
+            'start is "quality"': self.start == "quality",
+        }
+        if self.quality is None and any(needing.values()):
+            what = next(what for what, needed in needing.items() if needed)
+            raise ValueError(
+                f"{what}, and quality is unset; name a numeric field, or a model, in selection.quality"
+            )
+        return self
+
+    @field_validator("alpha")
+    @classmethod
+    def _each_once(cls, alpha: float | tuple[float, ...]) -> float | tuple[float, ...]:
+        if isinstance(alpha, tuple) and not 0 < len(alpha) == len(set(alpha)):
+            raise ValueError("expected numbers from 0 to 1, each once")
+        return alpha
+
+    @property
+    def alphas(self) -> tuple[float, ...]:
+        """The values of `alpha`, the one that is used first."""
+        return self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
+
+    @property
+    def quality_model(self) -> str | None:
+        """The model that `quality` names."""
+        return self.quality if self.quality and "/" in self.quality else None
+
+    @property
+    def quality_field(self) -> str | None:
+        """The field that `quality` names."""
+        return None if self.quality_model else self.quality
+
+
 def _known_strategy(name: str) -> str:
     from dagster_divorder.core.order import STRATEGIES
 

@@ -37,6 +37,7 @@ from dagster_divorder.stages.sequence_order import SEQUENCE_ORDER
 from dagster_divorder.stages.shallow_embeddings import SHALLOW_EMBEDDINGS
 from dagster_divorder.stages.stationarity import STATIONARITY
 from dagster_divorder.stages.strategy_comparison import STRATEGY_COMPARISON
+from dagster_divorder.stages.subset_selection import SUBSET_SELECTION
 from dagster_divorder.stages.token_counts import TOKEN_COUNTS
 from dagster_divorder.stages.traits import TRAITS
 
@@ -69,6 +70,7 @@ GRAPH = Graph(
         MINHASH,
         HELDOUT,
         HELDOUT_COPIES,
+        SUBSET_SELECTION,
         REPEATS,
         FROZEN,
         GREEDY_ORDER,

@@ -46,6 +46,7 @@ from dagster_divorder.stages.raw_docs import load_multiset, record_index
 from dagster_divorder.stages.repeats import load_sources, stream_reads, stream_records, stream_view
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import load_stationarity
+from dagster_divorder.stages.subset_selection import left_out, selection_reads
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.curated import (
     MANIFEST,
@@ -177,6 +178,8 @@ def _write(
             heldout = load_heldout(run)
             output.stage("heldout.parquet", lambda file: file.write(parquet(heldout_table(run, heldout))))
             output.stage("heldout_removed.jsonl", lambda file: file.write(removed_lines(run, heldout)))
+        if run.settings.selects:
+            output.stage("left_out.parquet", lambda file: file.write(parquet(left_out(run))))
         if run.settings.output.sidecars:
             _stage_sidecars(run, view, output)
         about = _manifest(run, view, key)
@@ -276,7 +279,7 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
         "frozen_tokens": settings.order.frozen_tokens,
         "traits": settings.order.traits,
         **(
-            {"mixing": {"trait": settings.mixing.trait, "values": load_sources(run)}}
+            {"mixing": {"trait": settings.mixed_trait, "values": load_sources(run)}}
             if settings.repeats
             else {}
         ),
@@ -399,7 +402,7 @@ ORDERS = ("greedy_order", "packed_sequences", "sequence_order")
 
 def _reads(settings: Settings) -> tuple[str, ...]:
     made = ("base_model", "token_counts", *space_reads(settings), "centroids", "clusters", "cluster_names")
-    stream = (*heldout_reads(settings), *stream_reads(settings))
+    stream = (*heldout_reads(settings), *selection_reads(settings), *stream_reads(settings))
     return ("raw_docs", *made, *stream, *ORDERS, "diversity_metrics", "stationarity")
 
 
@@ -411,13 +414,13 @@ def _inputs(run: Run) -> dict[str, Any]:
         **versions(
             run, "raw_docs", *stream_reads(run.settings), *ORDERS, "diversity_metrics", "cluster_names"
         ),
-        **versions(run, *heldout_reads(run.settings)),
+        **versions(run, *heldout_reads(run.settings), *selection_reads(run.settings)),
         # The manifest also names the input's files and the settings of the orders, which can change while the bytes do
         # not.
         "orders": orders,
         "input": [facts[name] for name in ("files", "file_bytes", "partial_lines")],
         # Of what is written only the rejects, and what is not trained on, show ids.
-        **({"id_field": field} if field and (facts["rejected_records"] or run.settings.holds_out) else {}),
+        **({"id_field": field} if field and (facts["rejected_records"] or run.settings.repeats) else {}),
     }
 
 

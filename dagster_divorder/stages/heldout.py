@@ -84,17 +84,23 @@ def _documents(run: Run) -> _Documents:
     return _Documents(rows, ids[rows], sizes[rows], codes[first], names)
 
 
-def consumed_documents(run: Run) -> np.ndarray:
-    """Which documents a trainer has consumed (`order.frozen_tokens`), bool (document_rows,)."""
+def consumed_records_of(run: Run) -> np.ndarray:
+    """Which records a trainer has consumed (`order.frozen_tokens`), bool (N,)."""
     # That stage reads the stream, which is made of this one's result.
     from dagster_divorder.stages.frozen import consumed_records
 
+    if not len(ids := consumed_records(run)):
+        return np.zeros(len(run.view), bool)
+    record = np.zeros(len(known := record_index(run, "id")), bool)
+    found = places(ids, known)
+    record[found[found >= 0]] = True
+    return record[run.view.record_row]
+
+
+def consumed_documents(run: Run) -> np.ndarray:
+    """The same of documents, bool (document_rows,)."""
     consumed = np.zeros(run.view.document_rows, bool)
-    if len(ids := consumed_records(run)):
-        record = np.zeros(len(known := record_index(run, "id")), bool)
-        found = places(ids, known)
-        record[found[found >= 0]] = True
-        consumed[run.view.document_row[record[run.view.record_row]]] = True
+    consumed[run.view.document_row[consumed_records_of(run)]] = True
     return consumed
 
 

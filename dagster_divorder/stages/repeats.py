@@ -1,8 +1,8 @@
-"""repeats: how often each record is trained on: 0, 1, 2, ... times, out of the mix and what is held out.
+"""repeats: how often each record is trained on: 0, 1, 2, ... times, by the mix, the choice, and what is held out.
 
 `times` int32 (N,), by position among the accepted records. What is ordered, packed, measured and written is the stream:
-a view with an item for each time, those of a record one after another. Without `mixing.weights` and held-out documents
-the stage is not there, and the stream is the records.
+a view with an item for each time, those of a record one after another. Without `mixing.weights`, `selection.method`
+and held-out documents the stage is not there, and the stream is the records.
 What of a value of `mixing.trait` is read once more than the rest is an even part of its clusters and lengths.
 """
 
@@ -20,6 +20,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Table, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.heldout_copies import heldout_reads, load_heldout
+from dagster_divorder.stages.subset_selection import load_selected, selection_reads
 from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.arrays import pack, pack_rows, unpack_rows
 from dagster_divorder.store.view import View
@@ -95,10 +96,10 @@ def load_sources(run: Run) -> list[dict[str, Any]]:
 
 
 def _compute(run: Run) -> Made:
-    mixing, traits = run.settings.mixing, load_traits(run)
+    mixing, trait, traits = run.settings.mixing, run.settings.mixed_trait, load_traits(run)
     training = np.flatnonzero(_may_be_trained_on(run))
-    some, names = traits.take(training), traits.names[mixing.trait]
-    codes = some.codes[mixing.trait]
+    some, names = traits.take(training), traits.names[trait]
+    codes = some.codes[trait]
     sizes = np.bincount(codes, some.tokens, len(names)).astype(np.int64)
     plan = plan_mix(
         mixing.weights or "natural",
@@ -121,7 +122,7 @@ def _compute(run: Run) -> Made:
             f"the shares of mixing.weights do not sum to 1; they are taken in proportion: {given}"
         )
     times = np.zeros(len(traits.tokens), np.int32)
-    by = [some.codes[trait] for trait in sorted(some.codes, key=lambda trait: (trait != mixing.trait, trait))]
+    by = [some.codes[name] for name in sorted(some.codes, key=lambda name: (name != trait, name))]
     times[training] = times_of(plan, some.tokens, codes, even_order(by, run.settings.seed))
     got = realised(plan, some.tokens, codes, times[training])
     rows = [
@@ -138,8 +139,8 @@ def _compute(run: Run) -> Made:
         }
         for name, records, tokens, used, unique, read, epochs, share, planned in zip(
             names,
-            np.bincount(traits.codes[mixing.trait], minlength=len(names)).tolist(),
-            np.bincount(traits.codes[mixing.trait], traits.tokens, len(names)).astype(np.int64).tolist(),
+            np.bincount(traits.codes[trait], minlength=len(names)).tolist(),
+            np.bincount(traits.codes[trait], traits.tokens, len(names)).astype(np.int64).tolist(),
             *(of.tolist() for of in (got.records, got.unique_tokens, got.tokens, got.epochs, got.shares)),
             plan.shares.tolist(),
             strict=True,
@@ -161,7 +162,10 @@ def _compute(run: Run) -> Made:
 
 
 def _may_be_trained_on(run: Run) -> np.ndarray:
-    """Which records are not held out, nor too near to one that is; bool (N,)."""
+    """Which records are chosen, and are not held out, nor too near to one that is; bool (N,)."""
+    # The choice is made among those that are not held out.
+    if run.settings.selects:
+        return load_selected(run)
     if not run.settings.holds_out:
         return np.ones(len(run.view), bool)
     return ~load_heldout(run).removed[run.view.document_row]
@@ -171,6 +175,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
     mixing = settings.mixing
     return {
         "mixing": mixing.model_dump(mode="json", exclude={"exponent"}),
+        "trait": settings.mixed_trait,
         "exponent": mixing.exponent if mixing.weights == "temperature" else None,
         "heldout": settings.heldout.model_dump(mode="json"),
         # What is consumed stays in the stream.
@@ -186,8 +191,9 @@ REPEATS = WholeCorpus(
     version=1,
     group="ordering",
     kinds=lambda settings: {"numpy"},
-    description="How often each record is trained on: the mix of sources that is asked for, and what is held out.",
-    reads=lambda settings: ("raw_docs", "traits", *heldout_reads(settings)),
+    description="How often each record is trained on: the mix of sources that is asked for, what is chosen, "
+    "and what is held out.",
+    reads=lambda settings: ("raw_docs", "traits", *heldout_reads(settings), *selection_reads(settings)),
     settings=_settings,
     content=("times", "values"),
     when=lambda settings: settings.repeats,

@@ -40,7 +40,7 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.settings import Settings
-from dagster_divorder.settings.sections import KINDS
+from dagster_divorder.settings.sections import KINDS, Selection
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import compact, file_states, ingest, inputs
 from dagster_divorder.store.fits import read_pin
@@ -168,6 +168,7 @@ NOT_DRAWN = {
     "order.cut",  # ids of documents
     *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights
     "heldout.paths",
+    *(f"selection.{name}" for name in Selection.model_fields),  # a method only with a budget
     *("model.base", "model.revision", "deep.model", "deep.revision"),  # a model of one's own
     *("deep.device", "deep.tensor_parallel", "engine.kind", "engine.address"),  # of the machine
 }

@@ -103,6 +103,8 @@ BY_HAND: dict[str, list[Any]] = {
         *({}, {SITE: 1.0}, {SITE: 1, "(missing)": 3.0}, {"nope": 1.0}, {SITE: 0.0}),
         *({SITE: weight, OTHER: 1.0} for weight in REAL),
     ],
+    "selection.alpha": [0.0, 1.0, 1.5, -1, math.nan, [], [0.0], [0.0, 0.5], [0.5, 0.5], "nope"],
+    "selection.quality": ["", "\0", "score", "text", "nope", "no/where", "/dev/null"],
     "heldout.paths": [[], [""], ["/dev/null"], ["nowhere.jsonl"]],
     "k_calibration.values": [[], [1], [2], [2, 60, 61], [3, 2], [2, 2], [10_000], [2**64]],
     "comparison.documents": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
@@ -254,8 +256,17 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
             accepted += 1
             # What a run goes by: what of them decides each stage's result is hashed.
             assert all(stage.fingerprint(chosen) for stage in GRAPH.values())
-    # The bootstrap model of these settings has no revisions, workers of this machine have no address, nothing is mixed.
-    assert accepted or name.endswith((".revision", ".address", ".total_tokens", ".max_repeats"))
+    # The bootstrap model of these settings has no revisions, workers of this machine have no address, nothing is mixed
+    # or chosen.
+    alone = (
+        ".revision",
+        ".address",
+        ".total_tokens",
+        ".max_repeats",
+        "selection.documents",
+        "selection.tokens",
+    )
+    assert accepted or name.endswith(alone)
 
 
 @settings(
