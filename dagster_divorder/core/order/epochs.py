@@ -4,7 +4,8 @@ Letters: M items, E epochs, B blocks.
 
 The first epoch is the strategy's own order (with `copies`, the spread one), cut into B blocks. Every later epoch has
 the same blocks in the same order; each begins with an item drawn at random, and the strategy orders the others anew
-after the totals so far, which the end of an epoch brings back to the whole's mix.
+after the totals so far, which the end of an epoch brings back to the whole's mix. Cells that have the mix themselves
+(`spread`) are blocks, or made of some, and each is ordered by its own mix.
 Guarantee: an item comes again after (1 - 1 / B) M places or more, less a batch of rounding. Copies keep their distances
 across the boundary as they do inside, less a block. A window over the boundary is two ends of orders that keep the
 mix, so it strays no more than one inside.
@@ -65,11 +66,10 @@ def epoch_orders(
     # As fine as the cells that keep copies apart, which would meet in larger blocks.
     blocks = max(1, min(BLOCKS, problem.items // BLOCK), spread.cells)
     bounds = cell_bounds(problem.items, blocks, problem.batch)
-    mixed = spread.bounds is not None and not task.frozen.size
-    if mixed:
-        inside = -(-blocks // spread.cells)
-        cells = np.linspace(0, spread.cells, inside * spread.cells + 1)
-        bounds = np.interp(cells, np.arange(spread.cells + 1), spread.bounds).astype(np.int64)
+    mixed = None if task.frozen.size else spread.mixed
+    if mixed is not None:
+        at = np.linspace(0, spread.cells, -(-blocks // spread.cells) * spread.cells + 1)
+        bounds = np.interp(at, np.arange(spread.cells + 1), mixed).astype(np.int64)
     for epoch in range(1, epochs):
         out[epoch] = order_in_cells(
             problem,
@@ -78,7 +78,7 @@ def epoch_orders(
             bounds,
             keep=spread.kept,
             anew=True,
-            own_mix=mixed,
+            own_mix=mixed is not None,
             stream=epoch,
         )
     return out

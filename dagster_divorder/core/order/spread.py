@@ -9,8 +9,9 @@ Letters: M items, R of them left to order, r copies of one document among these.
    classes know nothing of each other. A document so often copied that R / r is less than MIN_DISTANCE cells
    keeps its times.
 
-Items that hold several texts, as packed sequences do, come with times of their own (`Times`); those without any copy
-fill the cells up, each cell with what it lacks of its part of the way to the whole's mix.
+Items that hold several texts, as packed sequences do, come with times of their own and the room that these leave
+(`Times`). Each is dealt to a cell in its room, those without any copy to any cell, such that every beginning of the
+cells has its part of the way to the whole's mix; each cell then has the mix, and is ordered by its own.
 
 Copies of which some are frozen come late in their turn, the first of them about half a turn after the last frozen one.
 A strategy that does not look at traits has nothing to gain from cells: all documents keep their times, and the last
@@ -61,8 +62,10 @@ strategy has fewer items to choose from."""
 OWN_MIX_SHARE = 0.01
 """Part of their own mix in the targets of documents without copies."""
 
-ROUNDS = 4
-"""In which items are dealt to cells: the cells are nearer to the mix as it rises."""
+ROUNDS = 8
+"""In which items are moved between cells: cells are nearer to the mix as it rises. Mixture corpus, everything twice,
+8192 tokens, 4, 8 and 16 rounds: mean prefix L2 20,400, 19,400 and 19,000 tokens, worst window of 256 sequences 0.74,
+0.70 and 0.70 points off."""
 
 RARE = 32
 """Documents of one number of copies, below which they share one order of phases with the other rare numbers."""
@@ -74,8 +77,9 @@ class Times:
 
     times: float64 (M,), in [0, 1), of what is not frozen; NaN for items that may stand anywhere. copies: int64 (M,), of
     that text of an item that has the most, 1 without any. cells: how many; 0: as many as `copies` need. exact: nothing
-    leaves its time. room: float64 (M, 2), the earliest and the latest time of each item; it is dealt to a cell between
-    them so that each cell has the mix, instead of staying in the cell of its time; for items of about one length.
+    leaves its time. room: float64 (M, 2), the earliest and the latest time of each item, which is dealt to a cell
+    between them, or keeps its time if there is none; for items of about one length. Without it items with times stay in
+    the cells of these.
     """
 
     times: NDArray[np.float64]
@@ -109,13 +113,13 @@ def spread_order(
 
 
 class Spread(NamedTuple):
-    """order int64 (R,), of the rest; kept bool (M,), by item: those that keep their times; cells: how many; bounds int64
-    (cells + 1,): where they begin and end in the order if each has the mix, else None."""
+    """order int64 (R,), of the rest; kept bool (M,), by item: those that keep their times; cells: how many; mixed int64
+    (cells + 1,): where they begin and end in the order, if each has the mix, else None."""
 
     order: Order
     kept: NDArray[np.bool_]
     cells: int
-    bounds: NDArray[np.int64] | None = None
+    mixed: NDArray[np.int64] | None = None
 
 
 def spread_rest(task: Task, copies: ArrayLike | Times) -> Spread:
@@ -146,12 +150,11 @@ def spread_rest(task: Task, copies: ArrayLike | Times) -> Spread:
         kept[task.rest] = number > 1
         return Spread(task.rest[order], kept, 1)
     kept[task.rest] = keep
-    if copies.room is None:
-        bounds = cell_bounds(problem.items, cells, problem.batch)
-        return Spread(task.rest[order_in_cells(problem, task.strategy, order, bounds, keep=keep)], kept, cells)
-    bounds = np.searchsorted(times[order], np.arange(cells + 1) / cells)
-    made = order_in_cells(problem, task.strategy, order, bounds, keep=keep, own_mix=True)
-    return Spread(task.rest[made], kept, cells, bounds)
+    bounds, mixed = cell_bounds(problem.items, cells, problem.batch), None
+    if copies.room is not None:
+        bounds = mixed = np.searchsorted(times[order], np.arange(cells + 1) / cells)
+    made = order_in_cells(problem, task.strategy, order, bounds, keep=keep, own_mix=mixed is not None)
+    return Spread(task.rest[made], kept, cells, mixed)
 
 
 def _times_of_copies(task: Task, group: NDArray[np.int64]) -> Times:
@@ -253,9 +256,7 @@ def _even_times(
     return ((number + phase.repeat(sizes)) / sizes.repeat(sizes))[np.argsort(items)]
 
 
-def _ranked_times(
-    problem: Problem, strategy: Strategy, times: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _ranked_times(problem: Problem, strategy: Strategy, times: NDArray[np.float64]) -> NDArray[np.float64]:
     """Even times of the items that have none, in the strategy's order; float64 (n,) in [0, 1)."""
     items = np.flatnonzero(np.isnan(times))
     ranked = np.empty(len(items))
@@ -269,26 +270,46 @@ def _dealt_times(
     """Times of all items, in cells of which each has its part of the way to the whole's mix; float64 (n,) in [0, 1).
 
     ranges: int64 (n, 2), the first cell that an item may be in, and the one after the last; none: it keeps its time.
-    What the path to the whole's mix (or along the targets) gains in a cell is wanted there.
+    Items with a time begin in its cell, the others are dealt to what the cells then lack, and all are moved to the mix.
     """
+    from dagster_divorder.core.kernels.order_cells import move_to_mix
     from dagster_divorder.core.kernels.order_items import deal
 
-    groups, kept = problem.groups, ranges[:, 0] >= ranges[:, 1]
+    rows, groups, free = problem.rows(), problem.groups, np.isnan(times)
+    kept = ranges[:, 0] >= ranges[:, 1]
+    cell = np.where(free, 0.0, times * cells).astype(np.int64)
+    cell = np.where(kept, cell, np.clip(cell, ranges[:, 0], ranges[:, 1] - 1))
+
+    def held(items: NDArray[np.int64]) -> NDArray[np.float64]:
+        part = problem.part(items)
+        place = part.indices.astype(np.int64) * cells + cell[items].repeat(np.diff(part.indptr))
+        sums: NDArray[np.float64] = np.bincount(place, part.data, len(groups) * cells).astype(np.float64)
+        return sums.reshape(len(groups), cells)
+
     begin, end = (totals.values[groups == 0].sum() for totals in (problem.placed, problem.whole))
-    wanted = np.diff(reached_at(path_back(problem), groups, np.linspace(begin, end, cells + 1)), axis=0)
-    ranges = np.where(kept[:, np.newaxis], (times * cells)[:, np.newaxis] + [0, 1], ranges).astype(np.int64)
-    # Those with the least choice first; what they leave is made up for by the others.
+    wanted = np.diff(reached_at(path_back(problem), groups, np.linspace(begin, end, cells + 1)), axis=0).T
+    lacking = wanted - held(np.flatnonzero(~free))
     stream = np.random.default_rng([problem.seed, 2]).permutation(problem.items)
-    stream = stream[np.argsort((ranges[:, 1] - ranges[:, 0])[stream], kind="stable")]
-    wanted = np.ascontiguousarray(wanted.T)
-    cell = np.empty(problem.items, np.int64)
-    cell[stream] = deal(stream, *problem.rows(), wanted, ranges[stream], ROUNDS)
-    moved = np.flatnonzero(~kept)
+    anywhere = stream[free[stream]]
+    cell[anywhere] = deal(anywhere, *rows, np.ascontiguousarray(np.maximum(lacking, 0.0)))
+
+    dense = np.zeros((cells, rows.dense.shape[1]))
+    np.add.at(dense, cell, rows.dense)
+    move_to_mix(
+        stream,
+        cell,
+        ranges,
+        *(rows.indptr, rows.indices, rows.data, rows.dense, problem.weights[groups]),
+        np.cumsum(held(anywhere) - lacking, axis=1),
+        np.ascontiguousarray(np.cumsum(dense - dense.mean(axis=0), axis=0).T),
+        ROUNDS,
+    )
+    moved = stream[~kept[stream]]
     moved = moved[np.argsort(cell[moved], kind="stable")]
     sizes = np.bincount(cell[moved], minlength=cells)
-    place = np.arange(len(moved)) - (np.cumsum(sizes) - sizes)[cell[moved]]
+    nth = np.arange(len(moved)) - (np.cumsum(sizes) - sizes)[cell[moved]]
     out = times.copy()
-    out[moved] = (cell[moved] + (place + 0.5) / sizes[cell[moved]]) / cells
+    out[moved] = (cell[moved] + (nth + 0.5) / sizes[cell[moved]]) / cells
     return out
 
 

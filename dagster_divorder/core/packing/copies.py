@@ -8,12 +8,15 @@ stand anywhere. Two kinds of sequences have other times:
 
 - Those of a text with so many copies that it keeps its times share the epoch evenly, wherever in a part they were put.
 - A long document has all its sequences in one place, more of it than a batch should hold. Those with nothing else stand
-  later the nearer they are to its middle, by a MIN_DISTANCE-th of a turn from one to the next at most, so that
-  equal parts of two copies stay nearly a turn apart.
+  later the nearer they are to its middle, by a STEPS-th of a turn from one to the next at most, so that equal parts of
+  two copies stay nearly a turn apart.
 
-Guarantee: in the first epoch a sequence that shares a text stays in its cell of the times, in later ones within as many
-places of where it was; see `core.order.spread` and `epochs`.
-Cost: O(Q log Q).
+What the plan's distances have beyond NEAREST of the even ones is room: a sequence may leave its time by half of that,
+to the cells that lack what it holds (`core.order.spread`).
+Guarantee: equal tokens are NEAREST of their even distance apart or more, in every epoch and from one to the next, if
+the plan's times have them so; else they keep the times of the plan. It holds but for the few sequences by which the
+sizes of cells differ, and not behind a frozen beginning, where only the first epoch is so.
+Cost: O(Q log Q), and for a text with r copies r times the different tokens that a run begins with.
 """
 
 from __future__ import annotations
@@ -27,8 +30,12 @@ from dagster_divorder.core.order.spread import Times, cell_number, keep_times
 from dagster_divorder.core.packing.parts import CELLS_APART, MIN_PART
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences
 
-STEPS = 16
 NEAREST = 0.5
+"""Part of the even distance that copies keep at least. Windows hold the mix less well as it rises."""
+
+STEPS = 16
+"""In a turn, of the sequences of a long document: at a quarter of a turn from one to the next (4), copies that were cut
+at other tokens lose a quarter of their distance."""
 
 
 def sequence_times(
@@ -81,10 +88,9 @@ def sequence_times(
 def _room(
     packed: PackedSequences, texts: Ints, times: NDArray[np.float64], turn: float
 ) -> NDArray[np.float64]:
-    """The earliest and the latest time of each sequence, float64 (S, 2) in [0, 1]: equal tokens that both leave their
-    times by so much are NEAREST of their even distance apart, if they were, and both ways round an epoch.
+    """The earliest and the latest time of each sequence, float64 (S, 2) in [0, 1].
 
-    turn: of an epoch, in units of the times.
+    turn: an epoch, in units of the times. Frozen sequences have times below 0.
     """
     sequence = np.arange(len(packed)).repeat(np.diff(packed.indptr))
     run = np.flatnonzero(_copies(packed.document, texts)[texts[packed.document]] > 1)

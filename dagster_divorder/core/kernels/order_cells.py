@@ -1,0 +1,77 @@
+"""Moving items between the cells of an order until every prefix that ends with a cell is near what it is to hold.
+
+Letters: M items, J trait values, D coordinates, C cells.
+
+E_jq is what the cells up to q hold of value j beyond what they are to hold, F = sum_q sum_j w_j E_jq^2, and a
+coordinate is like a value of weight 1. An item c that moves from cell o to a later one, p, is missing from E_q for
+o <= q < p, so that F changes by sum_{o <= q < p} (|c|^2 - 2 <E_q, c>); to an earlier one, p, it changes by
+sum_{p <= q < o} (|c|^2 + 2 <E_q, c>).
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+
+@njit(cache=True, nogil=True)
+def move_to_mix(
+    stream: NDArray[np.int64],
+    cell: NDArray[np.int64],
+    ranges: NDArray[np.int64],
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    data: NDArray[Any],
+    dense: NDArray[np.float32],
+    weights: NDArray[np.float64],
+    beyond: NDArray[np.float64],
+    dense_beyond: NDArray[np.float64],
+    rounds: int,
+) -> None:
+    """Each item of `stream` in turn goes where F is least, and stays if that is where it is; so `rounds` times.
+
+    cell int64 (M,), where each item is, and E, beyond float64 (J, C) and dense_beyond float64 (D, C), are kept up.
+    ranges int64 (M, 2): the first cell that an item may be in, and the one after the last. weights float64 (J,).
+    O(rounds (entries + M D) C) time, of the C those in range.
+    """
+    product = np.empty(beyond.shape[1])
+    for _ in range(rounds):
+        for item in stream:
+            first, last, own = ranges[item, 0], ranges[item, 1] - 1, cell[item]
+            if first >= last:
+                continue
+            product[first:last] = 0.0
+            square = 0.0
+            for k in range(indptr[item], indptr[item + 1]):
+                value, more = float(data[k]), beyond[indices[k]]
+                weighed = weights[indices[k]] * value
+                square += weighed * value
+                for q in range(first, last):
+                    product[q] += weighed * more[q]
+            for d in range(dense.shape[1]):
+                value, more = float(dense[item, d]), dense_beyond[d]
+                square += value * value
+                for q in range(first, last):
+                    product[q] += value * more[q]
+            best, least, change = own, 0.0, 0.0
+            for q in range(own, last):
+                change += square - 2.0 * product[q]
+                if change < least:
+                    best, least = q + 1, change
+            change = 0.0
+            for q in range(own - 1, first - 1, -1):
+                change += square + 2.0 * product[q]
+                if change < least:
+                    best, least = q, change
+            if best == own:
+                continue
+            cell[item] = best
+            sign = 1.0 if best < own else -1.0
+            low, high = min(best, own), max(best, own)
+            for k in range(indptr[item], indptr[item + 1]):
+                for q in range(low, high):
+                    beyond[indices[k], q] += sign * data[k]
+            for d in range(dense.shape[1]):
+                for q in range(low, high):
+                    dense_beyond[d, q] += sign * dense[item, d]
