@@ -3,11 +3,11 @@
     .venv/bin/python benchmarks/exports.py [--tokens 800_000_000] [--formats megatron olmo] [--scratch FOLDER]
 
 Documents of 20 to 4,000 tokens lie in a store as fragments of 8 million, ids of two bytes; `concat` packs them into
-sequences of 2,048, whose order is random. Each format is written twice, in a process of its own: with all ids in
-memory, and through files of consecutive rows, as where there is an eighth of the memory. The plain copy reads the files
-that were written 4 MB at a time, hashes them by sha256, writes them and syncs, in the same process. Peak memory is what
-was resident beyond what was before the first id was read, files that are mapped included; 40 bytes a run of it are
-named.
+sequences of 2,048, whose order is random. Each format is written three times, in a process of its own: with all ids in
+memory, through files of consecutive rows, as where there is an eighth of the memory, and so by two workers. The plain
+copy reads the files that were written 4 MB at a time, hashes them by sha256, writes them and syncs, in the same
+process. Peak memory is what was resident beyond what was before the first id was read, files that are mapped included;
+40 bytes a run of it are named.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dagster_divorder.core.packing import Pieces, pack
+from dagster_divorder.engine.local import LocalEngine
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports import rows as rows_module
 from dagster_divorder.exports.format import Options
@@ -45,17 +47,20 @@ def main() -> None:
     made.add_argument("--tokens", type=int, default=800_000_000)
     made.add_argument("--formats", nargs="+", default=[name for name in FORMATS if name != "text"])
     made.add_argument("--scratch", type=Path, help="folder for store and exports while it runs")
+    made.add_argument("--shard-bytes", type=int, default=1 << 28, help="of each file")
     options = made.parse_args()
     processes = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
         store(Path(folder), options.tokens)
         print(
-            f"{'format':10}{'memory':>8}{'MB':>7}{'s':>8}{'cpu, s':>8}{'copy, s':>9}{'cpu, s':>8}{'share':>8}"
-            f"{'of cpu':>8}{'peak, MB':>10}{'of it runs':>12}"
+            f"{'format':10}{'workers':>8}{'memory':>8}{'MB':>7}{'s':>8}{'cpu, s':>8}{'copy, s':>9}{'cpu, s':>8}"
+            f"{'share':>8}{'of cpu':>8}{'peak, MB':>10}{'of it runs':>12}"
         )
         for name in options.formats:
-            for memory in (rows_module.MEMORY_BYTES, options.tokens // 4):
-                process = processes.Process(target=measure, args=(Path(folder), name, memory))
+            little = options.tokens // 4
+            for memory, workers in ((rows_module.MEMORY_BYTES, 1), (little, 1), (little, 2)):
+                arguments = Path(folder), name, memory, workers, options.shard_bytes
+                process = processes.Process(target=measure, args=arguments)
                 process.start()
                 process.join()
                 if process.exitcode:
@@ -72,7 +77,7 @@ def store(folder: Path, tokens: int) -> None:
         files.put(f"{number:04d}", {"ids": ids, "lengths": lengths})
 
 
-def rows_of(folder: Path) -> Rows:
+def rows_of(folder: Path, workers: int) -> Rows:
     """The rows of the documents in the store, in a random order."""
     files = StageFiles(LocalStore(folder / "store"), "token_counts", "00")
     fragments = tuple(Fragment(name, "", FRAGMENT // 2010) for name in sorted(files.present()))
@@ -88,6 +93,7 @@ def rows_of(folder: Path) -> Rows:
         directory=Path(),
         names=lambda records: records.astype(str).tolist(),
         scratch=folder,
+        engine=partial(LocalEngine, workers),
     )
     pieces = Pieces(row, np.zeros(len(row), np.int64), tokens.lengths + 1)
     plan = pack(pieces, sequence_length=LENGTH)
@@ -95,15 +101,15 @@ def rows_of(folder: Path) -> Rows:
     return Rows(plan, order, np.arange(len(plan))[None], tokens)
 
 
-def measure(folder: Path, name: str, memory: int) -> None:
-    """Write one format with so much memory, and print a line."""
-    rows_module.MEMORY_BYTES = memory
-    found, rows = FORMATS[name], rows_of(folder)
+def measure(folder: Path, name: str, memory: int, workers: int, shard_bytes: int) -> None:
+    """Write one format with so much memory and so many workers, and print a line."""
+    rows_module.MEMORY_BYTES, rows_module.WORKERS_FROM_BYTES = memory, 0
+    found, rows = FORMATS[name], rows_of(folder, workers)
     before = peak()
 
     def write() -> int:
         with OutputFolder(LocalStore(folder / "store"), folder / name, manifest="manifest.json") as output:
-            found.write(rows, output, Options(shard_bytes=1 << 30))
+            found.write(rows, output, Options(shard_bytes=shard_bytes))
             output.commit({"key": "00"})
         return sum(entry["bytes"] for entry in output.entries.values())
 
@@ -113,7 +119,7 @@ def measure(folder: Path, name: str, memory: int) -> None:
     for path in (folder / name).iterdir():
         path.unlink()
     print(
-        f"{name:10}{memory / 1e6:8,.0f}{size / 1e6:7,.0f}{seconds:8.2f}{processor:8.2f}{copied:9.2f}"
+        f"{name:10}{workers:8}{memory / 1e6:8,.0f}{size / 1e6:7,.0f}{seconds:8.2f}{processor:8.2f}{copied:9.2f}"
         f"{copied_processor:8.2f}{copied / seconds:8.0%}{copied_processor / processor:8.0%}{most / 1e6:10,.0f}"
         f"{40 * len(rows.run_tokens) / 1e6:12,.0f}",
         flush=True,
@@ -122,9 +128,9 @@ def measure(folder: Path, name: str, memory: int) -> None:
 
 def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
     """Seconds on the clock, of the processors, and what the work gives."""
-    started, before = time.perf_counter(), time.process_time()
+    started, before = time.perf_counter(), sum(os.times()[:4])
     found = work()
-    return time.perf_counter() - started, time.process_time() - before, found
+    return time.perf_counter() - started, sum(os.times()[:4]) - before, found
 
 
 def copy(source: Path, target: Path) -> None:

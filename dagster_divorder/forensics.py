@@ -19,6 +19,7 @@ from dagster_divorder.stages.cluster_names import load_names
 from dagster_divorder.stages.fields import load_fields
 from dagster_divorder.stages.ids import find_records, record_names
 from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.repeats import load_stream
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.sample import first_lines
@@ -52,7 +53,8 @@ def where(
     run = _open(settings)
     packed, order, batch = load_packed(run), load_sequence_order(run), settings.sequence.batch
     positions = _positions(order.size, batch, steps, sequences)
-    records = find_records(run, ids) if ids else None
+    stream = load_stream(run)
+    records = stream.items(find_records(run, ids)) if ids else None
     if records is not None:
         held = np.zeros(len(packed), bool)
         sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
@@ -66,7 +68,7 @@ def where(
         some = np.isin(packed.document[runs], records)
         runs, sequence, offset = runs[some], sequence[some], offset[some]
     document = packed.document[runs]
-    rows = run.view.document_row[document]
+    rows, of = stream.view.document_row[document], stream.record(document)
     names, source = load_names(run), settings.input.source_field
     return pd.DataFrame(
         {
@@ -74,10 +76,8 @@ def where(
             "sequence": sequence,
             "offset": offset,
             "tokens": packed.length[runs],
-            "id": record_names(run, document),
-            "source": load_fields(run, source).column(source).to_pandas()[document].to_numpy()
-            if source
-            else None,
+            "id": record_names(run, of),
+            "source": load_fields(run, source).column(source).to_pandas()[of].to_numpy() if source else None,
             "cluster_name": [names[k] for k in run.column("clusters", "labels")[rows].tolist()],
             "start": packed.start[runs],
             "document_tokens": run.column("token_counts", "lengths")[rows] + settings.packing.end_of_text,
@@ -109,7 +109,7 @@ def cut(
     packed, order = load_packed(run), load_sequence_order(run)
     positions = _positions(order.size, batch, steps, ())
     runs, _ = runs_in_order(packed.indptr, order.reshape(-1)[positions])
-    records = np.union1d(packed.document[runs], find_records(run, ids))
+    records = np.union1d(load_stream(run).record(packed.document[runs]), find_records(run, ids))
     if not 0 < len(records) <= MAX_IDS:
         raise InputError(
             f"{len(records):,} documents are to be cut; expected 1 to {MAX_IDS:,}: name steps or ids, or take the "

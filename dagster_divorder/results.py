@@ -18,6 +18,7 @@ from dagster_divorder.stages.cluster_names import FILE as NAMES
 from dagster_divorder.stages.components import STAGE_OF
 from dagster_divorder.stages.fields import read_fields
 from dagster_divorder.stages.ids import read_ids
+from dagster_divorder.stages.repeats import items_of
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_at
@@ -44,14 +45,19 @@ class Results:
 
         Columns: `id` (your own, of `input.id_field`: Int64 where all are whole numbers, else text; None where a record
         has none), `record_id`, `doc_id` (hex), `source`, `tokens`, `cluster`, `cluster_name` (a category),
-        `cluster_distance` (cosine), `position` (in the curated order), then one per field in `order.traits`.
+        `cluster_distance` (cosine), `position` (in the curated order, of its first time; -1 if it is not in it),
+        `repeats` (how often it is in it), then one per field in `order.traits`.
         """
         import pandas as pd
 
         view = self._view()
         order = unpack(self.store.read_verified(self._receipt("greedy_order").files["order"]))["order"]
-        position = np.empty(len(order), dtype=np.int64)
-        position[order] = np.arange(len(order))
+        records = self._stream_records()
+        order = order if records is None else records[order]
+        repeats = np.bincount(order, minlength=len(view))
+        position = np.full(len(view), -1)
+        # Of several places the first stays.
+        position[order[::-1]] = np.arange(len(order) - 1, -1, -1)
         clusters = self._stage("clusters")
         labels = clusters.column(view.documents, "labels")[view.document_row]
         names = orjson.loads(self.store.read(f"{self._receipt('cluster_names').files['fit']}/{NAMES}"))[
@@ -80,6 +86,7 @@ class Results:
             "cluster_name": pd.Categorical.from_codes(labels, pd.Index(names)),
             "cluster_distance": clusters.column(view.documents, "distances")[view.document_row],
             "position": position,
+            "repeats": repeats,
         }
         extra = {field: columns.column(field).to_pandas() for field in fields if field not in frame}
         return pd.DataFrame({**frame, **extra})
@@ -97,10 +104,19 @@ class Results:
         read = self._receipt("clusters").upstream
         chosen = self._receipt("ari_comparison").facts["chosen"] if "ari_comparison" in read else None
         kind = chosen or next(kind for kind, stage in STAGE_OF.items() if stage in read)
-        receipt = self._receipt(STAGE_OF[kind])
-        present = self.store.exists(embeddings_file(receipt))
-        with contextlib.nullcontext() if present else self.store.lease(wait=False):
-            return map_vectors(self.store, self._view(), receipt)
+        return self._vectors(self._receipt(STAGE_OF[kind]))
+
+    @property
+    def gradients(self) -> np.ndarray:
+        """Projected gradients of gradient_embeddings, of the accepted records in input order, (N, K), float32 (float16
+        where `gradients.stored` says so), memory-mapped read-only, of length 1; zero where a document has no gradient.
+
+        The first access writes them to one file in the store; later ones map it.
+
+        Raises:
+            StoreBusyError: they are still to be written, and a run is writing to the store.
+        """
+        return self._vectors(self._receipt("gradient_embeddings"))
 
     @property
     def sequences(self) -> pd.DataFrame:
@@ -117,6 +133,8 @@ class Results:
         position[order] = np.arange(len(order))
         sequence = np.repeat(np.arange(len(order)), np.diff(plan["indptr"]))
         columns = {name: plan[name] for name in ("document", "start", "length")}
+        if (records := self._stream_records()) is not None:
+            columns["document"] = records[plan["document"]]
         frame = pd.DataFrame({"position": position[sequence], "sequence": sequence, **columns})
         return frame.sort_values("position", kind="stable", ignore_index=True)
 
@@ -133,6 +151,30 @@ class Results:
             self.store.read_verified(self._receipt("diversity_metrics").files["metrics"])
         )
         return metrics
+
+    @property
+    def selection(self) -> pd.DataFrame:
+        """One row per accepted record in input order, of the last choice (`selection.method`).
+
+        Columns: `record_id` (hex), `weight` (by which it was chosen, 0 where it was not weighed), `selected`, `reason`
+        (a category).
+        """
+        import pyarrow.parquet as pq
+
+        data = self.store.read_verified(self._receipt("subset_selection").files["selection"])
+        frame: pd.DataFrame = pq.read_table(pa.BufferReader(data)).to_pandas()
+        return frame
+
+    def _vectors(self, receipt: Receipt) -> np.ndarray:
+        present = self.store.exists(embeddings_file(receipt))
+        with contextlib.nullcontext() if present else self.store.lease(wait=False):
+            return map_vectors(self.store, self._view(), receipt)
+
+    def _stream_records(self) -> np.ndarray | None:
+        """The record of each item that was ordered; None where these are the records."""
+        if "repeats" not in self._receipt("greedy_order").upstream:
+            return None
+        return items_of(unpack(self.store.read_verified(self._receipt("repeats").files["times"]))["times"])
 
     def _receipt(self, stage: str) -> Receipt:
         receipt = load_receipt(self.store, stage)

@@ -19,9 +19,9 @@ from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.diversity_metrics import load_metrics
 from dagster_divorder.stages.exports import plan_fingerprint, planned_shape
 from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.repeats import load_stream
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import features, load_sample, load_stationarity
-from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.curated import EXPORT_MANIFEST, damaged_file, read_manifest
 from dagster_divorder.trainers import TRAINERS, Kept, Trainer
@@ -206,7 +206,7 @@ def _measured(name: str, figures: Mapping[str, Any], drift: Stationarity) -> dic
 
 def measure_order(run: Run, sequences: np.ndarray) -> tuple[dict[str, Any], Stationarity]:
     """(the measures of sequences of the plan as they are read, int64 (n,); whether anything drifts along them)."""
-    settings, traits, packed = run.settings, load_traits(run), load_packed(run)
+    settings, traits, packed = run.settings, load_stream(run).traits, load_packed(run)
     figures = measure_packed(packed, sequences, traits.codes, traits.sizes(), batch=settings.sequence.batch)
     sample = load_sample(run, traits, sequences)
     drift = stationarity(

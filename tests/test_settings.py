@@ -42,9 +42,11 @@ def test_relative_paths_are_seen_from_the_file(tmp_path: Path) -> None:
     file = tmp_path / "conf/own.toml"
     file.write_text(
         '[input]\npaths = ["in/*.jsonl", "/abs/x.jsonl"]\n[store]\npath = "../st"\n[model]\nbase = "model"\n'
+        '[heldout]\npaths = ["valid.jsonl"]\n'
     )
     settings = load_settings(file, environ={})
     assert settings.input.paths == (str(tmp_path / "conf/in/*.jsonl"), "/abs/x.jsonl")
+    assert settings.heldout.paths == (str(tmp_path / "conf/valid.jsonl"),)
     assert settings.store.path == tmp_path / "st"
     assert settings.model.base == str(tmp_path / "conf/model")
 
@@ -351,4 +353,16 @@ def test_urls_that_are_no_places_are_refused_and_secrets_not_repeated(url: str, 
 def test_urls_that_overlap_are_refused(store: str, output: str, inputs: str, overlaps: bool) -> None:
     settings = Settings(store={"path": store}, output={"path": output}, input={"paths": [inputs]})
     with pytest.raises(SettingsError, match=r"overlap|lies in") if overlaps else nullcontext():
+        refuse_overlap(settings)
+
+
+def test_held_out_files_in_a_folder_that_is_written_are_refused(tmp_path: Path) -> None:
+    output = tmp_path / "curated"
+    settings = Settings(
+        input={"paths": [str(tmp_path / "docs.jsonl")]},
+        store={"path": tmp_path / "store"},
+        output={"path": output},
+        heldout={"paths": [str(output / "heldout.parquet")]},
+    )
+    with pytest.raises(SettingsError, match=r"heldout.paths .* lies in output.path"):
         refuse_overlap(settings)

@@ -36,6 +36,7 @@ def save_model(
     kinds: dict[str, tuple[str, dict[str, Any]]] = {
         "llama": ("Llama", {"num_key_value_heads": 2}),
         "qwen3": ("Qwen3", {"num_key_value_heads": 2, "head_dim": 8}),
+        "mixtral": ("Mixtral", {"num_key_value_heads": 2, "num_local_experts": 3}),
         "bert": ("Bert", {"type_vocab_size": 2}),
         # Positions count from after the padding id.
         "roberta": ("Roberta", {"pad_token_id": 1, "max_position_embeddings": CONTEXT + 2}),

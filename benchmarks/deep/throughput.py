@@ -152,7 +152,7 @@ def bare(model: torch.nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]
     torch.set_num_threads(before)
 
 
-def one_at_a_time(model: torch.nn.Module, texts: list[str], embed: deep_embeddings._Embed) -> np.ndarray:
+def one_at_a_time(model: torch.nn.Module, texts: list[str], embed: deep_embeddings.Embed) -> np.ndarray:
     """A document at a time: tokenised, through the model, averaged, normalised."""
     with quiet():
         tokenizer = AutoTokenizer.from_pretrained(embed.directory)

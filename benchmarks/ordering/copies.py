@@ -19,7 +19,6 @@ copies in sequences, as shares of the even one; CPU seconds of all three steps.
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 from documents import arguments, load
@@ -126,8 +125,7 @@ class Stream:
             whole = len(packed) - int(method != "best_fit" and packed.padding[-1] > 0)
             times = None
             if apart == "yes":
-                found = sequence_times(packed, self.document)
-                times = replace(found, times=found.times[:whole], copies=found.copies[:whole])
+                times = sequence_times(packed, self.document).first(whole)
             orders = epoch_orders(counts[:whole], groups, 1, copies=times, seed=seed)
             orders = np.append(orders, np.arange(whole, len(packed))[np.newaxis], axis=1)
             seconds += time.process_time() - begin

@@ -9,13 +9,14 @@ filled up with end-of-text tokens, which a trainer learns like any other.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.exports.format import Format, Options, fits_uint16
-from dagster_divorder.exports.raw import stage_rows
+from dagster_divorder.exports.raw import row_files, write_rows
 from dagster_divorder.exports.rows import Rows
 from dagster_divorder.store.curated import OutputFolder
 
@@ -23,7 +24,9 @@ from dagster_divorder.store.curated import OutputFolder
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
     dtype = np.dtype("<u2" if fits_uint16(rows) else "<u4")
     filler = rows.stored.special.get("eos", rows.stored.padding)
-    files = stage_rows(rows, folder, options, dtype, filler, ".ds")
+    files = row_files(rows, options, dtype, ".ds")
+    write = partial(write_rows, dtype=dtype, padding=filler)
+    rows.stage(folder, [(name, span, write) for name, span in files.items()])
     lengths = rows.run_tokens.copy()
     lengths[rows.indptr[1:] - 1] += rows.length - rows.tokens
     for name, (first, end) in files.items():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +22,7 @@ from dagster_divorder.exports import megatron_cache
 from dagster_divorder.exports.format import Format, Options, fits_uint16
 from dagster_divorder.exports.raw import stage_index
 from dagster_divorder.exports.rows import Rows
+from dagster_divorder.exports.stretch import Stretch
 from dagster_divorder.store.curated import OutputFolder
 
 CODES = {"int32": 4, "uint16": 8}
@@ -29,17 +31,17 @@ CODES = {"int32": 4, "uint16": 8}
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
     dtype = np.dtype("<u2" if fits_uint16(rows) else "<i4")
-
-    def write_ids(file: IO[bytes]) -> None:
-        for block in rows.blocks():
-            file.write(block.ids.astype(dtype, copy=False).data)
-
-    folder.stage("train.bin", write_ids)
+    rows.stage(folder, [("train.bin", (0, len(rows)), partial(_write_ids, dtype=dtype))])
     folder.stage("train.idx", lambda file: _write_items(file, rows.run_tokens, dtype))
     stage_index(rows, folder)
     script = Path(megatron_cache.__file__).read_bytes()
     folder.stage(Path(megatron_cache.__file__).name, lambda file: file.write(script))
     return {"dtype": dtype.name, "rows_of_files": [len(rows)]}
+
+
+def _write_ids(stretch: Stretch, file: IO[bytes], *, dtype: np.dtype) -> None:
+    for block in stretch.blocks():
+        file.write(block.ids.astype(dtype, copy=False).data)
 
 
 def _write_items(file: IO[bytes], lengths: np.ndarray, dtype: np.dtype) -> None:

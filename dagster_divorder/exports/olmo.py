@@ -20,14 +20,16 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.exports.format import Format, Options, fits_uint16
-from dagster_divorder.exports.raw import stage_array, stage_index, stage_rows
-from dagster_divorder.exports.rows import BLOCK_BYTES, Rows
+from dagster_divorder.exports.raw import row_files, stage_array, stage_index, write_rows
+from dagster_divorder.exports.rows import Rows
+from dagster_divorder.exports.stretch import BLOCK_BYTES, Stretch, Write
 from dagster_divorder.store.curated import OutputFolder
 
 LINES = 1 << 16
@@ -36,12 +38,16 @@ LINES = 1 << 16
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
     dtype = np.dtype("<u2" if fits_uint16(rows) else "<u4")
-    files = stage_rows(rows, folder, options, dtype, rows.stored.padding, ".npy")
-    for name, (first, end) in files.items():
-        stem = name.removesuffix(".npy")
-        folder.stage(f"{stem}.csv.gz", lambda file, s=(first, end): _documents(file, rows, *s))  # type: ignore[misc]
-        if rows.padded:
-            folder.stage(f"{stem}.mask", lambda file, s=(first, end): _mask(file, rows, *s))  # type: ignore[misc]
+    files = row_files(rows, options, dtype, ".npy")
+    write = partial(write_rows, dtype=dtype, padding=rows.stored.padding)
+    beside: dict[str, Write] = {".csv.gz": _documents, **({".mask": _mask} if rows.padded else {})}
+    named: list[tuple[str, tuple[int, int], Write]] = [(name, span, write) for name, span in files.items()]
+    named += [
+        (name.removesuffix(".npy") + suffix, span, of)
+        for name, span in files.items()
+        for suffix, of in beside.items()
+    ]
+    rows.stage(folder, named)
     for epoch, order in enumerate(_loader_epochs(rows.epochs, options.batch), 1):
         name = f"global_indices_dataset_size{len(rows)}_epoch{epoch}_seed0_v1.npy"
         folder.stage(name, lambda file, order=order: file.write(order.astype("<u4").data))  # type: ignore[misc]
@@ -63,38 +69,36 @@ def _loader_epochs(epochs: np.ndarray, batch: int) -> Iterator[np.ndarray]:
         yield np.resize(np.append(stream[first : first + rows], stream[:rows]), rows)
 
 
-def _documents(file: IO[bytes], rows: Rows, first: int, end: int) -> None:
-    """The runs of rows [first, end), as lines of comma-separated text."""
+def _documents(stretch: Stretch, file: IO[bytes]) -> None:
+    """The runs, as lines of comma-separated text."""
     from pyarrow.csv import CSVWriter, WriteOptions
 
     schema = pa.schema([(name, pa.int64()) for name in ("start", "end", "id", "src", "loc")])
-    few, begin = WriteOptions(include_header=False), rows.indptr[first]
-    row = np.arange(first, end).repeat(np.diff(rows.indptr[first : end + 1]))
+    few = WriteOptions(include_header=False)
+    row = np.arange(len(stretch)).repeat(np.diff(stretch.indptr))
     # Padding lies between the last run of a row and the first of the next.
-    ends = np.concatenate([[0], np.cumsum(rows.run_tokens[begin : rows.indptr[end]])])
-    skipped = (np.concatenate([[0], np.cumsum(rows.length - rows.tokens[first:end])]))[row - first]
+    ends = np.concatenate([[0], np.cumsum(stretch.run_tokens)])
+    skipped = (np.concatenate([[0], np.cumsum(stretch.length - stretch.tokens)]))[row]
     # No name and no time in the head, so that the same rows give the same bytes.
     with (
         gzip.GzipFile("", "wb", 1, file, mtime=0) as packed,
         CSVWriter(packed, schema, write_options=few) as writer,
     ):
         for at in range(0, len(row), LINES):
-            some = slice(begin + at, min(begin + at + LINES, rows.indptr[end]))
-            within = slice(at, at + LINES)
-            starts = ends[:-1][within] + skipped[within]
-            columns = [starts, starts + rows.run_tokens[some], rows.document[some], rows.start[some]]
+            some = slice(at, at + LINES)
+            starts = ends[:-1][some] + skipped[some]
+            columns = [starts, starts + stretch.run_tokens[some], stretch.document[some], stretch.start[some]]
             arrays = [pa.array(column) for column in columns]
             writer.write_batch(
                 pa.record_batch([*arrays[:3], pa.nulls(len(starts), pa.int64()), arrays[3]], schema)
             )
 
 
-def _mask(file: IO[bytes], rows: Rows, first: int, end: int) -> None:
-    """Where rows [first, end) hold tokens, a byte an id."""
-    step = max(1, BLOCK_BYTES // rows.length)
-    for begin in range(first, end, step):
-        tokens = rows.tokens[begin : min(begin + step, end)]
-        file.write((np.arange(rows.length) < tokens[:, None]).data)
+def _mask(stretch: Stretch, file: IO[bytes]) -> None:
+    """Where the rows hold tokens, a byte an id."""
+    step = max(1, BLOCK_BYTES // stretch.length)
+    for begin in range(0, len(stretch), step):
+        file.write((np.arange(stretch.length) < stretch.tokens[begin : begin + step, None]).data)
 
 
 OLMO = Format(

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from dagster_divorder.exports.format import Format, Options
 from dagster_divorder.exports.rows import Rows
+from dagster_divorder.exports.stretch import Stretch
 from dagster_divorder.store.curated import OutputFolder
 
 if TYPE_CHECKING:
@@ -28,31 +29,29 @@ SCHEMA = pa.schema([pa.field(name, _IDS, nullable=False) for name in ("input_ids
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
     shards = rows.shards(4 * rows.length, options.shard_bytes)
-    tables = _tables(rows)
-    rest = SCHEMA.empty_table()
-
-    def write(file: IO[bytes], count: int) -> None:
-        nonlocal rest
-        group = group_rows(rows.length)
-        with open_writer(file, SCHEMA) as writer:
-            while count:
-                wanted = min(count, group)
-                while len(rest) < wanted:
-                    rest = pa.concat_tables([rest, next(tables)])
-                writer.write_table(rest[:wanted], row_group_size=group)
-                rest, count = rest[wanted:], count - wanted
-
-    for number, (first, end) in enumerate(shards):
-        name = f"train-{number:05d}-of-{len(shards):05d}.parquet"
-        folder.stage(name, lambda file, count=end - first: write(file, count))  # type: ignore[misc]
+    names = (f"train-{number:05d}-of-{len(shards):05d}.parquet" for number in range(len(shards)))
+    rows.stage(folder, [(name, span, _write_file) for name, span in zip(names, shards, strict=True)])
     return {"dtype": "int32", "rows_of_files": [end - first for first, end in shards]}
 
 
-def _tables(rows: Rows) -> Iterator[pa.Table]:
-    for block in rows.blocks():
+def _write_file(stretch: Stretch, file: IO[bytes]) -> None:
+    tables, rest, count = _tables(stretch), SCHEMA.empty_table(), len(stretch)
+    group = group_rows(stretch.length)
+    with open_writer(file, SCHEMA) as writer:
+        while count:
+            wanted = min(count, group)
+            while len(rest) < wanted:
+                rest = pa.concat_tables([rest, next(tables)])
+            writer.write_table(rest[:wanted], row_group_size=group)
+            rest, count = rest[wanted:], count - wanted
+
+
+def _tables(stretch: Stretch) -> Iterator[pa.Table]:
+    for block in stretch.blocks():
         end = block.first + len(block.tokens)
-        runs = rows.indptr[block.first : end + 1]
-        yield table(block.ids, block.tokens, rows.run_tokens[runs[0] : runs[-1]], np.diff(runs))
+        some = slice(stretch.indptr[block.first], stretch.indptr[end])
+        counts = np.diff(stretch.indptr[block.first : end + 1])
+        yield table(block.ids, block.tokens, stretch.run_tokens[some], counts)
 
 
 def group_rows(length: int) -> int:

@@ -5,29 +5,33 @@ Letters: R rows, Q runs of tokens in them, E epochs, L tokens a sequence.
 
 from __future__ import annotations
 
+from typing import IO
+
 import numpy as np
 
 from dagster_divorder.exports.format import Options
 from dagster_divorder.exports.rows import Rows
-from dagster_divorder.store.curated import OutputFolder, write_numbers
+from dagster_divorder.exports.stretch import Stretch
+from dagster_divorder.store.curated import OutputFolder
 
 
-def stage_rows(
-    rows: Rows, folder: OutputFolder, options: Options, dtype: np.dtype, padding: int, suffix: str
-) -> dict[str, tuple[int, int]]:
-    """Stage the ids, L a row, in files without a header; the first row of each file and its end, by the file's name.
+def row_files(rows: Rows, options: Options, dtype: np.dtype, suffix: str) -> dict[str, tuple[int, int]]:
+    """Files of ids, L a row, without a header: the first row of each and its end, by its name.
 
-    Names are of one length and sort as text in the order of the rows. padding: the id that fills up shorter rows.
+    Names are of one length and sort as text in the order of the rows.
     """
     shards = rows.shards(dtype.itemsize * rows.length, options.shard_bytes)
     width = max(5, len(str(len(shards))))
-    parts = (block.padded(rows.length, padding, dtype) for block in rows.blocks())
-    named = {}
-    for number, writer in enumerate(write_numbers(parts, [end for _, end in shards])):
-        name = f"train-{number:0{width}d}-of-{len(shards):0{width}d}{suffix}"
-        folder.stage(name, writer)
-        named[name] = shards[number]
-    return named
+    return {
+        f"train-{number:0{width}d}-of-{len(shards):0{width}d}{suffix}": span
+        for number, span in enumerate(shards)
+    }
+
+
+def write_rows(stretch: Stretch, file: IO[bytes], *, dtype: np.dtype, padding: int) -> None:
+    """The ids, L a row; padding: the id that fills up shorter rows."""
+    for block in stretch.blocks():
+        file.write(block.padded(stretch.length, padding, dtype).data)
 
 
 def stage_index(rows: Rows, folder: OutputFolder) -> None:

@@ -1,55 +1,40 @@
 """Rows of an export: packed sequences in the order of a file, their token ids gathered from the stored documents.
 
 Letters: R rows, Q runs of tokens in them, S packed sequences, N accepted records, L tokens a sequence.
-Ids that fit into MEMORY_BYTES are gathered from the store's files, mapped into memory; more go through files of
-consecutive rows, each gathered in memory in turn. Memory: the ids or MEMORY_BYTES, a block, and some 40 bytes a run.
+Ids that fit into MEMORY_BYTES are gathered in this process, from the store's files mapped into memory. More are
+scattered: each group of fragments to a file that holds its runs bucket by bucket, a bucket being consecutive rows of
+one file of the export, which is then written from its buckets in all of these; from WORKERS_FROM_BYTES and two files on
+both are calls of the engine. Memory: the ids, or of each call its bucket or group (an eighth of MEMORY_BYTES; of more
+than MAX_BUCKETS groups as much as that leaves); a block; some 60 bytes a run.
 """
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.rows import row_entries
-from dagster_divorder.engine.ahead import ahead
+from dagster_divorder.engine.base import Engine
+from dagster_divorder.engine.local import KEEP_MEMORY
 from dagster_divorder.errors import StoreError
-from dagster_divorder.store.local import TEMPORARY
+from dagster_divorder.exports.stretch import Group, Scatter, Scattered, Stretch, Write, mapped_ids
+from dagster_divorder.store.base import temporary_name
+from dagster_divorder.store.curated import OutputFolder
+from dagster_divorder.store.folders import folder_at
+from dagster_divorder.store.gather import MAX_BUCKETS
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.view import Fragment, View, offsets
+from dagster_divorder.store.view import View, offsets
 
 MEMORY_BYTES = 2 << 30
-BLOCK_BYTES = 4 << 20
-"""Of ids that a format is given at a time."""
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """Rows [first, first + n): their ids (T,) laid end to end without padding, and the tokens of each, int64 (n,)."""
-
-    first: int
-    ids: np.ndarray
-    tokens: np.ndarray
-
-    def padded(self, length: int, padding: int, dtype: np.dtype) -> np.ndarray:
-        """The ids (n, length), rows that are shorter filled up."""
-        if (self.tokens == length).all():
-            return self.ids.astype(dtype, copy=False).reshape(-1, length)
-        rows = np.full((len(self.tokens), length), padding, dtype)
-        rows[self.filled(length)] = self.ids
-        return rows
-
-    def filled(self, length: int) -> np.ndarray:
-        """bool (n, length): where there is a token, and no padding."""
-        found: np.ndarray = np.arange(length) < self.tokens[:, None]
-        return found
+WORKERS_FROM_BYTES = 4 << 30
+"""Ids from which on workers write them: each takes a second and a half to start, twice."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -59,7 +44,7 @@ class Tokens:
     files: of token_counts. dtype: of the stored ids, uint16 or uint32. special: ids of the `eos`, `bos` and `pad`
     tokens that the tokenizer has. end_of_text: the id that follows the last token of a document where a run is longer
     than what the document has left; padding: the id that fills up rows. directory: of the tokenizer. names: what people
-    know the records at some positions, int64 (n,), by. scratch: folder for files of a moment.
+    know the records at some positions, int64 (n,), by. scratch: folder for files of a moment. engine: opens it.
     """
 
     files: StageFiles
@@ -72,6 +57,7 @@ class Tokens:
     directory: Path
     names: Callable[[np.ndarray], list[str]]
     scratch: Path
+    engine: Callable[[], Engine]
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -84,25 +70,15 @@ class Tokens:
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
     @cached_property
+    def counts(self) -> list[int]:
+        """Ids of each fragment."""
+        found: list[int] = np.diff(self.begins[offsets(self.view.documents)]).tolist()
+        return found
+
+    @cached_property
     def mapped(self) -> list[np.ndarray]:
         """The ids of the documents of each fragment, mapped from its file."""
-        return list(self.ids_of(self.view.documents))
-
-    def ids_of(self, fragments: Sequence[Fragment]) -> Iterator[np.ndarray]:
-        """The ids of some fragments, mapped, and as many as their documents have: what copies them checks no address.
-
-        Raises:
-            StoreError: there are more or fewer, or they are of another dtype.
-        """
-        counts = np.diff(self.begins[offsets(self.view.documents)])
-        expected = dict(zip(self.view.documents, counts.tolist(), strict=True))
-        for fragment, ids in zip(fragments, self.files.mapped(fragments, "ids"), strict=True):
-            if (ids.dtype, len(ids)) != (self.dtype, expected[fragment]):
-                raise StoreError(
-                    f"token_counts holds {len(ids):,} ids of {ids.dtype} for fragment {fragment.name}, expected "
-                    f"{expected[fragment]:,} of {self.dtype}; delete {self.files.folder} in the store and run again"
-                )
-            yield ids
+        return list(mapped_ids(self.files, self.view.documents, self.counts, self.dtype))
 
     @property
     def addresses(self) -> np.ndarray:
@@ -177,41 +153,6 @@ class Rows:
         step = max(1, shard_bytes // row_bytes)
         return [(first, min(first + step, len(self))) for first in range(0, max(len(self), 1), step)]
 
-    def blocks(self) -> Generator[Block, None, None]:
-        """All rows in blocks, the next one gathered while the last one is used."""
-        return ahead(self._blocks())
-
-    def _blocks(self) -> Generator[Block, None, None]:
-        size = self.stored.dtype.itemsize
-        if int(self.stored.begins[-1]) * size <= MEMORY_BYTES:
-            row = self.stored.view.document_row[self.document]
-            yield from self._gather(0, len(self), self.stored.addresses[row] + self.start * size)
-            return
-        per_file = max(1, MEMORY_BYTES // 2 // (self.length * size))
-        limits = [*range(0, len(self), per_file), len(self)]
-        with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=self.stored.scratch) as folder:
-            source = self._scatter(Path(folder), np.array(limits))
-            held = np.empty(per_file * self.length, self.stored.dtype)
-            for number, (first, end) in enumerate(pairwise(limits)):
-                path = Path(folder) / str(number)
-                with open(path, "rb") as file:
-                    file.readinto(held.data)
-                path.unlink()
-                yield from self._gather(first, end, held.ctypes.data + source * size)
-
-    def _gather(self, first: int, end: int, source: np.ndarray) -> Iterator[Block]:
-        """Rows [first, end) in blocks; source: where in memory each run begins, int64 (Q,)."""
-        from dagster_divorder.core.kernels.token_runs import copy_runs
-
-        step = max(1, BLOCK_BYTES // (self.length * self.stored.dtype.itemsize))
-        for begin in range(first, end, step):
-            until = min(begin + step, end)
-            some = slice(self.indptr[begin], self.indptr[until])
-            length, tokens = self.run_tokens[some], self.tokens[begin:until]
-            block = np.empty(int(tokens.sum()), self.stored.dtype)
-            copy_runs(source[some], length, self.own[some], self.stored.end_of_text, block)
-            yield Block(begin, block, tokens)
-
     @cached_property
     def own(self) -> np.ndarray:
         """Tokens of each run that the document has of its own: all but an end of text, int64 (Q,)."""
@@ -222,34 +163,96 @@ class Rows:
             )
         return np.minimum(self.run_tokens, left)
 
-    def _scatter(self, folder: Path, limits: np.ndarray) -> np.ndarray:
-        """Write the runs' own tokens to a file for each stretch of rows between limits, in one pass over the stored
-        fragments; where in its file each run lies, int64 (Q,)."""
-        from dagster_divorder.core.kernels.token_runs import copy_runs
+    def stage(self, folder: OutputFolder, files: Iterable[tuple[str, tuple[int, int], Write]]) -> None:
+        """Stage files, each by its name, its rows (first, end) and what writes it; the rows of several are the same
+        ones, or do not overlap.
 
-        bucket = (
-            np.searchsorted(limits, np.repeat(np.arange(len(self)), np.diff(self.indptr)), side="right") - 1
+        Raises:
+            StoreError: see `OutputFolder.stage`; the plan or the stored ids do not fit.
+        """
+        stored, files = self.stored, list(files)
+        size = int(stored.begins[-1]) * stored.dtype.itemsize
+        if size <= MEMORY_BYTES:
+            row = stored.view.document_row[self.document]
+            source = stored.addresses[row] + self.start * stored.dtype.itemsize
+            for name, span, write in files:
+                folder.stage(name, partial(write, self._stretch(span, source, None)))
+            return
+        many = size >= WORKERS_FROM_BYTES and len(files) > 1 and folder.by_workers
+        engine = stored.engine() if many and stored.engine().workers > 1 else None
+        place = stored.scratch if engine is None else folder.path
+        limits = self._limits({span for _, span, _ in files})
+        groups, begins, source = self._groups(limits)
+        names = tuple(group.name for group in groups)
+        try:
+            scatter = Scatter(stored.files.listed(), place, stored.dtype)
+            for _ in (
+                engine.each(scatter, groups, environment=KEEP_MEMORY) if engine else map(scatter, groups)
+            ):
+                pass
+            tasks = {}
+            for name, span, write in files:
+                low, high = np.searchsorted(limits, span)
+                own = Scattered(place, names, limits[low : high + 1] - span[0], begins[:, low : high + 1])
+                tasks[name] = write, self._stretch(span, source, own)
+            if engine:
+                folder.stage_each(engine, _write, tasks, environment=KEEP_MEMORY)
+            else:
+                for name, task in tasks.items():
+                    folder.stage(name, partial(_write, task))
+        finally:
+            folder_at(place).delete(names)
+
+    def _stretch(self, span: tuple[int, int], source: np.ndarray, scattered: Scattered | None) -> Stretch:
+        """The rows of a span; source: see `Stretch`, of all runs, int64 (Q,)."""
+        first, end = span
+        some, stored = slice(self.indptr[first], self.indptr[end]), self.stored
+        return Stretch(
+            length=self.length,
+            indptr=self.indptr[first : end + 1] - self.indptr[first],
+            tokens=self.tokens[first:end],
+            document=self.document[some],
+            start=self.start[some],
+            run_tokens=self.run_tokens[some],
+            own=self.own[some],
+            source=source[some],
+            scattered=scattered,
+            dtype=stored.dtype,
+            end_of_text=stored.end_of_text,
+            padding=stored.padding,
         )
-        written, source = np.zeros(len(limits) - 1, np.int64), np.zeros(len(self.document), np.int64)
-        by_fragment = list(self.stored.view.by_fragment(self.document))
-        begins, start = self.stored.begins, offsets(self.stored.view.documents)
-        at_row = dict(zip(self.stored.view.documents, start.tolist(), strict=False))
-        with contextlib.ExitStack() as opened:
-            files = [opened.enter_context(open(folder / str(n), "wb")) for n in range(len(written))]
-            held = self.stored.ids_of([fragment for fragment, _, _ in by_fragment])
-            for (fragment, runs, rows), ids in zip(by_fragment, held, strict=True):
-                first = at_row[fragment]
-                inside = begins[first + rows] - begins[first] + self.start[runs]
-                order = np.argsort(bucket[runs], kind="stable")
-                numbers, cuts = np.unique(bucket[runs][order], return_index=True)
-                for number, (low, high) in zip(
-                    numbers.tolist(), pairwise([*cuts.tolist(), len(order)]), strict=True
-                ):
-                    some = order[low:high]
-                    own = self.own[runs[some]]
-                    block = np.empty(int(own.sum()), self.stored.dtype)
-                    copy_runs(ids.ctypes.data + inside[some] * ids.itemsize, own, own, 0, block)
-                    source[runs[some]] = written[number] + np.cumsum(own) - own
-                    written[number] += len(block)
-                    files[number].write(block.data)
-        return source
+
+    def _limits(self, spans: Iterable[tuple[int, int]]) -> np.ndarray:
+        """Where the buckets of files begin, and the last ends, int64 (buckets + 1,)."""
+        step = max(1, MEMORY_BYTES // 8 // (self.length * self.stored.dtype.itemsize))
+        return np.unique(np.concatenate([[*range(first, end, step), end] for first, end in spans]))
+
+    def _groups(self, limits: np.ndarray) -> tuple[list[Group], np.ndarray, np.ndarray]:
+        """The groups of fragments; where in the file of each every bucket begins, and the last ends, int64 (groups,
+        buckets + 1); where in its bucket each run lies, int64 (Q,); both in bytes."""
+        stored, view, size = self.stored, self.stored.view, self.stored.dtype.itemsize
+        start, ends = offsets(view.documents), np.cumsum(stored.counts) * size
+        group_of = (ends - 1) // max(1, MEMORY_BYTES // 8, int(ends[-1]) // MAX_BUCKETS)
+        bucket = np.repeat(np.arange(len(limits) - 1), np.diff(self.indptr[limits]))
+        row = view.document_row[self.document]
+        by_row = np.argsort(row, kind="stable")
+        source, taken = np.zeros(len(row), np.int64), np.zeros(len(limits) - 1, np.int64)
+        groups, begins = [], []
+        for low, high in pairwise([0, *(np.flatnonzero(np.diff(group_of)) + 1).tolist(), len(ends)]):
+            some = by_row[slice(*np.searchsorted(row, start[[low, high]], sorter=by_row))]
+            some = some[np.argsort(bucket[some], kind="stable")]
+            own, of = self.own[some], bucket[some]
+            tokens = np.bincount(of, own, len(taken)).astype(np.int64)
+            begins.append(np.concatenate([[0], np.cumsum(tokens)]))
+            source[some] = np.cumsum(own) - own + (taken - begins[-1][:-1])[of]
+            taken += tokens
+            inside = stored.begins[row[some]] - stored.begins[start[low]] + self.start[some]
+            groups.append(
+                Group(temporary_name(), view.documents[low:high], stored.counts[low:high], inside, own)
+            )
+        return groups, np.array(begins) * size, source * size
+
+
+def _write(task: tuple[Write, Stretch], file: IO[bytes]) -> None:
+    write, stretch = task
+    write(stretch, file)

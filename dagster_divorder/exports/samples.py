@@ -8,13 +8,16 @@ samples. No file reaches 4 GiB, where offsets end: `exports.shard_bytes` does no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import IO
 
 import numpy as np
 
 from dagster_divorder.exports.format import Options
 from dagster_divorder.exports.rows import Rows
-from dagster_divorder.store.curated import OutputFolder, write_numbers
+from dagster_divorder.exports.stretch import Stretch
+from dagster_divorder.store.curated import OutputFolder
 
 MASK = "attention_mask"
 
@@ -37,28 +40,25 @@ def stage_samples(
     sample = np.dtype([(column, dtype, (rows.length,)) for column, dtype in columns.items()])
     itemsize = len(lead) + sample.itemsize
     shards = rows.shards(4 + itemsize, options.shard_bytes - 8 - len(head))
-    samples = _samples(rows, sample, np.frombuffer(lead, np.uint8))
-    found = []
-    for number, writer in enumerate(write_numbers(samples, [end for _, end in shards])):
-        first, end = shards[number]
-        offset = 4 * (end - first + 2) + len(head) + itemsize * np.arange(end - first + 1)
-        begin = np.concatenate([[end - first], offset]).astype("<u4").tobytes() + head
-        folder.stage(name(number), lambda file, begin=begin, writer=writer: (file.write(begin), writer(file)))  # type: ignore[misc]
-        found.append((end - first, int(offset[-1])))
-    return found
+    write = partial(_write, sample=sample, head=head, lead=lead)
+    rows.stage(folder, [(name(number), span, write) for number, span in enumerate(shards)])
+    counts = [end - first for first, end in shards]
+    return [(count, 4 * (count + 2) + len(head) + itemsize * count) for count in counts]
 
 
-def _samples(rows: Rows, sample: np.dtype, lead: np.ndarray) -> Iterator[np.ndarray]:
-    """The bytes of all samples in blocks, uint8 (n, bytes of one)."""
-    for block in rows.blocks():
-        samples = np.empty((len(block.tokens), len(lead) + sample.itemsize), np.uint8)
-        samples[:, : len(lead)] = lead
+def _write(stretch: Stretch, file: IO[bytes], *, sample: np.dtype, head: bytes, lead: bytes) -> None:
+    itemsize = len(lead) + sample.itemsize
+    offset = 4 * (len(stretch) + 2) + len(head) + itemsize * np.arange(len(stretch) + 1)
+    file.write(np.concatenate([[len(stretch)], offset]).astype("<u4").tobytes() + head)
+    for block in stretch.blocks():
+        samples = np.empty((len(block.tokens), itemsize), np.uint8)
+        samples[:, : len(lead)] = np.frombuffer(lead, np.uint8)
         columns = samples[:, len(lead) :].view(sample)[:, 0]
         for column in sample.names or ():
             dtype = columns[column].dtype
             columns[column] = (
-                block.filled(rows.length)
+                block.filled(stretch.length)
                 if column == MASK
-                else block.padded(rows.length, rows.stored.padding, dtype)
+                else block.padded(stretch.length, stretch.padding, dtype)
             )
-        yield samples
+        file.write(samples.data)

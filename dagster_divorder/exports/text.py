@@ -1,7 +1,8 @@
 """text: the order for trainers that tokenise themselves: JSON lines (of Parquet input Parquet rows) of `id`, `record`,
 `part`, `parts` and `text`, in the order in which the packed sequences hold them.
 
-`record` is the position among the accepted records, by which copies of one id are told apart.
+`record` is the position among the accepted records, by which copies of one id are told apart; where records are mixed
+(`mixing.weights`) each of the times that one is trained on has a number of its own.
 
 A document that lies in several runs comes in as many parts, numbered from 0 in the document's own order; laid end to
 end they are its text. A part ends where a token does, and no character is cut. Documents without a token are in none.
@@ -11,7 +12,10 @@ Known weakness: a tokenizer may make other tokens of a part's first characters t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +26,10 @@ from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.exports.format import Format, Options
 from dagster_divorder.exports.rows import Rows
 from dagster_divorder.store.arrays import binary_array
-from dagster_divorder.store.curated import OutputFolder, shard_limits, write_jsonl, write_parquet
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.curated import OutputFolder, Writers, shard_limits, stage_scattered
 from dagster_divorder.store.fragments import read_content
-from dagster_divorder.store.gather import gather_rows
+from dagster_divorder.store.gather import BUCKET_BYTES, gather_rows
 
 TOKEN_BYTES = 4
 """Of text a token, about: files and memory are portioned by it."""
@@ -49,37 +54,84 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
         place[places] = first + np.arange(len(places))
     sizes = TOKEN_BYTES * rows.own[with_text]
     limits = shard_limits(sizes, options.shard_bytes)
-    parquet = rows.stored.view.kind == "parquet"
-    contents = ahead(_parts(rows, held, with_text, as_rows=parquet))
-    parts = ahead(gather_rows(contents, start, place, sizes, rows.stored.scratch, lambda count: None))
+    kind = rows.stored.view.kind
+    writers = Writers(from_rows=False, schema=SCHEMA if kind == "parquet" else None)
+    names = [f"train-{number:05d}-of-{len(limits):05d}.{kind}" for number in range(len(limits))]
+    contents = _contents(rows, held, with_text)
+    many = sizes.sum() > BUCKET_BYTES and len(limits) > 1 and folder.by_workers
+    if many and (engine := rows.stored.engine()).workers > 1:
+        files = dict(zip(names, pairwise([0, *limits]), strict=True))
+        stage_scattered(
+            folder, engine, list(contents), start, place, sizes, files, writers, lambda count: None
+        )
+        return {"parts": len(with_text)}
+    made = ahead(content() for content in contents)
+    parts = ahead(gather_rows(made, start, place, sizes, rows.stored.scratch, lambda count: None))
     with contextlib.closing(parts):
-        writers = write_parquet(parts, limits, SCHEMA) if parquet else write_jsonl(parts, limits)
-        for number, writer in enumerate(writers):
-            kind = "parquet" if parquet else "jsonl"
-            folder.stage(f"train-{number:05d}-of-{len(limits):05d}.{kind}", writer)
+        for name, writer in zip(names, writers(parts, limits), strict=True):
+            folder.stage(name, writer)
     return {"parts": len(with_text)}
 
 
-def _parts(
-    rows: Rows, held: list[Any], with_text: np.ndarray, *, as_rows: bool
-) -> Generator[pa.Array, None, None]:
-    """The parts of the documents of each fragment, as JSON lines or as rows of SCHEMA."""
-    part, parts = _numbers(rows)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """Makes the parts of documents of a fragment, as JSON lines or, of Parquet input, as rows of SCHEMA; all that it
+    takes. Of each part, (n,): the row of its document in the fragment, its first token and the end, whether that is all
+    of the document, and the columns before its text."""
+
+    store: Store
+    file: str
+    directory: Path
+    as_rows: bool
+    inside: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    whole: np.ndarray
+    columns: tuple[pa.Array | np.ndarray, ...]
+
+    def __call__(self) -> pa.Array:
+        texts = list(self._texts(read_content(self.store, self.file)))
+        columns = [*(column.tolist() for column in self.columns), texts]
+        if self.as_rows:
+            typed = [pa.array(column, kind) for column, kind in zip(columns, SCHEMA.types, strict=True)]
+            return pa.table(typed, SCHEMA).to_struct_array().combine_chunks()
+        lines = (dict(zip(SCHEMA.names, values, strict=True)) for values in zip(*columns, strict=True))
+        return binary_array([orjson.dumps(line) for line in lines])
+
+    def _texts(self, content: pa.ChunkedArray) -> Iterator[str]:
+        from dagster_divorder.models.tokenize import token_spans
+
+        of_cut = np.unique(self.inside[~self.whole])
+        texts = {row: content[row].as_py() for row in of_cut.tolist()}
+        spans = dict(zip(texts, token_spans(self.directory, list(texts.values())), strict=True))
+        for row, first, last, whole in zip(
+            *(column.tolist() for column in (self.inside, self.begin, self.end, self.whole)), strict=True
+        ):
+            if whole:
+                yield content[row].as_py()
+            else:
+                text, (starts, ends) = texts[row], spans[row]
+                yield text[_character(first, starts, ends, text) : _character(last, starts, ends, text)]
+
+
+def _contents(rows: Rows, held: list[Any], with_text: np.ndarray) -> Iterator[_Parts]:
+    """What makes the parts of the documents of each fragment."""
+    (part, parts), stored = _numbers(rows), rows.stored
     for fragment, places, inside in held:
         runs = with_text[places]
-        texts = _texts(rows, runs, inside, read_content(rows.stored.files.store, fragment.file))
         records, of = rows.document[runs], rows.runs[runs]
-        columns = [
-            rows.stored.names(records),
-            *(a.tolist() for a in (records, part[of], parts[of])),
-            list(texts),
-        ]
-        if as_rows:
-            typed = [pa.array(column, kind) for column, kind in zip(columns, SCHEMA.types, strict=True)]
-            yield pa.table(typed, SCHEMA).to_struct_array().combine_chunks()
-        else:
-            lines = (dict(zip(SCHEMA.names, values, strict=True)) for values in zip(*columns, strict=True))
-            yield binary_array([orjson.dumps(line) for line in lines])
+        begin, end = rows.start[runs], rows.start[runs] + rows.own[runs]
+        yield _Parts(
+            store=stored.files.store,
+            file=fragment.file,
+            directory=stored.directory,
+            as_rows=stored.view.kind == "parquet",
+            inside=inside,
+            begin=begin,
+            end=end,
+            whole=(begin == 0) & (end == stored.lengths[stored.view.document_row[records]]),
+            columns=(pa.array(stored.names(records), pa.large_string()), records, part[of], parts[of]),
+        )
 
 
 def _numbers(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
@@ -95,27 +147,6 @@ def _numbers(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     part[order] = np.arange(len(order)) - first.repeat(counts)
     parts[order] = counts.repeat(counts)
     return part, parts
-
-
-def _texts(rows: Rows, runs: np.ndarray, inside: np.ndarray, content: pa.ChunkedArray) -> Iterator[str]:
-    """The texts of some runs of documents of one fragment, whose rows in it are `inside`."""
-    from dagster_divorder.models.tokenize import token_spans
-
-    stored = rows.stored
-    tokens = stored.lengths[stored.view.document_row[rows.document[runs]]]
-    begin, end = rows.start[runs], rows.start[runs] + rows.own[runs]
-    cut = (begin > 0) | (end < tokens)
-    of_cut = np.unique(inside[cut])
-    texts = {row: content[row].as_py() for row in of_cut.tolist()}
-    spans = dict(zip(texts, token_spans(stored.directory, list(texts.values())), strict=True))
-    for row, first, last, is_cut in zip(
-        inside.tolist(), begin.tolist(), end.tolist(), cut.tolist(), strict=True
-    ):
-        if is_cut:
-            text, (starts, ends) = texts[row], spans[row]
-            yield text[_character(first, starts, ends, text) : _character(last, starts, ends, text)]
-        else:
-            yield content[row].as_py()
 
 
 def _character(token: int, starts: np.ndarray, ends: np.ndarray, text: str) -> int:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
+from dagster_divorder.models.batches import CPU_BUDGET, position_bytes
 from dagster_divorder.models.spec import EmbeddingSpec, Pooling, first_line, load_config, quiet, unusable
 
 if TYPE_CHECKING:
@@ -33,15 +34,26 @@ class Model:
     `dims` D; `sharded`: this process is one of several that compute together; `masked`: the model has to be told what
     is padding. A causal one has not, since no token sees what comes after it, and is faster without: attention then
     has no matrix of L x L to read, and leaves out half of the products.
+
+    On a CPU a batch has `cpu_budget` positions; a position takes about `position_bytes` at the peak of a pass; `relief`
+    is what helps where memory is short.
     """
 
-    def __init__(self, module: torch.nn.Module, spec: EmbeddingSpec, *, sharded: bool = False) -> None:
-        self.module: Any = module
+    relief = "spread the model over several GPUs with deep.tensor_parallel"
+
+    def __init__(self, module: Any, spec: EmbeddingSpec, *, sharded: bool = False) -> None:
+        import torch
+
+        self.module = module
         self.spec = spec
         self.sharded = sharded
         self.device = next(module.parameters()).device
         self.dims = 0
         self.masked = True
+        self.cpu_budget = CPU_BUDGET
+        self.position_bytes = position_bytes(
+            module.config.get_text_config(), torch.finfo(getattr(torch, spec.dtype)).bits // 8
+        )
 
     def __call__(self, ids: NDArray[np.int64], lengths: NDArray[np.int64]) -> torch.Tensor:
         """Vectors float32 (B, D), on the model's device, of right-padded `ids` int64 (B, L) of which `lengths` are
@@ -105,13 +117,30 @@ def load(directory: Path | str, spec: EmbeddingSpec, *, vocabulary: int = 0, pro
     largest token id, `processes` the number of those that share it (then called in each of them).
 
     Raises:
+        InputError: as `load_module` does; it has too few rows for the tokenizer, or gives no hidden states of tokens.
+    """
+    directory = Path(directory)
+    module = load_module(directory, spec, "AutoModel", processes=processes)
+    model = Model(module, spec, sharded=processes > 1)
+    with quiet():
+        if processes == 1 and spec.device == "cpu" and onednn_helps():
+            _use_onednn(module)
+        _try(directory, model)
+    check_vocabulary(directory, module, vocabulary)
+    return model
+
+
+def load_module(directory: Path, spec: EmbeddingSpec, kind: str, *, processes: int = 1) -> Any:
+    """The module of a checkpoint that a class of transformers (`kind`) makes, of its encoder where it has a decoder
+    too, on `spec.device`; `processes` as in `load`.
+
+    Raises:
         InputError: transformers has no such architecture or cannot build it from these weights; weights are missing;
-            it has too few rows for the tokenizer, does not fit into memory, or gives no hidden states of tokens.
+            it does not fit into memory.
     """
     import torch
-    from transformers import AutoModel
+    import transformers
 
-    directory = Path(directory)
     config = load_config(directory)
     for part in (config, config.get_text_config()):
         part.use_cache = False
@@ -122,7 +151,7 @@ def load(directory: Path | str, spec: EmbeddingSpec, *, vocabulary: int = 0, pro
         options["distributed_config"] = DistributedConfig(tp_size=processes)
     with quiet():
         try:
-            module, report = AutoModel.from_pretrained(
+            module, report = getattr(transformers, kind).from_pretrained(
                 directory,
                 config=config,
                 dtype=getattr(torch, spec.dtype),
@@ -136,8 +165,6 @@ def load(directory: Path | str, spec: EmbeddingSpec, *, vocabulary: int = 0, pro
             _refuse_missing(directory, module, used, report)
             if processes == 1:
                 used = used.to(spec.device)
-                if spec.device == "cpu" and onednn_helps():
-                    _use_onednn(used)
         except InputError:
             raise
         except Exception as error:
@@ -147,15 +174,17 @@ def load(directory: Path | str, spec: EmbeddingSpec, *, vocabulary: int = 0, pro
                     "several GPUs with deep.tensor_parallel, or set deep.dtype to a smaller one"
                 ) from error
             raise unusable(directory, error) from error
-        model = Model(used.eval(), spec, sharded=processes > 1)
-        _try(directory, model)
-        rows = len(used.get_input_embeddings().weight)
-        if vocabulary > rows:
-            raise InputError(
-                f"the tokenizer of {directory} has ids up to {vocabulary - 1:,} and its embedding only {rows:,} rows; "
-                "use the tokenizer and the weights of one model"
-            )
-    return model
+    return used.eval()
+
+
+def check_vocabulary(directory: Path, module: Any, vocabulary: int) -> None:
+    """InputError where `vocabulary`, one more than the largest token id, is more than a module has rows for."""
+    rows = len(module.get_input_embeddings().weight)
+    if vocabulary > rows:
+        raise InputError(
+            f"the tokenizer of {directory} has ids up to {vocabulary - 1:,} and its embedding only {rows:,} rows; "
+            "use the tokenizer and the weights of one model"
+        )
 
 
 def _try(directory: Path, model: Model) -> None:
@@ -176,18 +205,19 @@ def _try(directory: Path, model: Model) -> None:
             "encoder model of text"
         ) from error
     model.dims = vectors.shape[1]
-    model.masked = _sees_ahead(model)
+    model.masked = sees_ahead(model, model.module)
 
 
-def _sees_ahead(model: Model) -> bool:
-    """Whether the hidden state of a token depends on later ones: two texts that part after their beginning tell."""
+def sees_ahead(model: Model, module: Any) -> bool:
+    """Whether the hidden state of a token, as a module of the model has it, depends on later ones: two texts that part
+    after their beginning tell."""
     import torch
 
     length = min(model.spec.window, 16)
     texts = [[1, 2, *[other] * (length - 2)] for other in (3, 4)]
     with torch.inference_mode():
         one, two = (
-            model.module(input_ids=torch.tensor([text], device=model.device)).last_hidden_state[0, :2]
+            module(input_ids=torch.tensor([text], device=model.device)).last_hidden_state[0, :2]
             for text in texts
         )
         # Of one shape, so that a causal model rounds both alike.

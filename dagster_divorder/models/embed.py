@@ -34,7 +34,6 @@ from dagster_divorder.models.batches import (
     batch_end,
     cpu_lanes,
     cut_windows,
-    position_bytes,
     power_of_two,
     release,
     solve,
@@ -133,8 +132,7 @@ def make_embedder(model: Model, *, chunk: bool, threads: int, limit: int | None 
     import torch
     from joblib import cpu_count
 
-    spec, config = model.spec, model.module.config.get_text_config()
-    each = position_bytes(config, torch.finfo(getattr(torch, spec.dtype)).bits // 8)
+    spec, config, each = model.spec, model.module.config.get_text_config(), model.position_bytes
     lanes = 1
     if limit is not None:
         budget = Budget(limit)
@@ -144,7 +142,7 @@ def make_embedder(model: Model, *, chunk: bool, threads: int, limit: int | None 
         free = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
         budget = Budget(power_of_two(SHARE * free / each, GPU_BUDGET))
     else:
-        budget = Budget(CPU_BUDGET)
+        budget = Budget(model.cpu_budget)
     if spec.device == "cpu" and not model.sharded:
         # Rotary frequencies that follow the longest window in sight are kept in the model: one pass at a time.
         rotary = str(getattr(config, "rope_parameters", None))
@@ -290,8 +288,8 @@ class _ForwardPasses:
             return vector
         if length <= SHORTEST:
             raise InputError(
-                f"memory ran out in a forward pass of {length} tokens on {self.spec.device}; free some, or spread the "
-                "model over several GPUs with deep.tensor_parallel"
+                f"memory ran out in a forward pass of {length} tokens on {self.spec.device}; free some, or "
+                f"{self.model.relief}"
             )
         self._shrink(length + self.added)
         self.cut[window] = True

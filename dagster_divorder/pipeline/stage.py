@@ -411,6 +411,8 @@ class PinnedFit(Stage):
     tentative: str = ""
     of_corpus: bool = True
     """Drift is of the corpus alone, so what a run has held against this corpus is not held against it again."""
+    outlives: bool = False
+    """It stays when a fit that it was made with is made again."""
     facts: Callable[[Run, Mapping[str, bytes]], Mapping[str, Any]] = lambda run, files: {}
     figures: Callable[[Run, Receipt], Mapping[str, Any]] = lambda run, receipt: {}
 
@@ -497,5 +499,5 @@ def _remove_replaced(run: Run, name: str, before: Fit) -> None:
             continue
         if isinstance(stage, PerDocument):
             run.store.delete(*stage.files(run, last.key).present().values())
-        elif isinstance(stage, PinnedFit):
+        elif isinstance(stage, PinnedFit) and not stage.outlives:
             unpin(run.store, stage.name, last.key)

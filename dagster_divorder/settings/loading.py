@@ -7,7 +7,7 @@ import glob
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ def refuse_overlap(settings: Settings) -> None:
                 f"{one} {written[one]} and {other} {written[other]} overlap; expected two folders, neither in the other"
             )
     read = [("input.paths", path) for path in settings.input.paths]
+    read += [("heldout.paths", path) for path in settings.heldout.paths]
     read += [("embedding.path", str(settings.embedding.path))] if settings.embedding.path else []
     for key, pattern in read:
         for place, folder in real.items():
@@ -155,6 +156,9 @@ def _anchor(settings: Settings, base: Path) -> Settings:
     def absolute(path: str | Path) -> str:
         return os.path.normpath(base / os.path.expanduser(path))
 
+    def absolute_paths(paths: Sequence[str]) -> tuple[str, ...]:
+        return tuple(path if is_url(path) else absolute(path) for path in paths)
+
     def absolute_place(place: Place) -> Place:
         return place if isinstance(place, Url) else Path(absolute(place))
 
@@ -165,11 +169,8 @@ def _anchor(settings: Settings, base: Path) -> Settings:
     deep, path, cache = settings.deep, settings.embedding.path, settings.store.cache
     return settings.model_copy(
         update={
-            "input": settings.input.model_copy(
-                update={
-                    "paths": tuple(path if is_url(path) else absolute(path) for path in settings.input.paths)
-                }
-            ),
+            "input": settings.input.model_copy(update={"paths": absolute_paths(settings.input.paths)}),
+            "heldout": settings.heldout.model_copy(update={"paths": absolute_paths(settings.heldout.paths)}),
             "store": settings.store.model_copy(
                 update={"path": absolute_place(settings.store.path), "cache": cache and Path(absolute(cache))}
             ),

@@ -20,12 +20,16 @@ from dagster_divorder.settings.sections import (
     Embedding,
     Engine,
     Exports,
+    Gradients,
+    Heldout,
     Input,
     KCalibration,
+    Mixing,
     Model,
     Order,
     Output,
     Packing,
+    Selection,
     Sequence,
     Store,
     declaring,
@@ -52,10 +56,14 @@ class Settings(BaseSettings):
     model: Model = Model()
     embedding: Embedding = Embedding()
     deep: Deep = Deep()
+    gradients: Gradients = Gradients()
     ari_comparison: AriComparison = AriComparison()
     k_calibration: KCalibration = KCalibration()
     clusters: Clusters = Clusters()
     cluster_map: ClusterMap = ClusterMap()
+    mixing: Mixing = Mixing()
+    heldout: Heldout = Heldout()
+    selection: Selection = Selection()
     order: Order = Order()
     packing: Packing = Packing()
     sequence: Sequence = Sequence()
@@ -74,6 +82,14 @@ class Settings(BaseSettings):
                 f"ari_comparison.spaces is {list(self.ari_comparison.spaces)}, and embedding.path is unset; give there "
                 "the .npy or Parquet file that holds the vectors"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_mixed_is_balanced(self) -> Self:
+        if self.mixing.weights is not None and self.mixing.trait not in self.order.traits:
+            traits = {**self.order.traits, self.mixing.trait: 1.0}
+            # The object is frozen for everybody else.
+            object.__setattr__(self, "order", self.order.model_copy(update={"traits": traits}))
         return self
 
     @model_validator(mode="after")
@@ -131,6 +147,32 @@ class Settings(BaseSettings):
         """What decides the orders of a strategy here: its options, and from the second on its version."""
         strategy = self.strategy(name)
         return {**strategy.options, **({"version": strategy.version} if strategy.version > 1 else {})}
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether documents are kept out of training."""
+        return self.heldout.share is not None or bool(self.heldout.paths)
+
+    @property
+    def selects(self) -> bool:
+        """Whether some of the documents are chosen to be trained on."""
+        return self.selection.method != "none"
+
+    @property
+    def mixed_trait(self) -> str:
+        """The trait of whose values `repeats` takes shares: `mixing.trait`, or where nothing is mixed or held out by
+        it the one that is always there."""
+        return self.mixing.trait if self.mixing.weights is not None or self.holds_out else "cluster"
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the stage `repeats` says how often each record is trained on; else each is once."""
+        return self.mixing.weights is not None or self.holds_out or self.selects
+
+    @property
+    def copies_apart(self) -> bool:
+        """Whether equal texts, repeats among them, stand as far apart as possible."""
+        return self.order.separate_copies or self.mixing.weights is not None
 
     @property
     def deep_model(self) -> str:

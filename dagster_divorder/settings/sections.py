@@ -208,6 +208,20 @@ class Deep(_Section):
         return self
 
 
+class Gradients(_Section):
+    model: str | None = Field(None, min_length=1)
+    """Hugging Face id or directory of a causal language model, or `bootstrap`; unset: the model of deep_embeddings."""
+    layers: int = Field(2, ge=1, le=4096)
+    """Its last blocks, of whose parameters gradients are taken; nearer to those of the whole model at more time as it
+    rises."""
+    max_tokens: int = Field(768, ge=2, le=MAX_COUNT)
+    """Tokens of a document that count, its first ones: length alone then makes fewer documents differ."""
+    dims: int = Field(1024, ge=1, le=1 << 16)
+    """Numbers that a gradient is projected to; cosines are kept more closely, at more time and disk, as it rises."""
+    stored: Literal["float32", "float16"] = "float32"
+    """float16 halves the disk at some 3 digits."""
+
+
 class Clusters(_Section):
     k: int | Literal["auto"] = Field(30)
     """Number of clusters; finer topics, and fewer documents in each, as it rises. auto: what k_calibration
@@ -278,6 +292,137 @@ class ClusterMap(_Section):
     refit: Literal["auto", "now", "never"] = "never"
     """now fits the map again, auto once hardly any of its documents are left; else documents that came later are
     placed on the first one, and the others stay."""
+
+
+class Mixing(_Section):
+    trait: str = Field("source", min_length=1)
+    """Whose values have a share each in what is trained on: `cluster`, or a field of the input. Balanced like those of
+    `order.traits`, so that every batch has these shares; held-out sets are taken from each value."""
+    weights: (
+        Literal["natural", "sqrt", "temperature", "unimax"]
+        | dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
+        | None
+    ) = None
+    """Shares of the tokens: a table of them; natural: as in the corpus; temperature: in proportion to the corpus's to
+    the power of `exponent`; sqrt: that with 0.5; unimax: equal ones, but none more than `max_repeats` times. A value
+    that has fewer tokens is read again, one that has more only in part. Unset: every record once."""
+    exponent: float = Field(0.3, gt=0, le=1)
+    """Of `temperature`: 1 is natural, and shares become equal as it falls."""
+    total_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
+    """Tokens of an epoch; unset: as many as the values with a share have."""
+    max_repeats: int | None = Field(None, ge=1, le=10_000)
+    """How often a record may stand in an epoch; unset: as often as the shares ask."""
+
+    @model_validator(mode="after")
+    def _of_a_mix(self) -> Self:
+        given = [name for name in ("total_tokens", "max_repeats") if getattr(self, name) is not None]
+        if given and self.weights is None:
+            raise ValueError(
+                f"{given[0]} is {getattr(self, given[0])}, and weights is unset; set mixing.weights, such as "
+                f'"natural", or remove mixing.{given[0]}'
+            )
+        if self.weights == "unimax" and self.max_repeats is None:
+            raise ValueError(
+                'weights is "unimax", and max_repeats is unset; set mixing.max_repeats, such as 4'
+            )
+        return self
+
+
+class Heldout(_Section):
+    share: float | None = Field(None, gt=0, le=0.5)
+    """Part of the documents of every value of `mixing.trait` that is kept out of training, to validate on; unset: none.
+    They stay the same when data is appended."""
+    paths: Annotated[
+        tuple[str, ...], NoDecode, AfterValidator(no_empty_path), BeforeValidator(_split_paths)
+    ] = ()
+    """Files of documents to validate on, in place of `share`, as in input.paths; their copies and near copies are kept
+    out of training."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.share is not None and self.paths:
+            raise ValueError("share and paths are both set; remove one of them")
+        for path in self.paths:
+            check_source(path)
+        return self
+
+
+class Selection(_Section):
+    method: Literal["none", "spokes", "random", "quality", "semdedup"] = "none"
+    """Which documents are trained on. none: all; spokes: those that together are the most diverse, and of quality;
+    quality: the best; semdedup: those farthest from their likes; random. Of equal texts one record at most."""
+    documents: int | None = Field(None, ge=1, le=MAX_COUNT)
+    """How many are chosen."""
+    tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
+    """In place of `documents`: tokens of what is chosen, of which only what no whole document fits into is left."""
+    vectors: Literal["gradient", "deep", "shallow"] = "gradient"
+    """By which documents are alike, as <vectors>_embeddings makes them; gradient: by what a model learns from them."""
+    quality: str | None = Field(None, min_length=1)
+    """A numeric field of the input, or a Hugging Face text-classification model: an id with a slash, or a directory.
+    What is higher is better, from 0 on."""
+    alpha: Annotated[float, Field(ge=0, le=1)] | tuple[Annotated[float, Field(ge=0, le=1)], ...] = 0.0
+    """Of spokes: how much quality counts beside diversity, from 0 to 1; a thousandth may be much. Of several the first
+    is used, and a table and a plot compare them, and all methods."""
+    partitions: int = Field(1, ge=1, le=1024)
+    """Parts of the documents that are optimised apart, each by a worker; faster, and further from the optimum of all,
+    as it rises."""
+    steps: int = Field(20, ge=1, le=1000)
+    """Passes over the vectors at most."""
+    rate: float = Field(1.0, gt=0, le=10)
+    """Length of a step: up to 1 none overshoots; fewer steps, and less surely, as it rises."""
+    tolerance: float = Field(1e-4, ge=0, le=1)
+    """Steps end when the objective changes by no more than this."""
+    start: Literal["uniform", "quality"] = "uniform"
+    """Weights before the first step: all the same, or in proportion to quality."""
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> Self:
+        given = [name for name in ("documents", "tokens") if getattr(self, name) is not None]
+        if self.method == "none":
+            if given:
+                raise ValueError(
+                    f'{given[0]} is {getattr(self, given[0])}, and method is "none"; set selection.method, such as '
+                    f'"spokes", or remove selection.{given[0]}'
+                )
+            return self
+        if len(given) != 1:
+            raise ValueError(
+                f'method is "{self.method}", and documents and tokens are {"both set" if given else "unset"}; set one '
+                "of them"
+            )
+        needing = {
+            'method is "quality"': self.method == "quality",
+            f"alpha is {self.alpha}": any(self.alphas),
+            'start is "quality"': self.start == "quality",
+        }
+        if self.quality is None and any(needing.values()):
+            what = next(what for what, needed in needing.items() if needed)
+            raise ValueError(
+                f"{what}, and quality is unset; name a numeric field, or a model, in selection.quality"
+            )
+        return self
+
+    @field_validator("alpha")
+    @classmethod
+    def _each_once(cls, alpha: float | tuple[float, ...]) -> float | tuple[float, ...]:
+        if isinstance(alpha, tuple) and not 0 < len(alpha) == len(set(alpha)):
+            raise ValueError("expected numbers from 0 to 1, each once")
+        return alpha
+
+    @property
+    def alphas(self) -> tuple[float, ...]:
+        """The values of `alpha`, the one that is used first."""
+        return self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
+
+    @property
+    def quality_model(self) -> str | None:
+        """The model that `quality` names."""
+        return self.quality if self.quality and "/" in self.quality else None
+
+    @property
+    def quality_field(self) -> str | None:
+        """The field that `quality` names."""
+        return None if self.quality_model else self.quality
 
 
 def _known_strategy(name: str) -> str:

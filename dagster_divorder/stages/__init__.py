@@ -12,7 +12,7 @@ from dagster_divorder.stages.clusters import CLUSTERS
 from dagster_divorder.stages.components import COMPONENTS
 from dagster_divorder.stages.curated_output import CURATED_OUTPUT
 from dagster_divorder.stages.deep_embeddings import DEEP_EMBEDDINGS
-from dagster_divorder.stages.deep_model import DEEP_MODEL
+from dagster_divorder.stages.deep_model import DEEP_MODEL, GRADIENT_MODEL
 from dagster_divorder.stages.difficulty import DIFFICULTY
 from dagster_divorder.stages.difficulty_counts import DIFFICULTY_COUNTS
 from dagster_divorder.stages.diversity_metrics import DIVERSITY_METRICS
@@ -20,18 +20,24 @@ from dagster_divorder.stages.exports import EXPORTS
 from dagster_divorder.stages.external_embeddings import EXTERNAL_EMBEDDINGS
 from dagster_divorder.stages.fields import FIELDS
 from dagster_divorder.stages.frozen import FROZEN
+from dagster_divorder.stages.gradient_embeddings import GRADIENT_EMBEDDINGS
 from dagster_divorder.stages.greedy_order import GREEDY_ORDER
+from dagster_divorder.stages.heldout import HELDOUT
+from dagster_divorder.stages.heldout_copies import HELDOUT_COPIES
 from dagster_divorder.stages.ids import IDS
 from dagster_divorder.stages.k_calibration import K_CALIBRATION
 from dagster_divorder.stages.map_fit import MAP_FIT
+from dagster_divorder.stages.minhash import MINHASH
 from dagster_divorder.stages.ordering_animation import ORDERING_ANIMATION
 from dagster_divorder.stages.ordering_report import ORDERING_REPORT
 from dagster_divorder.stages.packed_sequences import PACKED_SEQUENCES
 from dagster_divorder.stages.raw_docs import RAW_DOCS
+from dagster_divorder.stages.repeats import REPEATS
 from dagster_divorder.stages.sequence_order import SEQUENCE_ORDER
 from dagster_divorder.stages.shallow_embeddings import SHALLOW_EMBEDDINGS
 from dagster_divorder.stages.stationarity import STATIONARITY
 from dagster_divorder.stages.strategy_comparison import STRATEGY_COMPARISON
+from dagster_divorder.stages.subset_selection import SUBSET_SELECTION
 from dagster_divorder.stages.token_counts import TOKEN_COUNTS
 from dagster_divorder.stages.traits import TRAITS
 
@@ -44,6 +50,8 @@ GRAPH = Graph(
         SHALLOW_EMBEDDINGS,
         DEEP_MODEL,
         DEEP_EMBEDDINGS,
+        GRADIENT_MODEL,
+        GRADIENT_EMBEDDINGS,
         EXTERNAL_EMBEDDINGS,
         *COMPONENTS,
         ARI_COMPARISON,
@@ -59,6 +67,11 @@ GRAPH = Graph(
         DIFFICULTY,
         BIN_EDGES,
         TRAITS,
+        MINHASH,
+        HELDOUT,
+        HELDOUT_COPIES,
+        SUBSET_SELECTION,
+        REPEATS,
         FROZEN,
         GREEDY_ORDER,
         PACKED_SEQUENCES,

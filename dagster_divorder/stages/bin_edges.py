@@ -17,7 +17,7 @@ from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.fields import extracted, load_fields
+from dagster_divorder.stages.fields import coded, extracted, load_fields
 from dagster_divorder.store.arrays import pack, unpack
 
 EDGES, SHARES = "edges.safetensors", "shares.safetensors"
@@ -35,9 +35,9 @@ def numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
     columns = {
         name: table.column(name)
         for name in table.column_names
-        if name in run.settings.order.traits and is_number(table.column(name).type)
+        if name in coded(run.settings) and is_number(table.column(name).type)
     }
-    if "difficulty" in run.settings.order.traits:
+    if "difficulty" in coded(run.settings):
         columns["difficulty"] = pa.array(run.column("difficulty", "bits")[run.view.document_row])
     return columns
 
@@ -101,7 +101,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
     return (
         *("raw_docs", "token_counts"),
         *(["fields"] if extracted(settings) else []),
-        *(["difficulty"] if "difficulty" in settings.order.traits else []),
+        *(["difficulty"] if "difficulty" in coded(settings) else []),
     )
 
 
@@ -111,7 +111,7 @@ BIN_EDGES = PinnedFit(
     asset=False,
     description="Edges of the bins of lengths and numeric fields.",
     reads=_reads,
-    settings=lambda settings: {"bins": settings.order.length_bins, "traits": sorted(settings.order.traits)},
+    settings=lambda settings: {"bins": settings.order.length_bins, "traits": sorted(coded(settings))},
     doing="cutting lengths and numeric fields into bins",
     compute=_compute,
     refit=lambda settings: Refit(settings.order.refit, "order.refit"),

@@ -13,14 +13,12 @@ import platform
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from dagster_divorder.engine.local import KEEP_MEMORY
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
@@ -41,37 +39,41 @@ from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.components import chosen_vectors, load_space, space_figures, space_reads
 from dagster_divorder.stages.diversity_metrics import load_metrics
 from dagster_divorder.stages.greedy_order import load_order
+from dagster_divorder.stages.heldout import parquet
+from dagster_divorder.stages.heldout_copies import heldout_reads, heldout_table, load_heldout, removed_lines
 from dagster_divorder.stages.packed_sequences import load_packed, runs_of
 from dagster_divorder.stages.raw_docs import load_multiset, record_index
+from dagster_divorder.stages.repeats import load_sources, stream_reads, stream_records, stream_view
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import load_stationarity
+from dagster_divorder.stages.subset_selection import left_out, selection_reads
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.curated import (
     MANIFEST,
     RECORDS,
     OutputFolder,
     Writers,
-    WriteStretch,
     check_format,
     is_whole,
     read_manifest,
     scratch_beside,
     shard_limits,
+    stage_scattered,
     tidy,
     write_columns,
 )
 from dagster_divorder.store.find import find_input
 from dagster_divorder.store.folders import folder_at
-from dagster_divorder.store.gather import BUCKET_BYTES, gather, scatter
+from dagster_divorder.store.gather import BUCKET_BYTES, gather, stored_records
 from dagster_divorder.store.ids import IdIndex
 from dagster_divorder.store.inputs import has_dictionary
 from dagster_divorder.store.multiset import Multiset
-from dagster_divorder.store.output_records import stored_as_json, written
+from dagster_divorder.store.output_records import stored, written
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.records import with_id
 from dagster_divorder.store.sample import document_index, rows_by_id
 from dagster_divorder.store.space import map_vectors
-from dagster_divorder.store.view import View
+from dagster_divorder.store.view import View, offsets
 from dagster_divorder.view.drawing import stamped
 from dagster_divorder.view.words import face
 
@@ -151,9 +153,9 @@ def _publish(run: Run, receipt: Receipt) -> None:
 def _write(
     run: Run, view: View, key: str, ids: np.ndarray, file: str, before: dict[str, Any] | None
 ) -> dict[str, Any]:
-    order = load_order(run)
-    sizes = record_index(run, "size")
-    records = int(sizes[view.record_row].sum())
+    order, sizes, of = load_order(run), record_index(run, "size"), stream_records(run)
+    items = view if of is None else view.take(of)
+    records = int(sizes[items.record_row].sum())
     # A large output also passes through the gather's bucket files.
     expected = (2 if records > BUCKET_BYTES else 1) * records + order.nbytes
     with (
@@ -162,14 +164,22 @@ def _write(
         ThreadPoolExecutor(1, thread_name_prefix="divorder-similarity") as aside,
     ):
         similarity = aside.submit(_similarity, run, view)
-        _stage_records(run, view, order, sizes, output)
-        output.stage("order.npy", lambda file: _save_npy(file, order))
-        output.stage("packed_sequences.parquet", lambda file: write_columns(file, runs_of(load_packed(run))))
+        _stage_records(run, items, order, sizes, output)
+        output.stage("order.npy", lambda file: _save_npy(file, order if of is None else of[order]))
+        output.stage(
+            "packed_sequences.parquet", lambda file: write_columns(file, runs_of(load_packed(run), of))
+        )
         output.stage("sequence_order.npy", lambda file: _save_npy(file, load_sequence_order(run)))
         rejects, field = run.read("raw_docs", "rejects"), run.settings.input.id_field
         if field:
             rejects = b"".join(with_id(line, field) for line in rejects.splitlines(keepends=True))
         output.stage("rejects.jsonl", lambda file: file.write(rejects))
+        if run.settings.holds_out:
+            heldout = load_heldout(run)
+            output.stage("heldout.parquet", lambda file: file.write(parquet(heldout_table(run, heldout))))
+            output.stage("heldout_removed.jsonl", lambda file: file.write(removed_lines(run, heldout)))
+        if run.settings.selects:
+            output.stage("left_out.parquet", lambda file: file.write(parquet(left_out(run))))
         if run.settings.output.sidecars:
             _stage_sidecars(run, view, output)
         about = _manifest(run, view, key)
@@ -201,14 +211,11 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
         [f"curated.{kind}"] if len(limits) == 1 else [f"curated-{n:05d}.{kind}" for n in range(len(limits))]
     )
     with run.progress("writing records", len(view), "records") as advance:
-        if _in_workers(run, row_sizes, limits, schema):
-            scattered = scatter(
-                run.engine, run.store, view, order, sizes, settings.path, advance, KEEP_MEMORY
-            )
-            stretches = dict(zip(names, pairwise([0, *limits]), strict=True))
-            write = WriteStretch(scattered, writers)
-            output.stage_each(run.engine, write, stretches, environment=KEEP_MEMORY)
-            output.folder.delete(scattered.files)
+        if output.by_workers and _in_workers(run, row_sizes, limits, schema):
+            contents, start = stored_records(run.store, view), offsets(view.records)
+            files = dict(zip(names, pairwise([0, *limits]), strict=True))
+            rows = view.record_row[order]
+            stage_scattered(output, run.engine, contents, start, rows, row_sizes, files, writers, advance)
             return
         with (
             scratch_beside(run.store, settings.path, output.expected_bytes) as scratch,
@@ -222,11 +229,9 @@ def _in_workers(run: Run, sizes: np.ndarray, limits: list[int], schema: pa.Schem
     """Whether records of these sizes are written by workers, a file each: of a large output in several files that can
     be written from several processes. (A file that they are scattered into has one dictionary a column, and fragments
     have several.)"""
-    path = run.settings.output.path
     return (
         min(run.engine.workers, len(limits)) > 1
         and int(sizes.sum()) >= WORKERS_FROM_BYTES
-        and (isinstance(path, Path) or path.scheme != "hf")
         and not (schema and any(map(has_dictionary, schema.types)))
     )
 
@@ -273,6 +278,11 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
         "strategy": settings.order.strategy,
         "frozen_tokens": settings.order.frozen_tokens,
         "traits": settings.order.traits,
+        **(
+            {"mixing": {"trait": settings.mixed_trait, "values": load_sources(run)}}
+            if settings.repeats
+            else {}
+        ),
         "targets": settings.order.targets,
         "sequence": settings.sequence.model_dump(),
         "packing": {**settings.packing.model_dump(), **{name: packed[name] for name in PACKED}},
@@ -331,7 +341,8 @@ def _every_record_in_output(run: Run) -> Finding:
     """The output's records against those that were read from the input, as multisets.
 
     The input's side was summed up as it was read, by a hash that no id depends on, so that only the output is read:
-    once, in blocks. (JSON lines made of Parquet rows are other bytes; there the stored rows are rendered once more.)
+    once, in blocks. (JSON lines made of Parquet rows are other bytes; there, and where records are not each trained on
+    once, the stored ones are read once more.)
     """
     receipt = run.receipt("curated_output")
     folder = run.settings.output.path
@@ -349,11 +360,13 @@ def _every_record_in_output(run: Run) -> Finding:
         found = written(map(folder_at(folder).source, names))
     except (OSError, InputError) as error:
         return Finding(passed=False, text=f"The output cannot be read: {error}.", remedy=remedy)
-    planned = stored_as_json(run.store, run.view) if rendered else load_multiset(run)
+    whole = not (rendered or run.settings.repeats)
+    planned = load_multiset(run) if whole else stored(run.store, stream_view(run), as_json=rendered)
     passed = found == planned
+    times = "it is trained on" if run.settings.repeats else "in the input"
     return Finding(
         passed=passed,
-        text=f"All {planned.records:,} accepted records are in the output, each as often as in the input "
+        text=f"All {planned.records:,} accepted records are in the output, each as often as {times} "
         f"({f'{planned.bytes:,} bytes, ' if planned.bytes else ''}hash of the multiset {planned.hashes:032x})."
         if passed
         else f"The output does not hold the accepted records: {_difference(found, planned)}.",
@@ -389,7 +402,8 @@ ORDERS = ("greedy_order", "packed_sequences", "sequence_order")
 
 def _reads(settings: Settings) -> tuple[str, ...]:
     made = ("base_model", "token_counts", *space_reads(settings), "centroids", "clusters", "cluster_names")
-    return ("raw_docs", *made, *ORDERS, "diversity_metrics", "stationarity")
+    stream = (*heldout_reads(settings), *selection_reads(settings), *stream_reads(settings))
+    return ("raw_docs", *made, *stream, *ORDERS, "diversity_metrics", "stationarity")
 
 
 def _inputs(run: Run) -> dict[str, Any]:
@@ -397,13 +411,16 @@ def _inputs(run: Run) -> dict[str, Any]:
     orders = {name: run.graph[name].fingerprint(run.settings) for name in ORDERS}
     return {
         "format": facts["kind"] if run.settings.output.format == "auto" else run.settings.output.format,
-        **versions(run, "raw_docs", *ORDERS, "diversity_metrics", "cluster_names"),
+        **versions(
+            run, "raw_docs", *stream_reads(run.settings), *ORDERS, "diversity_metrics", "cluster_names"
+        ),
+        **versions(run, *heldout_reads(run.settings), *selection_reads(run.settings)),
         # The manifest also names the input's files and the settings of the orders, which can change while the bytes do
         # not.
         "orders": orders,
         "input": [facts[name] for name in ("files", "file_bytes", "partial_lines")],
-        # Of what is written only the rejects show ids.
-        **({"id_field": field} if field and facts["rejected_records"] else {}),
+        # Of what is written only the rejects, and what is not trained on, show ids.
+        **({"id_field": field} if field and (facts["rejected_records"] or run.settings.repeats) else {}),
     }
 
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from dagster_divorder.pipeline.fill import Filled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, content_hash
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.deep_model import load_deep_model
+from dagster_divorder.stages.deep_model import DeepModel, load_deep_model
 from dagster_divorder.stages.ids import own_ids
 from dagster_divorder.stages.token_counts import Tokenize
 from dagster_divorder.store.base import Store
@@ -44,55 +44,75 @@ from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
 
 if TYPE_CHECKING:
+    from dagster_divorder.models.deep import Model
     from dagster_divorder.models.tokenize import Engine
+
+Device: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]
+Result = TypeVar("Result")
 
 STAGE = "deep_embeddings"
 IDS_SHOWN = 20
 """Of flagged documents."""
 
 
-def _facts(run: Run) -> dict[str, Any]:
-    """What names the vectors. Where those of the last run are all there, and were made from the same, they are what
-    they are wherever they were made: no model is looked at."""
+def facts(
+    run: Run, stage: str, model: DeepModel, settings: Mapping[str, Any], embed_of: Callable[[Run], Embed]
+) -> dict[str, Any]:
+    """What names the vectors of a stage. Where those of the last run are all there, and were made from the same, they
+    are what they are wherever they were made: no model is looked at."""
     if "made" not in run.memo:
-        model, tokens = load_deep_model(run), run.receipt("token_counts").key
-        source = content_hash(
-            model.fingerprint, declared_lengths(model.directory), tokens, _settings(run.settings)
-        )
-        last = load_receipt(run.store, STAGE)
-        known = last and last.facts["source"] == source and not DEEP_EMBEDDINGS.missing(run, last.key)
-        made = last.facts["made"] if last and known else _embed_of(run).made()
+        tokens = run.receipt("token_counts").key
+        source = content_hash(model.fingerprint, declared_lengths(model.directory), tokens, settings)
+        last = load_receipt(run.store, stage)
+        vectors = run.graph[stage]
+        assert isinstance(vectors, PerDocument)
+        known = last and last.facts["source"] == source and not vectors.missing(run, last.key)
+        made = last.facts["made"] if last and known else embed_of(run).made()
         run.memo |= {"made": {"source": source, "made": made}}
     found: dict[str, Any] = run.memo["made"]
     return found
 
 
-def _embed_of(run: Run) -> _Embed:
+def _facts(run: Run) -> dict[str, Any]:
+    return facts(run, STAGE, load_deep_model(run), _settings(run.settings), _embed_of)
+
+
+def _embed_of(run: Run) -> Embed:
     """How the engine's machines compute vectors under these settings."""
     if "embed" not in run.memo:
-        run.memo["embed"] = _make_embed(run)
-    embed: _Embed = run.memo["embed"]
+        deep, model = run.settings.deep, load_deep_model(run)
+        read = _ReadSpec(run.store, model.place, deep.pooling, deep.max_tokens, deep.dtype)
+        run.memo["embed"] = Embed(
+            **on_machines(run, model),
+            spec=ask_a_machine(run, read),
+            half=deep.stored == "float16",
+            chunk=deep.long_documents == "chunk",
+            processes=deep.tensor_parallel,
+        )
+    embed: Embed = run.memo["embed"]
     return embed
 
 
-def _make_embed(run: Run) -> _Embed:
-    deep, model, local = run.settings.deep, load_deep_model(run), run.settings.engine.kind == "local"
-    read = _ReadSpec(run.store, model.place, deep.pooling, deep.max_tokens, deep.dtype)
-    gpus = int(not local and deep.device in ("auto", "cuda") and run.engine.gpus > 0)
-    (spec,) = run.engine.each(read, [deep.device], workers=1, gpus=gpus)
-    return _Embed(
-        store=run.store,
-        model=model.place,
-        spec=spec,
-        chunk=deep.long_documents == "chunk",
-        half=deep.stored == "float16",
-        tokens=run.files("token_counts").listed(),
-        tokenizer=model.tokenizer,
-        engine=model.engine,
-        vocabulary=model.vocabulary,
-        processes=deep.tensor_parallel,
-        threads=count_workers(run.settings.engine.workers if local else 0),
-    )
+def on_machines(run: Run, model: DeepModel) -> dict[str, Any]:
+    """Fields of an `Embed` that a model and the run come to."""
+    local = run.settings.engine.kind == "local"
+    return {
+        "store": run.store,
+        "model": model.place,
+        "tokens": run.files("token_counts").listed(),
+        "tokenizer": model.tokenizer,
+        "engine": model.engine,
+        "vocabulary": model.vocabulary,
+        "threads": count_workers(run.settings.engine.workers if local else 0),
+    }
+
+
+def ask_a_machine(run: Run, read: Callable[[Device], Result]) -> Result:
+    """What a function of `deep.device` says on a machine that will compute."""
+    device, local = run.settings.deep.device, run.settings.engine.kind == "local"
+    gpus = int(not local and device in ("auto", "cuda") and run.engine.gpus > 0)
+    (found,) = run.engine.each(read, [device], workers=1, gpus=gpus)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +125,7 @@ class _ReadSpec:
     max_tokens: int
     dtype: Literal["auto", "float32", "bfloat16", "float16"]
 
-    def __call__(self, device: Literal["auto", "cpu", "cuda", "mps"]) -> EmbeddingSpec:
+    def __call__(self, device: Device) -> EmbeddingSpec:
         return read_spec(
             model_path(self.store, self.model),
             pooling=self.pooling,
@@ -116,16 +136,12 @@ class _ReadSpec:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _DeepEmbeddings(PerDocument):
-    """Progress is in tokens too, and people want to know how fast they were computed."""
+class VectorsOfAModel(PerDocument):
+    """Progress is in tokens too, and people want to know how fast they were computed. `compute` gives an `Embed`."""
 
     def fill(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[Filled]:
-        embed = _embed_of(run)
-        if layers := modules_after_pooling(model_path(run.store, embed.model)):
-            run.progress.note(
-                f"{model_path(run.store, embed.model)} has layers after pooling ({', '.join(layers)}), which are not "
-                "applied: vectors are its pooled hidden states"
-            )
+        embed = self.compute(run)
+        assert isinstance(embed, Embed)
         needs = self.needs(run, missing)
         workers = needs["workers"] or 1
         # Where calls run in this process they tell of their tokens as they go.
@@ -153,10 +169,20 @@ class _DeepEmbeddings(PerDocument):
         }
 
 
-def _needs(run: Run, missing: Sequence[Fragment]) -> Needs:
+class _DeepEmbeddings(VectorsOfAModel):
+    def fill(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[Filled]:
+        directory = model_path(run.store, _embed_of(run).model)
+        if layers := modules_after_pooling(directory):
+            run.progress.note(
+                f"{directory} has layers after pooling ({', '.join(layers)}), which are not applied: vectors are its "
+                "pooled hidden states"
+            )
+        return super().fill(run, key, missing)
+
+
+def needs(run: Run, embed: Embed) -> Needs:
     """One process a GPU, or one a group of GPUs that share a model; on a CPU one a machine, which runs all its
     cores."""
-    embed = _embed_of(run)
     if embed.spec.device != "cuda":
         most = run.engine.workers // embed.threads
         return {"workers": max(1, most), "threads": embed.threads}
@@ -169,8 +195,8 @@ def _needs(run: Run, missing: Sequence[Fragment]) -> Needs:
     return {"workers": workers, "threads": max(1, embed.threads // workers), "gpus": gpus}
 
 
-@dataclass(frozen=True, slots=True)
-class _Embed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embed:
     """Embeds a fragment; picklable, for workers and for the processes that share a model.
 
     `engine` None: the stored `tokens` of token_counts are the model's own; else that of its own tokenizer. `limit` as
@@ -181,19 +207,29 @@ class _Embed:
     tokens: StageFiles = field(compare=False)
     model: Fit | Path
     spec: EmbeddingSpec
-    chunk: bool
     half: bool
     tokenizer: str
     engine: Engine | None
     vocabulary: int
-    processes: int
     threads: int
+    chunk: bool = False
+    processes: int = 1
     limit: int | None = None
 
     def made(self) -> dict[str, Any]:
         """What names how vectors are made, beside the model and its input."""
         tokens = [self.tokens.key] if self.engine is None else [self.tokenizer, self.engine]
         return {"tokens": tokens, "spec": asdict(self.spec), "chunk": self.chunk, "half": self.half}
+
+    def load(self) -> Model:
+        from dagster_divorder.models.deep import load
+
+        return load(
+            model_path(self.store, self.model),
+            self.spec,
+            vocabulary=self.vocabulary,
+            processes=self.processes,
+        )
 
     def __call__(self, fragment: Fragment) -> tuple[dict[str, np.ndarray], Work]:
         if self.processes == processes_here():
@@ -233,16 +269,14 @@ class _Embed:
 
 
 @functools.lru_cache(maxsize=1)
-def _embedder(of: _Embed) -> Embedder:
+def _embedder(of: Embed) -> Embedder:
     """The model, loaded once a process."""
-    from dagster_divorder.models.deep import load
-
     if of.spec.device == "cuda" and of.processes == 1:
         import torch
 
         torch.cuda.set_device(worker_number())
-    model = load(model_path(of.store, of.model), of.spec, vocabulary=of.vocabulary, processes=of.processes)
-    return make_embedder(model, chunk=of.chunk, threads=max(1, of.threads // of.processes), limit=of.limit)
+    threads = max(1, of.threads // of.processes)
+    return make_embedder(of.load(), chunk=of.chunk, threads=threads, limit=of.limit)
 
 
 _groups: dict[tuple[int, str], Group] = {}
@@ -272,22 +306,31 @@ def _free(device: str) -> None:
 
 
 def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
-    """Of all documents: how vectors are made, their tokens, those that were not seen, and flags."""
-    view, settings, model = run.view, run.settings, load_deep_model(run)
-    ((_, first),) = files.each(view.documents[:1])
     spec = EmbeddingSpec(**_facts(run)["made"]["spec"])
+    flagged = files.column(run.view.documents, "flagged")
+    return {
+        "pooling": spec.pooling,
+        **figures(run, files, spec, run.settings.deep_model, "were given the mean of their fragment"),
+        "documents_read_in_parts": int(((flagged & CUT) > 0)[run.view.used_documents()].sum()),
+        **load_deep_model(run).trained,
+    }
+
+
+def figures(
+    run: Run, files: StageFiles, spec: EmbeddingSpec, model: str, instead: str, *, what: str = "vector"
+) -> dict[str, Any]:
+    """Of all documents: how vectors (`what` they are) are made, their tokens, those that were not seen, and flags;
+    `instead` says what became of documents that have none that is finite."""
+    view = run.view
+    ((_, first),) = files.each(view.documents[:1])
     lengths, flagged = files.columns(view.documents, "tokens", "flagged")
     used = view.used_documents()
     tokens = lengths[used]
-    unseen = (
-        np.maximum(tokens - spec.room, 0)
-        if settings.deep.long_documents == "truncate"
-        else np.zeros(1, np.int64)
-    )
-    figures: dict[str, Any] = {
-        "model": settings.deep_model,
+    whole = files.stage == STAGE and run.settings.deep.long_documents == "chunk"
+    unseen = np.zeros(1, np.int64) if whole else np.maximum(tokens - spec.room, 0)
+    found: dict[str, Any] = {
+        "model": model,
         "dim": int(first["vectors"].shape[1]),
-        "pooling": spec.pooling,
         "max_tokens": spec.window,
         "own_tokens": spec.window - spec.room,
         "device": spec.device,
@@ -295,15 +338,14 @@ def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
         "tokens": int(tokens.sum()),
         "truncated_documents": int((unseen > 0).sum()),
         "unseen_tokens": round(float(unseen.sum() / max(1, tokens.sum())), 4),
-        "documents_read_in_parts": int(((flagged & CUT) > 0)[used].sum()),
-        **model.trained,
     }
     flags = np.flatnonzero(((flagged & NOT_FINITE) > 0) & used)
     if len(flags) == len(tokens):
+        setting = "deep.model" if files.stage == STAGE else "gradients.model"
         raise InputError(
-            f"the model of deep_embeddings ({settings.deep_model}) gives no finite vector for any of "
-            f"{len(flags):,} documents; expected finite numbers: its weights are damaged, so fetch or save it again, "
-            "or set deep.model to another one"
+            f"the model of {files.stage} ({model}) gives no finite {what} for any of {len(flags):,} "
+            f"documents; expected finite numbers: its weights are damaged, so fetch or save it again, or set {setting} "
+            "to another one"
         )
     if len(flags):
         ids, _ = document_index(run.store, view)
@@ -311,11 +353,11 @@ def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
         own = own_ids(run, np.array([(view.document_row == row).argmax() for row in rows]))
         shown = [own or to_bytes(of).hex() for own, of in zip(own, ids[rows], strict=True)]
         run.progress.note(
-            f"{len(flags):,} documents have no finite vector and were given the mean of their fragment: "
+            f"{len(flags):,} documents have no finite {what} and {instead}: "
             f"{', '.join(shown[:3])}{', ...' if len(flags) > 3 else ''}"
         )
-        figures["flagged_ids"] = shown
-    return {**figures, "flagged_documents": len(flags)}
+        found["flagged_ids"] = shown
+    return {**found, "flagged_documents": len(flags)}
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
@@ -340,6 +382,6 @@ DEEP_EMBEDDINGS = _DeepEmbeddings(
     facts=_facts,
     doing="storing vectors",
     compute=_embed_of,
-    needs=_needs,
+    needs=lambda run, missing: needs(run, _embed_of(run)),
     figures=_figures,
 )

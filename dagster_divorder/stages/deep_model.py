@@ -1,5 +1,5 @@
 """deep_model: the model of deep_embeddings, a checkpoint that somebody trained, or the decoder of the bootstrap base
-model.
+model. gradient_model: that of gradient_embeddings, where `gradients.model` names one of its own.
 
 The decoder is trained when it is first asked for: appended documents use it as it is, and it is made again only with
 the base model that it rests on, another `deep.train_tokens` or another seed, or as `deep.refit` says. Of a checkpoint
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,15 +62,15 @@ class DeepModel:
     trained: dict[str, Any]
 
 
-def load_deep_model(run: Run) -> DeepModel:
-    """The current model.
+def load_deep_model(run: Run, stage: str = "deep_model") -> DeepModel:
+    """The current model, of deep_model or gradient_model.
 
     Raises:
-        MissingStageError: deep_model has no result under these settings.
+        MissingStageError: the stage has no result under these settings.
     """
-    receipt = run.receipt("deep_model")
+    receipt = run.receipt(stage)
     facts = receipt.facts
-    place = Path(facts["directory"]) if "directory" in facts else run.current_fit("deep_model")
+    place = Path(facts["directory"]) if "directory" in facts else run.current_fit(stage)
     return DeepModel(
         place=place,
         directory=model_path(run.store, place),
@@ -81,26 +82,44 @@ def load_deep_model(run: Run) -> DeepModel:
     )
 
 
-def _locate(settings: Settings) -> Path | None:
-    """Where the checkpoint lies that `deep.model` names; None for the bootstrap decoder.
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The model that some settings ask for: its id, directory or `bootstrap`, its revision, and the setting that names
+    it."""
+
+    model: str | None
+    revision: str | None
+    setting: str
+
+
+def _asked(settings: Settings, stage: str) -> _Asked:
+    if stage == "gradient_model":
+        return _Asked(settings.gradients.model, None, "gradients.model")
+    setting = "deep.model" if settings.deep.model else "model.base"
+    return _Asked(settings.deep_model, settings.deep_revision, setting)
+
+
+def _locate(settings: Settings, stage: str) -> Path | None:
+    """Where the checkpoint lies that the settings name; None for the bootstrap decoder.
 
     Raises:
-        SettingsError: `deep.model` is `bootstrap` and `model.base` is not.
+        SettingsError: the model is `bootstrap` and `model.base` is not.
         InputError: no checkpoint, or not all of it.
     """
-    if settings.deep_model != BOOTSTRAP:
-        setting = "deep.model" if settings.deep.model else "model.base"
-        return locate(settings.deep_model, weights="all", setting=setting, revision=settings.deep_revision)
+    asked = _asked(settings, stage)
+    if asked.model is not None and asked.model != BOOTSTRAP:
+        return locate(asked.model, weights="all", setting=asked.setting, revision=asked.revision)
     if settings.model.base != BOOTSTRAP:
         raise SettingsError(
-            f'deep.model is "{BOOTSTRAP}" and model.base is {settings.model.base!r}; the bootstrap decoder reads '
-            f'the bootstrap token table: set model.base = "{BOOTSTRAP}" too, or leave deep.model out to use model.base'
+            f'{asked.setting} is "{BOOTSTRAP}" and model.base is {settings.model.base!r}; the bootstrap decoder reads '
+            f'the bootstrap token table: set model.base = "{BOOTSTRAP}" too, or leave {asked.setting} out to use '
+            f"{'model.base' if stage == 'deep_model' else 'the model of deep_embeddings'}"
         )
     return None
 
 
-def _checkpoint(run: Run) -> dict[str, Any]:
-    return find_checkpoint(run, "deep_model", _locate, checkpoint_fingerprint)
+def _checkpoint(run: Run, stage: str) -> dict[str, Any]:
+    return find_checkpoint(run, stage, partial(_locate, stage=stage), checkpoint_fingerprint)
 
 
 def checkpoint_fingerprint(directory: Path) -> str:
@@ -129,8 +148,8 @@ def checkpoint_fingerprint(directory: Path) -> str:
     return state.hexdigest()
 
 
-def _compute(run: Run) -> Mapping[str, bytes]:
-    base, checkpoint = load_base_model(run), _checkpoint(run)
+def _compute(run: Run, stage: str) -> Mapping[str, bytes]:
+    base, checkpoint = load_base_model(run), _checkpoint(run, stage)
     if not checkpoint:
         # The token table, beside which the decoder's own weights are small.
         size = 4 * len(base.document_frequency) * base.info["dim"]
@@ -205,31 +224,37 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
-    if settings.deep_model != BOOTSTRAP:
-        return {"model": settings.deep_model, "revision": settings.deep_revision}
+def _settings(settings: Settings, stage: str) -> dict[str, Any]:
+    asked = _asked(settings, stage)
+    if asked.model != BOOTSTRAP:
+        return {"model": asked.model, "revision": asked.revision}
     return {"train_tokens": settings.deep.train_tokens, "seed": settings.seed}
 
 
-def _inputs(run: Run) -> dict[str, Any]:
-    checkpoint, base = _checkpoint(run), run.receipt("base_model")
+def _inputs(run: Run, stage: str) -> dict[str, Any]:
+    checkpoint, base = _checkpoint(run, stage), run.receipt("base_model")
     if checkpoint:
         return {"checkpoint": checkpoint["content"], "tokenizer": base.facts["tokenizer"]}
     return {"base_model": base.version}
 
 
-DEEP_MODEL = PinnedFit(
-    name="deep_model",
-    version=1,
-    asset=False,
-    description="The model whose hidden states deep_embeddings pools.",
-    reads=lambda settings: ("raw_docs", "base_model", "token_counts"),
-    settings=_settings,
-    inputs=_inputs,
-    doing="making the deep model",
-    check_settings=lambda run: _locate(run.settings),
-    compute=_compute,
-    refit=lambda settings: Refit(settings.deep.refit, "deep.refit"),
-    drift=another_corpus,
-    facts=lambda run, files: {**orjson.loads(files[INFO]), **_checkpoint(run)},
-)
+def _model(stage: str, description: str) -> PinnedFit:
+    return PinnedFit(
+        name=stage,
+        version=1,
+        asset=False,
+        description=description,
+        reads=lambda settings: ("raw_docs", "base_model", "token_counts"),
+        settings=partial(_settings, stage=stage),
+        inputs=partial(_inputs, stage=stage),
+        doing=f"making the {stage.replace('_', ' ')}",
+        check_settings=lambda run: _locate(run.settings, stage),
+        compute=partial(_compute, stage=stage),
+        refit=lambda settings: Refit(settings.deep.refit, "deep.refit"),
+        drift=another_corpus,
+        facts=lambda run, files: {**orjson.loads(files[INFO]), **_checkpoint(run, stage)},
+    )
+
+
+DEEP_MODEL = _model("deep_model", "The model whose hidden states deep_embeddings pools.")
+GRADIENT_MODEL = _model("gradient_model", "The model whose gradients gradient_embeddings takes.")

@@ -60,10 +60,10 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.cluster_names import load_names
 from dagster_divorder.stages.greedy_order import load_order
 from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.repeats import load_stream, stream_reads
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import load_stationarity
 from dagster_divorder.stages.stationarity import remedy as stationarity_remedy
-from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.view.words import MEASURES, ORDERS, TRAIN_ON, side_by_side
@@ -114,7 +114,7 @@ def load_table(run: Run) -> list[dict[str, Any]]:
 
 
 def _compute(run: Run) -> Made:
-    traits = load_traits(run)
+    traits = load_stream(run).traits
     measured = _measure_orders(run, traits)
     worse = {ours: worse_batches(measured[other], measured[ours]) for ours, other in SHUFFLED.items()}
     metrics = {name: diversity.to_dict() for name, diversity in measured.items()}
@@ -403,7 +403,8 @@ def _nothing_drifts(run: Run) -> Finding:
 def _reads(settings: Settings) -> tuple[str, ...]:
     orders = ("greedy_order", "packed_sequences", "sequence_order")
     # The picture has the names of the clusters; measures know nothing of them.
-    return ("raw_docs", *(["cluster_names"] if settings.output.plot else []), "traits", *orders)
+    names = ["cluster_names"] if settings.output.plot else []
+    return ("raw_docs", *names, "traits", *stream_reads(settings), *orders)
 
 
 def _settings(settings: Settings) -> dict[str, Any]:

@@ -44,6 +44,7 @@ from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.base_model import BOOTSTRAP, load_base_model
 from dagster_divorder.stages.ids import record_names
 from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.repeats import stream_reads, stream_records, stream_view
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.store.curated import (
     EXPORT_MANIFEST,
@@ -105,18 +106,20 @@ def _tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
     ids, vocabulary = special_ids(directory), run.receipt("base_model").facts["vocabulary"]
     if run.settings.packing.end_of_text and ids["eos"] is None:
         raise _no_end_of_text(directory)
+    records = stream_records(run)
     padding = next((ids[name] for name in ("pad", "eos") if ids[name] is not None), 0)
     return Tokens(
         files=run.files("token_counts"),
-        view=run.view,
+        view=stream_view(run),
         dtype=np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32),
         special={name: value for name, value in ids.items() if value is not None},
         end_of_text=ids["eos"] or 0,
         padding=padding or 0,
         vocabulary=vocabulary,
         directory=directory,
-        names=lambda records: record_names(run, records),
+        names=lambda items: record_names(run, items if records is None else records[items]),
         scratch=scratch,
+        engine=lambda: run.engine,
     )
 
 
@@ -230,7 +233,7 @@ def planned_shape(run: Run, trainer: Trainer, asked: Mapping[str, int | None] | 
 def plan_fingerprint(run: Run) -> str:
     """What names the tokens that a trainer reads, one after another: corpus, tokenizer, packing and order."""
     return content_hash(
-        versions(run, "raw_docs", "packed_sequences", "sequence_order"),
+        versions(run, "raw_docs", *stream_reads(run.settings), "packed_sequences", "sequence_order"),
         run.receipt("token_counts").key,
         run.settings.packing.end_of_text,
     )
@@ -316,7 +319,14 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 
 def _reads(settings: Settings) -> tuple[str, ...]:
     named = TEXT.name in settings.exports.formats and settings.input.id_field
-    read = ("raw_docs", "base_model", "token_counts", "packed_sequences", "sequence_order")
+    read = (
+        "raw_docs",
+        "base_model",
+        "token_counts",
+        *stream_reads(settings),
+        "packed_sequences",
+        "sequence_order",
+    )
     return (*read, "ids") if named else read
 
 

@@ -29,11 +29,18 @@ BUILT_IN = ("cluster", "length", "difficulty")
 """Traits that are no field of the input; of an input with a field of such a name the field is not used."""
 
 
+def coded(settings: Settings) -> list[str]:
+    """What records have codes of: the traits that an order balances, and the one that is mixed or held out by."""
+    mixed = [settings.mixed_trait] if settings.repeats else []
+    return list(dict.fromkeys([*settings.order.traits, *mixed]))
+
+
 def extracted(settings: Settings) -> list[str]:
     """The fields by name, sorted."""
     source = settings.input.source_field
-    fields = {trait for trait in settings.order.traits if trait not in BUILT_IN}
-    return sorted(fields | ({source} if source else set()))
+    quality = settings.selection.quality_field if settings.selects else None
+    fields = {trait for trait in coded(settings) if trait not in BUILT_IN}
+    return sorted(fields | {field for field in (source, quality) if field})
 
 
 def _check_settings(run: Run) -> None:
@@ -69,7 +76,8 @@ def _seen_before(run: Run) -> dict[str, set[str]]:
 
 def no_such_field(field: str) -> InputError:
     return InputError(
-        f"no record has the field {field!r}, which order.traits or input.source_field names; "
+        f"no record has the field {field!r}, which order.traits, mixing.trait, selection.quality or input.source_field "
+        "names; "
         "expected a field of the input, `cluster`, `length` or `difficulty`"
     )
 

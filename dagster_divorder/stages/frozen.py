@@ -18,11 +18,14 @@ from dagster_divorder.core.metrics.packed import runs_in_order
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit
+from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit, load_fitted
 from dagster_divorder.stages.raw_docs import record_index
+from dagster_divorder.stages.repeats import stream_reads, stream_view
 from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.fits import pinned
 from dagster_divorder.store.ids import IdIndex, distinct, to_bytes
 from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.view import View
 
 DOCUMENTS, SEQUENCES = "frozen_documents.safetensors", "frozen_sequences.safetensors"
 ANOTHER = "the last output begins otherwise"
@@ -31,15 +34,15 @@ REMEDY = "or set order.frozen_tokens = 0 to order everything anew"
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """documents int64 (F,): positions among the records, in their order; sequences: the consumed ones, in theirs."""
+    """documents int64 (F,): items of the stream, in their order; sequences: the consumed ones, in theirs."""
 
     documents: np.ndarray
     sequences: PackedSequences
 
 
-def record_ids(run: Run) -> np.ndarray:
-    """The id of every record in input order, uint64 (N, 2): what a later run finds the records of an order by."""
-    return record_index(run, "id")[run.view.record_row]
+def record_ids(run: Run, view: View) -> np.ndarray:
+    """The id of every record of a view, uint64 (N, 2): what a later run finds the records of an order by."""
+    return record_index(run, "id")[view.record_row]
 
 
 def load_frozen(run: Run) -> Frozen | None:
@@ -64,8 +67,9 @@ def load_frozen(run: Run) -> Frozen | None:
     for positions, ids in ((found, documents["id"]), (runs.document, sequences["id"])):
         lost = np.flatnonzero(positions < 0)
         if lost.size:
+            where = "what is trained on" if run.settings.repeats else "the input"
             raise InputError(
-                f"{lost.size} of the {len(ids)} consumed records are no longer in the input (the first has the id "
+                f"{lost.size} of the {len(ids)} consumed records are no longer in {where} (the first has the id "
                 f"{to_bytes(ids[lost[:1]]).hex()}); expected all of them: restore them, {REMEDY}"
             )
     return Frozen(found, runs)
@@ -90,6 +94,21 @@ def _drift(run: Run, fitted: Fitted) -> str | None:
         return None
     same = all(np.array_equal(found[name], sequences[name]) for name in ("id", "start", "length", "indptr"))
     return None if same else ANOTHER
+
+
+def consumed_records(run: Run) -> np.ndarray:
+    """Ids of the records that `order.frozen_tokens` says a trainer has consumed, uint64 (n, 2), repeatedly; told
+    without the stream, which depends on what is held out.
+
+    Raises:
+        InputError: as the stage does.
+    """
+    if not run.settings.order.frozen_tokens:
+        return np.empty((0, 2), np.uint64)
+    fit = pinned(run.store, FROZEN.name, FROZEN.key(run))
+    fitted = load_fitted(run.store, fit) if fit else None
+    files = fitted.files if fitted and not _drift(run, fitted) else _compute(run)
+    return np.concatenate([unpack(files[name])["id"] for name in (DOCUMENTS, SEQUENCES)])
 
 
 def _last_output(run: Run) -> tuple[Receipt, Receipt, Receipt] | None:
@@ -135,9 +154,11 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     copy = _copy_number(distinct(ids).inverse)
     order = unpack(run.store.read_verified(last.files["order"]))["order"]
     # A record that is gone counts no token here; `load_frozen` refuses it.
-    position = _locate(run, ids[order], copy[order])
-    tokens = run.column("token_counts", "lengths")[run.view.document_row]
-    lengths = np.where(position < 0, 0, tokens[position])
+    index = IdIndex()
+    index.add(record_index(run, "id"))
+    row, tokens = index.find(ids[order]), np.zeros(index.size, np.int64)
+    tokens[run.view.record_row] = run.column("token_counts", "lengths")[run.view.document_row]
+    lengths = np.where(row < 0, 0, tokens[row])
     documents = order[np.cumsum(lengths) - lengths < wanted]
     return {
         DOCUMENTS: pack({"id": ids[documents], "copy": copy[documents]}),
@@ -173,10 +194,11 @@ def _copy_number(groups: np.ndarray) -> np.ndarray:
 
 
 def _locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:
-    """Position in the view of each record, given by id and which copy of it is meant; int64 (n,), -1 if it is gone."""
+    """Item of the stream that is each record, given by id and which copy of it is meant; int64 (n,), -1 if it is
+    gone."""
     index = IdIndex()
     index.add(record_index(run, "id"))
-    row, view = index.find(ids), run.view
+    row, view = index.find(ids), stream_view(run)
     by_row = np.argsort(view.record_row, kind="stable")
     first = np.searchsorted(view.record_row[by_row], row)
     last = np.searchsorted(view.record_row[by_row], row, side="right")
@@ -189,7 +211,7 @@ FROZEN = PinnedFit(
     version=1,
     asset=False,
     description="What a trainer has consumed of the last output.",
-    reads=lambda settings: ("raw_docs", "token_counts"),
+    reads=lambda settings: ("raw_docs", "token_counts", *stream_reads(settings)),
     settings=lambda settings: {"tokens": settings.order.frozen_tokens, "length": settings.sequence.length},
     inputs=lambda run: {"tokens": run.receipt("token_counts").key},
     doing="keeping the beginning of the last output",

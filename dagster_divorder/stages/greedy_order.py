@@ -1,7 +1,8 @@
 """greedy_order: the order of the documents, by the strategy of `order.strategy`.
 
-`order.npy`-like array int64 (N,): output position -> position among the accepted records. Computed as a whole, since
-one appended document can move every other; the same input, settings and seed give the same bytes.
+`order`, int64 (M,): output position -> item of the stream (`stages.repeats`), which is a record unless it is mixed.
+Computed as a whole, since one appended document can move every other; the same input, settings and seed give the same
+bytes.
 More than `order.shards_of` records are dealt to shards (`core.order.deal`), each of which is ordered by itself; then
 `shards` int64 says where each but the first begins in the order.
 """
@@ -25,13 +26,13 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, File, Finding, Made, WholeCorpus, versions
 from dagster_divorder.settings import Order, Settings
 from dagster_divorder.stages.frozen import load_frozen, record_ids
+from dagster_divorder.stages.repeats import load_stream, stream_reads, stream_size
 from dagster_divorder.stages.shards import Parts, each_shard, shard_number
-from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.arrays import pack
 
 
 def load_order(run: Run) -> np.ndarray:
-    """The current order, int64 (N,)."""
+    """The current order, int64 (M,)."""
     return run.arrays("greedy_order", "order")["order"]
 
 
@@ -41,13 +42,12 @@ def load_shards(run: Run) -> np.ndarray:
 
 
 def _compute(run: Run) -> Made:
-    settings, traits, frozen, texts = run.settings, load_traits(run), load_frozen(run), run.view.copies
+    settings, stream, frozen = run.settings, load_stream(run), load_frozen(run)
+    traits, texts = stream.traits, stream.view.copies
     run.progress.note(f"ordering {len(traits.tokens):,} documents ({settings.order.strategy})")
     orders = _orders(
         run,
-        Documents(
-            traits, texts if settings.order.separate_copies else None, frozen.documents if frozen else None
-        ),
+        Documents(traits, texts if settings.copies_apart else None, frozen.documents if frozen else None),
     )
     made, bounds = np.concatenate(orders), np.cumsum([len(part) for part in orders[:-1]], dtype=np.int64)
     tokens = int(traits.tokens.sum())
@@ -60,7 +60,7 @@ def _compute(run: Run) -> Made:
     }
     files = {
         "order": File(pack({"order": made} | ({"shards": bounds} if len(bounds) else {})), "safetensors"),
-        "records": File(pack({"id": record_ids(run)}), "safetensors"),
+        "records": File(pack({"id": record_ids(run, stream.view)}), "safetensors"),
     }
     return Made(files, {"tokens": tokens}, figures)
 
@@ -177,19 +177,20 @@ def remade(run: Run, stage: str, file: str) -> str:
 
 def _is_a_permutation(run: Run) -> Finding:
     orders = load_order(run)[np.newaxis]
-    return check_permutation(orders, len(run.view), "accepted records", remade(run, "greedy_order", "order"))
+    items = "records, each as often as it is trained on" if run.settings.repeats else "accepted records"
+    return check_permutation(orders, stream_size(run), items, remade(run, "greedy_order", "order"))
 
 
 def document_order(settings: Settings) -> dict[str, Any]:
     """What of the settings decides how documents, or pieces of them, are ordered."""
     order, strategy = settings.order, settings.strategy(settings.order.strategy)
-    reads_batch = "batch" in strategy.reads or order.separate_copies
+    reads_batch = "batch" in strategy.reads or settings.copies_apart
     return {
         "strategy": order.strategy,
         "options": settings.strategy_key(order.strategy),
         "traits": order.traits,
         "targets": order.targets,
-        "separate_copies": order.separate_copies,
+        "separate_copies": settings.copies_apart,
         "sequence_length": settings.sequence.length if "sequence_length" in strategy.reads else None,
         "batch": settings.sequence.batch if reads_batch else None,
         "seed": settings.seed,
@@ -197,7 +198,12 @@ def document_order(settings: Settings) -> dict[str, Any]:
 
 
 def _reads(settings: Settings) -> tuple[str, ...]:
-    return ("raw_docs", "traits", *(["frozen"] if settings.order.frozen_tokens else []))
+    return (
+        "raw_docs",
+        "traits",
+        *stream_reads(settings),
+        *(["frozen"] if settings.order.frozen_tokens else []),
+    )
 
 
 def _inputs(run: Run) -> dict[str, Any]:

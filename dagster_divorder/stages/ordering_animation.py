@@ -27,7 +27,7 @@ from dagster_divorder.stages.cluster_names import load_names
 from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.curated_output import load_manifest
 from dagster_divorder.stages.diversity_metrics import read_in_order
-from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.stages.repeats import load_stream, stream_reads
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.curated import write_beside
 from dagster_divorder.store.ids import IdIndex
@@ -89,7 +89,7 @@ def _corpus(run: Run) -> FilmedCorpus:
 
 
 def _bar_frames(run: Run) -> Iterable[np.ndarray]:
-    traits = load_traits(run)
+    traits = load_stream(run).traits
     orders = read_in_order(run, traits)
     curves = {name: binned(distinct, BINS).mean for name, (_, distinct) in orders.items()}
     filmed = []
@@ -114,9 +114,10 @@ def _map_frames(run: Run, shown: ClusterMap) -> Iterable[np.ndarray]:
     index = IdIndex()
     index.add(shown.ids)
     # Of several records of one text the first counts, in any order.
-    point = index.find(ids)[run.view.document_row]
+    stream = load_stream(run)
+    point = index.find(ids)[stream.view.document_row]
     orders = {}
-    for name, (of, _) in read_in_order(run, load_traits(run)).items():
+    for name, (of, _) in read_in_order(run, stream.traits).items():
         if name != "curated":
             read = point[of.document]
             first = np.full(len(shown.ids), len(read), np.int64)
@@ -140,13 +141,13 @@ ORDERING_ANIMATION = WholeCorpus(
     description="Two films of how training sequences are read, shuffled and in order: the dataset as bars, and the "
     "cluster map lighting up as documents are first read.",
     reads=lambda settings: (
-        *("raw_docs", "clusters", "cluster_names", "cluster_map", "traits"),
+        *("raw_docs", "clusters", "cluster_names", "cluster_map", "traits", *stream_reads(settings)),
         *("greedy_order", "packed_sequences", "sequence_order", OUTPUT),
     ),
     settings=_settings,
     # Films that were left out for want of ffmpeg are made once it is there.
     inputs=lambda run: {
-        **versions(run, "clusters", "traits", "cluster_map"),
+        **versions(run, "clusters", "traits", *stream_reads(run.settings), "cluster_map"),
         "output": run.receipt(OUTPUT).key,
         "films": why_no_films() is None,
     },

@@ -28,7 +28,7 @@ from dagster_divorder.core.metrics.packed import Stream, runs_in_order
 from dagster_divorder.core.metrics.worst_windows import sequence_variation, window_contents
 from dagster_divorder.core.packing import PackedSequences, sequence_counts
 from dagster_divorder.core.targets import warnings_of
-from dagster_divorder.core.traits import Traits, column_codes
+from dagster_divorder.core.traits import column_codes
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
@@ -59,10 +59,10 @@ from dagster_divorder.stages.diversity_metrics import (
 from dagster_divorder.stages.fields import BUILT_IN, load_fields
 from dagster_divorder.stages.ids import own_ids
 from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.repeats import TrainingStream, load_stream, stream_reads
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import load_stationarity
 from dagster_divorder.stages.strategy_comparison import load_comparison
-from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.curated import write_beside
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import beginnings
@@ -150,8 +150,10 @@ def numbers(
     """All that the report shows; found, missing: see `at_hand`."""
     settings, metrics, compared = run.settings, load_metrics(run), shuffling_checks(run)
     of = _load(run)
-    tokens = of.traits.tokens
-    coloured = largest(tokens, of.traits.codes["cluster"], of.traits.sizes()["cluster"], COLOURED)
+    tokens = of.stream.traits.tokens
+    coloured = largest(
+        tokens, of.stream.traits.codes["cluster"], of.stream.traits.sizes()["cluster"], COLOURED
+    )
     sizes = cluster_sizes(run)
     documents = sizes[coloured.values].tolist()
     batches = metrics["sequences"]["windows"]["batch"]
@@ -238,14 +240,14 @@ def _made(run: Run, receipt: Receipt) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Corpus:
-    """The corpus and its orders. names: of the clusters, as they are shown. orders: see `read_in_order`. epochs: orders
-    of the sequences, int64 (E, S). edges: inner edges of the bins of every trait that is a number, the length among
-    them. categories: the source and the other fields that are balanced, but for numbers: codes int32 (N,), and names
-    by code."""
+    """What is trained on, and its orders. names: of the clusters, as they are shown. orders: see `read_in_order`.
+    epochs: orders of the sequences, int64 (E, S). edges: inner edges of the bins of every trait that is a number, the
+    length among them. categories: the source and the other fields that are balanced, but for numbers: codes int32 (M,),
+    and names by code."""
 
     run: Run
     names: Sequence[str]
-    traits: Traits
+    stream: TrainingStream
     packed: PackedSequences
     epochs: np.ndarray
     orders: Mapping[str, tuple[Stream, np.ndarray]]
@@ -254,7 +256,8 @@ class _Corpus:
 
 
 def _load(run: Run) -> _Corpus:
-    traits, packed, epochs = load_traits(run), load_packed(run), load_sequence_order(run)
+    stream, packed, epochs = load_stream(run), load_packed(run), load_sequence_order(run)
+    traits = stream.traits
     settings, edges = run.settings, load_edges(run)
     categories: dict[str, tuple[np.ndarray, Sequence[str]]] = {}
     for field in dict.fromkeys([settings.input.source_field, *settings.order.traits]):
@@ -264,14 +267,14 @@ def _load(run: Run) -> _Corpus:
             categories[field] = traits.codes[field], traits.names[field]
         else:
             coded = column_codes(load_fields(run, field).column(field), bins=1, name=f"field {field!r}")
-            categories[field] = coded.codes, coded.names
+            categories[field] = stream.of_items(coded.codes), coded.names
     orders = read_in_order(run, traits)
-    return _Corpus(run, load_names(run), traits, packed, epochs, orders, edges, categories)
+    return _Corpus(run, load_names(run), stream, packed, epochs, orders, edges, categories)
 
 
 def _along(of: _Corpus, trait: str, names: Sequence[str], shown: Largest, others: str) -> TraitAlong:
     """Where each value of a trait lies in each order; others: what all but the largest values are called."""
-    total, sequence = int(of.traits.tokens.sum()), of.run.settings.sequence
+    total, sequence = int(of.stream.traits.tokens.sum()), of.run.settings.sequence
     columns = max(1, min(total, int(np.clip(total // (sequence.length * sequence.batch), *COLUMNS))))
     kept = [names[value] for value in shown.values.tolist()]
     held = shown.tokens.tolist()
@@ -301,9 +304,9 @@ def _worst_batch(of: _Corpus, trait: str, batch: Mapping[str, Any]) -> Card:
     )
     found, inside = window_contents(runs, of.packed.length, start, batch["window_tokens"])
     documents, held = _by_document(of.packed.document[found], inside)
-    codes, values = of.traits.codes[trait], of.traits.sizes()[trait]
+    codes, values = of.stream.traits.codes[trait], of.stream.traits.sizes()[trait]
     there = np.bincount(codes[documents], held, values) / held.sum()
-    corpus = np.bincount(codes, of.traits.tokens, values) / of.traits.tokens.sum()
+    corpus = np.bincount(codes, of.stream.traits.tokens, values) / of.stream.traits.tokens.sum()
     value = int(np.abs(there - corpus).argmax())
     over = there[value] > corpus[value]
     chosen = codes[documents] == value if over else np.ones(len(documents), bool)
@@ -321,12 +324,12 @@ def _worst_sequences(of: _Corpus) -> list[Card]:
     """The sequences whose clusters differ most from the corpus's; none where there is no token."""
     if not len(of.packed):
         return []
-    labels, clusters = of.traits.codes["cluster"], of.traits.sizes()["cluster"]
+    labels, clusters = of.stream.traits.codes["cluster"], of.stream.traits.sizes()["cluster"]
     counts, _ = sequence_counts(of.packed, {"cluster": labels}, {"cluster": clusters})
     variation = sequence_variation(counts)
     place = np.empty(len(of.packed), np.int64)
     place[of.epochs[0]] = np.arange(len(place))
-    rows = of.run.view.document_row
+    rows = of.stream.view.document_row
     found: dict[int, Card] = {}
     # As a trainer meets them, where they are equally far off.
     for sequence in np.lexsort((place, -variation))[:LOOKED_AT].tolist():
@@ -357,13 +360,13 @@ def _by_document(documents: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray,
 def _largest(of: _Corpus, documents: np.ndarray, held: np.ndarray) -> list[tuple[str, str]]:
     """The documents that have the most tokens there, of equal ones the first: what is known of each, and its text."""
     chosen = np.argsort(-held, kind="stable")[:WORST_DOCUMENTS]
-    view, labels = of.run.view, of.traits.codes["cluster"]
+    view, labels = of.stream.view, of.stream.traits.codes["cluster"]
     texts = beginnings(of.run.store, view, view.document_row[documents[chosen]], READ).to_pylist()
     codes, names = of.categories.get(of.run.settings.input.source_field or "", (None, ()))
     shown = []
-    ids = own_ids(of.run, documents[chosen])
+    ids = own_ids(of.run, of.stream.record(documents[chosen]))
     for document, own, tokens, text in zip(documents[chosen], ids, held[chosen].tolist(), texts, strict=True):
-        whole = int(of.traits.tokens[document])
+        whole = int(of.stream.traits.tokens[document])
         part = count(tokens, "token") if tokens == whole else f"{number(tokens)} of {count(whole, 'token')}"
         known = [] if own is None else [clip(own, 60)]
         source = [] if codes is None else [clip(names[codes[document]], 60)]
@@ -384,7 +387,7 @@ def _named(of: _Corpus, trait: str, value: int) -> str:
         if value == len(edges):
             return f"The length of {edges[-1]} tokens and more"
         return f"The length from {edges[value - 1]} to below {edges[value]} tokens"
-    return f"The {trait} “{clip(of.traits.names[trait][value], 60)}”"
+    return f"The {trait} “{clip(of.stream.traits.names[trait][value], 60)}”"
 
 
 def _agreement(run: Run, receipt: Receipt) -> Agreement:
@@ -439,7 +442,14 @@ def _inputs(run: Run) -> dict[str, Any]:
     evidence = {stage: receipt.version for stage, receipt in found.items()}
     of = versions(run, "clusters", "cluster_names", "diversity_metrics", "stationarity", "traits")
     ids = versions(run, "ids") if run.settings.input.id_field else {}
-    return {**of, **ids, "output": output, "evidence": evidence, "missing": missing}
+    return {
+        **of,
+        **ids,
+        **versions(run, *stream_reads(run.settings)),
+        "output": output,
+        "evidence": evidence,
+        "missing": missing,
+    }
 
 
 ORDERING_REPORT = WholeCorpus(
@@ -450,7 +460,15 @@ ORDERING_REPORT = WholeCorpus(
     "shuffling, before and after, the worst windows and their documents, and the evidence that there is. It opens in "
     "any browser, without a network.",
     reads=lambda settings: (
-        *("raw_docs", "centroids", "clusters", "cluster_names", "bin_edges", "traits"),
+        *(
+            "raw_docs",
+            "centroids",
+            "clusters",
+            "cluster_names",
+            "bin_edges",
+            "traits",
+            *stream_reads(settings),
+        ),
         *("greedy_order", "packed_sequences", "sequence_order", "stationarity", "diversity_metrics", OUTPUT),
         *(["ids"] if settings.input.id_field else []),
     ),

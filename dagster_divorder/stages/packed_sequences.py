@@ -1,7 +1,7 @@
 """packed_sequences: which tokens make which training sequence. A plan; only exports gather tokens.
 
 The documents, in the order of `greedy_order`, packed into sequences of `sequence.length` tokens by `packing.method`.
-`plan`: runs of tokens, document int64 (Q,) as a position among the accepted records, start and length int64 (Q,), and
+`plan`: runs of tokens, document int64 (Q,), an item of the stream (`stages.repeats`), start and length int64 (Q,), and
 indptr int64 (S+1,): sequence s holds the runs indptr[s]:indptr[s+1], one after another. `rows`: the tokens of each
 trait value in each sequence, CSR (indptr, indices, data) and groups, a group a trait, the traits by name.
 `related` never puts records of equal text into one sequence, and with `order.separate_copies` no method does; the plan
@@ -14,6 +14,7 @@ of the last one, so that the plan has one partial sequence at most. `shards` the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -47,8 +48,8 @@ from dagster_divorder.stages.greedy_order import (
     remade,
 )
 from dagster_divorder.stages.ids import find_records
+from dagster_divorder.stages.repeats import TrainingStream, load_stream, stream_reads
 from dagster_divorder.stages.shards import Parts, each_shard
-from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.arrays import pack
 from dagster_divorder.store.space import map_vectors
 
@@ -69,8 +70,9 @@ def load_packed(run: Run) -> PackedSequences:
 
 
 def _compute(run: Run) -> Made:
-    traits, frozen = load_traits(run), load_frozen(run)
-    packed = _pack(run, traits, frozen)
+    stream, frozen = load_stream(run), load_frozen(run)
+    traits = stream.traits
+    packed = _pack(run, stream, frozen)
     report = packing_report(packed, traits.codes["cluster"]).to_dict()
     facts = {
         "sequences": len(packed),
@@ -92,30 +94,31 @@ def _compute(run: Run) -> Made:
     return Made(files, facts, figures)
 
 
-def _pack(run: Run, traits: Traits, frozen: Frozen | None) -> PackedSequences:
-    settings, order, begins = run.settings, load_order(run), load_shards(run)
+def _pack(run: Run, stream: TrainingStream, frozen: Frozen | None) -> PackedSequences:
+    settings, order, begins, traits = run.settings, load_order(run), load_shards(run), stream.traits
     lengths = traits.tokens + settings.packing.end_of_text
     pieces = Pieces(order, np.zeros_like(order), lengths[order])
     if frozen:
         pieces = remaining(pieces, frozen.sequences)
     if settings.order.cut:
-        pieces = pieces.take(~np.isin(pieces.document, find_records(run, settings.order.cut)))
+        out = stream.items(find_records(run, settings.order.cut))
+        pieces = pieces.take(~np.isin(pieces.document, out))
     bounds = [0, len(pieces)]
     if len(begins):
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         bounds[1:1] = np.searchsorted(place[pieces.document], begins).tolist()
-    method, separate = settings.packing.method, settings.order.separate_copies
+    method, separate = settings.packing.method, settings.copies_apart
     alike = separate or method == "related"
     # Found once for all shards: it goes through all records.
-    texts = run.view.copies if alike or frozen else None
+    texts = stream.view.copies if alike or frozen else None
     pack_part = partial(
         _pack_part,
         settings=settings,
         # `concat` keeps the order of the documents, in which copies stand apart unless some of them are consumed.
         apart=method == "related" or (separate and (method == "best_fit" or frozen is not None)),
         consumed=_copies(settings, texts, frozen.sequences) if frozen and texts is not None else NOTHING,
-        vectors=map_vectors(run.store, run.view, chosen_vectors(run)) if method == "related" else None,
+        vectors=_vectors_of(run, stream) if method == "related" else None,
     )
 
     def part(shard: int) -> ToPack:
@@ -138,6 +141,12 @@ def _pack(run: Run, traits: Traits, frozen: Frozen | None) -> PackedSequences:
         last = Pieces(left.document, left.start, left.length)
         packed.append(pack_part(_to_pack(settings, traits, texts if alike else None, last), apart=alike))
     return replace(join(*([frozen.sequences] if frozen else []), *packed), shards=shards)
+
+
+def _vectors_of(run: Run, stream: TrainingStream) -> Callable[[np.ndarray], np.ndarray]:
+    """The vectors of items, float32 (n, D)."""
+    vectors = map_vectors(run.store, run.view, chosen_vectors(run))
+    return lambda items: vectors[stream.record(items)].astype(np.float32, copy=False)
 
 
 def _to_pack(settings: Settings, traits: Traits, texts: np.ndarray | None, pieces: Pieces) -> ToPack:
@@ -163,13 +172,13 @@ def _pack_part(
     settings: Settings,
     apart: bool,
     consumed: np.ndarray,
-    vectors: np.ndarray | None,
+    vectors: Callable[[np.ndarray], np.ndarray] | None,
 ) -> PackedSequences:
     """Plan of the pieces, which with `packing.piece_tokens` are ordered first: a document's own traits, a piece's own
-    length. apart: copies come into different sequences. vectors: (N, D), of all documents, for `related`."""
+    length. apart: copies come into different sequences. vectors: of some documents, for `related`."""
     pieces, traits, copies = part
     if settings.packing.piece_tokens:
-        separated = copies if settings.order.separate_copies else None
+        separated = copies if settings.copies_apart else None
         in_order = order_part(Documents(traits, separated, None), settings)
         pieces, traits = pieces.take(in_order), traits.take(in_order)
         copies = None if copies is None else copies[in_order]
@@ -179,9 +188,7 @@ def _pack_part(
         sequence_length=settings.sequence.length,
         seed=settings.seed,
         labels=traits.codes["cluster"],
-        vectors=None
-        if vectors is None
-        else lambda some: vectors[pieces.document[some]].astype(np.float32, copy=False),
+        vectors=None if vectors is None else lambda some: vectors(pieces.document[some]),
         copies=copies if apart else None,
         consumed=consumed,
     )
@@ -234,12 +241,13 @@ def _row_arrays(packed: PackedSequences, traits: Traits) -> dict[str, np.ndarray
     }
 
 
-def runs_of(packed: PackedSequences) -> dict[str, np.ndarray]:
-    """The plan as a table, int64 (Q,): sequence, document (position among the accepted records), start, length."""
+def runs_of(packed: PackedSequences, records: np.ndarray | None) -> dict[str, np.ndarray]:
+    """The plan as a table, int64 (Q,): sequence, document (position among the accepted records), start, length.
+    records: of the stream."""
     sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
     return {
         "sequence": sequence,
-        "document": packed.document,
+        "document": packed.document if records is None else records[packed.document],
         "start": packed.start,
         "length": packed.length,
     }
@@ -272,10 +280,11 @@ def sequence_traits(weights: dict[str, float]) -> list[str]:
 
 
 def _no_token_lost(run: Run) -> Finding:
-    tokens = run.column("token_counts", "lengths")[run.view.document_row]
+    stream = load_stream(run)
+    tokens = run.column("token_counts", "lengths")[stream.view.document_row]
     lengths, packed = tokens.astype("int64") + run.settings.packing.end_of_text, load_packed(run)
     if run.settings.order.cut:
-        packed = _with_cut(run, packed, lengths)
+        packed = _with_cut(run, packed, stream.items(find_records(run, run.settings.order.cut)), lengths)
     found = coverage(packed, lengths)
     figures = {name: getattr(found, name) for name in ("tokens", "missing", "doubled", "outside")}
     if found.exact:
@@ -300,9 +309,10 @@ def _no_token_lost(run: Run) -> Finding:
     )
 
 
-def _with_cut(run: Run, packed: PackedSequences, lengths: np.ndarray) -> PackedSequences:
+def _with_cut(
+    run: Run, packed: PackedSequences, documents: np.ndarray, lengths: np.ndarray
+) -> PackedSequences:
     """The plan with what was cut out of it behind it: of these documents all that no consumed sequence holds."""
-    documents = find_records(run, run.settings.order.cut)
     consumed = np.arange(packed.indptr[run.receipt("packed_sequences").facts["frozen_sequences"]])
     consumed = consumed[np.isin(packed.document[consumed], documents)]
     parts = {name: getattr(packed, name)[consumed] for name in ("document", "start", "length")}
@@ -316,7 +326,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
     decides = {
         "packing": settings.packing.model_dump(mode="json"),
         "length": settings.sequence.length,
-        "separate_copies": settings.order.separate_copies,
+        "separate_copies": settings.copies_apart,
         "cut": settings.order.cut,
         "seed": settings.seed,
     }
@@ -329,7 +339,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
 def _reads(settings: Settings) -> tuple[str, ...]:
     related = settings.packing.method == "related"
     return (
-        *("raw_docs", "token_counts", "traits", "greedy_order"),
+        *("raw_docs", "token_counts", "traits", *stream_reads(settings), "greedy_order"),
         *(["frozen"] if settings.order.frozen_tokens else []),
         *(["ids"] if settings.order.cut and settings.input.id_field else []),
         *(space_reads(settings) if related else []),

@@ -29,8 +29,8 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import chosen_space_version, load_space, space_reads
 from dagster_divorder.stages.greedy_order import check_permutation, remade
 from dagster_divorder.stages.packed_sequences import load_packed, load_sequence_items, sequence_traits
+from dagster_divorder.stages.repeats import load_stream, stream_reads, stream_view
 from dagster_divorder.stages.shards import Parts, each_shard
-from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.arrays import pack
 
 
@@ -46,7 +46,7 @@ def vectors_are_balanced(settings: Settings) -> bool:
 
 def vector_sums(run: Run, packed: PackedSequences) -> np.ndarray:
     """int64 (S, C): the vectors of the sequences along random axes; fragment by fragment."""
-    view, space = run.view, load_space(run)
+    view, space = stream_view(run), load_space(run)
     sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
     sums, axes = np.zeros((len(packed), 0), np.int64), None
     parts = list(view.by_fragment(packed.document))
@@ -73,7 +73,8 @@ class Sequences(NamedTuple):
 
 
 def _compute(run: Run) -> Made:
-    settings, traits, packed, texts = run.settings, load_traits(run), load_packed(run), run.view.copies
+    settings, stream, packed = run.settings, load_stream(run), load_packed(run)
+    traits, texts = stream.traits, stream.view.copies
     run.progress.note(f"ordering {len(packed):,} sequences ({settings.sequence.strategy})")
     items = load_sequence_items(run, traits)
     sums = vector_sums(run, packed) if vectors_are_balanced(settings) else None
@@ -85,7 +86,7 @@ def _compute(run: Run) -> Made:
         some, of = items.part(begin, end), packed.part(begin, end)
         if sums is not None and end > begin:
             some = with_coordinates(some, of, sums[begin:end])
-        if not settings.order.separate_copies:
+        if not settings.copies_apart:
             return Sequences(some, of, None, 0 if shard else frozen)
         documents, number = np.unique(of.document, return_inverse=True)
         return Sequences(some, replace(of, document=number), texts[documents], 0 if shard else frozen)
@@ -131,7 +132,7 @@ def order_sequences(sequences: Sequences, settings: Settings, targets: Targets |
     if texts is not None:
         as_packed = settings.sequence.strategy == "original"
         times = sequence_times(packed, texts, frozen=frozen, as_packed=as_packed)
-        copies = replace(times, times=times.times[:whole], copies=times.copies[:whole])
+        copies = times.first(whole)
     orders = epoch_orders(some.counts, some.groups, settings.sequence.epochs, copies=copies, **arguments)
     return np.pad(orders, ((0, 0), (0, int(partial_))), constant_values=whole)
 
@@ -144,18 +145,18 @@ def _is_a_permutation(run: Run) -> Finding:
 
 def _reads(settings: Settings) -> tuple[str, ...]:
     vectors = space_reads(settings) if vectors_are_balanced(settings) else ()
-    return ("raw_docs", *vectors, "traits", "packed_sequences")
+    return ("raw_docs", *vectors, "traits", *stream_reads(settings), "packed_sequences")
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
     sequence, strategy = settings.sequence, settings.strategy(settings.sequence.strategy)
-    reads_batch = "batch" in strategy.reads or settings.order.separate_copies
+    reads_batch = "batch" in strategy.reads or settings.copies_apart
     return {
         "strategy": sequence.strategy,
         "options": settings.strategy_key(sequence.strategy),
         "traits": settings.order.traits,
         "targets": settings.order.targets,
-        "separate_copies": settings.order.separate_copies,
+        "separate_copies": settings.copies_apart,
         "sequence_length": sequence.length if "sequence_length" in strategy.reads else None,
         "batch": sequence.batch if reads_batch else None,
         "vectors": sequence.vectors if vectors_are_balanced(settings) else 0,
@@ -167,7 +168,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
 
 def _inputs(run: Run) -> dict[str, Any]:
     vectors = chosen_space_version(run) if vectors_are_balanced(run.settings) else None
-    return {**versions(run, "packed_sequences", "traits"), "vectors": vectors}
+    return {**versions(run, "packed_sequences", "traits", *stream_reads(run.settings)), "vectors": vectors}
 
 
 SEQUENCE_ORDER = WholeCorpus(

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar, overload
 from dagster_divorder.core.order.deal import MOST_SHARDS
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
+from dagster_divorder.stages.repeats import stream_size
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -25,13 +26,13 @@ RECORD_BYTES = 300
 
 
 def shard_number(run: Run) -> int:
-    """How many shards the corpus is ordered in: 1 where `order.shards_of` records or fewer are accepted, or the
+    """How many shards the stream is ordered in: 1 where it has `order.shards_of` items or fewer, or the
     strategy of the documents does not look at them.
 
     Raises:
         InputError: there would be too many, or they could not follow a mix that moves.
     """
-    settings, records = run.settings, run.corpus.records
+    settings, records = run.settings, stream_size(run)
     if not settings.strategy(settings.order.strategy).sees_traits:
         return 1
     shards = max(1, -(-records // settings.order.shards_of))
@@ -73,7 +74,7 @@ class Parts(Sequence[Part], Generic[Part]):
 
 def each_shard(run: Run, function: Callable[[Part], Result], parts: Parts[Part]) -> Iterator[Result]:
     """`function(part)` for every shard's, in order. Function, parts and results can be pickled."""
-    records = run.corpus.records
+    records = stream_size(run)
     return run.engine.each(
         function, parts, workers=records // WORKER_RECORDS, memory=RECORD_BYTES * (records // len(parts))
     )

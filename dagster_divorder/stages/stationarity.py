@@ -41,8 +41,8 @@ from dagster_divorder.stages.components import (
 )
 from dagster_divorder.stages.fields import load_fields
 from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.repeats import load_stream, stream_reads, stream_view
 from dagster_divorder.stages.sequence_order import load_sequence_order, vectors_are_balanced
-from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.space import Space
 
 if TYPE_CHECKING:
@@ -110,8 +110,9 @@ def features(run: Run, traits: Traits, sample: Runs) -> Iterator[Feature]:
     source = run.settings.input.source_field
     if source and source not in traits.codes:
         coded = column_codes(load_fields(run, source).column(source), bins=1, name=f"field {source!r}").codes
+        records = load_stream(run).record(sample.document)
         # Sources may be as many as documents.
-        _, codes = np.unique(coded[sample.document], return_inverse=True)
+        _, codes = np.unique(coded[records], return_inverse=True)
         yield Feature(source, "mix", sample.mix(codes))
     yield Feature("words", "mix", _words(run, sample))
     for kind in kinds_of(run.settings):
@@ -136,7 +137,7 @@ def _words(run: Run, sample: Runs) -> csr_matrix:
     ends = np.concatenate([[0], np.cumsum(sample.length)])
     buckets = np.empty(ends[-1], np.uint16)
     files = run.files("token_counts")
-    parts = list(run.view.by_fragment(sample.document))
+    parts = list(stream_view(run).by_fragment(sample.document))
     for (_, runs, rows), (_, arrays) in zip(
         parts, files.each([fragment for fragment, _, _ in parts]), strict=True
     ):
@@ -149,7 +150,7 @@ def _words(run: Run, sample: Runs) -> csr_matrix:
 
 def _other_clusters(run: Run, sample: Runs, space: Space) -> ClusterFit:
     """Clusters of another seed, and of another number."""
-    rows = run.view.document_row[sample.documents[0]]
+    rows = stream_view(run).document_row[sample.documents[0]]
     k = min(2 * run.receipt("centroids").facts["k"], OTHER_CLUSTERS)
     width = space.dims(run.view)
     count = min(len(rows), max(4 * k, min(FIT_ROWS, FIT_NUMBERS // width)))
@@ -167,7 +168,7 @@ def _vectors(
 
     sums = np.zeros((len(sample), 0), np.float32)
     codes = np.zeros(len(sample.document), np.int32)
-    parts = list(run.view.by_fragment(sample.document))
+    parts = list(stream_view(run).by_fragment(sample.document))
     fragments = [fragment for fragment, _, _ in parts]
     for (_, runs, rows), (_, arrays) in zip(parts, space.files.each(fragments), strict=True):
         unique, of = np.unique(rows, return_inverse=True)
@@ -183,7 +184,7 @@ def _vectors(
 
 
 def _compute(run: Run) -> Made:
-    traits = load_traits(run)
+    traits = load_stream(run).traits
     sample = load_sample(run, traits)
     found = stationarity(
         features(run, traits, sample),
@@ -199,7 +200,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
     fields = ["fields"] if settings.input.source_field else []
     return (
         *("raw_docs", "token_counts", *space_reads(settings), *fields),
-        *("centroids", "traits", "packed_sequences", "sequence_order"),
+        *("centroids", "traits", *stream_reads(settings), "packed_sequences", "sequence_order"),
     )
 
 
@@ -215,7 +216,8 @@ def _settings(settings: Settings) -> dict[str, Any]:
 
 def _inputs(run: Run) -> dict[str, Any]:
     vectors = {kind: run.receipt(STAGE_OF[kind]).version for kind in kinds_of(run.settings)}
-    of = versions(run, "token_counts", "centroids", "traits", "packed_sequences", "sequence_order")
+    made = ("token_counts", "centroids", "traits", *stream_reads(run.settings), "packed_sequences")
+    of = versions(run, *made, "sequence_order")
     return {**of, "vectors": vectors, "clustered": chosen_space_version(run)}
 
 

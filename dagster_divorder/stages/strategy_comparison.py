@@ -19,8 +19,8 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import chosen_space_version, space_reads
+from dagster_divorder.stages.repeats import load_stream, stream_reads
 from dagster_divorder.stages.sequence_order import vector_sums
-from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 
 Result = TypeVar("Result")
@@ -32,7 +32,7 @@ def load_comparison(run: Run) -> list[dict[str, Any]]:
 
 
 def _compute(run: Run) -> Made:
-    settings, traits = run.settings, load_traits(run)
+    settings, traits = run.settings, load_stream(run).traits
     pairs = len(settings.comparison.documents) * len(settings.comparison.sequences)
     rows = []
     with run.progress("comparing strategies", pairs, "pairs") as advance:
@@ -102,7 +102,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
 
 def _inputs(run: Run) -> dict[str, Any]:
     vectors = chosen_space_version(run) if run.settings.sequence.vectors else None
-    return {**versions(run, "raw_docs", "traits"), "vectors": vectors}
+    return {**versions(run, "raw_docs", "traits", *stream_reads(run.settings)), "vectors": vectors}
 
 
 STRATEGY_COMPARISON = WholeCorpus(
@@ -111,7 +111,7 @@ STRATEGY_COMPARISON = WholeCorpus(
     kinds=lambda settings: {"numpy", "numba"},
     description="Strategies for documents and for sequences, every pair of them on this corpus: diversity, deviations, "
     "seconds and memory in one table.",
-    reads=lambda settings: ("raw_docs", *space_reads(settings), "traits"),
+    reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", *stream_reads(settings)),
     settings=_settings,
     # All but the costs follows from the key, which therefore makes the version.
     inputs=_inputs,

@@ -12,57 +12,58 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.bin_edges import bins_of, is_number, load_edges
-from dagster_divorder.stages.fields import extracted, load_fields
+from dagster_divorder.stages.fields import coded, extracted, load_fields
 from dagster_divorder.store.arrays import pack
 
 TOKENS = "tokens"
 
 
 def load_traits(run: Run) -> Traits:
-    """Traits of `order.traits`, and always `cluster`, whose diversity every table shows."""
+    """Traits of `order.traits`, always `cluster`, whose diversity every table shows, and what is mixed."""
     arrays = run.arrays("traits", "codes")
     names = {trait: tuple(of) for trait, of in orjson.loads(run.read("traits", "names"))}
     return Traits(arrays[TOKENS], {trait: arrays[f"code {trait}"] for trait in names}, names)
 
 
 def wanted(settings: Settings) -> list[str]:
-    return list(dict.fromkeys(["cluster", *settings.order.traits]))
+    return list(dict.fromkeys(["cluster", *coded(settings)]))
+
+
+def trait_codes(run: Run, trait: str, fields: pa.Table) -> tuple[np.ndarray, tuple[str, ...]]:
+    """(codes of a trait of the records, int (N,), in input order; the names of its values). fields: the trait's column,
+    if it is one (`load_fields`)."""
+    view, edges = run.view, load_edges(run)
+    if trait == "cluster":
+        labels = run.column("clusters", "labels")[view.document_row]
+        return labels, tuple(map(str, range(run.receipt("centroids").facts["k"])))
+    if trait == "length":
+        tokens = run.column("token_counts", "lengths")[view.document_row]
+        return bin_codes(tokens, edges[trait]), tuple(f"bin {at}" for at in range(len(edges[trait]) + 1))
+    difficulty = trait == "difficulty"
+    column = (
+        pa.array(run.column("difficulty", "bits")[view.document_row]) if difficulty else fields.column(trait)
+    )
+    number = is_number(column.type)
+    if number and trait not in edges:
+        raise InputError(
+            f"order.traits: field {trait!r} is a number, and was none when the bins that are kept were cut; "
+            'set order.refit = "now" for one run'
+        )
+    found = column_codes(
+        column,
+        bins=bins_of(run.settings, trait),
+        edges=edges[trait] if number else None,
+        name=f"order.traits: field {trait!r}",
+    )
+    return found.codes, found.names
 
 
 def _compute(run: Run) -> Made:
-    settings, view, edges = run.settings, run.view, load_edges(run)
-    tokens = run.column("token_counts", "lengths")[view.document_row]
-    table = load_fields(run, *extracted(settings))
-    arrays: dict[str, np.ndarray] = {TOKENS: tokens}
+    fields = load_fields(run, *extracted(run.settings))
+    arrays: dict[str, np.ndarray] = {TOKENS: run.column("token_counts", "lengths")[run.view.document_row]}
     names: list[tuple[str, tuple[str, ...]]] = []
-    for trait in wanted(settings):
-        if trait == "cluster":
-            codes = run.column("clusters", "labels")[view.document_row]
-            of = tuple(map(str, range(run.receipt("centroids").facts["k"])))
-        elif trait == "length":
-            codes = bin_codes(tokens, edges[trait])
-            of = tuple(f"bin {number}" for number in range(len(edges[trait]) + 1))
-        else:
-            difficulty = trait == "difficulty"
-            column = (
-                pa.array(run.column("difficulty", "bits")[view.document_row])
-                if difficulty
-                else table.column(trait)
-            )
-            number = is_number(column.type)
-            if number and trait not in edges:
-                raise InputError(
-                    f"order.traits: field {trait!r} is a number, and was none when the bins that are kept were cut; "
-                    'set order.refit = "now" for one run'
-                )
-            coded = column_codes(
-                column,
-                bins=bins_of(settings, trait),
-                edges=edges[trait] if number else None,
-                name=f"order.traits: field {trait!r}",
-            )
-            codes, of = coded.codes, coded.names
-        arrays[f"code {trait}"] = codes
+    for trait in wanted(run.settings):
+        arrays[f"code {trait}"], of = trait_codes(run, trait, fields)
         names.append((trait, of))
     return Made({"codes": File(pack(arrays), "safetensors"), "names": File(orjson.dumps(names), "json")})
 
@@ -79,7 +80,7 @@ TRAITS = WholeCorpus(
         "clusters",
         "bin_edges",
         *(["fields"] if extracted(settings) else []),
-        *(["difficulty"] if "difficulty" in settings.order.traits else []),
+        *(["difficulty"] if "difficulty" in coded(settings) else []),
     ),
     settings=lambda settings: {"traits": wanted(settings), "bins": settings.order.length_bins},
     content=("codes", "names"),

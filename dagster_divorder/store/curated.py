@@ -17,11 +17,11 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any, TypeVar
+from typing import IO, Annotated, Any
 
 import numpy as np
 import orjson
@@ -30,13 +30,15 @@ import xxhash
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
 
 from dagster_divorder.engine.base import Engine
+from dagster_divorder.engine.local import KEEP_MEMORY
+from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Output
 from dagster_divorder.settings.places import Place, as_place, real_place
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store, temporary_name
 from dagster_divorder.store.folders import Folder, folder_at
-from dagster_divorder.store.gather import Scattered
+from dagster_divorder.store.gather import Content, Scattered, scatter
 from dagster_divorder.store.manifests import manifest_check, whole_manifest
 from dagster_divorder.store.pointers import read_pointer, write_pointer
 from dagster_divorder.store.rows import json_lines
@@ -163,11 +165,12 @@ def refuse_strangers(
     return mine
 
 
-def refuse_foreign_files(store: Store, output: Output) -> None:
+def refuse_foreign_files(store: Store, output: Output, *, holds_out: bool = False) -> None:
     """`refuse_strangers` for all that a run with these settings writes; to be asked before anything is computed."""
     names = {MANIFEST, "order.npy", "packed_sequences.parquet", "sequence_order.npy", "rejects.jsonl"}
     names |= {"token_counts.npy", "embeddings.npy"} if output.sidecars else set()
     names |= {"ordering_comparison.png"} if output.plot else set()
+    names |= {"heldout.parquet", "heldout_removed.jsonl"} if holds_out else set()
     refuse_strangers(store, output.path, lambda name: name in names or RECORDS.fullmatch(name))
 
 
@@ -289,6 +292,11 @@ class OutputFolder:
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(StoreError), self.folder.explaining():
             self.folder.remove_temporary()
+
+    @property
+    def by_workers(self) -> bool:
+        """Whether other processes can write its files: one process makes a commit to the Hub."""
+        return isinstance(self.path, Path) or self.path.scheme != "hf"
 
     def stage(self, name: str, write: Callable[[IO[bytes]], Any]) -> None:
         """Write one file through `write(file)`; its bytes are hashed on the way.
@@ -469,7 +477,26 @@ def damaged_file(path: Place, files: dict[str, dict[str, Any]]) -> str | None:
 
 
 Writer = Callable[[IO[bytes]], None]
-Part = TypeVar("Part", pa.Array, np.ndarray)
+
+
+def stage_scattered(
+    output: OutputFolder,
+    engine: Engine,
+    contents: Sequence[Content],
+    start: np.ndarray,
+    rows: np.ndarray,
+    sizes: np.ndarray,
+    files: Mapping[str, tuple[int, int]],
+    writers: Writers,
+    advance: Advance,
+) -> None:
+    """Stage rows of arrays in another order, each of the files by a worker: output positions [first, end), by name.
+
+    contents, start, rows, sizes, advance: see `scatter`.
+    """
+    scattered = scatter(engine, contents, start, rows, sizes, output.path, advance, KEEP_MEMORY)
+    output.stage_each(engine, WriteStretch(scattered, writers), files, environment=KEEP_MEMORY)
+    output.folder.delete(scattered.files)
 
 
 def write_jsonl(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Writer]:
@@ -540,16 +567,6 @@ class WriteStretch:
         writer(file)
 
 
-def write_numbers(parts: Iterator[np.ndarray], limits: list[int]) -> Iterator[Writer]:
-    """The same for rows of numbers, (n, ...), of which the bytes are written."""
-
-    def write(file: IO[bytes], shard: Iterator[np.ndarray]) -> None:
-        for rows in shard:
-            file.write(rows.data)
-
-    return _shards(parts, limits, write)
-
-
 def shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
     """Output positions at which shards end: each holds about `shard_bytes`, at least one of the rows of these sizes;
     one shard of no row."""
@@ -560,13 +577,13 @@ def shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
 
 
 def _shards(
-    parts: Iterator[Part], limits: list[int], write: Callable[[IO[bytes], Iterator[Part]], None]
+    parts: Iterator[pa.Array], limits: list[int], write: Callable[[IO[bytes], Iterator[pa.Array]], None]
 ) -> Iterator[Writer]:
     """Consecutive arrays, cut at the limits, each stretch to be written by a writer of its own."""
-    rest: Part | None = None
+    rest: pa.Array | None = None
     position = 0
 
-    def until(limit: int) -> Iterator[Part]:
+    def until(limit: int) -> Iterator[pa.Array]:
         nonlocal rest, position
         while position < limit:
             part = next(parts) if rest is None or not len(rest) else rest
@@ -575,7 +592,7 @@ def _shards(
             yield taken
 
     for limit in limits:
-        yield lambda file, limit=limit: write(file, until(limit))  # type: ignore[misc, has-type]
+        yield lambda file, limit=limit: write(file, until(limit))  # type: ignore[misc]
 
 
 def write_columns(file: IO[bytes], columns: Mapping[str, np.ndarray]) -> None:

@@ -59,8 +59,13 @@ def find_input(settings: Settings) -> Found:
             f"no settings name an input, and there is no {paths[0]}, the sample corpus; write settings for your own "
             "with `divorder init FILES_OR_FOLDER`"
         )
+    return find_files(paths, own_folders(settings))
+
+
+def own_folders(settings: Settings) -> list[Place]:
+    """The folders that a run with these settings writes."""
     own = [settings.store.path, settings.output.path, *filter(None, [settings.store.cache])]
-    return find_files(paths, [*own, settings.exports.path] if settings.exports.formats else own)
+    return [*own, settings.exports.path] if settings.exports.formats else own
 
 
 def find_files(patterns: Iterable[str], own: Sequence[Place | str] = ()) -> Found:

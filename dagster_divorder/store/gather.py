@@ -1,7 +1,7 @@
 """The final gather: stored records in output order, in one pass over the fragments.
 
-In one process (`gather`), or in many (`scatter`): then each writes the records of a group of fragments to a file of
-their own order, and any of them reads its stretch of the output (`Scattered`) from all of these files.
+In one process (`gather`), or in many (`scatter`): then each writes the rows of a group of arrays to a file of their own
+order, and any of them reads its stretch of the output (`Scattered`) from all of these files.
 
 Records are scattered from fragment order to output order. What fits in `BUCKET_BYTES` is ordered in memory; a larger
 output goes through at most `MAX_BUCKETS` files of consecutive output positions, each ordered in memory in turn. One
@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -37,6 +38,9 @@ SLICE_BYTES = 1 << 20
 first cost more than copying into them."""
 MAX_BUCKETS = 512
 
+Content = Callable[[], pa.Array]
+"""Makes an array."""
+
 
 def gather(
     store: Store, view: View, order: np.ndarray, sizes: np.ndarray, scratch: Path, advance: Advance
@@ -49,7 +53,7 @@ def gather(
         scratch: folder for the bucket files, which are removed again.
         advance: told of the records read.
     """
-    contents = _contents(store, [fragment.file for fragment in view.records])
+    contents = ahead(content() for content in stored_records(store, view))
     rows = view.record_row[order]
     return ahead(gather_rows(contents, offsets(view.records), rows, sizes[rows], scratch, advance))
 
@@ -112,7 +116,7 @@ def _cuts(sizes: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
-    """Records that were scattered into files of a folder, each of equally many batches for every bucket; bucket b holds
+    """Rows that were scattered into files of a folder, each of equally many batches for every bucket; bucket b holds
     the output positions [cuts[b], cuts[b + 1])."""
 
     place: Place
@@ -145,30 +149,27 @@ def _arrow_file(folder: Folder, name: str) -> pa.NativeFile:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Fragments of so many rows each, and the name of a file for their records. positions: int64 (n,), where in the
-    output each of rows, int64 (n,), through the fragments laid end to end, comes."""
+    """What makes some arrays, and the name of a file for their rows. start: where each array begins when they are laid
+    end to end, and the end; positions: int64 (n,), where in the output each of rows, int64 (n,), comes."""
 
     name: str
-    fragments: list[str]
-    counts: list[int]
+    contents: Sequence[Content]
+    start: np.ndarray
     positions: np.ndarray
     rows: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
 class _Scatter:
-    """Writes the records of a group to its file; their number."""
+    """Writes the rows of a group to its file; their number."""
 
-    store: Store
     place: Place
     cuts: np.ndarray
 
     def __call__(self, group: _Group) -> int:
         held = [list[pa.RecordBatch]() for _ in self.cuts[1:]]
-        start = np.cumsum([0, *group.counts])
-        for positions, at, content in _scattered(
-            _contents(self.store, group.fragments), start, group.rows, lambda count: None
-        ):
+        contents = ahead(content() for content in group.contents)
+        for positions, at, content in _scattered(contents, group.start, group.rows, lambda count: None):
             output = group.positions[positions]
             order = np.argsort(output)
             output, at = output[order], at[order]
@@ -188,50 +189,48 @@ class _Scatter:
 
 def scatter(
     engine: Engine,
-    store: Store,
-    view: View,
-    order: np.ndarray,
+    contents: Sequence[Content],
+    start: np.ndarray,
+    rows: np.ndarray,
     sizes: np.ndarray,
     place: Place,
     advance: Advance,
     environment: Mapping[str, str],
 ) -> Scattered:
-    """Record content in output order, for other processes; they do not have to last.
+    """Rows of arrays in another order, for other processes, in files that do not have to last.
 
     Args:
-        order, sizes, advance: see `gather`.
+        contents: what makes each array, picklable.
+        start, rows, sizes: see `gather_rows`.
         place: folder for the files, which are temporary ones of it.
+        advance: told of the rows read.
         environment: of the workers.
     """
-    rows = view.record_row[order]
-    cuts = _cuts(sizes[rows])
+    cuts = _cuts(sizes)
     by_row = np.argsort(rows, kind="stable")
-    start = offsets(view.records)
+    firsts = np.searchsorted(rows, start, sorter=by_row)
     # Groups are as large as buckets.
-    ends = np.cumsum(np.add.reduceat(sizes, start[:-1]))
+    ends = np.concatenate([[0], np.cumsum(sizes[by_row])])[firsts[1:]]
     group_of = ends * (len(cuts) - 1) // (ends[-1] + 1)
     groups = []
-    for low, high in pairwise([0, *(np.flatnonzero(np.diff(group_of)) + 1).tolist(), len(view.records)]):
-        first, end = np.searchsorted(rows, start[[low, high]], sorter=by_row)
-        if first == end:
-            continue
-        some = by_row[first:end]
-        files, counts = [f.file for f in view.records[low:high]], [f.rows for f in view.records[low:high]]
-        groups.append(_Group(temporary_name(), files, counts, some, rows[some] - start[low]))
-    for records in engine.each(_Scatter(store, place, cuts), groups, environment=environment):
+    for low, high in pairwise([0, *(np.flatnonzero(np.diff(group_of)) + 1).tolist(), len(contents)]):
+        some = by_row[firsts[low] : firsts[high]]
+        if len(some):
+            of = start[low : high + 1] - start[low]
+            groups.append(_Group(temporary_name(), contents[low:high], of, some, rows[some] - start[low]))
+    for records in engine.each(_Scatter(place, cuts), groups, environment=environment):
         advance(records)
     return Scattered(place, tuple(group.name for group in groups), cuts)
 
 
-def _contents(store: Store, files: list[str]) -> Iterator[pa.Array]:
-    """Content of fragments."""
+def stored_records(store: Store, view: View) -> list[Content]:
+    """What reads the records of each fragment."""
+    return [partial(_read_array, store, fragment.file) for fragment in view.records]
 
-    def each() -> Generator[pa.Array, None, None]:
-        for file in files:
-            content = read_content(store, file)
-            yield content.chunk(0) if content.num_chunks == 1 else content.combine_chunks()
 
-    return ahead(each())
+def _read_array(store: Store, file: str) -> pa.Array:
+    content = read_content(store, file)
+    return content.chunk(0) if content.num_chunks == 1 else content.combine_chunks()
 
 
 def _whole(contents: Iterator[pa.Array], start: np.ndarray, rows: np.ndarray, advance: Advance) -> pa.Array:

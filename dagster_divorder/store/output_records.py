@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+import pyarrow as pa
 
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.ids import Content
 from dagster_divorder.store.inputs import BLOCK_BYTES, read_batches
 from dagster_divorder.store.multiset import Multiset, of_lines, of_rows
 from dagster_divorder.store.rows import json_lines, row_bytes
@@ -41,15 +43,22 @@ def _lines_of(path: Source) -> Iterator[Multiset]:
             yield found if lines[-1].endswith(b"\n") else found - Multiset(bytes=1)
 
 
-def stored_as_json(store: Store, view: View) -> Multiset:
-    """The Parquet rows of a view as the JSON lines that an output of them holds; their content is read."""
+def stored(store: Store, view: View, *, as_json: bool) -> Multiset:
+    """The records of a view as an output holds them, Parquet rows `as_json` as JSON lines; their content is read."""
     found = Multiset()
     times = np.bincount(view.record_row, minlength=sum(fragment.rows for fragment in view.records))
+    of = of_rows if view.kind == "parquet" and not as_json else of_lines
     first = 0
     for fragment in view.records:
         for chunk in read_content(store, fragment.file).chunks:
-            lines = json_lines(chunk)
-            counts = times[first : first + len(lines)].tolist()
-            found += of_lines([line for line, count in zip(lines, counts, strict=True) for _ in range(count)])
-            first += len(lines)
+            records = _spelled(chunk, as_json)
+            counts = times[first : first + len(records)].tolist()
+            found += of([one for one, count in zip(records, counts, strict=True) for _ in range(count)])
+            first += len(records)
     return found
+
+
+def _spelled(chunk: pa.Array, as_json: bool) -> Sequence[Content]:
+    if not pa.types.is_struct(chunk.type):
+        return [value.as_buffer() for value in chunk]
+    return json_lines(chunk) if as_json else row_bytes(pa.RecordBatch.from_struct_array(chunk))

@@ -10,7 +10,7 @@ import pyarrow as pa
 from dagster_divorder.store.arrays import row_array, unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import DOCUMENTS, read_content
-from dagster_divorder.store.view import View, offsets
+from dagster_divorder.store.view import Fragment, View, offsets
 
 CLIP_BYTES = 1 << 16
 """A document enters a text sample with at most this many UTF-8 bytes, so that no book crowds out the rest."""
@@ -81,3 +81,24 @@ def first_lines(store: Store, view: View, rows: np.ndarray) -> list[str]:
     """How the texts of some document rows begin, in one line of EXAMPLE_CHARACTERS each."""
     read = beginnings(store, view, rows, 4 * EXAMPLE_CHARACTERS)
     return [" ".join(text.split())[:EXAMPLE_CHARACTERS] for text in read.to_pylist()]
+
+
+def contents(store: Store, fragments: tuple[Fragment, ...], rows: np.ndarray) -> pa.Array:
+    """Content of some rows, int64 (n,), of fragments laid end to end, in the order of `rows`; all of it is held.
+
+    Raises:
+        StoreError: a fragment is missing or damaged.
+    """
+    start = offsets(fragments)
+    by_row = np.argsort(rows, kind="stable")
+    cuts = np.searchsorted(rows[by_row], start)
+    parts = [
+        part
+        for at in np.flatnonzero(np.diff(cuts)).tolist()
+        for part in read_content(store, fragments[at].file)
+        .take(row_array(rows[by_row[cuts[at] : cuts[at + 1]]] - start[at]))
+        .chunks
+    ]
+    place = np.empty_like(by_row)
+    place[by_row] = np.arange(len(by_row))
+    return pa.concat_arrays(parts).take(row_array(place)) if parts else pa.nulls(0, pa.large_string())

@@ -20,7 +20,6 @@ from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View, offsets
 
 RESULTS = "results"
-_EMBEDDINGS = re.compile(rf"{RESULTS}/embeddings-[0-9a-f]{{32}}\.npy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,11 @@ class Space:
 
 def embeddings_file(receipt: Receipt) -> str:
     """Name in the store of the vectors gathered into one file."""
-    return f"{RESULTS}/embeddings-{receipt.version}.npy"
+    return f"{RESULTS}/{_kind(receipt)}-{receipt.version}.npy"
+
+
+def _kind(receipt: Receipt) -> str:
+    return "gradients" if receipt.stage == "gradient_embeddings" else "embeddings"
 
 
 def map_vectors(store: Store, view: View, receipt: Receipt) -> np.ndarray:
@@ -94,7 +97,7 @@ def map_vectors(store: Store, view: View, receipt: Receipt) -> np.ndarray:
     if not store.exists(name):
         files = StageFiles(store, receipt.stage, receipt.key)
         for old in store.list(RESULTS):
-            if _EMBEDDINGS.fullmatch(old):
+            if re.fullmatch(rf"{RESULTS}/{_kind(receipt)}-[0-9a-f]{{32}}\.npy", old):
                 store.delete(old)
         store.put(name, lambda file: _write_vectors(file, view, files))
     return np.load(store.local(name), mmap_mode="r", allow_pickle=False)

@@ -6,7 +6,7 @@ Appending, editing, deleting, reordering and duplicating input is a new view; fr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import orjson
@@ -40,6 +40,10 @@ class View:
 
     def __len__(self) -> int:
         return len(self.record_row)
+
+    def take(self, records: np.ndarray) -> View:
+        """Some of the records, int64 (M,), also repeatedly."""
+        return replace(self, record_row=self.record_row[records], document_row=self.document_row[records])
 
     @property
     def document_rows(self) -> int:

@@ -1,4 +1,4 @@
-"""Ingest and output in worker processes: the bytes of one process."""
+"""Ingest, output and exports in worker processes: the bytes of one process."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import orjson
 import pytest
 
 from dagster_divorder.engine.progress import Silent
+from dagster_divorder.exports import rows
 from dagster_divorder.pipeline import run_all
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import curated_output, raw_docs
 from dagster_divorder.store import gather, parts
 
 
-def test_output_of_workers_has_the_bytes_of_one_process(
+def test_files_of_workers_have_the_bytes_of_one_process(
     tmp_path: Path, make_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = (orjson.dumps({"text": f"document {n} " + f"word{n % 7} " * (n % 90)}) for n in range(3000))
@@ -25,15 +26,33 @@ def test_output_of_workers_has_the_bytes_of_one_process(
         (curated_output, "WORKERS_FROM_BYTES", 0),
         (parts, "PART_BYTES", 8 << 20),
         (gather, "BUCKET_BYTES", 100_000),
+        (rows, "MEMORY_BYTES", 200_000),
+        (rows, "WORKERS_FROM_BYTES", 0),
     ):
         monkeypatch.setattr(module, name, value)
     hashes = []
     for workers in (1, 3):
         places = {"store": {"path": tmp_path / f"store{workers}"}}
         output = {"path": tmp_path / f"out{workers}", "shard_bytes": 200_000}
-        settings = make_settings(**places, output=output, engine={"workers": workers})
+        exports = {
+            "formats": ["parquet", "olmo", "mds", "text"],
+            "path": tmp_path / f"exports{workers}",
+            "shard_bytes": 100_000,
+        }
+        settings = make_settings(**places, output=output, exports=exports, engine={"workers": workers})
         made = run_all(settings, Silent())
         files = made["curated_output"].figures["files"]
-        hashes.append((made["raw_docs"].version, {name: of["sha256"] for name, of in files.items()}))
+        hashes.append(
+            (
+                made["raw_docs"].version,
+                {name: of["sha256"] for name, of in files.items()},
+                {
+                    str(file.relative_to(exports["path"])): file.read_bytes()
+                    for file in sorted(Path(exports["path"]).rglob("*"))
+                    if file.is_file() and file.name != "manifest.json"
+                },
+            )
+        )
     assert sum(name.startswith("curated-") for name in hashes[0][1]) > 2
+    assert len(hashes[0][2]) > 12
     assert hashes[0] == hashes[1]

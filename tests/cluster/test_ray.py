@@ -36,6 +36,7 @@ from tests.engine.work import (
     refuse_three,
     square,
 )
+from tests.ui.dagster_dev import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -224,6 +225,53 @@ def test_a_driver_that_is_killed_goes_on_where_it_was(two_stores: tuple[Settings
     assert finished.isdisjoint(letters.calls(ray)[before:])
 
 
+def test_a_driver_that_ctrl_c_stops_leaves_no_call_running(
+    two_stores: tuple[Settings, Settings], ray_nodes: Nodes
+) -> None:
+    local, ray = two_stores
+    folder = Path(ray.store.path).parent
+    config = folder / "divorder.toml"
+    config.write_text(
+        f"input.paths = ['docs.jsonl']\nstore.path = 'ray'\n"
+        f"engine = {{kind = 'ray', address = '{ray.engine.address}'}}\n"
+    )
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from dagster_divorder import cli, pipeline\n"
+        "from tests.cluster import letters\n"
+        "from tests.cluster.test_ray import AtEach\n"
+        f"letters.corpus(Path({str(folder)!r}))\n"
+        "letters.SECONDS, letters.QUICK = 600.0, 8\n"
+        "progress = AtEach(5, lambda: print('five', flush=True))\n"
+        "pipeline.run_all = lambda settings: letters.run_letters(settings, progress)\n"
+        f"sys.exit(cli.main(['run', '--config', {str(config)!r}]))\n"
+    )
+    pipe = subprocess.PIPE
+    run = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
+    try:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "five\n"
+        until(lambda: len(letters.calls(ray)) == 8 + 2, 60, "call on each of two cores that does not end")
+        # As a terminal does it: to all processes of the group.
+        os.killpg(run.pid, signal.SIGINT)
+        _, said = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode == 130
+    # Ray's own library may have a line before it.
+    assert said.endswith("divorder: stopped; the next run goes on where this one was\n")
+    assert "Traceback" not in said
+    until(lambda: not ray_nodes.workers(), 60, "end of all calls")
+    finished = set(letters.stored(ray))
+    assert len(finished) == 8
+    letters.run_letters(ray, Silent(), ["letters"])
+    assert letters.stored(ray) == letters.stored(local)
+    assert finished.isdisjoint(letters.calls(ray)[8 + 2 :])
+
+
 # Clusters that cannot do it -------------------------------------------------------------------------------------
 
 
@@ -237,7 +285,7 @@ def test_the_first_core_of_a_cluster_is_waited_for_but_not_for_ever(monkeypatch:
     assert engine._nodes() == {"worker": {"CPU": 2.0}}
     monkeypatch.setattr(ray_engine, "CORE_SECONDS", 0.0)
     engine._ray = SimpleNamespace(nodes=lambda: [head])
-    with pytest.raises(SettingsError, match="1 nodes and, for 0 s, no core .*start a worker"):
+    with pytest.raises(SettingsError, match=r"1 nodes and, for 0 s, no core .*start a worker"):
         engine._nodes()
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder.core.packing import Pieces, pack
 from dagster_divorder.exports.rows import Rows, Tokens
+from dagster_divorder.exports.stretch import Block
 from dagster_divorder.store.view import Fragment, View
 
 Runs = list[tuple[int, int, list[int]]]
@@ -27,6 +31,9 @@ class Stored:
 
     documents: list[np.ndarray]
     folder: str = "stages/token_counts/key"
+
+    def listed(self) -> Stored:
+        return self
 
     def column(self, fragments: Sequence[Fragment], name: str) -> np.ndarray:
         return np.array([len(ids) for ids in self.documents], np.int64)
@@ -43,6 +50,7 @@ class Folder:
 
     path: Path
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    by_workers: bool = False
 
     def stage(self, name: str, write: Callable[[io.BytesIO], object]) -> None:
         assert name not in self.entries, name
@@ -51,6 +59,23 @@ class Folder:
         data = file.getvalue()
         (self.path / name).write_bytes(data)
         self.entries[name] = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+
+    def stage_each(
+        self, engine: Sent, write: Callable[[Any, Any], object], items: Mapping[str, Any], **needs: Any
+    ) -> None:
+        for name, writing in zip(items, engine.each(partial(partial, write), items.values()), strict=True):
+            self.stage(name, writing)
+
+
+class Sent:
+    """An engine of two workers: what goes to them and comes back is pickled."""
+
+    workers = 2
+
+    def each(self, function: Callable[[Any], Any], items: Iterable[Any], **needs: Any) -> Iterator[Any]:
+        for item in items:
+            function, item = pickle.loads(pickle.dumps((function, item)))
+            yield pickle.loads(pickle.dumps(function(item)))
 
 
 def rows_of(
@@ -84,6 +109,7 @@ def rows_of(
         directory=Path(),
         names=lambda records: records.astype(str).tolist(),
         scratch=Path("/tmp"),
+        engine=Sent,  # type: ignore[arg-type]
     )
     whole = np.array([lengths[document] for document in row], np.int64) + end_of_text
     pieces = Pieces(np.arange(len(row)), np.zeros(len(row), np.int64), whole)
@@ -93,6 +119,14 @@ def rows_of(
         place = np.argsort(order[0])
         return Rows(plan, order[0], place[order], tokens)
     return Rows(plan, order.reshape(-1), np.arange(order.size)[None], tokens)
+
+
+def blocks_of(rows: Rows) -> list[Block]:
+    """All rows, as a format is given them."""
+    found: list[Block] = []
+    here = SimpleNamespace(by_workers=False, stage=lambda name, write: write(None))
+    rows.stage(here, [("", (0, len(rows)), lambda stretch, file: found.extend(stretch.blocks()))])  # type: ignore[arg-type]
+    return found
 
 
 def runs_of(rows: Rows) -> list[Runs]:

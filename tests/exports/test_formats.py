@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -18,12 +19,14 @@ from hypothesis import strategies as st
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports import rows as rows_module
+from dagster_divorder.exports import stretch as stretch_module
 from dagster_divorder.exports.format import Options
 from dagster_divorder.exports.rows import Rows
+from dagster_divorder.exports.stretch import Stretch
 from dagster_divorder.store.view import Fragment
 from tests.conftest import examples
 from tests.exports.layouts import READERS, UNMARKED
-from tests.exports.made import Folder, arguments, rows_of, runs_of
+from tests.exports.made import Folder, arguments, blocks_of, rows_of, runs_of
 
 TOKENS = [name for name in FORMATS if name != "text"]
 """Formats that hold tokens."""
@@ -39,14 +42,16 @@ def check(name: str, rows: Rows, shard_bytes: int = 1 << 20) -> None:
         folder = Folder(Path(path))
         about = FORMATS[name].write(rows, folder, Options(shard_bytes=shard_bytes))  # type: ignore[arg-type]
         found = READERS[name](folder.path, rows)
-        again = Folder(Path(path))
+        again = Folder(Path(path), by_workers=True)
         FORMATS[name].write(rows, again, Options(shard_bytes=shard_bytes))  # type: ignore[arg-type]
+        assert {file.name for file in again.path.iterdir()} == again.entries.keys()
     whole = [[ids for _, _, ids in runs] for runs in runs_of(rows)]
     if name in UNMARKED:
         whole = [[[token for ids in runs for token in ids]] for runs in whole]
     assert found == [whole[row] for row in rows.epochs.reshape(-1)]
     assert sum(about["rows_of_files"]) == len(rows)
-    assert again.entries == folder.entries
+    # In the order in which they are staged, which is that of the manifest.
+    assert list(again.entries.items()) == list(folder.entries.items())
 
 
 @pytest.mark.parametrize("name", TOKENS)
@@ -58,7 +63,10 @@ def test_every_format_reads_back(name: str, data: st.DataObject) -> None:
         corpus["method"] = "concat"
     rows = made(name, **corpus)
     memory, block = data.draw(st.sampled_from([1, 64, 1 << 20])), data.draw(st.sampled_from([1, 64, 1 << 20]))
-    with mock.patch.multiple(rows_module, MEMORY_BYTES=memory, BLOCK_BYTES=block):
+    with (
+        mock.patch.multiple(rows_module, MEMORY_BYTES=memory, WORKERS_FROM_BYTES=0),
+        mock.patch.object(stretch_module, "BLOCK_BYTES", block),
+    ):
         check(name, rows, data.draw(st.sampled_from([1, 100, 1 << 20])))
 
 
@@ -103,6 +111,9 @@ def test_ds_refuses_what_it_cannot_mark() -> None:
 class Large:
     """Fragments of 1 MB that are made when they are read."""
 
+    def listed(self) -> Large:
+        return self
+
     def column(self, fragments: Sequence[Fragment], name: str) -> np.ndarray:
         return np.full(len(fragments) * 16, 1 << 15, np.int64)
 
@@ -116,14 +127,21 @@ def test_what_exceeds_the_memory_is_written_with_less(tmp_path: Path) -> None:
     view = replace(rows.stored.view, documents=tuple(Fragment(str(n), "", 16) for n in range(32)))
     stored = replace(rows.stored, files=Large(), view=view, scratch=tmp_path)  # type: ignore[arg-type]
     rows = replace(rows, stored=stored)
-    memory = {"MEMORY_BYTES": 4 << 20, "BLOCK_BYTES": 1 << 19}
-    with mock.patch.multiple(rows_module, **memory):
-        tracemalloc.start()
-        count = 0
-        for block in rows.blocks():
-            expected = rows.document[rows.indptr[block.first]] // 16
-            assert block.ids[0] == expected
+    count = 0
+
+    def read(stretch: Stretch, file: object) -> None:
+        nonlocal count
+        for block in stretch.blocks():
+            assert block.ids[0] == stretch.document[stretch.indptr[block.first]] // 16
             count += block.ids.nbytes
+
+    here = SimpleNamespace(by_workers=False, stage=lambda name, write: write(None))
+    with (
+        mock.patch.object(rows_module, "MEMORY_BYTES", 4 << 20),
+        mock.patch.object(stretch_module, "BLOCK_BYTES", 1 << 19),
+    ):
+        tracemalloc.start()
+        rows.stage(here, [("", (0, len(rows)), read)])  # type: ignore[arg-type]
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert count == 32 << 20
@@ -140,11 +158,11 @@ def test_a_plan_or_ids_that_do_not_fit_are_refused_before_anything_is_copied(
     rows = rows_of([30, 40])
     beyond = replace(rows.plan, start=rows.plan.start + 1000)
     with pytest.raises(StoreError, match="names tokens that documents have not"):
-        list(replace(rows, plan=beyond).blocks())
+        blocks_of(replace(rows, plan=beyond))
     # A fragment with fewer ids than its documents count.
     rows = rows_of([30, 40])
     assert rows.stored.lengths.tolist() == [30, 40]
     documents = rows.stored.files.documents  # type: ignore[attr-defined]
     documents[1] = documents[1][:-1]
     with pytest.raises(StoreError, match="holds 69 ids of uint16 for fragment 0, expected 70 of uint16"):
-        list(rows.blocks())
+        blocks_of(rows)

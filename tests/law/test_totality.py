@@ -27,7 +27,7 @@ from dagster_divorder.errors import DivOrderError, SettingsError
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
-from tests.conftest import examples, topic_records, write_jsonl
+from tests.conftest import TOPICS, examples, topic_records, write_jsonl
 
 SECONDS = 120
 """A run of sixty documents that takes longer hangs."""
@@ -64,6 +64,7 @@ TARGETS = [
     target(**{"0": []}),
     {},
 ]
+SITE, OTHER = (f"{topic}.example" for topic in tuple(TOPICS)[:2])
 BY_HAND: dict[str, list[Any]] = {
     "order.options": [
         {},
@@ -96,6 +97,15 @@ BY_HAND: dict[str, list[Any]] = {
         *({trait: table} for trait in ("cluster", "length") for table in TARGETS),
         {"score": target(0, 1, **{"0": 0.1})},
     ],
+    "mixing.trait": ["", "\0", "cluster", "length", "score", "nope", "const"],
+    "mixing.weights": [
+        *("natural", "sqrt", "temperature", "unimax", "nope", ""),
+        *({}, {SITE: 1.0}, {SITE: 1, "(missing)": 3.0}, {"nope": 1.0}, {SITE: 0.0}),
+        *({SITE: weight, OTHER: 1.0} for weight in REAL),
+    ],
+    "selection.alpha": [0.0, 1.0, 1.5, -1, math.nan, [], [0.0], [0.0, 0.5], [0.5, 0.5], "nope"],
+    "selection.quality": ["", "\0", "score", "text", "nope", "no/where", "/dev/null"],
+    "heldout.paths": [[], [""], ["/dev/null"], ["nowhere.jsonl"]],
     "k_calibration.values": [[], [1], [2], [2, 60, 61], [3, 2], [2, 2], [10_000], [2**64]],
     "comparison.documents": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
     "comparison.sequences": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
@@ -246,8 +256,17 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
             accepted += 1
             # What a run goes by: what of them decides each stage's result is hashed.
             assert all(stage.fingerprint(chosen) for stage in GRAPH.values())
-    # The bootstrap model of these settings has no revisions, and workers of this machine have no address.
-    assert accepted or name.endswith((".revision", ".address"))
+    # The bootstrap model of these settings has no revisions, workers of this machine have no address, nothing is mixed
+    # or chosen.
+    alone = (
+        ".revision",
+        ".address",
+        ".total_tokens",
+        ".max_repeats",
+        "selection.documents",
+        "selection.tokens",
+    )
+    assert accepted or name.endswith(alone)
 
 
 @settings(

@@ -176,7 +176,7 @@ def key_of(settings: Settings) -> str:
     run_all(settings, Silent(), GRAPH.needed(settings, "deep_model"))
     here = Run(settings, LocalStore(settings.store.path), Silent())
     embed = deep_embeddings._embed_of(here)
-    assert isinstance(pickle.loads(pickle.dumps(embed)), deep_embeddings._Embed)
+    assert isinstance(pickle.loads(pickle.dumps(embed)), deep_embeddings.Embed)
     return GRAPH[STAGE].key(here)
 
 

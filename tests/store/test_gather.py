@@ -27,10 +27,10 @@ from dagster_divorder.store.curated import (
     write_parquet,
 )
 from dagster_divorder.store.fragments import Fragments
-from dagster_divorder.store.gather import gather, scatter
+from dagster_divorder.store.gather import gather, scatter, stored_records
 from dagster_divorder.store.ids import hash_all, words
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.view import Fragment, View
+from dagster_divorder.store.view import Fragment, View, offsets
 
 
 def stored(
@@ -151,7 +151,16 @@ def test_files_written_in_workers_have_the_bytes_of_one_pass(
         with contextlib.closing(gather(store, view, order, lengths, folder, lambda count: None)) as parts:
             single = run_writers(writers(parts, limits), folder / "single")
         with OutputFolder(store, folder / "out") as output:
-            scattered = scatter(LocalEngine(1), store, view, order, lengths, folder / "out", told.append, {})
+            scattered = scatter(
+                LocalEngine(1),
+                stored_records(store, view),
+                offsets(view.records),
+                view.record_row[order],
+                lengths[view.record_row[order]],
+                folder / "out",
+                told.append,
+                {},
+            )
             stretches = {
                 str(end): stretch for end, stretch in zip(limits, pairwise([0, *limits]), strict=True)
             }

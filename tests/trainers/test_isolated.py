@@ -15,7 +15,7 @@ from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Options
 from dagster_divorder.exports.rows import Rows
 from dagster_divorder.trainers import TRAINERS, Reading, transposed
-from tests.exports.made import Folder, rows_of
+from tests.exports.made import Folder, blocks_of, rows_of
 from tests.trainers.environments import replay, run_isolated
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ def export(name: str, path: Path, rows: Rows, files: int = 3) -> dict[str, Any]:
 def tokens(rows: Rows) -> np.ndarray:
     """The ids that rows hold, (R, L)."""
     return np.concatenate(
-        [block.padded(LENGTH, rows.stored.padding, block.ids.dtype) for block in rows.blocks()]
+        [block.padded(LENGTH, rows.stored.padding, block.ids.dtype) for block in blocks_of(rows)]
     )
 
 

@@ -72,13 +72,17 @@ def deal(
     weights: NDArray[np.float64],
     dense: NDArray[np.float32],
     wanted: NDArray[np.float64],
+    ranges: NDArray[np.int64],
+    rounds: int,
 ) -> NDArray[np.int32]:
     """The segment of each item of `stream`, int32 (n,): items are dealt so that all segments fill evenly.
 
     wanted: float64 (J, P), what segment p is to hold of trait value j. With f_g the share of group g dealt so far, the
     item goes where it deviates least, argmin_p sum_j w_g c_j (T_jp - f_g wanted_jp), the first of equal ones. Dense
     coordinates z are to sum to nothing in every segment, and add sum_d z_d Z_dp.
-    O((entries + D) P) time, O((J + D) P) scratch.
+    ranges: int64 (n, 2), of each place of the stream: the first segment allowed, and the one after the last.
+    rounds: after the first, each item that is not allowed everywhere is taken out and dealt again.
+    O(rounds (entries + D) P) time, O((J + D) P) scratch.
     """
     segments = wanted.shape[1]
     total = np.zeros(weights.shape[0])
@@ -89,25 +93,32 @@ def deal(
     dense_held = np.zeros((dense.shape[1], segments))
     score = np.empty(segments)
     out = np.empty(stream.shape[0], np.int32)
-    for i in range(stream.shape[0]):
-        item = stream[i]
-        for k in range(indptr[item], indptr[item + 1]):
-            dealt[groups[indices[k]]] += data[k]
-        score[:] = 0.0
+    for step in range(rounds * stream.shape[0]):
+        i = step % stream.shape[0]
+        item, first, end = stream[i], ranges[i, 0], ranges[i, 1]
+        if step == i:
+            for k in range(indptr[item], indptr[item + 1]):
+                dealt[groups[indices[k]]] += data[k]
+        else:
+            for d in range(dense.shape[1]):
+                dense_held[d, out[i]] -= dense[item, d]
+            for k in range(indptr[item], indptr[item + 1]):
+                held[indices[k], out[i]] -= data[k]
+        score[first:end] = 0.0
         for k in range(indptr[item], indptr[item + 1]):
             j = indices[k]
             g = groups[j]
             share = dealt[g] / total[g] if total[g] > 0.0 else 0.0
             factor = weights[g] * data[k]
             has, wants = held[j], wanted[j]
-            for p in range(segments):
+            for p in range(first, end):
                 score[p] += factor * (has[p] - share * wants[p])
         for d in range(dense.shape[1]):
             value = np.float64(dense[item, d])
             in_segment = dense_held[d]
-            for p in range(segments):
+            for p in range(first, end):
                 score[p] += value * in_segment[p]
-        best = np.argmin(score)
+        best = first + np.argmin(score[first:end])
         out[i] = best
         for d in range(dense.shape[1]):
             dense_held[d, best] += dense[item, d]

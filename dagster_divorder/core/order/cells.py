@@ -34,6 +34,7 @@ def order_in_cells(
     *,
     keep: NDArray[np.bool_] | None = None,
     anew: bool = False,
+    own_mix: bool = False,
     stream: int = 0,
 ) -> Order:
     """`order`, an order of the problem's items, with the items of each cell ordered anew.
@@ -41,6 +42,7 @@ def order_in_cells(
     bounds: int64 (cells + 1,), rising from 0 to M: where cells begin and end.
     keep: bool (M,), by item: these stay where they are, and the others fill the positions left.
     anew: shuffle each cell and put its first item first, so that a strategy without chance has another order, too.
+    own_mix: each cell keeps its own mix, whatever stands before; for cells that have the mix they are to have.
     stream: which of the streams of random numbers of the problem's seed; each cell has its own.
     """
     out = order.copy()
@@ -58,7 +60,8 @@ def order_in_cells(
             before = placed + problem.part(items[:1]).totals()
             positions, items = positions[1:], items[1:]
         if items.size:
-            out[positions] = items[strategy.permute(problem.part(items, placed=before, seed=seed))]
+            part = alone(problem, items) if own_mix else problem.part(items, placed=before)
+            out[positions] = items[strategy.permute(replace(part, seed=seed))]
         placed = placed + problem.part(order[begin:end]).totals()
     return out
 

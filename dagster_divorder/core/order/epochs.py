@@ -65,8 +65,20 @@ def epoch_orders(
     # As fine as the cells that keep copies apart, which would meet in larger blocks.
     blocks = max(1, min(BLOCKS, problem.items // BLOCK), spread.cells)
     bounds = cell_bounds(problem.items, blocks, problem.batch)
+    mixed = spread.bounds is not None and not task.frozen.size
+    if mixed:
+        inside = -(-blocks // spread.cells)
+        cells = np.linspace(0, spread.cells, inside * spread.cells + 1)
+        bounds = np.interp(cells, np.arange(spread.cells + 1), spread.bounds).astype(np.int64)
     for epoch in range(1, epochs):
         out[epoch] = order_in_cells(
-            problem, task.strategy, out[0], bounds, keep=spread.kept, anew=True, stream=epoch
+            problem,
+            task.strategy,
+            out[0],
+            bounds,
+            keep=spread.kept,
+            anew=True,
+            own_mix=mixed,
+            stream=epoch,
         )
     return out

@@ -35,9 +35,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.order.arguments import Task, make_task
 from dagster_divorder.core.order.cells import alone, cell_bounds, order_in_cells
-from dagster_divorder.core.order.problem import Order, Problem, Targets, Totals
+from dagster_divorder.core.order.problem import Order, Problem, Totals
 from dagster_divorder.core.order.strategy import Strategy
-from dagster_divorder.core.order.targets import mix, path_back, reached_at
+from dagster_divorder.core.order.targets import path_back, reached_at
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ strategy has fewer items to choose from."""
 OWN_MIX_SHARE = 0.01
 """Part of their own mix in the targets of documents without copies."""
 
-MIN_ROOM = 1e-6
-"""Part of all tokens that are dealt, which a cell gets that is full already."""
+ROUNDS = 4
+"""In which items are dealt to cells: the cells are nearer to the mix as it rises."""
 
 RARE = 32
 """Documents of one number of copies, below which they share one order of phases with the other rare numbers."""
@@ -74,15 +74,20 @@ class Times:
 
     times: float64 (M,), in [0, 1), of what is not frozen; NaN for items that may stand anywhere. copies: int64 (M,), of
     that text of an item that has the most, 1 without any. cells: how many; 0: as many as `copies` need. exact: nothing
-    leaves its time. fill: items without times fill the cells up to the mix, instead of standing evenly by their own; it
-    is for items of about one length, and pays where many have times.
+    leaves its time. room: float64 (M, 2), the earliest and the latest time of each item; it is dealt to a cell between
+    them so that each cell has the mix, instead of staying in the cell of its time; for items of about one length.
     """
 
     times: NDArray[np.float64]
     copies: NDArray[np.int64]
     cells: int = 0
     exact: bool = False
-    fill: bool = False
+    room: NDArray[np.float64] | None = None
+
+    def first(self, items: int) -> Times:
+        """Those of the first items alone."""
+        room = None if self.room is None else self.room[:items]
+        return replace(self, times=self.times[:items], copies=self.copies[:items], room=room)
 
 
 def spread_order(
@@ -104,11 +109,13 @@ def spread_order(
 
 
 class Spread(NamedTuple):
-    """order int64 (R,), of the rest; kept bool (M,), by item: those that keep their times; cells: how many."""
+    """order int64 (R,), of the rest; kept bool (M,), by item: those that keep their times; cells: how many; bounds int64
+    (cells + 1,): where they begin and end in the order if each has the mix, else None."""
 
     order: Order
     kept: NDArray[np.bool_]
     cells: int
+    bounds: NDArray[np.int64] | None = None
 
 
 def spread_rest(task: Task, copies: ArrayLike | Times) -> Spread:
@@ -125,19 +132,26 @@ def spread_rest(task: Task, copies: ArrayLike | Times) -> Spread:
         return Spread(task.rest[task.strategy.permute(problem)], nothing, 1)
     moving = bool(problem.placed.items) or problem.targets is not None
     cells = copies.cells or cell_number(problem.items, number, moving=moving)
-    if free.any():
-        of_free = _filling_times if copies.fill else _ranked_times
-        times[free] = of_free(problem, task.strategy, times, cells)
+    keep = keep_times(problem.items, number, cells)
+    if copies.room is not None:
+        inside = copies.room[task.rest] * cells + np.array([-1e-9, 1e-9])
+        ranges = np.stack([np.ceil(inside[:, 0]), np.floor(inside[:, 1])], axis=1).astype(np.int64)
+        keep = ranges[:, 0] >= ranges[:, 1]
+        times = _dealt_times(problem, times, ranges, cells)
+    elif free.any():
+        times[free] = _ranked_times(problem, task.strategy, times)
     order = np.argsort(times, kind="stable")
     kept = nothing
     if copies.exact:
         kept[task.rest] = number > 1
         return Spread(task.rest[order], kept, 1)
-    kept[task.rest] = keep = keep_times(problem.items, number, cells)
-    bounds = cell_bounds(problem.items, cells, problem.batch)
-    if copies.fill:
-        bounds = np.searchsorted(times[order], np.arange(cells + 1) / cells)
-    return Spread(task.rest[order_in_cells(problem, task.strategy, order, bounds, keep=keep)], kept, cells)
+    kept[task.rest] = keep
+    if copies.room is None:
+        bounds = cell_bounds(problem.items, cells, problem.batch)
+        return Spread(task.rest[order_in_cells(problem, task.strategy, order, bounds, keep=keep)], kept, cells)
+    bounds = np.searchsorted(times[order], np.arange(cells + 1) / cells)
+    made = order_in_cells(problem, task.strategy, order, bounds, keep=keep, own_mix=True)
+    return Spread(task.rest[made], kept, cells, bounds)
 
 
 def _times_of_copies(task: Task, group: NDArray[np.int64]) -> Times:
@@ -155,11 +169,17 @@ def _times_of_copies(task: Task, group: NDArray[np.int64]) -> Times:
 
 
 def cell_number(
-    items: int, copies: NDArray[np.int64], *, moving: bool = False, smallest: int = MIN_CELL
+    items: int,
+    copies: NDArray[np.int64],
+    *,
+    moving: bool = False,
+    smallest: int = MIN_CELL,
+    apart: int = MIN_DISTANCE,
 ) -> int:
-    """How many cells of `smallest` items or more. copies: int64, of each item's document. moving: the mix has to."""
+    """How many cells of `smallest` items or more. copies: int64, of each item's document. moving: the mix has to.
+    apart: cells between copies, where there is room for as many."""
     repeated = np.sort(copies[copies > 1])
-    wanted = MIN_DISTANCE * repeated[int(SERVED_COPIES * (len(repeated) - 1))] if len(repeated) else 1
+    wanted = apart * repeated[int(SERVED_COPIES * (len(repeated) - 1))] if len(repeated) else 1
     wanted, fewest, most = (
         max(wanted, CELLS_OF_MOVING_MIX * moving),
         max(1, items // CELL),
@@ -234,7 +254,7 @@ def _even_times(
 
 
 def _ranked_times(
-    problem: Problem, strategy: Strategy, times: NDArray[np.float64], cells: int
+    problem: Problem, strategy: Strategy, times: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Even times of the items that have none, in the strategy's order; float64 (n,) in [0, 1)."""
     items = np.flatnonzero(np.isnan(times))
@@ -243,45 +263,33 @@ def _ranked_times(
     return ranked
 
 
-def _filling_times(
-    problem: Problem, strategy: Strategy, times: NDArray[np.float64], cells: int
+def _dealt_times(
+    problem: Problem, times: NDArray[np.float64], ranges: NDArray[np.int64], cells: int
 ) -> NDArray[np.float64]:
-    """Times of the items that have none, such that each cell nears its part of the way; float64 (n,) in [0, 1).
+    """Times of all items, in cells of which each has its part of the way to the whole's mix; float64 (n,) in [0, 1).
 
-    A cell wants what the path to the whole's mix (or along the targets) gains in it, less what its other items have.
-    These wants are targets that move in steps, in shares of the items that are dealt.
+    ranges: int64 (n, 2), the first cell that an item may be in, and the one after the last; none: it keeps its time.
+    What the path to the whole's mix (or along the targets) gains in a cell is wanted there.
     """
-    items, groups = np.flatnonzero(np.isnan(times)), problem.groups
-    own, first = problem.part(items).totals().values, groups == 0
-    bound = np.flatnonzero(~np.isnan(times))
-    cell = (times[bound] * cells).astype(np.int64)
-    held = np.stack([problem.part(bound[cell == number]).totals().values for number in range(cells)])
-    begin, end = (totals.values[first].sum() for totals in (problem.placed, problem.whole))
-    wanted = (
-        np.diff(reached_at(path_back(problem), groups, np.linspace(begin, end, cells + 1)), axis=0) - held
-    )
-    room = wanted[:, first].sum(axis=1)
-    room = np.maximum(room, MIN_ROOM * max(1.0, float(own[first].sum())))
-    edges = np.concatenate([[0.0], np.cumsum(room) / room.sum()])
-    edges[-1] = 1.0
-    shares = np.stack([mix(row, groups) for row in np.maximum(wanted, 0.0) * (own > 0)])
-    # All have to go somewhere, also what no cell lacks; a cell that lacks nothing gets the mix of what there is.
-    shares = np.stack(
-        [mix(row, groups) for row in (1.0 - OWN_MIX_SHARE) * shares + OWN_MIX_SHARE * mix(own, groups)]
-    )
-    # Steps, as far as a path that is linear between its points can have them.
-    progress = np.stack([edges[:-1], edges[1:] - 1e-3 * np.diff(edges)], axis=1).ravel()
-    progress[-1] = 1.0
-    ranked = strategy.permute(
-        replace(alone(problem, items), targets=Targets(progress=progress, shares=shares.repeat(2, axis=0)))
-    )
-    sizes = problem.sizes[items[ranked]].astype(np.float64)
-    middle = (np.cumsum(sizes) - 0.5 * sizes) / (sizes.sum() or 1.0)
-    filling = np.empty(len(items))
-    filling[ranked] = np.minimum(
-        np.interp(middle, edges, np.arange(cells + 1) / cells), np.nextafter(1.0, 0.0)
-    )
-    return filling
+    from dagster_divorder.core.kernels.order_items import deal
+
+    groups, kept = problem.groups, ranges[:, 0] >= ranges[:, 1]
+    begin, end = (totals.values[groups == 0].sum() for totals in (problem.placed, problem.whole))
+    wanted = np.diff(reached_at(path_back(problem), groups, np.linspace(begin, end, cells + 1)), axis=0)
+    ranges = np.where(kept[:, np.newaxis], (times * cells)[:, np.newaxis] + [0, 1], ranges).astype(np.int64)
+    # Those with the least choice first; what they leave is made up for by the others.
+    stream = np.random.default_rng([problem.seed, 2]).permutation(problem.items)
+    stream = stream[np.argsort((ranges[:, 1] - ranges[:, 0])[stream], kind="stable")]
+    wanted = np.ascontiguousarray(wanted.T)
+    cell = np.empty(problem.items, np.int64)
+    cell[stream] = deal(stream, *problem.rows(), wanted, ranges[stream], ROUNDS)
+    moved = np.flatnonzero(~kept)
+    moved = moved[np.argsort(cell[moved], kind="stable")]
+    sizes = np.bincount(cell[moved], minlength=cells)
+    place = np.arange(len(moved)) - (np.cumsum(sizes) - sizes)[cell[moved]]
+    out = times.copy()
+    out[moved] = (cell[moved] + (place + 0.5) / sizes[cell[moved]]) / cells
+    return out
 
 
 def _beside(problem: Problem, items: NDArray[np.int64]) -> Problem:

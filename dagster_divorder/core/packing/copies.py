@@ -23,9 +23,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.order.spread import MIN_DISTANCE, Times, cell_number, keep_times
-from dagster_divorder.core.packing.parts import MIN_PART
+from dagster_divorder.core.order.spread import Times, cell_number, keep_times
+from dagster_divorder.core.packing.parts import CELLS_APART, MIN_PART
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences
+
+STEPS = 16
+NEAREST = 0.5
 
 
 def sequence_times(
@@ -49,7 +52,7 @@ def sequence_times(
 
     cells, bounds = len(packed.parts) + 1, np.concatenate([[frozen], packed.parts, [sequences]])
     if cells == 1:
-        cells = cell_number(sequences - frozen, most, smallest=MIN_PART)
+        cells = cell_number(sequences - frozen, most, smallest=MIN_PART, apart=CELLS_APART)
         bounds = np.linspace(frozen, sequences, cells + 1)
     place = np.interp(np.arange(sequences) + 0.5, bounds, np.arange(cells + 1) / cells)
     if as_packed:
@@ -67,9 +70,58 @@ def sequence_times(
     alone = (np.diff(packed.indptr) == 1)[sequence]
     run = np.flatnonzero(alone & (copies > 1) & ~consumed[text])
     progress = packed.start[run] / tokens[run]
-    furthest = np.minimum(tokens[run] / (MIN_DISTANCE * copies[run] * packed.sequence_length), 1.0)
+    furthest = np.minimum(tokens[run] / (STEPS * copies[run] * packed.sequence_length), 1.0)
     times[sequence[run]] += furthest * np.minimum(progress, 1.0 - progress)
-    return Times(times % 1.0, most, cells, fill=True)
+    times %= 1.0
+    turn = sequences / max(1, sequences - frozen)
+    times[:frozen] = (np.arange(frozen) + 0.5 - frozen) / max(1, sequences - frozen)
+    return Times(times, most, cells, room=_room(packed, texts, times, turn))
+
+
+def _room(
+    packed: PackedSequences, texts: Ints, times: NDArray[np.float64], turn: float
+) -> NDArray[np.float64]:
+    """The earliest and the latest time of each sequence, float64 (S, 2) in [0, 1]: equal tokens that both leave their
+    times by so much are NEAREST of their even distance apart, if they were, and both ways round an epoch.
+
+    turn: of an epoch, in units of the times.
+    """
+    sequence = np.arange(len(packed)).repeat(np.diff(packed.indptr))
+    run = np.flatnonzero(_copies(packed.document, texts)[texts[packed.document]] > 1)
+    run = run[np.lexsort((packed.start[run], packed.document[run]))]
+    document, start, end = packed.document[run], packed.start[run], (packed.start + packed.length)[run]
+    # Wherever a run begins in one document, the runs of all its copies that hold that token are looked up.
+    span = int(end.max(initial=0)) + 1
+    marks = np.unique(texts[document] * span + start)
+    held = np.unique(document)
+    held = held[np.argsort(texts[held], kind="stable")]
+    begins, ends = (np.searchsorted(texts[held], marks // span, side=side) for side in ("left", "right"))
+    mark = np.arange(len(marks)).repeat(ends - begins)
+    nth = np.arange(len(mark)) - (np.cumsum(ends - begins) - ends).repeat(ends - begins)
+    token = marks[mark] % span
+    holder = np.searchsorted(document * span + start, held[nth] * span + token, side="right") - 1
+    found = (document[holder] == held[nth]) & (end[holder] > token)
+    mark, item = mark[found], sequence[run[holder[found]]]
+    in_turn = np.lexsort((times[item], mark))
+    mark, item = mark[in_turn], item[in_turn]
+    first = np.flatnonzero(np.diff(mark, prepend=-1))
+    copies = np.diff(np.append(first, len(mark)))
+    last, next_ = first + copies - 1, np.arange(1, len(mark) + 1)
+    next_[last] = first
+    gap = times[item[next_]] - times[item]
+    gap[last] += turn
+    room = 0.5 * np.maximum(gap - NEAREST * turn / copies.repeat(copies), 0.0)
+    before, after = (np.full(len(packed), np.inf) for _ in range(2))
+    np.minimum.at(after, item, room)
+    np.minimum.at(before, item[next_], room)
+    free = np.isnan(times)
+    return np.stack(
+        [
+            np.where(free, 0.0, np.maximum(times - before, 0.0)),
+            np.where(free, 1.0, np.minimum(times + after, 1.0)),
+        ],
+        axis=1,
+    )
 
 
 def _evenly(times: NDArray[np.float64], text: Ints, start: Ints) -> tuple[NDArray[np.float64], Ints]:

@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from dagster_divorder.core.order.spread import cell_number, keep_times, spread_order
 from dagster_divorder.core.packing.pieces import Ints
 
+CELLS_APART = 7
+
 MIN_PART = 64
 """Sequences a part at least: fewer hold the mix less well, and pad more. More sequences a part bring texts with many
 copies to keep their places, in the way of all others."""
@@ -60,6 +62,6 @@ def in_parts(length: Ints, copies: Ints | None, consumed: Ints, sequence_length:
     number = np.bincount(group)[group]
     before, tokens = np.cumsum(length[order]) - length[order], int(length.sum())
     sequences = -(-tokens // sequence_length)
-    parts = cell_number(sequences, number, smallest=MIN_PART)
+    parts = cell_number(sequences, number, smallest=MIN_PART, apart=CELLS_APART)
     bounds = np.searchsorted(before, np.arange(parts + 1) * tokens // parts)
     return Parts(order, group, keep_times(sequences, number, parts), bounds)

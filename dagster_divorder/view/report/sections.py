@@ -40,6 +40,7 @@ def report(of: Numbers) -> tuple[bytes, list[str]]:
         asked(of),
         bars(of),
         windows(of),
+        *([mix(of)] if of.settings.repeats else []),
         *([targets(of)] if of.settings.order.targets else []),
         drift(of),
         *([worst(of)] if of.worst else []),
@@ -190,6 +191,36 @@ def windows(of: Numbers) -> Section:
             ),
             table("Errors in tokens: training sequences in order against three shuffles", rows),
         ],
+    )
+
+
+def mix(of: Numbers) -> Section:
+    """How often the records of each value of `mixing.trait` are trained on, planned and realised."""
+    trait, values = of.manifest["mixing"]["trait"], of.manifest["mixing"]["values"]
+    along = next((of_ for of_ in (of.clusters, *of.categories) if of_.trait == trait), None)
+    slices = dict(zip(along.names, along.mixes["sequences"].T, strict=True)) if along else {}
+    rows = []
+    for row in sorted(values, key=lambda row: -row["tokens trained on"]):
+        shares = slices.get(row["value"])
+        rows.append(
+            {
+                trait: clip(row["value"], NAME),
+                "tokens there are": number(row["unique tokens"]),
+                "of which trained on": number(row["unique tokens trained on"]),
+                "epochs": fixed(row["epochs"], 2),
+                "planned": f"{points(row['planned share'])} %",
+                "trained on": f"{points(row['share'])} %",
+                "in a slice, lowest": "–" if shares is None else f"{points(float(shares.min()))} %",
+                "highest": "–" if shares is None else f"{points(float(shares.max()))} %",
+            }
+        )
+    read, there = (sum(row[name] for row in values) for name in ("tokens trained on", "unique tokens"))
+    return Section(
+        "mix",
+        "How often each record is trained on",
+        f"An epoch has {number(read)} tokens, made of {number(there)}. A value of {trait} that has fewer tokens than "
+        "its share is read again, as far apart as can be; one that has more is read in an even part.",
+        [table("The mix, planned and realised", rows)],
     )
 
 

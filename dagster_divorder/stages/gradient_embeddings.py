@@ -1,0 +1,194 @@
+"""gradient_embeddings: per document the gradient of its mean next-token loss with respect to the parameters of the last
+blocks of a causal language model, projected at random, L2-normalised.
+
+Per document fragment: `vectors` float32 or float16 (rows, K), zero where a document has no gradient: it has no next
+token, or its loss or gradient is not finite; `tokens` int64 (rows,), its length in the model's own tokens; `flagged`
+uint8 (rows,), see `models.embed`: what is NOT_FINITE is to be kept out of a choice.
+
+The stage key holds device, dtype and the names of the parameters, as that of deep_embeddings does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dagster_divorder.engine.progress import Advance
+from dagster_divorder.models.embed import NOT_FINITE, Work
+from dagster_divorder.models.spec import EmbeddingSpec, read_spec
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.deep_embeddings import (
+    Device,
+    Embed,
+    VectorsOfAModel,
+    ask_a_machine,
+    facts,
+    figures,
+    needs,
+    on_machines,
+)
+from dagster_divorder.stages.deep_model import DeepModel, load_deep_model
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.fits import Fit, model_path
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment
+
+if TYPE_CHECKING:
+    from dagster_divorder.models.deep import Model
+
+STAGE = "gradient_embeddings"
+
+
+def _model_stage(settings: Settings) -> str:
+    return "gradient_model" if settings.gradients.model else "deep_model"
+
+
+def _load(run: Run) -> DeepModel:
+    return load_deep_model(run, _model_stage(run.settings))
+
+
+def _model(settings: Settings) -> str:
+    return settings.gradients.model or settings.deep_model
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    return facts(run, STAGE, _load(run), _settings(run.settings), _embed_of)
+
+
+def _embed_of(run: Run) -> _Gradients:
+    """How the engine's machines compute gradients under these settings."""
+    if "embed" not in run.memo:
+        asked, model, settings = run.settings.gradients, _load(run), run.settings
+        setting = "gradients.model" if asked.model else "deep.model" if settings.deep.model else "model.base"
+        read = _Read(
+            run.store, model.place, settings.deep.dtype, asked.max_tokens, asked.layers, asked.dims, setting
+        )
+        spec, parameters, left_out = ask_a_machine(run, read)
+        run.memo["embed"] = _Gradients(
+            **on_machines(run, model),
+            spec=spec,
+            half=asked.stored == "float16",
+            layers=asked.layers,
+            dims=asked.dims,
+            seed=settings.seed,
+            parameters=tuple(parameters.items()),
+            left_out=tuple(left_out.items()),
+            setting=setting,
+        )
+    embed: _Gradients = run.memo["embed"]
+    return embed
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What settings come to on a machine that computes: how the model reads documents, and of which parameters
+    gradients are taken and of which not, by name, with their sizes."""
+
+    store: Store
+    model: Fit | Path
+    dtype: Any
+    max_tokens: int
+    layers: int
+    dims: int
+    setting: str
+
+    def __call__(self, device: Device) -> tuple[EmbeddingSpec, dict[str, int], dict[str, int]]:
+        from dagster_divorder.models.gradients import describe
+
+        directory = model_path(self.store, self.model)
+        proxy = describe(directory, layers=self.layers, dims=self.dims, setting=self.setting)
+        spec = read_spec(directory, pooling="last", device=device, dtype=self.dtype)
+        # A text that is cut does not end where it is cut.
+        window = min(spec.window, len(spec.prefix) + self.max_tokens)
+        return replace(spec, suffix=(), window=window), proxy.included, proxy.left_out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gradients(Embed):
+    """Computes the gradients of a fragment's documents: of `parameters` by name, with their sizes, in the last `layers`
+    blocks; `setting` names what asks for the model."""
+
+    layers: int
+    dims: int
+    seed: int
+    parameters: tuple[tuple[str, int], ...]
+    left_out: tuple[tuple[str, int], ...]
+    setting: str
+
+    def made(self) -> dict[str, Any]:
+        own = {"dims": self.dims, "seed": self.seed, "parameters": dict(self.parameters)}
+        return {**Embed.made(self), **own, "left_out": dict(self.left_out)}
+
+    def load(self) -> Model:
+        from dagster_divorder.models.gradients import load
+
+        return load(
+            model_path(self.store, self.model),
+            self.spec,
+            layers=self.layers,
+            dims=self.dims,
+            seed=self.seed,
+            setting=self.setting,
+            vocabulary=self.vocabulary,
+        )
+
+    def compute(
+        self, fragment: Fragment, advance: Advance = lambda tokens: None
+    ) -> tuple[dict[str, np.ndarray], Work]:
+        arrays, work = Embed.compute(self, fragment, advance)
+        arrays["vectors"][(arrays["flagged"] & NOT_FINITE) > 0] = 0
+        return arrays, work
+
+
+def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
+    made = _facts(run)["made"]
+    found = figures(
+        run,
+        files,
+        EmbeddingSpec(**made["spec"]),
+        _model(run.settings),
+        "are kept out of every choice",
+        what="gradient",
+    )
+    return {
+        **found,
+        "blocks": run.settings.gradients.layers,
+        "parameters": sum(made["parameters"].values()),
+        "parameters_of": sorted(made["parameters"]),
+        "parameters_left_out": sum(made["left_out"].values()),
+    }
+
+
+def _settings(settings: Settings) -> Mapping[str, Any]:
+    return {
+        **settings.gradients.model_dump(mode="json", include={"layers", "max_tokens", "dims", "stored"}),
+        **settings.deep.model_dump(mode="json", include={"device", "dtype"}),
+        "seed": settings.seed,
+    }
+
+
+GRADIENT_EMBEDDINGS = VectorsOfAModel(
+    name=STAGE,
+    version=1,
+    group="embedding",
+    kinds=lambda settings: {"huggingface", "pytorch"},
+    description="One vector per document: what it would change in the last blocks of a causal language model (the "
+    "gradient of its loss), projected at random, L2-normalised.",
+    reads=lambda settings: (
+        *("raw_docs", "token_counts", "base_model", _model_stage(settings)),
+        *(["ids"] if settings.input.id_field else []),
+    ),
+    settings=_settings,
+    inputs=lambda run: {"model": _load(run).fingerprint, "made": _facts(run)["made"]},
+    resolved=True,
+    facts=_facts,
+    doing="taking gradients",
+    compute=_embed_of,
+    needs=lambda run, missing: needs(run, _embed_of(run)),
+    figures=_figures,
+)

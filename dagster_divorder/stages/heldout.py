@@ -1,0 +1,307 @@
+"""heldout: the documents that are kept out of training, to validate on.
+
+With `heldout.share` they are named by their ids: of every value of `mixing.trait` a share of its documents, a document
+being of the value of its first record. Appended data leaves them as they are. When the corpus has doubled since, or a
+value has none though it has documents enough, others join them, none that a trainer has consumed.
+With `heldout.paths` they are the documents of files of their own, kept whole: of equal texts the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_divorder.core.heldout import choose
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.drift import has_doubled
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.fields import BUILT_IN, load_fields
+from dagster_divorder.stages.raw_docs import record_index
+from dagster_divorder.stages.traits import trait_codes
+from dagster_divorder.store.arrays import pack, row_array, unpack
+from dagster_divorder.store.blocks import InHand, content_of, utf8
+from dagster_divorder.store.columns import extract, settle
+from dagster_divorder.store.corpus import Begin, Corpus, End
+from dagster_divorder.store.find import Found, find_files, own_folders
+from dagster_divorder.store.fits import pinned, read_fit
+from dagster_divorder.store.ids import IdIndex, distinct, to_bytes
+from dagster_divorder.store.inputs import LongRecord
+from dagster_divorder.store.sample import document_index
+from dagster_divorder.store.sources import identity, open_source
+
+IDS, DOCUMENTS = "ids.safetensors", "documents.parquet"
+MAX_BYTES = 1 << 30
+"""Of texts held out, which are in memory at once, with some three times as much that is made of them."""
+
+
+def heldout_ids(run: Run) -> np.ndarray:
+    """Ids of the documents that are held out, uint64 (H, 2), rising; of those that the corpus held once, the ones that
+    it holds now."""
+    ids = unpack(run.fit("heldout")[IDS])["ids"]
+    return ids if run.settings.heldout.paths else ids[np.isin(ids[:, 0], run.corpus.ids)]
+
+
+def heldout_files(run: Run) -> pa.Table:
+    """The documents of `heldout.paths`, in the order of their ids; columns as of `_read_files`."""
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(pa.BufferReader(run.fit("heldout")[DOCUMENTS]), pre_buffer=False).read()
+
+
+def places(wanted: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Where each of some ids, uint64 (n, 2), stands among distinct ones, uint64 (H, 2); int64 (n,), -1 where it does
+    not."""
+    index = IdIndex()
+    index.add(ids)
+    return index.find(wanted)
+
+
+class _Documents(NamedTuple):
+    """The D documents of the corpus in the order of their first records: document rows int64 (D,), ids uint64 (D, 2),
+    text sizes int64 (D,) in bytes, codes int (D,) of their values of `mixing.trait`, and the names of these."""
+
+    rows: np.ndarray
+    ids: np.ndarray
+    sizes: np.ndarray
+    codes: np.ndarray
+    names: tuple[str, ...]
+
+
+def _documents(run: Run) -> _Documents:
+    view, trait = run.view, run.settings.mixing.trait
+    first = np.flatnonzero(view.copies == np.arange(len(view)))
+    rows = view.document_row[first]
+    ids, sizes = document_index(run.store, view)
+    codes, names = trait_codes(run, trait, load_fields(run, *{trait}.difference(BUILT_IN)))
+    return _Documents(rows, ids[rows], sizes[rows], codes[first], names)
+
+
+def consumed_records_of(run: Run) -> np.ndarray:
+    """Which records a trainer has consumed (`order.frozen_tokens`), bool (N,)."""
+    # That stage reads the stream, which is made of this one's result.
+    from dagster_divorder.stages.frozen import consumed_records
+
+    if not len(ids := consumed_records(run)):
+        return np.zeros(len(run.view), bool)
+    record = np.zeros(len(known := record_index(run, "id")), bool)
+    found = places(ids, known)
+    record[found[found >= 0]] = True
+    return record[run.view.record_row]
+
+
+def consumed_documents(run: Run) -> np.ndarray:
+    """The same of documents, bool (document_rows,)."""
+    consumed = np.zeros(run.view.document_rows, bool)
+    consumed[run.view.document_row[consumed_records_of(run)]] = True
+    return consumed
+
+
+def _chosen(run: Run, documents: _Documents, before: np.ndarray) -> np.ndarray:
+    """Which documents are held out, bool (D,), given the ids of those that were."""
+    share = run.settings.heldout.share
+    assert share is not None
+    kept = places(documents.ids, before) >= 0
+    barred = consumed_documents(run)[documents.rows]
+    return choose(documents.ids, documents.codes, share, run.settings.seed, kept, barred)
+
+
+def _compute(run: Run) -> Mapping[str, bytes]:
+    """
+    Raises:
+        InputError: no document would be held out, or more than MAX_BYTES of text.
+    """
+    if run.settings.heldout.paths:
+        table, ids = _read_files(run.settings)
+        return {IDS: pack({"ids": ids}), DOCUMENTS: parquet(table)}
+    documents = _documents(run)
+    fit = pinned(run.store, HELDOUT.name, HELDOUT.key(run))
+    before = unpack(read_fit(run.store, fit)[IDS])["ids"] if fit else np.empty((0, 2), np.uint64)
+    chosen = _chosen(run, documents, before)
+    share = run.settings.heldout.share
+    if not chosen.any():
+        raise InputError(
+            f"heldout.share = {share} of the documents of each {run.settings.mixing.trait} is less than half a "
+            "document everywhere; expected one at least: raise heldout.share, or name files in heldout.paths"
+        )
+    if (size := int(documents.sizes[chosen].sum())) > MAX_BYTES:
+        raise _too_large(f"heldout.share = {share} holds out", size, "lower heldout.share")
+    # Of those that are gone from the corpus too: they may come back.
+    ids = np.concatenate([documents.ids[chosen], before])
+    ids = ids[distinct(ids).first]
+    return {IDS: pack({"ids": ids[np.lexsort((ids[:, 1], ids[:, 0]))]})}
+
+
+def _drift(run: Run, fitted: Fitted) -> str | None:
+    if run.settings.heldout.paths:
+        return None
+    why = has_doubled(run, fitted)
+    if why or run.planning:
+        return why
+    documents, before = _documents(run), unpack(fitted.files[IDS])["ids"]
+    kept, chosen = places(documents.ids, before) >= 0, _chosen(run, documents, before)
+    without = np.setdiff1d(documents.codes[chosen], documents.codes[kept])
+    if not len(without):
+        return None
+    return f"no document of {run.settings.mixing.trait} {documents.names[without[0]]} is held out"
+
+
+def _too_large(what: str, size: int, remedy: str) -> InputError:
+    return InputError(
+        f"{what} {size:,} bytes; expected {MAX_BYTES:,} at most, since a validation set is read again and again: "
+        f"{remedy}"
+    )
+
+
+def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
+    """(`source`: the value of `mixing.trait`, or the file's name without its suffixes; `id`, hex, and `text` of the
+    document; `record`: the line, or the row as a struct; and the ids, uint64 (H, 2)) of the documents of
+    `heldout.paths`, each once, by rising id.
+
+    Raises:
+        InputError: a file cannot be read, holds a record that is none, or they hold no document, or too much.
+    """
+    found = _find(settings)
+    sources, texts, records, ids = [], [], [], []
+    size = 0
+    for block in Corpus(found.kind, found.files, settings.input.max_record_bytes):
+        if isinstance(block, Begin | End):
+            continue
+        if isinstance(block, LongRecord):
+            raise _refused(block.path, block.number, f"a record of {block.size:,} bytes or more")
+        held = InHand(block, settings.input.text_field)
+        every = np.arange(len(held.ids))
+        of = held.texts(every)
+        if len(of.sound) < len(every):
+            refusal = next(held.refusals(np.setdiff1d(every, of.sound)))
+            raise _refused(block.path, refusal.number, refusal.reason)
+        if not len(every):
+            continue
+        if (size := size + int(of.sizes.sum())) > MAX_BYTES:
+            raise _too_large("the texts of heldout.paths are", size, "name fewer files in heldout.paths")
+        content, _ = content_of(block, every)
+        sources.append(_source_names(content, settings.mixing.trait, block.path))
+        texts.append(utf8(of.held))
+        records.append(content)
+        ids.append(of.ids)
+    if not ids:
+        raise InputError(
+            f"heldout.paths: {', '.join(settings.heldout.paths)} hold no document; expected one at least"
+        )
+    every_id = np.concatenate(ids)
+    first = distinct(every_id).first
+    rows = first[np.lexsort((every_id[first, 1], every_id[first, 0]))]
+    table = pa.table(
+        {
+            "source": pa.concat_arrays(sources).take(row_array(rows)),
+            "id": hex_ids(every_id[rows]),
+            "text": pa.concat_arrays(texts).take(row_array(rows)),
+            "record": as_record(pa.concat_arrays(records).take(row_array(rows))),
+        }
+    )
+    return table, every_id[rows]
+
+
+def _source_names(content: pa.Array, trait: str, path: str) -> pa.Array:
+    """large_string (n,)."""
+    import pyarrow.compute as pc
+
+    bare = PurePosixPath(path).name.split(".")[0]
+    if trait in BUILT_IN:
+        return pa.array([bare] * len(content), pa.large_string())
+    values = settle(extract(pa.chunked_array([content]), [trait]).column(0)).combine_chunks()
+    return pc.fill_null(values.cast(pa.large_string()), bare)
+
+
+def as_record(content: pa.Array) -> pa.Array:
+    """Record content as people read it: lines as text, which they are, rows as they are."""
+    return content.cast(pa.large_string()) if pa.types.is_large_binary(content.type) else content
+
+
+def hex_ids(ids: np.ndarray) -> pa.Array:
+    """string (n,), of ids uint64 (n, 2)."""
+    data = to_bytes(ids).hex()
+    return pa.array([data[at : at + 32] for at in range(0, len(data), 32)], pa.string())
+
+
+def parquet(table: pa.Table) -> bytes:
+    """A table as a Parquet file."""
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _refused(path: str, number: int, reason: str) -> InputError:
+    return InputError(
+        f"heldout.paths: record {number:,} of {path}: {reason}; expected a text to validate on: correct it, or take it "
+        "out of the file"
+    )
+
+
+def _find(settings: Settings) -> Found:
+    try:
+        return find_files(settings.heldout.paths, own_folders(settings))
+    except InputError as error:
+        raise InputError(str(error).replace("input.paths", "heldout.paths")) from None
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    """With files their contents, else whose records the ids are of: neither a corpus nor the traits of its records."""
+    if not run.settings.heldout.paths:
+        return {"records": run.receipt("raw_docs").key}
+    files = _find(run.settings).files
+    if (size := sum(int(identity(file)[0]) for file in files)) > MAX_BYTES:
+        raise _too_large("the files of heldout.paths are", size, "name fewer files in heldout.paths")
+    hashes = []
+    for file in files:
+        with open_source(file) as opened:
+            hashes.append(hashlib.file_digest(opened, "sha256").hexdigest())  # type: ignore[arg-type]
+    return {"files": hashes}
+
+
+def _reads(settings: Settings) -> tuple[str, ...]:
+    if settings.heldout.paths:
+        return ("raw_docs",)
+    made = {"cluster": ("centroids", "clusters"), "length": (), "difficulty": ("difficulty",)}
+    return ("raw_docs", "token_counts", "bin_edges", *made.get(settings.mixing.trait, ("fields",)))
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    heldout = settings.heldout
+    of = {"paths": heldout.paths, "text_field": settings.input.text_field} if heldout.paths else {}
+    drawn = {"share": heldout.share, "seed": settings.seed} if heldout.share else {}
+    return {"trait": settings.mixing.trait, **of, **drawn}
+
+
+def _facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
+    return {"held_out": len(unpack(files[IDS])["ids"])}
+
+
+HELDOUT = PinnedFit(
+    name="heldout",
+    version=1,
+    asset=False,
+    description="The documents that are kept out of training, to validate on.",
+    reads=_reads,
+    settings=_settings,
+    inputs=_inputs,
+    doing="choosing what is held out",
+    check_settings=lambda run: _find(run.settings) if run.settings.heldout.paths else None,
+    compute=_compute,
+    # Nobody asks for others: what is held out stays so.
+    refit=lambda settings: Refit("auto", ""),
+    drift=_drift,
+    outlives=True,
+    tentative="a value of mixing.trait has documents enough and none held out",
+    facts=_facts,
+    figures=lambda run, receipt: {"held_out_documents": receipt.facts["held_out"]},
+)

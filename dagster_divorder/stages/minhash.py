@@ -1,0 +1,39 @@
+"""minhash: a MinHash signature of every document, by which near copies are found.
+
+Per document fragment: `signature` uint32 (rows, SLOTS), a function of the text alone (core/minhash.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dagster_divorder.pipeline.stage import PerDocument
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.view import Fragment
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """Signs the documents of a fragment."""
+
+    store: Store
+
+    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
+        from dagster_divorder.core.minhash import signatures
+
+        texts = read_content(self.store, fragment.file)
+        return {"signature": np.concatenate([signatures(part) for part in texts.chunks])}
+
+
+MINHASH = PerDocument(
+    name="minhash",
+    version=1,
+    asset=False,
+    description="A signature of every document, by which near copies are found.",
+    reads=lambda settings: ("raw_docs",),
+    doing="signing documents",
+    compute=lambda run: Sign(run.store),
+)

@@ -1,0 +1,203 @@
+"""repeats: how often each record is trained on: 0, 1, 2, ... times, by the mix, the choice, and what is held out.
+
+`times` int32 (N,), by position among the accepted records. What is ordered, packed, measured and written is the stream:
+a view with an item for each time, those of a record one after another. Without `mixing.weights`, `selection.method`
+and held-out documents the stage is not there, and the stream is the records.
+What of a value of `mixing.trait` is read once more than the rest is an even part of its clusters and lengths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dagster_divorder.core.mixing import even_order, plan_mix, realised, times_of
+from dagster_divorder.core.traits import Traits
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import File, Made, Table, WholeCorpus
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.heldout_copies import heldout_reads, load_heldout
+from dagster_divorder.stages.subset_selection import load_selected, selection_reads
+from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.store.arrays import pack, pack_rows, unpack_rows
+from dagster_divorder.store.view import View
+
+MOST_EPOCHS = 10_000
+"""Of a value: the stream has an item for each time that a record is trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStream:
+    """What is trained on, M items: `records` int64 (M,), the position of each item's record among the accepted ones, or
+    None where these are the items; `view` and `traits` are of the items."""
+
+    records: np.ndarray | None
+    view: View
+    traits: Traits
+
+    def record(self, items: np.ndarray) -> np.ndarray:
+        """The positions of items' records."""
+        return items if self.records is None else self.records[items]
+
+    def of_items(self, of_records: np.ndarray) -> np.ndarray:
+        """What is known of each record, (N, ...), of each item."""
+        return of_records if self.records is None else of_records[self.records]
+
+    def items(self, records: np.ndarray) -> np.ndarray:
+        """The items of records, int64 rising."""
+        return records if self.records is None else np.flatnonzero(np.isin(self.records, records))
+
+
+def load_times(run: Run) -> np.ndarray:
+    """How often each record is trained on, int32 (N,)."""
+    return run.arrays("repeats", "times")["times"]
+
+
+def stream_records(run: Run) -> np.ndarray | None:
+    """`TrainingStream.records`."""
+    return items_of(load_times(run)) if run.settings.repeats else None
+
+
+def stream_view(run: Run) -> View:
+    """The view of the items."""
+    records = stream_records(run)
+    return run.view if records is None else run.view.take(records)
+
+
+def load_stream(run: Run) -> TrainingStream:
+    """What the orders, the plan and the measures are of."""
+    traits, records = load_traits(run), stream_records(run)
+    if records is None:
+        return TrainingStream(None, run.view, traits)
+    return TrainingStream(records, run.view.take(records), traits.take(records))
+
+
+def stream_reads(settings: Settings) -> tuple[str, ...]:
+    """The stages that the stream is made of, beside raw_docs and traits."""
+    return ("repeats",) if settings.repeats else ()
+
+
+def stream_size(run: Run) -> int:
+    """Items of the stream."""
+    return int(run.receipt("repeats").facts["items"]) if run.settings.repeats else run.corpus.records
+
+
+def items_of(times: np.ndarray) -> np.ndarray:
+    """The record of each item, int64 (M,) rising. times: int (N,)."""
+    return np.repeat(np.arange(len(times)), times)
+
+
+def load_sources(run: Run) -> list[dict[str, Any]]:
+    """What each value of `mixing.trait` has in the stream, a row each, as `curated_meta.json` lists them."""
+    return unpack_rows(run.read("repeats", "values"))
+
+
+def _compute(run: Run) -> Made:
+    mixing, trait, traits = run.settings.mixing, run.settings.mixed_trait, load_traits(run)
+    training = np.flatnonzero(_may_be_trained_on(run))
+    some, names = traits.take(training), traits.names[trait]
+    codes = some.codes[trait]
+    sizes = np.bincount(codes, some.tokens, len(names)).astype(np.int64)
+    plan = plan_mix(
+        mixing.weights or "natural",
+        dict(zip(names, sizes.tolist(), strict=True)),
+        exponent=mixing.exponent,
+        total_tokens=mixing.total_tokens,
+        max_repeats=mixing.max_repeats,
+    )
+    most = int(plan.epochs.argmax())
+    if plan.epochs[most] > MOST_EPOCHS:
+        raise InputError(
+            f"mixing.weights takes {plan.epochs[most]:,.0f} epochs of {names[most]!r}, which has {sizes[most]:,} "
+            f"tokens; expected {MOST_EPOCHS:,} at most: lower its share, or mixing.total_tokens"
+        )
+    if plan.normalised:
+        given = ", ".join(
+            f"{name} {share:.4g}" for name, share in zip(names, plan.shares.tolist(), strict=True) if share
+        )
+        run.progress.note(
+            f"the shares of mixing.weights do not sum to 1; they are taken in proportion: {given}"
+        )
+    times = np.zeros(len(traits.tokens), np.int32)
+    by = [some.codes[name] for name in sorted(some.codes, key=lambda name: (name != trait, name))]
+    times[training] = times_of(plan, some.tokens, codes, even_order(by, run.settings.seed))
+    got = realised(plan, some.tokens, codes, times[training])
+    rows = [
+        {
+            "value": name,
+            "records": records,
+            "unique tokens": tokens,
+            "records trained on": used,
+            "unique tokens trained on": unique,
+            "tokens trained on": read,
+            "epochs": epochs,
+            "share": share,
+            "planned share": planned,
+        }
+        for name, records, tokens, used, unique, read, epochs, share, planned in zip(
+            names,
+            np.bincount(traits.codes[trait], minlength=len(names)).tolist(),
+            np.bincount(traits.codes[trait], traits.tokens, len(names)).astype(np.int64).tolist(),
+            *(of.tolist() for of in (got.records, got.unique_tokens, got.tokens, got.epochs, got.shares)),
+            plan.shares.tolist(),
+            strict=True,
+        )
+    ]
+    items = int(times.sum(dtype=np.int64))
+    figures = {
+        "items": items,
+        "left_out_records": int((times == 0).sum()),
+        "most_repeats": int(times.max(initial=0)),
+        "tokens_trained_on": int(got.tokens.sum()),
+        "unique_tokens_trained_on": int(got.unique_tokens.sum()),
+    }
+    files = {
+        "times": File(pack({"times": times}), "safetensors"),
+        "values": File(pack_rows(rows), "parquet"),
+    }
+    return Made(files, {"items": items}, figures)
+
+
+def _may_be_trained_on(run: Run) -> np.ndarray:
+    """Which records are chosen, and are not held out, nor too near to one that is; bool (N,)."""
+    # The choice is made among those that are not held out.
+    if run.settings.selects:
+        return load_selected(run)
+    if not run.settings.holds_out:
+        return np.ones(len(run.view), bool)
+    return ~load_heldout(run).removed[run.view.document_row]
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    mixing = settings.mixing
+    return {
+        "mixing": mixing.model_dump(mode="json", exclude={"exponent"}),
+        "trait": settings.mixed_trait,
+        "exponent": mixing.exponent if mixing.weights == "temperature" else None,
+        "heldout": settings.heldout.model_dump(mode="json"),
+        # What is consumed stays in the stream.
+        "frozen": settings.order.frozen_tokens if settings.holds_out else 0,
+        # An even part of the values of all traits.
+        "traits": sorted(settings.order.traits),
+        "seed": settings.seed,
+    }
+
+
+REPEATS = WholeCorpus(
+    name="repeats",
+    version=1,
+    group="ordering",
+    kinds=lambda settings: {"numpy"},
+    description="How often each record is trained on: the mix of sources that is asked for, what is chosen, "
+    "and what is held out.",
+    reads=lambda settings: ("raw_docs", "traits", *heldout_reads(settings), *selection_reads(settings)),
+    settings=_settings,
+    content=("times", "values"),
+    when=lambda settings: settings.repeats,
+    doing="mixing",
+    compute=_compute,
+    show=lambda run, receipt: {"mix": Table(load_sources(run))},
+)

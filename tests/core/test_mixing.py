@@ -1,0 +1,259 @@
+"""The mix: shares that sum up, limits that hold, whole records that follow the plan, and messages that help."""
+
+import itertools
+import math
+import re
+import tomllib
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder.core.mixing import RULES, MixPlan, plan_mix, realised, times_of
+from dagster_divorder.errors import InputError
+
+SIZES = {"news": 6000, "books": 3000, "law": 900, "tldr": 100}
+some_sizes = st.lists(st.integers(0, 10**6), min_size=1, max_size=8).filter(any)
+
+
+def named(sizes: list[int]) -> dict[str, int]:
+    return {f"source {number}": size for number, size in enumerate(sizes)}
+
+
+@given(
+    sizes=some_sizes,
+    rule=st.sampled_from(RULES),
+    exponent=st.floats(0, 2),
+    total=st.none() | st.integers(1, 10**7),
+    repeats=st.sampled_from([1, 1.5, 4, 100]),
+)
+def test_a_plan_sums_to_its_total_within_its_limit(sizes, rule, exponent, total, repeats):
+    try:
+        plan = plan_mix(rule, named(sizes), exponent=exponent, total_tokens=total, max_repeats=repeats)
+    except InputError as error:
+        assert "mixing.max_repeats" in str(error)
+        # Either there is not enough of all, or the rule weighs values otherwise than by their size.
+        assert (total or 0) > repeats * sum(sizes) or rule in ("sqrt", "temperature")
+        return
+    wanted = sum(sizes) if total is None else total
+    assert plan.tokens.sum() == wanted
+    assert plan.shares.sum() == pytest.approx(1)
+    assert np.abs(plan.tokens - plan.shares * wanted).max() <= 1
+    assert (plan.tokens <= plan.sizes * repeats + 1).all()
+    # More of a value is never fewer tokens of it.
+    by_size = plan.shares[np.argsort(plan.sizes, kind="stable")]
+    assert (np.diff(by_size) >= -1e-12).all()
+
+
+def test_rules_give_the_shares_of_their_papers():
+    assert plan_mix("natural", SIZES).shares == pytest.approx([0.6, 0.3, 0.09, 0.01])
+    roots = np.sqrt([6000, 3000, 900, 100])
+    assert plan_mix("sqrt", SIZES).shares == pytest.approx(roots / roots.sum())
+    powers = np.array([6000, 3000, 900, 100]) ** 0.3
+    assert plan_mix("temperature", SIZES, exponent=0.3).shares == pytest.approx(powers / powers.sum())
+    assert plan_mix("temperature", SIZES, exponent=0).tokens.tolist() == [2500] * 4
+    # 2 epochs of tldr and of law; the other two share what is left.
+    plan = plan_mix("unimax", SIZES, max_repeats=2)
+    assert plan.tokens.tolist() == [4000, 4000, 1800, 200]
+    assert plan.epochs == pytest.approx([4000 / 6000, 4000 / 3000, 2, 2])
+
+
+def by_the_algorithm_of_unimax(sizes: list[int], budget: float, repeats: float) -> np.ndarray:
+    """The budget dealt from the smallest source up, as in the paper."""
+    tokens = np.zeros(len(sizes))
+    for dealt, value in enumerate(np.argsort(sizes)):
+        tokens[value] = min(budget / (len(sizes) - dealt), sizes[value] * repeats)
+        budget -= tokens[value]
+    return tokens
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=8), st.integers(1, 10**7), st.integers(1, 8))
+def test_unimax_equals_its_twin(sizes, total, repeats):
+    assume(total <= repeats * sum(sizes))
+    plan = plan_mix("unimax", named(sizes), total_tokens=total, max_repeats=repeats)
+    assert np.abs(plan.tokens - by_the_algorithm_of_unimax(sizes, total, repeats)).max() <= 1
+
+
+def test_a_table_gives_its_shares_and_says_when_they_are_divided_by_their_sum():
+    plan = plan_mix({"tldr": 0.25, "law": 0.75}, SIZES, total_tokens=1200)
+    assert plan.tokens.tolist() == [0, 0, 900, 300]
+    assert plan.epochs.tolist() == [0, 0, 1, 3]
+    assert not plan.normalised
+    plan = plan_mix({"tldr": 1, "law": 3, "news": 0}, SIZES, total_tokens=1200)
+    assert plan.tokens.tolist() == [0, 0, 900, 300]
+    assert plan.normalised
+    # By default as many tokens as the values have that are in.
+    assert plan_mix({"tldr": 0.2, "law": 0.8}, SIZES).tokens.tolist() == [0, 0, 800, 200]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 10**6), min_size=2, max_size=8),
+    weights=st.lists(st.floats(1e-3, 1), min_size=8, max_size=8),
+    total=st.integers(100, 10**7),
+    repeats=st.sampled_from([1, 2.5, 4]),
+)
+def test_what_the_message_proposes_can_be_reached(sizes, weights, total, repeats):
+    table = dict(zip(named(sizes), weights, strict=False))
+    try:
+        plan_mix(table, named(sizes), total_tokens=total, max_repeats=repeats)
+        return
+    except InputError as error:
+        said = str(error)
+    lower = int(re.search(r"mixing.total_tokens to (\d+)", said)[1])
+    higher = int(re.search(r"set mixing.max_repeats to (\d+)", said)[1])
+    plan_mix(table, named(sizes), total_tokens=total, max_repeats=higher)
+    if lower:
+        plan_mix(table, named(sizes), total_tokens=lower, max_repeats=repeats)
+    if line := re.search(r"weights = \{.*?\}", said):
+        near = tomllib.loads(line[0])["weights"]
+        plan = plan_mix(near, named(sizes), total_tokens=total, max_repeats=repeats)
+        # Nothing that is within its limit has a smaller share than it was to have.
+        open_ = plan.tokens < plan.sizes * repeats * (1 - 1e-5) - 1
+        wanted = np.array([table[name] for name in plan.names]) / math.fsum(table.values())
+        assert (plan.shares[open_] >= wanted[open_] - 1e-6).all()
+    else:
+        assert total > repeats * sum(sizes)
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "said"),
+    [
+        pytest.param(
+            {"blog": 1}, {}, "mixing.weights names 'blog', which no record has.*'books'", id="unknown"
+        ),
+        pytest.param({"none": 1}, {}, "mixing.weights names 'none'.*has tokens", id="nothing of it"),
+        pytest.param({"law": -1}, {}, "mixing.weights gives 'law' a share of -1", id="negative"),
+        pytest.param({"law": math.nan}, {}, "mixing.weights gives 'law' a share of nan", id="not a number"),
+        pytest.param({"law": 0.0}, {}, "mixing.weights gives nothing a share", id="all zero"),
+        pytest.param({}, {}, "mixing.weights gives nothing a share", id="empty"),
+        pytest.param("even", {}, "mixing.weights is 'even'; expected one of natural", id="no such rule"),
+        pytest.param("unimax", {}, "mixing.max_repeats is not set", id="unimax without a limit"),
+        pytest.param("natural", {"total_tokens": 0}, "mixing.total_tokens is 0", id="no tokens"),
+        pytest.param("natural", {"max_repeats": 0}, "mixing.max_repeats is 0", id="no repeats"),
+        pytest.param("temperature", {"exponent": math.inf}, "mixing.exponent is inf", id="no exponent"),
+        pytest.param({"tldr": 1}, {"total_tokens": 10**12}, "epochs of a value", id="too many epochs"),
+        pytest.param(
+            {"tldr": 0.5, "law": 0.5},
+            {"max_repeats": 2},
+            '5 epochs of \'tldr\' .100 tokens..*weights = { "law" = 0.8, "tldr" = 0.2 }.*max_repeats to 5, '
+            "or mixing.total_tokens to 400 or less",
+            id="out of reach",
+        ),
+        pytest.param(
+            "natural",
+            {"total_tokens": 30_000, "max_repeats": 2},
+            "3 epochs of 'news'.*No mix of these values can: they have 20,000 tokens.*max_repeats to 3",
+            id="short of all",
+        ),
+        pytest.param(
+            "unimax",
+            {"total_tokens": 30_000, "max_repeats": 2},
+            "No mix of these values can: they have 20,000 tokens.*max_repeats to 3, or mixing.total_tokens to 20000",
+            id="short of all, unimax",
+        ),
+    ],
+)
+def test_bad_input_is_refused_with_its_remedy(weights, options, said):
+    with pytest.raises(InputError, match=said):
+        plan_mix(weights, {**SIZES, "none": 0}, **options)
+
+
+def test_nothing_to_mix_is_refused():
+    with pytest.raises(InputError, match="nothing to mix"):
+        plan_mix("natural", {"news": 0})
+
+
+records = st.lists(
+    st.tuples(st.one_of(st.integers(0, 60), st.integers(0, 3000)), st.integers(0, 3)), min_size=1
+)
+
+
+def corpus(drawn: list[tuple[int, int]], seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict]:
+    """(tokens, codes, a random order, sizes) of some records."""
+    tokens, codes = np.array(drawn, np.int64).T
+    sizes = named(np.bincount(codes, weights=tokens, minlength=4).astype(int).tolist())
+    return tokens, codes, np.random.default_rng(seed).permutation(len(tokens)), sizes
+
+
+@given(drawn=records)
+def test_the_corpus_as_it_is_has_each_record_once(drawn):
+    tokens, codes, order, sizes = corpus(drawn)
+    assume(tokens.sum())
+    plan = plan_mix("natural", sizes)
+    times = times_of(plan, tokens, codes, order)
+    assert times.dtype == np.int32
+    assert times.tolist() == [1] * len(tokens)
+    found = realised(plan, tokens, codes, times)
+    assert found.tokens.tolist() == found.unique_tokens.tolist() == plan.sizes.tolist()
+    assert found.shares == pytest.approx(plan.shares)
+
+
+@given(drawn=records, rule=st.sampled_from(RULES[:3]), total=st.integers(1, 200_000), seed=st.integers(0, 3))
+@settings(max_examples=200)
+def test_records_follow_the_plan_within_half_a_document(drawn, rule, total, seed):
+    tokens, codes, order, sizes = corpus(drawn, seed)
+    assume(tokens.sum())
+    plan = plan_mix(rule, sizes, total_tokens=total)
+    try:
+        times = times_of(plan, tokens, codes, order)
+    except InputError:
+        shortest = [tokens[(codes == value) & (tokens > 0)].min(initial=3000) for value in range(4)]
+        assert (plan.tokens <= np.array(shortest) / 2).all()
+        return
+    assert times.tobytes() == times_of(plan, tokens, codes, order).tobytes()
+    found = realised(plan, tokens, codes, times)
+    for value in range(4):
+        mine = (codes == value) & (tokens > 0)
+        whole = plan.tokens[value] // max(1, plan.sizes[value])
+        assert set(times[mine]) <= {whole, whole + 1}
+        # Within half of every record that stands no more often than the others.
+        left_out = tokens[mine & (times == whole)]
+        if left_out.size:
+            assert abs(found.tokens[value] - plan.tokens[value]) <= left_out.min() / 2
+        assert (times[(codes == value) & (tokens == 0)] == 1).all()
+
+
+@given(drawn=records, total=st.integers(1, 50_000), further=st.integers(0, 50_000))
+def test_more_tokens_are_no_fewer_of_any_value_but_for_a_document(drawn, total, further):
+    tokens, codes, order, sizes = corpus(drawn)
+    assume(tokens.sum() > 0 and total > tokens.max())
+    less, more = (
+        realised(plan, tokens, codes, times_of(plan, tokens, codes, order))
+        for plan in (plan_mix("natural", sizes, total_tokens=some) for some in (total, total + further))
+    )
+    assert (more.tokens >= less.tokens - tokens.max()).all()
+
+
+def plan_of(tokens: int, size: int) -> MixPlan:
+    return plan_mix({"one": 1}, {"one": size}, total_tokens=tokens)
+
+
+def test_the_first_of_the_order_come_once_more_and_what_is_too_long_is_passed_over():
+    tokens = np.array([50, 10, 1000, 30, 20])
+    plan = plan_of(1110 + 85, 1110)
+    times = times_of(plan, tokens, np.zeros(5, int), np.array([3, 2, 0, 1, 4]))
+    # 30 and 50 fit, 1000 does not, 10 would be five too many and nothing five too few: 10 is as near, so it stays out.
+    assert times.tolist() == [2, 1, 1, 2, 1]
+
+
+@pytest.mark.parametrize(("planned", "times"), [(400, [0, 1, 1]), (503, [1, 1, 1]), (1400, [1, 2, 2])])
+def test_one_document_that_is_nearly_all(planned, times):
+    tokens = np.array([1000, 1, 1])
+    made = times_of(plan_of(planned, 1002), tokens, np.zeros(3, int), np.arange(3))
+    assert (
+        abs((made @ tokens) - planned)
+        <= min(abs(np.dot(some, tokens) - planned) for some in itertools.product(range(3), repeat=3)) + 2
+    )
+    assert made.tolist() == times
+
+
+def test_records_of_what_is_left_out_do_not_come():
+    tokens, codes = np.array([5, 0, 7, 0]), np.array([0, 0, 1, 1])
+    plan = plan_mix({"a": 1.0}, {"a": 5, "b": 7})
+    assert times_of(plan, tokens, codes, np.arange(4)).tolist() == [1, 1, 0, 0]
+
+
+def test_a_plan_below_every_record_is_refused():
+    with pytest.raises(InputError, match=r"mixing.total_tokens is 3, less than half"):
+        times_of(plan_of(3, 100), np.array([50, 50]), np.zeros(2, int), np.arange(2))

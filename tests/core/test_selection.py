@@ -1,0 +1,142 @@
+"""Joint selection: its gradient, its ascent, its budget, and the baselines."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder.core import selection, vendi
+from dagster_divorder.core.cluster import assign, fit
+from dagster_divorder.core.selection import choose, diversity_gradient, log_root, semdedup, spokes
+from dagster_divorder.core.vendi import gram, spectrum
+from dagster_divorder.errors import InputError
+from tests.core.test_vendi import quick, seeds, unit
+
+
+def clumped(seed: int, count: int = 300, dims: int = 8) -> np.ndarray:
+    """Nine in ten vectors near one axis, the others anywhere."""
+    vectors = unit(seed, count, dims)
+    vectors[: count * 9 // 10] *= 0.1
+    vectors[: count * 9 // 10, 0] += 1
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@quick
+@given(seeds)
+def test_the_gradient_is_that_of_finite_differences(seed: int) -> None:
+    vectors = unit(seed, 12, 5)
+    weights = np.random.default_rng(seed).random(12) + 0.1
+    weights /= weights.sum()
+
+    def entropy(weights: np.ndarray) -> float:
+        values = np.linalg.eigvalsh((vectors.T.astype(np.float64) * weights) @ vectors)
+        return float(-(values * np.log(values)).sum())
+
+    found = diversity_gradient(vectors, log_root(*spectrum(gram(vectors, np.arange(12), weights))))
+    step = 1e-6 * np.eye(12)
+    differences = [(entropy(weights + one) - entropy(weights - one)) / 2e-6 for one in step]
+    assert found == pytest.approx(differences, abs=1e-3)
+
+
+@quick
+@given(seeds, st.sampled_from([0.0, 0.3, 1.0]))
+def test_no_step_goes_downhill_and_weights_are_shares(seed: int, alpha: float) -> None:
+    vectors, quality = clumped(seed), np.random.default_rng(seed).random(300) + 1
+    found = spokes(vectors, np.arange(300), quality, alpha=alpha, steps=8, tolerance=0, rate=0.5)
+    assert len(found.objective) == 9
+    assert (np.diff(found.objective) >= -1e-6).all()
+    assert found.weights.min() >= 0
+    assert found.weights.sum() == pytest.approx(1)
+
+
+def test_it_nears_the_maximum_at_the_rate_that_is_promised() -> None:
+    vectors, rows = clumped(0), np.arange(300)
+    maximum = spokes(vectors, rows, steps=300, tolerance=0).objective[-1]
+    gap = maximum - spokes(vectors, rows, steps=30, tolerance=0).objective
+    assert (gap[1:] <= np.log(300) / np.arange(1, 31)).all()
+    assert gap[-1] < 0.01 < gap[0]
+    assert len(spokes(vectors, rows, steps=30, tolerance=0.01).objective) < 12
+
+
+def test_what_is_chosen_is_more_diverse_than_at_random_and_quality_pulls_it() -> None:
+    vectors, rows = clumped(3), np.arange(300)
+    quality = np.linspace(1, 5, 300)[::-1].copy()
+    ones = np.ones(300, int)
+
+    def score(chosen: np.ndarray) -> float:
+        return vendi.vendi(gram(vectors, np.flatnonzero(chosen)))
+
+    spread = choose(spokes(vectors, rows).weights, ones, 30)
+    assert spread.sum() == 30
+    assert score(spread) > 1.3 * score(choose(np.random.default_rng(0).random(300), ones, 30))
+    by_alpha = [spokes(vectors, rows, quality, alpha=alpha).weights for alpha in (0.0, 0.5, 1.0)]
+    chosen = [choose(weights, ones, 30) for weights in by_alpha]
+    means = [quality[one].mean() for one in chosen]
+    assert means == sorted(means)
+    assert (chosen[-1] == choose(quality, ones, 30)).all()
+    # Of a part of the rows, in any order: those alone.
+    some = np.arange(299, 0, -3)
+    assert len(spokes(vectors, some).weights) == len(some)
+
+
+def test_the_bytes_are_the_same_whatever_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, rows = clumped(1, 1000), np.arange(1000)
+    monkeypatch.setattr(vendi, "BLOCK", 8 * 64)
+    several = spokes(vectors, rows, steps=3).weights.tobytes(), semdedup(vectors, rows).tobytes()
+    monkeypatch.setattr("joblib.cpu_count", lambda: 1)
+    assert (spokes(vectors, rows, steps=3).weights.tobytes(), semdedup(vectors, rows).tobytes()) == several
+
+
+def test_what_cannot_be_optimised_is_refused() -> None:
+    vectors, rows = unit(0, 3, 2), np.arange(3)
+    for quality in ([1, 2, np.nan], [1, -1, 2], [0, 0, 0]):
+        with pytest.raises(InputError, match="expected finite ones from 0 on"):
+            spokes(vectors, rows, np.array(quality, float), alpha=0.5)
+    with pytest.raises(InputError, match=r"alpha is 0\.5 and there is no quality"):
+        spokes(vectors, rows, alpha=0.5)
+    with pytest.raises(InputError, match="no vector to choose from"):
+        spokes(vectors, rows[:0])
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=30), st.integers(0, 120)
+)
+def test_a_budget_is_filled_by_score_as_far_as_anything_fits(
+    items: list[tuple[int, int]], budget: int
+) -> None:
+    scores = np.array([score for score, _ in items], float)
+    sizes = np.array([size for _, size in items])
+    chosen = choose(scores, sizes, budget)
+    left = budget
+    for at in sorted(range(len(items)), key=lambda at: (-scores[at], at)):
+        assert chosen[at] == (sizes[at] <= left)
+        left -= sizes[at] * chosen[at]
+    ones = np.ones(len(items), int)
+    assert choose(scores, ones, budget).sum() == min(budget, len(items))
+
+
+def test_semdedup_is_the_distance_to_those_before_in_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "CLUSTER", 64)
+    vectors = unit(5, 256, 6)
+    rows = np.concatenate([np.arange(256), np.arange(40)])
+    apart = semdedup(vectors, rows)
+    # Of each pair of copies one is at no distance of the other.
+    assert ((apart[:40] < 1e-6) | (apart[256:] < 1e-6)).all()
+    assert (choose(apart, np.ones(296, int), 256)[:40] != choose(apart, np.ones(296, int), 256)[256:]).all()
+    # In each cluster there is a first.
+    assert 2 <= (apart == 2).sum() <= 4
+
+
+def test_semdedup_in_blocks_is_that_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "CLUSTER", 128)
+    vectors, rows = unit(7, 200, 6), np.arange(200)
+    whole = semdedup(vectors, rows)
+    distances = assign(vectors, fit(vectors, 1, centre=False))[1]
+    order = np.argsort(-distances, kind="stable")
+    near = vectors[order] @ vectors[order].T
+    for at in range(1, 200):
+        assert whole[order[at]] == pytest.approx(1 - near[at, :at].max(), abs=1e-5)
+    assert whole[order[0]] == 2

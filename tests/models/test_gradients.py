@@ -1,0 +1,369 @@
+"""Gradients of documents: those of autograd for one document at a time, whatever the batches; and what projecting them
+keeps."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.models import bootstrap, decoder
+from dagster_divorder.models.batches import Budget
+from dagster_divorder.models.embed import NOT_FINITE, Embedder, make_embedder
+from dagster_divorder.models.gradients import GradientModel, describe, load, signs
+from dagster_divorder.models.spec import EmbeddingSpec, quiet, read_spec
+from dagster_divorder.models.tokenize import load_encoder
+from tests.conftest import examples
+from tests.tiny_models import CONTEXT, TEXTS, save_model, save_tokenizer
+
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama with biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "qwen3": ("qwen3", {}),
+    "gpt2": ("gpt2", {}),
+    "mixtral": ("mixtral", {}),
+}
+"""Shapes of models: scales of heads, biases, one matrix for queries, keys and values, experts."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Threads that share tiny matrices wait for each other longer than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Checkpoints by kind, each made once."""
+    folder = tmp_path_factory.mktemp("models")
+    save_tokenizer(folder / "tokenizer")
+
+    def make(kind: str) -> Path:
+        name, changes = KINDS[kind]
+        made = save_model(folder / kind, name, tie_word_embeddings=True, **changes)
+        for file in (folder / "tokenizer").iterdir():
+            (made / file.name).write_bytes(file.read_bytes())
+        return made
+
+    def decode() -> Path:
+        base = folder / "base"
+        bootstrap.train(TEXTS, base, vocab_size=500, dim=16)
+        encoder = load_encoder(base)
+        ids, lengths = encoder.encode(TEXTS)
+        pairs = decoder.plan(lengths, 4000)
+        begins = (np.cumsum(lengths) - lengths)[pairs.document][:, None] + pairs.begin
+        spans = zip(begins.ravel().tolist(), np.repeat(pairs.length, 2).tolist(), strict=True)
+        ids = np.concatenate([ids[begin : begin + length] for begin, length in spans])
+        decoder.train(base, folder / "bootstrap", np.ones(encoder.vocab_size, np.float32), pairs, ids)
+        return folder / "bootstrap"
+
+    def get(kind: str) -> Path:
+        if not (folder / kind).exists():
+            decode() if kind == "bootstrap" else make(kind)
+        return folder / kind
+
+    return get
+
+
+def spec_of(folder: Path) -> EmbeddingSpec:
+    spec = read_spec(folder, pooling="last", dtype="float32")
+    return dataclasses.replace(spec, window=min(spec.window, CONTEXT), suffix=())
+
+
+def opened(folder: Path, **options: Any) -> GradientModel:
+    options = {"layers": 2, "dims": 64, "seed": 0, "setting": "deep.model", **options}
+    return load(folder, spec_of(folder), **options)
+
+
+def batch(*lengths: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Ids (B, L), where what is padding is as random as the rest, and lengths, longest first."""
+    lengths = tuple(sorted(lengths, reverse=True))
+    ids = np.random.default_rng(seed).integers(1, 400, (len(lengths), lengths[0]))
+    return ids, np.array(lengths)
+
+
+def autograd(folder: Path, layers: int, ids: np.ndarray) -> dict[str, np.ndarray]:
+    """Gradients of the mean loss of one document, as plain transformers and autograd have them."""
+    from transformers import AutoModelForCausalLM
+
+    with quiet():
+        model = AutoModelForCausalLM.from_pretrained(folder)
+    blocks = model.base_model.h if hasattr(model.base_model, "h") else model.base_model.layers
+    chosen = {id(each) for block in blocks[len(blocks) - layers :] for each in block.parameters()}
+    tokens = torch.from_numpy(ids)[None]
+    logits = model(input_ids=tokens).logits[0, :-1].float()
+    torch.nn.functional.cross_entropy(logits, tokens[0, 1:]).backward()
+    return {
+        name: (torch.zeros_like(each) if each.grad is None else each.grad).numpy().ravel()
+        for name, each in model.named_parameters()
+        if id(each) in chosen
+    }
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("kind", [*KINDS, "bootstrap"])
+def test_gradients_are_those_of_autograd(checkpoints: Callable[[str], Path], kind: str, layers: int) -> None:
+    folder = checkpoints(kind)
+    model = opened(folder, layers=layers)
+    ids, lengths = batch(CONTEXT, 31, 30, 2, 1)
+    found = model.gradients(ids, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        if length == 1:
+            assert not any(each[row].any() for each in found.values())
+            continue
+        expected = autograd(folder, layers, ids[row, :length])
+        size = math.sqrt(sum(float(np.square(each).sum()) for each in expected.values()))
+        assert size > 0 or length == 2
+        for name, each in found.items():
+            assert np.abs(each[row].numpy() - expected[name]).max() <= 1e-5 * size, name
+        # What is not there is what is said to be left out: the experts, and what sends tokens to them.
+        assert expected.keys() - found.keys() == set(model.proxy.left_out)
+        assert bool(model.proxy.left_out) == (kind == "mixtral")
+        assert all("mlp" in name for name in model.proxy.left_out)
+    assert model.proxy.parameters == sum(each.shape[1] for each in found.values())
+
+
+def test_an_output_layer_of_its_own(checkpoints: Callable[[str], Path], tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(checkpoints("llama"))
+    config.tie_word_embeddings = False
+    torch.manual_seed(1)
+    with quiet():
+        AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    ids, lengths = batch(20)
+    found = opened(tmp_path).gradients(ids, lengths)
+    for name, each in autograd(tmp_path, 2, ids[0]).items():
+        np.testing.assert_allclose(found[name][0], each, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def llama(checkpoints: Callable[[str], Path]) -> GradientModel:
+    return opened(checkpoints("llama"))
+
+
+def documents(number: int = 12) -> tuple[np.ndarray, np.ndarray]:
+    """Ids end to end, and lengths: of some tokens, of one, of none, of more than a window."""
+    rng = np.random.default_rng(3)
+    lengths = np.array([0, 1, 2, 3 * CONTEXT, *rng.integers(2, CONTEXT, number - 4)])
+    return rng.integers(1, 400, lengths.sum()).astype(np.uint16), lengths
+
+
+def test_a_vector_is_the_projected_gradient_whatever_the_batches(llama: GradientModel) -> None:
+    ids, lengths = documents()
+    expected = np.zeros((len(lengths), 64))
+    starts = np.cumsum(lengths) - lengths
+    for row, (start, length) in enumerate(
+        zip(starts.tolist(), np.minimum(lengths, CONTEXT).tolist(), strict=True)
+    ):
+        if length < 2:
+            continue
+        tokens = ids[start : start + length].astype(np.int64)[None]
+        for name, each in llama.gradients(tokens, np.array([length])).items():
+            projection = signs(0, name, range(each.shape[1]), 64)
+            expected[row] += (each.double() @ projection.double())[0].numpy()
+        expected[row] /= np.linalg.norm(expected[row])
+    for positions in (1, 100, 1000):
+        found = Embedder(llama, Budget(positions)).embed(ids, lengths)
+        np.testing.assert_allclose(found.vectors, expected, atol=1e-5)
+        assert not found.flagged.any()
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_bytes_depend_neither_on_lanes_nor_on_what_came_before(llama: GradientModel, lanes: int) -> None:
+    ids, lengths = documents(20)
+    expected = Embedder(llama, Budget(200)).embed(ids, lengths).vectors
+    found = Embedder(llama, Budget(200), lanes=lanes)
+    np.testing.assert_array_equal(found.embed(ids, lengths).vectors, expected)
+    np.testing.assert_array_equal(found.embed(ids, lengths).vectors, expected)
+
+
+def test_batches_that_do_not_fit_are_halved(llama: GradientModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, lengths = documents(20)
+    embedder = make_embedder(llama, chunk=False, threads=1)
+    expected = embedder.embed(ids, lengths).vectors
+    passes = llama._pass
+
+    def small(ids: np.ndarray, *rest: Any) -> Any:
+        if ids.size > 60:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return passes(ids, *rest)
+
+    monkeypatch.setattr(llama, "_pass", small)
+    found = embedder.embed(ids, lengths)
+    assert found.work["out_of_memory"] > 2
+    assert not found.flagged.any()
+    np.testing.assert_allclose(found.vectors, expected, atol=1e-5)
+    monkeypatch.setattr(llama, "_pass", lambda *_: small(np.empty(61)))
+    with pytest.raises(InputError, match=r"memory ran out .* lower gradients.max_tokens or gradients.layers"):
+        embedder.embed(ids, lengths)
+
+
+def test_what_is_not_finite_is_flagged_alone(checkpoints: Callable[[str], Path]) -> None:
+    model = opened(checkpoints("llama"))
+    # The output layer is the table of the input; of this one a row is spoilt, and no logit with it.
+    model.head = copy.deepcopy(model.head)
+    ids, lengths = documents(20)
+    ids[ids == 7] = 8
+    ids[lengths[:5].sum() + 1] = 7
+    expected = Embedder(model, Budget(200)).embed(ids, lengths).vectors
+    model.module.get_input_embeddings().weight[7] = torch.nan
+    found = Embedder(model, Budget(200)).embed(ids, lengths)
+    assert np.flatnonzero(found.flagged).tolist() == [5]
+    assert found.flagged[5] == NOT_FINITE
+    others = np.arange(len(lengths)) != 5
+    np.testing.assert_allclose(found.vectors[others], expected[others], atol=1e-5)
+
+
+def test_a_loss_that_is_not_finite_is_flagged_where_its_slope_is(checkpoints: Callable[[str], Path]) -> None:
+    """A token that cannot come: the slope of its loss is finite."""
+    model = opened(checkpoints("llama"))
+    bias = torch.zeros(600)
+    bias[7] = -torch.inf
+    model.head = copy.deepcopy(model.head)
+    model.head.bias = torch.nn.Parameter(bias, requires_grad=False)
+    ids, lengths = documents(20)
+    ids[ids == 7] = 8
+    ids[lengths[:5].sum() + 1] = 7
+    found = Embedder(model, Budget(200)).embed(ids, lengths)
+    assert np.flatnonzero(found.flagged == NOT_FINITE).tolist() == [5]
+
+
+# The projection -----------------------------------------------------------------------------------------------------
+
+
+def test_signs_are_the_same_everywhere() -> None:
+    found = signs(5, "model.layers.1.mlp.up_proj.weight", range(1000), 100)
+    assert found.dtype == torch.float32 and found.shape == (1000, 100)
+    assert hashlib.sha256(found.numpy().tobytes()).hexdigest() == (
+        "0b5c47625552c1f6b856f4c355f7bc3c0dcf643ec4c991a65f707bf5d0b5a54a"
+    )
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(
+    seed=st.integers(0, 2**63 - 1),
+    cuts=st.lists(st.integers(0, 500), max_size=4),
+    start=st.sampled_from([0, 1, 2**31, 2**40]),
+    dims=st.sampled_from([1, 63, 64, 65, 200]),
+)
+def test_signs_do_not_depend_on_what_is_made_together(
+    seed: int, cuts: list[int], start: int, dims: int
+) -> None:
+    whole = signs(seed, "w", range(start, start + 500), 200)
+    assert (whole.abs() == 1).all()
+    edges = [0, *sorted(cuts), 500]
+    parts = [
+        signs(seed, "w", range(start + one, start + other), dims)
+        for one, other in zip(edges, edges[1:], strict=False)
+        if other > one
+    ]
+    torch.testing.assert_close(torch.cat(parts), whole[:, :dims], rtol=0, atol=0)
+
+
+def test_signs_are_as_random_as_coins() -> None:
+    """Rows, columns, seeds and names have nothing to do with each other."""
+    made = [signs(seed, name, range(2048), 256).double() for seed, name in ((0, "a"), (1, "a"), (0, "b"))]
+    for one in made:
+        for products in (one.T @ one / 2048, one @ one.T / 256):
+            size = products.fill_diagonal_(0).square().mean().sqrt() * (2048 * 256 / len(products)) ** 0.5
+            assert 0.99 < float(size) < 1.01
+        assert abs(float(one.mean())) < 4 / (2048 * 256) ** 0.5
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert abs(float((made[one] * made[other]).mean())) < 4 / (2048 * 256) ** 0.5
+
+
+def test_cosines_of_gradients_are_kept(checkpoints: Callable[[str], Path]) -> None:
+    """Johnson and Lindenstrauss: of n vectors, all inner products lie within eps with probability 1 - 1 / n where
+    K >= 12 ln n / (eps^2 / 2 - eps^3 / 3)."""
+    dims, ids_of = 4096, load_encoder(checkpoints("llama")).encode
+    model = opened(checkpoints("llama"), dims=dims)
+    ids, lengths = ids_of(TEXTS)
+    found = Embedder(model, Budget(1000)).embed(ids, lengths).vectors
+    starts, kept = np.cumsum(lengths) - lengths, np.minimum(lengths, CONTEXT)
+    order = np.argsort(-kept, kind="stable")
+    rows = np.zeros((len(kept), CONTEXT), np.int64)
+    for row, at in zip(rows, order.tolist(), strict=True):
+        row[: kept[at]] = ids[starts[at] : starts[at] + kept[at]]
+    whole = torch.cat(list(model.gradients(rows, kept[order]).values()), dim=1).numpy()
+    whole /= np.linalg.norm(whole, axis=1, keepdims=True)
+    exact, kept_cosines = whole @ whole.T, found[order] @ found[order].T
+    n = len(kept)
+    eps = next(
+        eps for eps in np.arange(0.01, 1, 0.01) if dims >= 12 * math.log(n) / (eps**2 / 2 - eps**3 / 3)
+    )
+    off = np.abs(exact - kept_cosines)[np.triu_indices(n, 1)]
+    assert off.max() < eps < 0.25
+    # As far as signs should be off: sqrt((1 + cos^2) / K) at most.
+    assert off.mean() < math.sqrt(2 / dims)
+    assert np.ptp(exact[np.triu_indices(n, 1)]) > 0.5
+
+
+# Models that will not do --------------------------------------------------------------------------------------------
+
+
+def test_models_that_will_not_do(checkpoints: Callable[[str], Path], tmp_path: Path) -> None:
+    from transformers import BertLMHeadModel
+
+    for kind in ("bert", "t5"):
+        save_tokenizer(save_model(tmp_path / kind, kind))
+    with pytest.raises(
+        InputError, match=r"lacks 5 of 42 weights of BertLMHeadModel .*, or set gradients.model to a"
+    ):
+        opened(tmp_path / "bert")
+    with quiet():
+        BertLMHeadModel.from_pretrained(tmp_path / "bert").save_pretrained(tmp_path / "bert")
+    for kind in ("bert", "t5"):
+        with pytest.raises(
+            InputError, match=rf"deep.model is .*{kind} \(\w+\), which is no causal language model"
+        ):
+            opened(tmp_path / kind)
+    with pytest.raises(InputError, match=r"gradients.layers is 3 and .* has 2 blocks"):
+        describe(checkpoints("llama"), layers=3, dims=64, setting="deep.model")
+    with pytest.raises(
+        InputError, match=r"gradients.dims is 10,000 and the last 1 blocks .* have 9,280 parameters"
+    ):
+        describe(checkpoints("llama"), layers=1, dims=10_000, setting="deep.model")
+    with pytest.raises(InputError, match=r"ids up to 699 and its embedding only 600 rows"):
+        opened(checkpoints("llama"), vocabulary=700)
+    save_tokenizer(save_model(tmp_path / "untied", "llama"))
+    with pytest.raises(InputError, match=r"lacks 1 of 21 weights of LlamaForCausalLM .*lm_head"):
+        opened(tmp_path / "untied")
+
+
+def test_a_model_whose_gradients_would_be_wrong_is_refused(
+    checkpoints: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logits that are more than the output layer's: scaled, as Granite's, or bent, as Gemma 2's."""
+    from transformers import LlamaForCausalLM
+
+    forward = LlamaForCausalLM.forward
+
+    def scaled(self: Any, *arguments: Any, labels: Any = None, **options: Any) -> Any:
+        found = forward(self, *arguments, **options)
+        found.logits = found.logits / 2
+        found.loss = (
+            None if labels is None else self.loss_function(found.logits, labels, self.config.vocab_size)
+        )
+        return found
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", scaled)
+    with pytest.raises(
+        InputError, match=r"are not those of autograd for \d+ of 18 parameters .*logits are scaled"
+    ):
+        opened(checkpoints("llama"))

@@ -1,0 +1,206 @@
+"""The stage `repeats`: every record as often as planned in all that follows it; without a mix, as before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_divorder import load_results, run_all, where
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.pipeline.checks import run_checks
+from dagster_divorder.pipeline.plan import make_plan
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.repeats import load_sources
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.torch import SequenceDataset
+from tests.conftest import topic_records, write_jsonl
+
+Make = Callable[..., Settings]
+MIX = {"sea.example": 0.5, "kitchen.example": 0.3, "rail.example": 0.2}
+"""Some more than once, one not at all."""
+
+
+@pytest.fixture(params=["jsonl", "parquet"])
+def mixed(request: pytest.FixtureRequest, tmp_path: Path, make_settings: Make) -> Settings:
+    records = [{**record, "id": f"doc-{at}"} for at, record in enumerate(topic_records(30))]
+    records.append(records[5])
+    file = tmp_path / f"docs.{request.param}"
+    if request.param == "jsonl":
+        write_jsonl(file, records)
+    else:
+        pq.write_table(pa.Table.from_pylist(records), file)
+    return make_settings(
+        input={"paths": [str(file)], "id_field": "id", "source_field": "source"},
+        mixing={"weights": MIX},
+        sequence={"length": 64, "batch": 8, "epochs": 2},
+        exports={"formats": ("parquet", "text"), "path": tmp_path / "exports"},
+    )
+
+
+def ran(settings: Settings) -> Run:
+    run_all(settings, Silent())
+    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+
+
+def test_every_record_is_everywhere_as_often_as_it_is_planned(mixed: Settings) -> None:
+    run = ran(mixed)
+    documents = load_results(mixed.store.path).documents
+    times = documents["repeats"].to_numpy()
+    by_source = (documents.tokens * documents.repeats).groupby(documents.source).sum()
+    assert by_source["garden.example"] == 0
+    there_is = documents.tokens[documents.source != "garden.example"].sum()
+    assert abs(by_source.sum() - there_is) <= 3 * documents.tokens.max()
+    shares = by_source / by_source.sum()
+    for name, share in MIX.items():
+        assert abs(shares[name] - share) * by_source.sum() <= documents.tokens[documents.source == name].max()
+    assert times.max() >= 2
+
+    out = mixed.output.path
+    order = np.load(out / "order.npy")
+    assert np.bincount(order, minlength=len(times)).tolist() == times.tolist()
+    assert (documents.position[times == 0] == -1).all()
+    assert [order[at] for at in documents.position[times > 0]] == np.flatnonzero(times).tolist()
+    if (out / "curated.jsonl").exists():
+        written = [orjson.loads(line)["id"] for line in (out / "curated.jsonl").read_bytes().splitlines()]
+    else:
+        written = pq.read_table(out / "curated.parquet").column("id").to_pylist()
+    assert written == documents.id.to_numpy()[order].tolist()
+
+    # The plan that is written, what notebooks and `where` see: the tokens of each document as often as planned.
+    expected = (documents.tokens * documents.repeats).to_numpy()
+    plan = pq.read_table(out / "packed_sequences.parquet").to_pandas()
+    for of in (plan, load_results(mixed.store.path).sequences):
+        assert np.bincount(of.document, of.length, len(times)).tolist() == expected.tolist()
+    steps = range(-(-2 * (plan.sequence.max() + 1) // 8))
+    read = where(mixed, steps=steps).groupby("id").tokens.sum()
+    twice = Counter()
+    for name, tokens in zip(documents.id, 2 * expected, strict=True):
+        twice[name] += int(tokens)
+    assert read.to_dict() == {name: tokens for name, tokens in twice.items() if tokens}
+    assert where(mixed, ids=["doc-3"]).tokens.sum() == twice["doc-3"]
+
+    # And what a trainer reads.
+    stored, exported = Counter[int](), Counter[int]()
+    for count, ids in zip(times.tolist(), token_ids(run), strict=True):
+        stored.update({token: 2 * count * number for token, number in Counter(ids).items() if count})
+    dataset = SequenceDataset(mixed.exports.path / "parquet")
+    for row in range(len(dataset)):
+        exported.update(dataset[row]["input_ids"].reshape(-1).tolist())
+    padding = exported.total() - stored.total()
+    assert 0 <= padding < 2 * 64
+    assert (exported - stored).total() == padding
+    assert not stored - exported
+
+    findings = run_checks(mixed)
+    assert all(finding.passed for name, finding in findings.items() if name not in OPINIONS), findings
+    assert {stage.scope for stage in make_plan(mixed).stages} == {"nothing"}
+
+
+OPINIONS = (
+    "order_beats_shuffling",
+    "nothing_drifts",
+    "number_of_clusters_is_clear",
+    "clusters_not_degenerate",
+)
+"""Checks that a corpus so small may fail."""
+
+
+def token_ids(run: Run) -> list[list[int]]:
+    """Of every record."""
+    rows: list[list[int]] = []
+    for _, arrays in run.files("token_counts").each(list(run.view.documents)):
+        ends = np.cumsum(arrays["lengths"])
+        rows += [part.tolist() for part in np.split(arrays["ids"], ends[:-1])]
+    return [rows[row] for row in run.view.document_row.tolist()]
+
+
+def test_without_a_mix_the_stage_is_not_there(mixed: Settings) -> None:
+    plain = mixed.model_copy(update={"mixing": Settings().mixing})
+    run = ran(plain)
+    assert "repeats" not in GRAPH.upstream(plain)
+    assert not (mixed.store.path / "stages" / "repeats").exists()
+    assert load_results(mixed.store.path).documents["repeats"].tolist() == [1] * len(run.view)
+    # A mix of everything once has the same items; what was computed of documents stays.
+    once = mixed.model_copy(update={"mixing": mixed.mixing.model_copy(update={"weights": "natural"})})
+    ran(once)
+    assert load_results(mixed.store.path).documents["repeats"].tolist() == [1] * len(run.view)
+    assert Run(once, LocalStore(once.store.path).open()).receipt("clusters").figures["new_documents"] == 0
+
+
+def test_an_append_adds_to_the_mix_and_computes_new_documents_only(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    records = topic_records(40)
+    settings = make_settings(mixing={"weights": "sqrt"}, sequence={"length": 64, "batch": 4})
+    write_jsonl(tmp_path / "docs.jsonl", [record for record in records if record["source"] != "sea.example"])
+    ran(settings)
+    write_jsonl(
+        tmp_path / "more.jsonl", [record for record in records if record["source"] == "sea.example"][:7]
+    )
+    paths = [str(tmp_path / name) for name in ("docs.jsonl", "more.jsonl")]
+    settings = settings.model_copy(
+        update={"input": settings.input.model_copy(update={"paths": tuple(paths)})}
+    )
+    run = ran(settings)
+    assert run.receipt("token_counts").figures["new_documents"] == 7
+    sources = {row["value"]: row for row in load_sources(run)}
+    # The small source is read again, the others in part.
+    assert sources["sea.example"]["epochs"] > 1.5 > 1 > sources["rail.example"]["epochs"]
+    assert sum(row["planned share"] for row in sources.values()) == pytest.approx(1)
+
+
+def test_what_cannot_be_mixed_is_a_sentence(tmp_path: Path, make_settings: Make) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(10))
+
+    def says(**mixing: Any) -> str:
+        with pytest.raises(InputError) as caught:
+            run_all(make_settings(mixing=mixing), Silent())
+        return str(caught.value)
+
+    assert "'moon'" in says(weights={"moon": 1.0}) and "sea.example" in says(weights={"moon": 1.0})
+    beyond = says(weights={"sea.example": 0.9, "rail.example": 0.1}, max_repeats=1)
+    assert "mixing.max_repeats" in beyond and "weights = {" in beyond
+    assert "'nope'" in says(weights="sqrt", trait="nope")
+
+
+def test_a_mix_is_refused_where_its_settings_say_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "divorder.toml"
+    for text, said in (
+        ("[mixing]\ntotal_tokens = 5", "set mixing.weights"),
+        ('[mixing]\nweights = "unimax"', "set mixing.max_repeats"),
+        ('[heldout]\nshare = 0.1\npaths = ["x.jsonl"]', "remove one of them"),
+    ):
+        file.write_text(text)
+        with pytest.raises(SettingsError, match=said):
+            load_settings(file, environ={})
+    file.write_text("")
+    table = load_settings(file, environ={"DIVORDER_MIXING__WEIGHTS": '{"web": 0.5}'})
+    assert table.mixing.weights == {"web": 0.5}
+    assert table.order.traits == {"cluster": 1.0, "length": 1.0, "source": 1.0}
+    assert load_settings(file, environ={"DIVORDER_MIXING__WEIGHTS": "sqrt"}).mixing.weights == "sqrt"
+
+
+def test_shares_that_do_not_sum_to_one_are_taken_in_proportion_and_said(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(10))
+    notes: list[str] = []
+
+    class Noted(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    settings = make_settings(mixing={"weights": {"sea.example": 3.0, "rail.example": 1.0}})
+    run_all(settings, Noted())
+    assert [note for note in notes if "mixing.weights" in note and "sea.example 0.75" in note]

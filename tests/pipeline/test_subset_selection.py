@@ -1,0 +1,200 @@
+"""The stage `subset_selection`: what is chosen is trained on, and nothing else is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_divorder import load_results, run_all
+from dagster_divorder.core.vendi import gram, vendi
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.pipeline.checks import run_checks
+from dagster_divorder.pipeline.plan import make_plan
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.subset_selection import load_choices
+from dagster_divorder.store.local import LocalStore
+from tests.conftest import topic_records, write_jsonl
+from tests.pipeline.test_repeats import OPINIONS
+
+Make = Callable[..., Settings]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Sixty documents, one of them three times."""
+    records = [{**record, "good": at % 7 + 1} for at, record in enumerate(topic_records(15))]
+    records += [records[5], {**records[5], "good": 0}]
+    return write_jsonl(tmp_path / "docs.jsonl", records)
+
+
+def selecting(make_settings: Make, corpus: Path, **selection: Any) -> Settings:
+    return make_settings(
+        input={"paths": [str(corpus)]},
+        selection={"method": "spokes", "vectors": "shallow", **selection},
+        sequence={"length": 64, "batch": 8},
+    )
+
+
+def ran(settings: Settings, *stages: str) -> Run:
+    run_all(settings, Silent(), GRAPH.needed(settings, *stages) if stages else None)
+    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+
+
+@pytest.mark.slow
+def test_what_is_chosen_is_trained_on_and_the_rest_is_listed(corpus: Path, make_settings: Make) -> None:
+    settings = selecting(make_settings, corpus, documents=12)
+    run = ran(settings)
+    results = load_results(settings.store.path)
+    chosen = results.selection
+    assert chosen.selected.sum() == 12
+    assert results.documents.repeats.tolist() == chosen.selected.astype(int).tolist()
+    assert (
+        sorted(np.load(settings.output.path / "order.npy").tolist())
+        == np.flatnonzero(chosen.selected).tolist()
+    )
+    assert (chosen.record_id == results.documents.record_id).all()
+    assert chosen.reason[chosen.selected].unique().tolist() == ["selected"]
+    # Of equal texts the first can be chosen.
+    assert chosen.reason[-2:].tolist() == ["copy of another record"] * 2
+    lowest = chosen.weight[chosen.selected].min()
+    assert (chosen.weight[chosen.reason == "lower weight"] <= lowest).all()
+
+    left_out = pq.read_table(settings.output.path / "left_out.parquet").to_pandas()
+    assert left_out.record.tolist() == np.flatnonzero(~chosen.selected).tolist()
+    for column in ("weight", "reason"):
+        assert left_out[column].tolist() == chosen[column][~chosen.selected].tolist()
+    assert left_out.id.tolist() == chosen.record_id[~chosen.selected].tolist()
+
+    by_name = {row["choice"]: row for row in load_choices(run)}
+    assert set(by_name) == {"all", "random", "spokes, alpha 0"}
+    used = by_name["spokes, alpha 0"]
+    vectors = results.embeddings
+    assert used["vendi"] == pytest.approx(vendi(gram(vectors, np.flatnonzero(chosen.selected))), abs=1e-3)
+    assert used["vendi"] > by_name["random"]["vendi"]
+    assert used["documents"] == by_name["random"]["documents"] == 12
+    findings = run_checks(settings)
+    assert all(finding.passed for name, finding in findings.items() if name not in OPINIONS), findings
+    assert {stage.scope for stage in make_plan(settings).stages} == {"nothing"}
+
+
+def test_without_a_method_the_stage_is_not_there(corpus: Path, make_settings: Make) -> None:
+    settings = make_settings(input={"paths": [str(corpus)]})
+    assert {"subset_selection", "repeats"}.isdisjoint(GRAPH.upstream(settings))
+    assert not settings.repeats
+
+
+@pytest.mark.parametrize("method", ["random", "quality", "semdedup", "spokes"])
+def test_every_method_fills_a_budget_of_tokens_and_partitions_are_the_engines(
+    method: str, corpus: Path, make_settings: Make
+) -> None:
+    settings = selecting(make_settings, corpus, method=method, tokens=900, quality="good", partitions=3)
+    ran(settings, "subset_selection")
+    run = Run(settings, LocalStore(settings.store.path).open(), Silent())
+    chosen = load_results(settings.store.path).selection
+    tokens = run.column("token_counts", "lengths")[run.view.document_row]
+    left = 900 - tokens[chosen.selected].sum()
+    assert 0 <= left < tokens[chosen.reason == "lower weight"].min()
+    if method == "quality":
+        good = chosen.weight[chosen.selected]
+        assert good.mean() > chosen.weight[chosen.reason == "lower weight"].mean() + 1
+
+
+def test_a_list_of_alphas_is_a_table_of_choices_whose_first_is_used(
+    corpus: Path, make_settings: Make
+) -> None:
+    settings = selecting(make_settings, corpus, documents=12, alpha=[0.3, 1.0, 0.05], quality="good")
+    run = ran(settings, "subset_selection")
+    rows = {row["choice"]: row for row in load_choices(run)}
+    alphas = [rows[f"spokes, alpha {alpha}"] for alpha in ("0", "0.05", "0.3", "1")]
+    assert set(rows) == {"all", "random", "quality", "semdedup", *(row["choice"] for row in alphas)}
+    assert [name for name, row in rows.items() if row["used"]] == ["spokes, alpha 0.3"]
+    for column in ("mean quality", "overlap with quality alone"):
+        values = [row[column] for row in alphas]
+        assert values == sorted(values), column
+    assert alphas[-1]["vendi"] == rows["quality"]["vendi"] < alphas[0]["vendi"]
+    assert alphas[0]["overlap with diversity alone"] == alphas[-1]["overlap with quality alone"] == 1
+    picture = run.read("subset_selection", "picture")
+    assert picture.startswith(b"\x89PNG")
+    shown = GRAPH["subset_selection"].show(run, run.receipt("subset_selection"))
+    assert set(shown) == {"choices", "alphas"}
+
+
+def test_an_append_chooses_anew_and_says_what_moved(corpus: Path, make_settings: Make) -> None:
+    settings = selecting(make_settings, corpus, documents=12)
+    # Vectors of the model alone, which no fit to a corpus changes.
+    settings = settings.model_copy(
+        update={"embedding": settings.embedding.model_copy(update={"pooling": "mean"})}
+    )
+    ran(settings, "subset_selection")
+    before = load_results(settings.store.path).selection
+    write_jsonl(
+        corpus, [orjson.loads(line) for line in corpus.read_bytes().splitlines()] + topic_records(5, start=20)
+    )
+    run = ran(settings, "subset_selection")
+    after = load_results(settings.store.path).selection
+    figures = run.receipt("subset_selection").figures
+    assert run.receipt("shallow_embeddings").figures["new_documents"] == 20
+    was, now = set(before.record_id[before.selected]), set(after.record_id[after.selected])
+    assert len(now) == 12
+    assert figures["joined"] == len(now - was)
+    assert figures["joined_new_records"] == len(now - set(before.record_id))
+    assert figures["left"] == len(was - now)
+    # From nothing, with the same model, the same is chosen.
+    fresh = settings.model_copy(
+        update={
+            "store": settings.store.model_copy(update={"path": corpus.parent / "fresh"}),
+            "model": settings.model.model_copy(
+                update={"base": str(load_results(settings.store.path).base_model)}
+            ),
+        }
+    )
+    ran(fresh, "subset_selection")
+    assert load_results(fresh.store.path).selection.equals(after)
+
+
+def test_what_cannot_be_is_refused(corpus: Path, make_settings: Make) -> None:
+    with pytest.raises(
+        InputError, match=r"selection\.documents is 61, and there are 60 documents to choose from"
+    ):
+        ran(selecting(make_settings, corpus, documents=61), "subset_selection")
+    records = [orjson.loads(line) for line in corpus.read_bytes().splitlines()]
+    for at, value in ((7, None), (11, -1)):
+        write_jsonl(
+            corpus, [{**record, "good": value} if row == at else record for row, record in enumerate(records)]
+        )
+        settings = selecting(make_settings, corpus, documents=5, quality="good")
+        with pytest.raises(InputError, match=r"selection\.quality: record [0-9a-f]{32} has good = (nan|-1) "):
+            ran(settings, "subset_selection")
+    with pytest.raises(InputError, match="no record has the field 'nope'"):
+        ran(selecting(make_settings, corpus, documents=5, quality="nope"), "subset_selection")
+    with pytest.raises(InputError, match="the field 'text' holds"):
+        ran(selecting(make_settings, corpus, documents=5, quality="text"), "subset_selection")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("documents = 3", 'documents is 3, and method is "none"'),
+        ('method = "random"', "documents and tokens are unset"),
+        ('method = "random"\ndocuments = 3\ntokens = 5', "documents and tokens are both set"),
+        ('method = "quality"\ndocuments = 3', 'method is "quality", and quality is unset'),
+        ('method = "spokes"\ndocuments = 3\nalpha = [0, 0.1]', "and quality is unset"),
+        ('method = "spokes"\ndocuments = 3\nalpha = []', "each once"),
+        ('method = "spokes"\ndocuments = 3\nalpha = 1.5', "selection.alpha"),
+    ],
+)
+def test_settings_that_contradict_are_refused(given: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "divorder.toml"
+    file.write_text(f"[selection]\n{given}\n")
+    with pytest.raises(SettingsError) as error:
+        load_settings(file, environ={})
+    assert said in str(error.value)
