@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tracemalloc
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -24,12 +25,13 @@ from scipy.sparse import csr_matrix
 from dagster_divorder.cli import main
 from dagster_divorder.core.order import order
 from dagster_divorder.errors import InputError, StoreBusyError, StoreError
+from dagster_divorder.exports import parquet
 from dagster_divorder.grid import PLAN, grid_shuffle
 from dagster_divorder.torch import open_export
 from dagster_divorder.verify import load_export
 from tests.conftest import examples
 from tests.exports.made import arguments
-from tests.readers.made import NAMES, exported, write_export
+from tests.readers.made import NAMES, exported, write_export, write_manifest
 
 
 def in_memory(rows: list[Any], shards: int, seed: int) -> list[Any]:
@@ -142,6 +144,29 @@ def test_after_kills_at_any_moment_the_same_bytes(export: Path, tmp_path: Path) 
     assert all(before <= after or whole_rows <= before for before, after in pairwise(grown))
     assert len(set(map(len, grown))) > 5
     assert files(tmp_path / "killed") == whole
+
+
+def test_no_more_than_a_column_or_row_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 1 << 18)
+    length, rows, path = 8192, 1024, tmp_path / "export"
+    write_export(path, "parquet", {"lengths": [length], "length": length, "end_of_text": False})
+    name = "train-00000-of-00001.parquet"
+    with open(path / name, "wb") as file, parquet.open_writer(file, parquet.SCHEMA) as writer:
+        full = np.full(rows, length)
+        ids = np.arange(length * rows, dtype=np.int32)
+        writer.write_table(parquet.table(ids, full, full, np.ones(rows, int)), row_group_size=8)
+    manifest = orjson.loads((path / "manifest.json").read_bytes()) | {"rows": rows, "rows_of_files": [rows]}
+    manifest["files"][name]["bytes"] = (path / name).stat().st_size
+    del manifest["check"]
+    write_manifest(path, manifest)
+    size, columns = 4 * length * rows, 8
+    grid_shuffle(path, tmp_path / "first", memory=size)  # imports what it needs
+    tracemalloc.start()
+    made = grid_shuffle(path, tmp_path / "out", memory=size // columns)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert made["grid_shuffle"]["shards"] == columns**2
+    assert size // columns < peak < size // 4
 
 
 def test_foreign_and_stale_files_are_refused(export: Path, tmp_path: Path) -> None:
