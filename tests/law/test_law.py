@@ -163,6 +163,8 @@ NOT_DRAWN = {
     *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights
     *("heldout.paths",),
     *("model.base", "model.revision", "deep.model", "deep.revision"),  # a model of one's own
+    # Of gradient_embeddings, which no output needs.
+    *("gradients.model", "gradients.layers", "gradients.max_tokens", "gradients.dims", "gradients.stored"),
     *("deep.device", "deep.tensor_parallel", "engine.kind", "engine.address"),  # of the machine
 }
 if is_long():
