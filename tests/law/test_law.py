@@ -170,6 +170,8 @@ NOT_DRAWN = {
     "heldout.paths",
     *(f"selection.{name}" for name in Selection.model_fields),  # a method only with a budget
     *("model.base", "model.revision", "deep.model", "deep.revision"),  # a model of one's own
+    # Of gradient_embeddings, which no output needs.
+    *("gradients.model", "gradients.layers", "gradients.max_tokens", "gradients.dims", "gradients.stored"),
     *("deep.device", "deep.tensor_parallel", "engine.kind", "engine.address"),  # of the machine
 }
 if is_long():

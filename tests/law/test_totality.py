@@ -115,6 +115,7 @@ BY_HAND: dict[str, list[Any]] = {
     "input.id_field": ["", "\0", "source", "const", "when", "nope"],
     "model.base": ["", "bootstrap", "/dev/null", "no/where", "~nobody-of-this-name/x"],
     "deep.model": ["", "bootstrap", "/dev/null", "no/where"],
+    "gradients.model": ["", "bootstrap", "/dev/null", "no/where"],
     "embedding.path": ["", "/dev/null", "nowhere.npy"],
     "model.revision": ["", "main", "\0"],
     "deep.revision": ["", "main", "../.."],

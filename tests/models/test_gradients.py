@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -270,7 +271,7 @@ def test_signs_do_not_depend_on_what_is_made_together(
     edges = [0, *sorted(cuts), 500]
     parts = [
         signs(seed, "w", range(start + one, start + other), dims)
-        for one, other in zip(edges, edges[1:], strict=False)
+        for one, other in pairwise(edges)
         if other > one
     ]
     torch.testing.assert_close(torch.cat(parts), whole[:, :dims], rtol=0, atol=0)
@@ -290,7 +291,7 @@ def test_signs_are_as_random_as_coins() -> None:
 
 def test_cosines_of_gradients_are_kept(checkpoints: Callable[[str], Path]) -> None:
     """Johnson and Lindenstrauss: of n vectors, all inner products lie within eps with probability 1 - 1 / n where
-    K >= 12 ln n / (eps^2 / 2 - eps^3 / 3)."""
+    K >= 6 ln n / (eps^2 / 2 - eps^3 / 3)."""
     dims, ids_of = 4096, load_encoder(checkpoints("llama")).encode
     model = opened(checkpoints("llama"), dims=dims)
     ids, lengths = ids_of(TEXTS)
@@ -304,11 +305,9 @@ def test_cosines_of_gradients_are_kept(checkpoints: Callable[[str], Path]) -> No
     whole /= np.linalg.norm(whole, axis=1, keepdims=True)
     exact, kept_cosines = whole @ whole.T, found[order] @ found[order].T
     n = len(kept)
-    eps = next(
-        eps for eps in np.arange(0.01, 1, 0.01) if dims >= 12 * math.log(n) / (eps**2 / 2 - eps**3 / 3)
-    )
+    eps = next(eps for eps in np.arange(0.01, 1, 0.01) if dims >= 6 * math.log(n) / (eps**2 / 2 - eps**3 / 3))
     off = np.abs(exact - kept_cosines)[np.triu_indices(n, 1)]
-    assert off.max() < eps < 0.25
+    assert off.max() < eps < 0.15
     # As far as signs should be off: sqrt((1 + cos^2) / K) at most.
     assert off.mean() < math.sqrt(2 / dims)
     assert np.ptp(exact[np.triu_indices(n, 1)]) > 0.5

@@ -1,0 +1,268 @@
+"""The stage of gradients: what it stores and reuses, that a kill loses nothing, and documents without a gradient."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dagster_divorder import load_results
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.models.embed import NOT_FINITE
+from dagster_divorder.models.gradients import GradientModel
+from dagster_divorder.pipeline import run_all
+from dagster_divorder.pipeline.prune import prune
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH, deep_embeddings, gradient_embeddings
+from dagster_divorder.store import ingest, inputs
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt
+from tests.conftest import topic_records, write_jsonl
+from tests.tiny_models import CONTEXT, save_model, save_tokenizer
+
+pytestmark = pytest.mark.usefixtures("no_matrix_units")
+
+STAGE = "gradient_embeddings"
+SMALL: dict[str, Any] = {
+    "deep": {"train_tokens": 2000, "dtype": "float32"},
+    "gradients": {"dims": 64},
+    "engine": {"workers": 1},
+}
+RECORDS = topic_records(10)
+
+Make = Callable[..., Settings]
+
+
+@pytest.fixture(autouse=True)
+def small_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 20)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "docs.jsonl", RECORDS)
+
+
+def run(settings: Settings, progress: Any = None) -> Receipt:
+    return run_all(settings, progress or Silent(), GRAPH.needed(settings, STAGE))[STAGE]
+
+
+def made(make_settings: Make, **sections: Any) -> Settings:
+    return make_settings(
+        **sections | {name: {**small, **sections.get(name, {})} for name, small in SMALL.items()}
+    )
+
+
+def test_gradients_are_stored_and_appended_ones_alone_computed(
+    corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = made(make_settings)
+    write_jsonl(corpus, [*RECORDS, {"text": "a"}, RECORDS[3]])
+    first = run(settings)
+    vectors = np.array(load_results(settings.store.path).gradients)
+    assert (vectors.shape, vectors.dtype) == ((42, 64), np.float32)
+    # One token has no next one.
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), np.arange(42) != 40, atol=1e-6)
+    np.testing.assert_array_equal(vectors[41], vectors[3])
+    report = first.figures
+    assert (report["model"], report["blocks"], report["dim"], report["max_tokens"]) == (
+        "bootstrap",
+        2,
+        64,
+        768,
+    )
+    weights = [name for name in report["parameters_of"] if name.startswith("model.layers.0.")]
+    assert len(weights) == 9 and len(report["parameters_of"]) == 18
+    assert report["parameters"] == 2 * (4 * 16 * 64 + 3 * 16 * 32 + 2 * 16)
+    assert report["parameters_left_out"] == report["flagged_documents"] == 0
+    assert report["documents"] == report["new_documents"] == 41
+    assert report["tokens_per_second"] > 0
+
+    write_jsonl(corpus, [*RECORDS, {"text": "a"}, RECORDS[3], *topic_records(1, 50)[:1]])
+    appended = run(settings)
+    assert appended.figures["new_documents"] == 1
+    assert appended.key == first.key
+    found = load_results(settings.store.path).gradients
+    np.testing.assert_array_equal(found[:-1], vectors)
+    assert found[-1].any()
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            gradient_embeddings, "read_spec", lambda *_, **__: pytest.fail("the model was looked at")
+        )
+        assert run(settings).version == appended.version
+    # The file of all rows is of the last result, and prune leaves it.
+    prune(settings, LocalStore(settings.store.path).open())
+    assert [path.name for path in (settings.store.path / "results").iterdir()] == [
+        f"gradients-{appended.version}.npy"
+    ]
+
+
+def test_nothing_of_it_runs_unless_it_is_asked_for(make_settings: Make) -> None:
+    settings = make_settings(gradients={"model": "no/where"})
+    assert {STAGE, "gradient_model"}.isdisjoint(GRAPH.needed(settings))
+    assert "gradient_model" in GRAPH.needed(settings, STAGE)
+    assert "deep_model" not in GRAPH.needed(settings, STAGE)
+    assert "gradient_model" not in GRAPH.needed(make_settings(), STAGE)
+
+
+KILLED = """
+import os, signal, sys
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline import run_all
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.settings import load_settings
+from dagster_divorder.store import ingest, inputs
+from dagster_divorder.store.stages import StageFiles
+
+ingest.FRAGMENT_ROWS, inputs.BLOCK_BYTES = 20, 4096
+put = StageFiles.put
+
+def put_one(self, fragment, arrays):
+    put(self, fragment, arrays)
+    if self.stage == "gradient_embeddings":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+StageFiles.put = put_one
+settings = load_settings(sys.argv[1])
+run_all(settings, Silent(), GRAPH.needed(settings, "gradient_embeddings"))
+"""
+
+
+def test_a_killed_run_goes_on_at_the_fragment(corpus: Path, make_settings: Make, tmp_path: Path) -> None:
+    settings = made(make_settings)
+    config = tmp_path / "divorder.toml"
+    config.write_text(
+        '[input]\npaths = ["docs.jsonl"]\n[store]\npath = "store"\n[model]\nvocab_size = 512\ndim = 16\n'
+        '[deep]\ntrain_tokens = 2000\ndtype = "float32"\n[gradients]\ndims = 64\n[engine]\nworkers = 1\n'
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(config)], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    receipt = run(settings)
+    assert 0 < receipt.figures["reused_documents"] < len(RECORDS)
+    assert receipt.figures["reused_documents"] + receipt.figures["new_documents"] == len(RECORDS)
+    never = made(make_settings, store={"path": tmp_path / "never"})
+    assert run(never).version == receipt.version
+    np.testing.assert_array_equal(
+        load_results(settings.store.path).gradients, load_results(never.store.path).gradients
+    )
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    save_tokenizer(save_model(folder, tie_word_embeddings=True), ("<|endoftext|>",), ("<eos>",))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"gradients": {"max_tokens": 5000}}, True),
+        ({"deep": {"pooling": "last", "max_tokens": 9}}, True),
+        ({"gradients": {"max_tokens": 20}}, False),
+        ({"gradients": {"layers": 1}}, False),
+        ({"gradients": {"dims": 63}}, False),
+        ({"gradients": {"stored": "float16"}}, False),
+        ({"deep": {"dtype": "bfloat16"}}, False),
+        ({"seed": 1}, False),
+    ],
+    ids=str,
+)
+def test_the_key_is_what_settings_come_to(
+    corpus: Path, make_settings: Make, llama: Path, change: dict[str, Any], same: bool
+) -> None:
+    keys = []
+    for more in ({}, change):
+        settings = made(
+            make_settings, **{**more, "gradients": {"model": str(llama), **more.get("gradients", {})}}
+        )
+        run_all(settings, Silent(), GRAPH.needed(settings, "gradient_model"))
+        here = Run(settings, LocalStore(settings.store.path), Silent())
+        embed = gradient_embeddings._embed_of(here)
+        # The window begins as the model's own does, and does not end where a text is cut.
+        assert (len(embed.spec.prefix), embed.spec.suffix) == (1, ())
+        assert embed.spec.window <= CONTEXT
+        keys.append(GRAPH[STAGE].key(here))
+    assert (keys[0] == keys[1]) is same
+
+
+def test_documents_without_a_finite_gradient_are_named_and_zero(
+    corpus: Path, make_settings: Make, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_jsonl(corpus, [{**record, "id": f"doc-{at}"} for at, record in enumerate(RECORDS)])
+    settings = made(
+        make_settings, gradients={"model": str(llama), "stored": "float16"}, input={"id_field": "id"}
+    )
+    plain = run(settings)
+    vectors = np.array(load_results(settings.store.path).gradients)
+    assert vectors.dtype == np.float16
+    passes = GradientModel._pass
+    spoilt = {tuple(row) for row in _tokens(settings)[[3, 25]]}
+
+    def lost(self: Any, ids: np.ndarray, lengths: np.ndarray, gradients: Any) -> torch.Tensor:
+        found = passes(self, ids, lengths, gradients)
+        return found | torch.tensor([tuple(row[1:6].tolist()) in spoilt for row in ids])
+
+    class Notes(Silent):
+        def note(self, message: str) -> None:
+            notes.append(message)
+
+    notes: list[str] = []
+    monkeypatch.setattr(GradientModel, "_pass", lost)
+    again = made(
+        make_settings,
+        gradients={"model": str(llama), "stored": "float16"},
+        input={"id_field": "id"},
+        store={"path": settings.store.path.parent / "again"},
+    )
+    report = run(again, Notes()).figures
+    assert report["flagged_ids"] == ["doc-3", "doc-25"]
+    assert any(
+        "2 documents have no finite gradient and are kept out of every choice" in note for note in notes
+    )
+    here = Run(again, LocalStore(again.store.path).open(), Silent())
+    flagged = here.column(STAGE, "flagged")[here.view.document_row]
+    assert np.flatnonzero(flagged == NOT_FINITE).tolist() == [3, 25]
+    found = load_results(again.store.path).gradients
+    assert not found[[3, 25]].any()
+    others = ~np.isin(np.arange(len(RECORDS)), (3, 25))
+    np.testing.assert_allclose(found[others], vectors[others], atol=1e-3)
+    assert plain.figures["flagged_documents"] == 0
+
+
+def _tokens(settings: Settings) -> np.ndarray:
+    """The first five tokens of each record, int64 (N, 5)."""
+    here = Run(settings, LocalStore(settings.store.path).open(), Silent())
+    embed = gradient_embeddings._embed_of(here)
+    parts = [embed._tokens(fragment) for fragment in here.view.documents]
+    rows = [ids[start : start + 5] for ids, lengths in parts for start in np.cumsum(lengths) - lengths]
+    return np.stack(rows).astype(np.int64)[here.view.document_row]
+
+
+def test_models_that_will_not_do_end_a_run_with_a_sentence(
+    corpus: Path, make_settings: Make, llama: Path, tmp_path: Path
+) -> None:
+    save_tokenizer(save_model(tmp_path / "bert", "bert"))
+    # An encoder is a fine model of deep_embeddings.
+    with pytest.raises(InputError, match=r"lacks 5 of .*, or set gradients.model to a causal language model"):
+        run(made(make_settings, deep={"model": str(tmp_path / "bert")}))
+    with pytest.raises(InputError, match=r"gradients.dims is 60,000 and the last 2 blocks"):
+        run(made(make_settings, gradients={"model": str(llama), "dims": 60_000}))
+    with pytest.raises(InputError, match=r"gradients.layers is 9 and .* has 2 blocks"):
+        run(made(make_settings, gradients={"model": str(llama), "layers": 9}))
+    with pytest.raises(SettingsError, match=r'gradients.model is "bootstrap" and model.base is'):
+        run(made(make_settings, gradients={"model": "bootstrap"}, model={"base": str(llama)}))
+    assert deep_embeddings._embedder.cache_info().currsize == 0
