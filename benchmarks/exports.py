@@ -52,10 +52,8 @@ def main() -> None:
     processes = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
         store(Path(folder), options.tokens)
-        print(
-            f"{'format':10}{'workers':>8}{'memory':>8}{'MB':>7}{'s':>8}{'cpu, s':>8}{'copy, s':>9}{'cpu, s':>8}"
-            f"{'share':>8}{'of cpu':>8}{'peak, MB':>10}{'of it runs':>12}"
-        )
+        heads = "workers memory MB s cpu,s driver copy,s cpu,s share of_cpu peak,MB of_it_runs"
+        print(f"{'format':10}{''.join(f'{head:>11}' for head in heads.split())}")
         for name in options.formats:
             little = options.tokens // 4
             for memory, workers in ((rows_module.MEMORY_BYTES, 1), (little, 1), (little, 2)):
@@ -113,15 +111,17 @@ def measure(folder: Path, name: str, memory: int, workers: int, shard_bytes: int
             output.commit({"key": "00"})
         return sum(entry["bytes"] for entry in output.entries.values())
 
+    driver = time.process_time()
     seconds, processor, size = timed(write)
+    driver = time.process_time() - driver
     most = peak() - before
     copied, copied_processor, _ = timed(lambda: copy(folder / name, folder / "copy"))
     for path in (folder / name).iterdir():
         path.unlink()
+    shares = f"{copied / seconds:11.0%}{copied_processor / processor:11.0%}"
     print(
-        f"{name:10}{workers:8}{memory / 1e6:8,.0f}{size / 1e6:7,.0f}{seconds:8.2f}{processor:8.2f}{copied:9.2f}"
-        f"{copied_processor:8.2f}{copied / seconds:8.0%}{copied_processor / processor:8.0%}{most / 1e6:10,.0f}"
-        f"{40 * len(rows.run_tokens) / 1e6:12,.0f}",
+        f"{name:10}{workers:11}{memory / 1e6:11,.0f}{size / 1e6:11,.0f}{seconds:11.2f}{processor:11.2f}{driver:11.2f}"
+        f"{copied:11.2f}{copied_processor:11.2f}{shares}{most / 1e6:11,.0f}{40 * len(rows.run_tokens) / 1e6:11,.0f}",
         flush=True,
     )
 

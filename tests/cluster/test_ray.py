@@ -21,6 +21,7 @@ from dagster_divorder.engine import ray as ray_engine
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.engine.ray import RayEngine
 from dagster_divorder.errors import InputError, SettingsError, WorkerError
+from dagster_divorder.exports import rows, text
 from dagster_divorder.pipeline import fill, run_all
 from dagster_divorder.settings import Settings
 from dagster_divorder.store import ingest, inputs
@@ -124,7 +125,7 @@ def test_a_call_has_its_gpu_to_itself_and_its_worker_is_kept(ray_address: str, r
 # Runs -----------------------------------------------------------------------------------------------------------
 
 
-TIMED = ("receipts", "history", "outputs", "format.json", "curated_meta.json")
+TIMED = ("receipts", "history", "outputs", "format.json", "curated_meta.json", "manifest.json")
 """What tells when and how fast a run was, or the store's id; hashes of all else are in it."""
 
 
@@ -133,7 +134,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.relative_to(folder).parts[0] not in TIMED
+        if path.is_file() and {path.name, path.relative_to(folder).parts[0]}.isdisjoint(TIMED)
     }
 
 
@@ -147,19 +148,25 @@ def test_a_run_gives_the_bytes_of_a_local_one(
     monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 50)
     monkeypatch.setattr(fill, "WORKER_BYTES", 1)
-    found = []
+    for module in (rows, text):
+        for name in {"MEMORY_BYTES", "WORKERS_FROM_BYTES", "BUCKET_BYTES"} & vars(module).keys():
+            monkeypatch.setattr(module, name, 0)
+    found: list[dict[str, bytes]] = []
     for kind, address in (("local", None), ("ray", ray_address)):
         settings = make_settings(
             engine={"kind": kind, "address": address},
             order={"traits": {"cluster": 1.0, "difficulty": 1.0, "source": 1.0}},
             input={"id_field": "source"},
+            exports={"formats": ["olmo", "text"], "path": tmp_path / "exports", "shard_bytes": 5000},
         )
         run_all(settings, Silent())
-        found.append({**tree(tmp_path / "store"), **tree(tmp_path / "curated")})
-        for folder in ("store", "curated"):
+        found.append({})
+        for folder in ("store", "curated", "exports"):
+            found[-1] |= tree(tmp_path / folder)
             shutil.rmtree(tmp_path / folder)
     local, ray = found
     assert len(local) > 40
+    assert sum(name.startswith("text/train") for name in local) > 2
     assert [name for name in local | ray if local.get(name) != ray.get(name)] == []
 
 
