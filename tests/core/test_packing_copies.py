@@ -275,15 +275,47 @@ def test_spacing_equals_its_twin(tokens, length, epochs, step, seed):
 
 
 @every_method
-def test_a_sequence_that_shares_a_text_stays_in_its_cell(method):
-    text, _, _ = corpus()
-    packed, orders, text = read(method, apart=True)
-    times = sequence_times(packed, text)
-    bound = ~np.isnan(times.times[orders[0]])
-    assert 0 < bound.sum() < len(packed)
-    cell = np.floor(times.times[orders[0]][bound] * times.cells)
-    assert (np.diff(cell) >= 0).all()
-    assert times.cells > 8
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_copies_keep_half_of_their_even_distance_where_the_plan_has_it(method, epochs):
+    """But for the sequences by which cells differ in size: two of about 64."""
+    for seed in range(3):
+        packed, orders, text = read(method, apart=True, epochs=epochs, seed=seed)
+        times = sequence_times(packed, text)
+        assert times.cells > 8
+        bound = ~np.isnan(times.times)
+        assert 0 < bound.sum() < len(packed)
+        assert (times.room[bound, 0] <= times.times[bound]).all()
+        assert (times.times[bound] <= times.room[bound, 1]).all()
+        plan = np.tile(np.argsort(np.where(bound, times.times, 2.0), kind="stable"), (epochs, 1))
+        assert sequence_spacing(packed, orders, text).smallest_share > min(
+            0.45, sequence_spacing(packed, plan, text).smallest_share
+        )
+
+
+def test_windows_hold_the_mix_although_everything_is_bound():
+    """Of a corpus whose documents all occur twice, windows of 64 sequences; beside a shuffle of the same sequences."""
+    random = np.random.default_rng(0)
+    tokens = np.ceil(random.lognormal(3.2, 1.2, 3000)).astype(np.int64).repeat(2)
+    text = np.arange(3000).repeat(2)
+    codes = {"source": random.choice(6, 3000, p=[0.4, 0.2, 0.2, 0.1, 0.05, 0.05])[text]}
+    items = document_items(tokens, codes)
+    made = spread_order(items.counts, items.groups, text)
+    packed = pack(Pieces(made, np.zeros_like(made), tokens[made]), sequence_length=4 * LENGTH)
+    counts, groups = sequence_counts(packed, codes, {"source": 6})
+    whole = len(packed) - 1
+    orders = epoch_orders(counts[:whole], groups, 2, copies=sequence_times(packed, text).first(whole))
+    rows = counts[:whole].toarray()
+
+    def worst(order: np.ndarray) -> float:
+        before = np.concatenate([np.zeros((1, 6)), np.cumsum(rows[order], axis=0)])
+        inside = before[64:] - before[:-64]
+        share = rows.sum(axis=0) / rows.sum()
+        return float(np.abs(inside / inside.sum(axis=1, keepdims=True) - share).max())
+
+    assert whole > 15 * 64
+    shuffled = np.mean([worst(random.permutation(whole)) for _ in range(3)])
+    for order in orders:
+        assert worst(order) < 0.3 * shuffled
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from dagster_divorder.core.packing.pieces import Ints
 CELLS_APART = 7
 """Cells or parts between copies, where there is room for as many. Copies that are nearly evenly apart may leave their
 times by about a quarter of the even distance, one to three cells: enough to give each cell the mix. Everything twice,
-8192 tokens, worst window of 256 sequences: 5 cells 1.1 to 2.2 points off, 7 0.7 to 0.9, 14 0.8 to 0.9; sqrt, 0.8 to
-0.9, 0.8 to 0.9 and 1.0 to 1.2, since cells of few sequences hold the mix less well."""
+8192 tokens, worst window of 256 sequences of three seeds: 5 cells 1.3 to 2.3 points off, 7 0.65 to 0.70, 14 0.71 to
+0.78; mixed by temperature 0.5 0.9 to 1.1, 0.8 to 0.95 and 0.9 to 1.1, since small cells hold the mix less well."""
 
 MIN_PART = 64
 """Sequences a part at least: fewer hold the mix less well, and pad more. More sequences a part bring texts with many
