@@ -34,6 +34,7 @@ from dagster_divorder.stages.packed_sequences import PACKED_SEQUENCES
 from dagster_divorder.stages.raw_docs import RAW_DOCS
 from dagster_divorder.stages.repeats import REPEATS
 from dagster_divorder.stages.sequence_order import SEQUENCE_ORDER
+from dagster_divorder.stages.set_diversity import SET_DIVERSITY
 from dagster_divorder.stages.shallow_embeddings import SHALLOW_EMBEDDINGS
 from dagster_divorder.stages.stationarity import STATIONARITY
 from dagster_divorder.stages.strategy_comparison import STRATEGY_COMPARISON
@@ -81,6 +82,7 @@ GRAPH = Graph(
         CURATED_OUTPUT,
         EXPORTS,
         STRATEGY_COMPARISON,
+        SET_DIVERSITY,
         ORDERING_ANIMATION,
         ORDERING_REPORT,
     )
