@@ -31,6 +31,7 @@ from dagster_divorder.stages.minhash import MINHASH
 from dagster_divorder.stages.ordering_animation import ORDERING_ANIMATION
 from dagster_divorder.stages.ordering_report import ORDERING_REPORT
 from dagster_divorder.stages.packed_sequences import PACKED_SEQUENCES
+from dagster_divorder.stages.quality_scores import QUALITY_SCORES
 from dagster_divorder.stages.raw_docs import RAW_DOCS
 from dagster_divorder.stages.repeats import REPEATS
 from dagster_divorder.stages.sequence_order import SEQUENCE_ORDER
@@ -71,6 +72,7 @@ GRAPH = Graph(
         MINHASH,
         HELDOUT,
         HELDOUT_COPIES,
+        QUALITY_SCORES,
         SUBSET_SELECTION,
         REPEATS,
         FROZEN,

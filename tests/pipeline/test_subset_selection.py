@@ -24,6 +24,7 @@ from dagster_divorder.stages.set_diversity import _windows, load_batches, load_g
 from dagster_divorder.stages.subset_selection import load_choices
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
+from tests.models.test_quality import save_classifier
 from tests.pipeline.test_repeats import OPINIONS
 
 Make = Callable[..., Settings]
@@ -172,6 +173,20 @@ def test_a_list_of_alphas_is_a_table_of_choices_whose_first_is_used(
     assert picture.startswith(b"\x89PNG")
     shown = GRAPH["subset_selection"].show(run, run.receipt("subset_selection"))
     assert set(shown) == {"choices", "alphas"}
+
+
+def test_a_model_tells_quality_once_a_text(corpus: Path, make_settings: Make, tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path / "classifier", 3)
+    settings = selecting(make_settings, corpus, method="quality", documents=12, quality=str(folder))
+    run = ran(settings, "subset_selection")
+    scores = run.column("quality_scores", "quality")[run.view.document_row]
+    chosen = load_results(settings.store.path).selection
+    free = chosen.reason != "copy of another record"
+    assert chosen.weight[free].tolist() == pytest.approx(scores[free].tolist())
+    assert scores[chosen.selected].min() >= scores[chosen.reason == "lower weight"].max()
+    with corpus.open("ab") as file:
+        file.writelines(orjson.dumps(record) + b"\n" for record in topic_records(1, start=40))
+    assert ran(settings, "subset_selection").receipt("quality_scores").figures["new_documents"] == 4
 
 
 def test_an_append_chooses_anew_and_says_what_moved(corpus: Path, make_settings: Make) -> None:
