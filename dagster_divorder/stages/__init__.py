@@ -31,9 +31,11 @@ from dagster_divorder.stages.minhash import MINHASH
 from dagster_divorder.stages.ordering_animation import ORDERING_ANIMATION
 from dagster_divorder.stages.ordering_report import ORDERING_REPORT
 from dagster_divorder.stages.packed_sequences import PACKED_SEQUENCES
+from dagster_divorder.stages.quality_scores import QUALITY_SCORES
 from dagster_divorder.stages.raw_docs import RAW_DOCS
 from dagster_divorder.stages.repeats import REPEATS
 from dagster_divorder.stages.sequence_order import SEQUENCE_ORDER
+from dagster_divorder.stages.set_diversity import SET_DIVERSITY
 from dagster_divorder.stages.shallow_embeddings import SHALLOW_EMBEDDINGS
 from dagster_divorder.stages.stationarity import STATIONARITY
 from dagster_divorder.stages.strategy_comparison import STRATEGY_COMPARISON
@@ -70,6 +72,7 @@ GRAPH = Graph(
         MINHASH,
         HELDOUT,
         HELDOUT_COPIES,
+        QUALITY_SCORES,
         SUBSET_SELECTION,
         REPEATS,
         FROZEN,
@@ -81,6 +84,7 @@ GRAPH = Graph(
         CURATED_OUTPUT,
         EXPORTS,
         STRATEGY_COMPARISON,
+        SET_DIVERSITY,
         ORDERING_ANIMATION,
         ORDERING_REPORT,
     )

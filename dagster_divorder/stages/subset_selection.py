@@ -146,15 +146,17 @@ def _reasons(run: Run, view: View, vectors: np.ndarray) -> np.ndarray:
 
 def _quality(run: Run, rows: np.ndarray) -> np.ndarray:
     """Quality float64 (N,), checked of some rows."""
-    name = run.settings.selection.quality_field
-    assert name is not None
-    column = load_fields(run, name).column(name)
-    if not is_number(column.type):
-        raise InputError(
-            f"selection.quality: the field {name!r} holds {column.type}; expected numbers: name another field, or a "
-            "model by an id with a slash"
-        )
-    quality: np.ndarray = column.cast(pa.float64()).to_numpy()
+    name = run.settings.selection.quality
+    if run.settings.selection.quality_model:
+        quality = run.column("quality_scores", "quality")[run.view.document_row].astype(np.float64)
+    else:
+        column = load_fields(run, name).column(name)
+        if not is_number(column.type):
+            raise InputError(
+                f"selection.quality: the field {name!r} holds {column.type}; expected numbers: name another field, or "
+                "a model by an id with a slash"
+            )
+        quality = column.cast(pa.float64()).to_numpy()
     bad = rows[~(np.isfinite(quality[rows]) & (quality[rows] >= 0))]
     if len(bad):
         raise InputError(
@@ -326,6 +328,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
     return (
         *("raw_docs", "token_counts", vectors_stage(settings)),
         *(["fields"] if chosen.quality_field else []),
+        *(["quality_scores"] if chosen.quality_model else []),
         *(["ids"] if settings.input.id_field else []),
         *(["traits", *heldout_reads(settings)] if settings.holds_out else []),
     )

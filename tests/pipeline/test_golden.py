@@ -26,11 +26,13 @@ from dagster_divorder.exports import FORMATS
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import ABOUT, FITTED, PerDocument, PinnedFit
 from dagster_divorder.settings import Embedding, Settings
+from dagster_divorder.settings.sections import Selection
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.arrays import unpack, unpack_table
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.golden import digest, same, signature
+from tests.models.test_quality import save_classifier
 
 EVIDENCE = ("deep_embeddings", "ari_comparison", "k_calibration", "cluster_map", "strategy_comparison")
 EXTERNAL = ("external_embeddings", "external_components")
@@ -165,6 +167,12 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     heldout = settings.heldout.model_copy(update={"share": 0.1})
     mixed = settings.model_copy(update={"mixing": mixing, "heldout": heldout})
     make(mixed, GRAPH.needed(mixed, "repeats"))
+    quality = str(save_classifier(folder / "classifier", 2))
+    selection = Selection(
+        method="spokes", documents=40, vectors="shallow", quality=quality, alpha=(0.01, 0.0)
+    )
+    chosen = settings.model_copy(update={"selection": selection})
+    make(chosen, GRAPH.needed(chosen, "set_diversity"))
     return {
         name: {"code_version": GRAPH[name].version, "result": found[name]} for name in GRAPH if name in found
     }

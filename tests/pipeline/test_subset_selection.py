@@ -20,9 +20,11 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.set_diversity import _windows, load_batches, load_groups
 from dagster_divorder.stages.subset_selection import load_choices
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
+from tests.models.test_quality import save_classifier
 from tests.pipeline.test_repeats import OPINIONS
 
 Make = Callable[..., Settings]
@@ -86,6 +88,51 @@ def test_what_is_chosen_is_trained_on_and_the_rest_is_listed(corpus: Path, make_
     assert {stage.scope for stage in make_plan(settings).stages} == {"nothing"}
 
 
+@pytest.mark.slow
+def test_diversity_of_parts_and_batches_and_sums_that_an_append_adds_to(
+    corpus: Path, make_settings: Make
+) -> None:
+    settings = selecting(make_settings, corpus, documents=40)
+    settings = settings.model_copy(
+        update={
+            "input": settings.input.model_copy(update={"source_field": "source"}),
+            "sequence": settings.sequence.model_copy(update={"length": 64, "batch": 2}),
+        }
+    )
+    run = ran(settings, "set_diversity")
+    assert run.receipt("set_diversity").figures["added_to_sums"] == 60
+    with corpus.open("ab") as file:
+        file.writelines(orjson.dumps(record) + b"\n" for record in topic_records(5, start=20))
+    run = ran(settings, "set_diversity")
+    assert run.receipt("set_diversity").figures["added_to_sums"] == 20
+
+    documents = load_results(settings.store.path).documents
+    vectors = load_results(settings.store.path).embeddings
+    first = ~documents.doc_id.duplicated()
+    rows = {(row["of"], row["value"]): row for row in load_groups(run)}
+
+    def score(mask: Any) -> float:
+        return vendi(gram(vectors, np.flatnonzero(mask & first)))
+
+    assert rows["corpus", "all"]["vendi"] == pytest.approx(score(first), abs=2e-4)
+    assert rows["corpus", "chosen"]["vendi"] == pytest.approx(score(documents.repeats > 0), abs=2e-4)
+    for source in documents.source.unique():
+        row = rows["source", source]
+        assert row["vendi"] == pytest.approx(score(documents.source == source), abs=2e-4)
+        assert row["all without it"] == pytest.approx(score(documents.source != source), abs=2e-4)
+    assert rows["cluster", "0"]["vendi"] == pytest.approx(score(documents.cluster == 0), abs=2e-4)
+
+    batches = {row["order"]: row for row in load_batches(run)}
+    assert len(batches) == 5
+    sequences = load_results(settings.store.path).sequences
+    lengths = sequences.length.to_numpy()
+    part, weights = _windows(lengths, 2 * 64)[1]
+    assert weights.sum() == 2 * 64
+    assert lengths[: part.start].sum() <= 2 * 64 < lengths[: part.start + 1].sum()
+    # In blocks of topics a batch holds fewer different things.
+    assert batches["original order"]["mean vendi"] < batches["training sequences in order"]["mean vendi"]
+
+
 def test_without_a_method_the_stage_is_not_there(corpus: Path, make_settings: Make) -> None:
     settings = make_settings(input={"paths": [str(corpus)]})
     assert {"subset_selection", "repeats"}.isdisjoint(GRAPH.upstream(settings))
@@ -126,6 +173,20 @@ def test_a_list_of_alphas_is_a_table_of_choices_whose_first_is_used(
     assert picture.startswith(b"\x89PNG")
     shown = GRAPH["subset_selection"].show(run, run.receipt("subset_selection"))
     assert set(shown) == {"choices", "alphas"}
+
+
+def test_a_model_tells_quality_once_a_text(corpus: Path, make_settings: Make, tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path / "classifier", 3)
+    settings = selecting(make_settings, corpus, method="quality", documents=12, quality=str(folder))
+    run = ran(settings, "subset_selection")
+    scores = run.column("quality_scores", "quality")[run.view.document_row]
+    chosen = load_results(settings.store.path).selection
+    free = chosen.reason != "copy of another record"
+    assert chosen.weight[free].tolist() == pytest.approx(scores[free].tolist())
+    assert scores[chosen.selected].min() >= scores[chosen.reason == "lower weight"].max()
+    with corpus.open("ab") as file:
+        file.writelines(orjson.dumps(record) + b"\n" for record in topic_records(1, start=40))
+    assert ran(settings, "subset_selection").receipt("quality_scores").figures["new_documents"] == 4
 
 
 def test_an_append_chooses_anew_and_says_what_moved(corpus: Path, make_settings: Make) -> None:

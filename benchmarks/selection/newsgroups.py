@@ -1,0 +1,173 @@
+"""What does choosing a tenth of 20 Newsgroups by each method hold: how diverse, how even over the labels, how long?
+
+Through the pipeline: gradient (bootstrap proxy), deep and shallow vectors, then every method under one budget, measured
+in each of the spaces; the overlap of what each space would have chosen; the sweep of alpha with the share of distinct
+words as quality; labels of unequal size; and on a sample, the baselines of pyversity (pip install pyversity). The store
+is kept for the next time.
+
+    python benchmarks/selection/newsgroups.py ../shared/data/newsgroups.jsonl.gz --store /tmp/newsgroups
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from dagster_divorder import run_all
+from dagster_divorder.core.selection import choose, semdedup, spokes
+from dagster_divorder.core.vendi import gram, group_diversity, group_grams, vendi
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.space import map_vectors
+
+KINDS = ("gradient", "deep", "shallow")
+ALPHAS = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+SAMPLE = 4_000
+
+
+def entropy(labels: np.ndarray) -> float:
+    """exp of the entropy of the labels: how many of them, evenly."""
+    shares = np.bincount(labels) / len(labels)
+    return float(np.exp(-(shares[shares > 0] * np.log(shares[shares > 0])).sum()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--share", type=float, default=0.1)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--proxy", help="directory of a causal model for gradient and deep vectors")
+    parser.add_argument("--only-choices", action="store_true")
+    given = parser.parse_args()
+    settings = Settings(
+        input={"paths": [str(given.corpus)]},
+        store={"path": given.store},
+        output={"path": given.store.parent / f"{given.store.name}-out"},
+        clusters={"k": 20},
+        deep={"model": given.proxy},
+    )
+    stages = [f"{kind}_embeddings" for kind in given.kinds]
+    run_all(settings, Silent(), GRAPH.needed(settings, *stages))
+    run = Run(settings, LocalStore(given.store).open(), Silent())
+    with gzip.open(given.corpus) as file:
+        records = [orjson.loads(line) for line in file]
+    names, labels = np.unique([record["label"] for record in records], return_inverse=True)
+    tokens = run.column("token_counts", "lengths")[run.view.document_row].astype(np.int64)
+    words = [record["text"].split() for record in records]
+    quality = np.array([len(set(of)) / max(1, len(of)) for of in words])
+    spaces = {
+        kind: np.array(map_vectors(run.store, run.view, run.receipt(stage)), np.float32)
+        for kind, stage in zip(given.kinds, stages, strict=True)
+    }
+    there = np.all([np.einsum("nd,nd->n", of, of) > 0.5 for of in spaces.values()], axis=0)
+    rows = np.flatnonzero(there & (run.view.copies == np.arange(len(run.view))))
+    budget, ones = round(given.share * len(rows)), np.ones(len(rows), np.int64)
+    print(f"{len(records):,} records, {len(rows):,} candidates, {budget:,} chosen, {len(names)} labels")
+
+    def scores(vectors: np.ndarray, alpha: float = 0.0) -> np.ndarray:
+        return spokes(vectors, rows, quality[rows] if alpha else None, alpha=alpha, steps=given.steps).weights
+
+    chosen = {f"random, seed {seed}": np.random.default_rng(seed).random(len(rows)) for seed in range(3)}
+    chosen["quality"] = quality[rows]
+    for kind, vectors in spaces.items():
+        chosen[f"semdedup, {kind}"] = semdedup(vectors, rows)
+        chosen[f"spokes, {kind}"] = scores(vectors)
+    masks = {"all": ones > 0, **{name: choose(of, ones, budget) for name, of in chosen.items()}}
+    print(
+        f"\n| choice | {' | '.join(f'Vendi, {kind}' for kind in spaces)} | labels, even | mean tokens | quality |"
+    )
+    print(f"|---|{'--:|' * (len(spaces) + 3)}")
+    for name, mask in masks.items():
+        of = rows[mask]
+        cells = [f"{vendi(gram(vectors, of)):.1f}" for vectors in spaces.values()]
+        cells += [f"{entropy(labels[of]):.2f}", f"{tokens[of].mean():,.0f}", f"{quality[of].mean():.3f}"]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    print("\noverlap of what the spaces choose:")
+    for one in spaces:
+        shares = [(masks[f"spokes, {one}"] & masks[f"spokes, {other}"]).sum() / budget for other in spaces]
+        print(f"  {one:10s}", *(f"{share:.3f}" for share in shares))
+    if given.only_choices:
+        return
+
+    kind, vectors = next(iter(spaces.items()))
+    diversity, best = masks[f"spokes, {kind}"], masks["quality"]
+    print(f"\nsweep, {kind} vectors, quality: distinct words over words")
+    print("| alpha | quality | Vendi | with diversity alone | with quality alone | mean tokens |")
+    print("|--:|--:|--:|--:|--:|--:|")
+    for alpha in ALPHAS:
+        mask = choose(scores(vectors, alpha), ones, budget)
+        cells = (
+            f"{quality[rows[mask]].mean():.4f}",
+            f"{vendi(gram(vectors, rows[mask])):.1f}",
+            f"{(mask & diversity).sum() / budget:.3f}",
+            f"{(mask & best).sum() / budget:.3f}",
+            f"{tokens[rows[mask]].mean():,.0f}",
+        )
+        print(f"| {alpha:g} | {' | '.join(cells)} |", flush=True)
+
+    # Label r keeps every r-th of its documents, so that there is an unevenness that a choice can even out.
+    rank = np.arange(len(names))[np.random.default_rng(4).permutation(len(names))]
+    skewed = np.flatnonzero(np.random.default_rng(6).random(len(rows)) < 1 / (1 + rank[labels[rows]]))
+    of_skewed, few = rows[skewed], round(given.share * len(skewed))
+    all_skewed = np.ones(len(skewed), np.int64)
+    print(
+        f"\nlabels in proportion to 1, 1/2, 1/3, ...: {len(skewed):,} documents, {few} chosen; Vendi, labels even"
+    )
+    by = {
+        "all": all_skewed.astype(float),
+        "random": np.random.default_rng(0).random(len(skewed)),
+        "quality": quality[of_skewed],
+        "semdedup": semdedup(vectors, of_skewed),
+        "spokes": spokes(vectors, of_skewed, steps=given.steps).weights,
+    }
+    for name, of in by.items():
+        picked = of_skewed[choose(of, all_skewed, len(skewed) if name == "all" else few)]
+        print(f"  {name:16s} {vendi(gram(vectors, picked)):.1f} {entropy(labels[picked]):.2f}", flush=True)
+
+    print("\nmarginal diversity of labels, from sums alone:")
+    of_groups = group_diversity(group_grams(vectors, rows, labels[rows], len(names)))
+    order = np.argsort(of_groups.without)
+    for group in (*order[:3], *order[-3:]):
+        print(
+            f"  {names[group]:28s} alone {of_groups.groups[group]:.1f}, without it {of_groups.without[group]:.1f}"
+        )
+
+    try:
+        from pyversity import Strategy, diversify
+    except ImportError:
+        print("\npyversity is not installed: no comparison on a sample")
+        return
+    some = rows[np.sort(np.random.default_rng(5).permutation(len(rows))[:SAMPLE])]
+    few, all_of = round(given.share * len(some)), np.ones(len(some), np.int64)
+    print(f"\non a sample of {len(some):,}, {few} chosen, Vendi ({kind}) and labels:")
+    picks = {
+        "random": some[:: len(some) // few][:few],
+        "spokes": some[choose(spokes(vectors, some, steps=given.steps).weights, all_of, few)],
+        "semdedup": some[choose(semdedup(vectors, some), all_of, few)],
+    }
+    for strategy in (Strategy.MMR, Strategy.COVER, Strategy.DPP):
+        found = diversify(
+            embeddings=vectors[some],
+            scores=np.ones(len(some), np.float32),
+            k=few,
+            strategy=strategy,
+            diversity=1.0,
+        )
+        picks[f"pyversity {strategy.value}"] = some[found.indices]
+    for name, of in picks.items():
+        print(f"  {name:16s} {vendi(gram(vectors, of)):.1f} {entropy(labels[of]):.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

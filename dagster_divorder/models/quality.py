@@ -1,0 +1,91 @@
+"""Scores of texts by a Hugging Face text-classification model: how good a text is, from 0 on.
+
+One output is the score itself, at least 0 (FineWeb-Edu's classifier: 0 to 5). Of several classes it is the mean of
+their numbers, 0, 1, 2, ..., by their probabilities: with two, the probability of the second.
+Guarantee: a score depends on its text alone, within rounding. Cost: a forward pass of the first WINDOW tokens at most.
+Known weakness: what is further down in a long text does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.engine.memory import is_out_of_memory
+from dagster_divorder.errors import InputError
+from dagster_divorder.models.spec import context, load_config, quiet, unusable
+
+WINDOW = 512
+"""Tokens of a text that count, special ones among them; what such classifiers were trained on."""
+BATCH = 1 << 14
+"""Positions of a batch, padding included."""
+
+
+class Classifier:
+    """The model of a checkpoint, on a device ("cpu", "cuda" or "mps").
+
+    Raises:
+        InputError: it is no text-classification model, or transformers cannot build it.
+    """
+
+    def __init__(self, directory: Path, device: str) -> None:
+        from tokenizers import Tokenizer
+        from transformers import AutoModelForSequenceClassification
+
+        config = load_config(directory)
+        if config.get_text_config().pad_token_id is None:
+            config.pad_token_id = 0
+        with quiet():
+            try:
+                model, report = AutoModelForSequenceClassification.from_pretrained(
+                    directory,
+                    config=config,
+                    use_safetensors=True,
+                    trust_remote_code=False,
+                    local_files_only=True,
+                    output_loading_info=True,
+                )
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                raise unusable(directory, error) from error
+        if lacking := sorted(map(str, report["missing_keys"])):
+            raise InputError(
+                f"selection.quality: {directory} has no weights {', '.join(lacking[:3])}; expected a model trained for "
+                "text classification, such as HuggingFaceFW/fineweb-edu-classifier"
+            )
+        self._model, self._device = model.eval().to(device), device
+        self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        self._tokenizer.enable_truncation(min(WINDOW, context(directory, config)[1]))
+        self._tokenizer.no_padding()
+
+    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Scores float32 (n,)."""
+        import torch
+
+        tokens = [encoded.ids or [0] for encoded in self._tokenizer.encode_batch(list(texts))]
+        lengths = np.array([len(of) for of in tokens])
+        order, scores, first = np.argsort(-lengths, kind="stable"), np.empty(len(tokens), np.float32), 0
+        while first < len(order):
+            longest = int(lengths[order[first]])
+            rows = order[first : first + max(1, BATCH // longest)]
+            ids = torch.full(
+                (len(rows), longest), int(self._model.config.get_text_config().pad_token_id or 0)
+            )
+            for at, row in enumerate(rows.tolist()):
+                ids[at, : lengths[row]] = torch.tensor(tokens[row])
+            mask = torch.arange(longest) < torch.from_numpy(lengths[rows])[:, None]
+            with torch.inference_mode():
+                logits = self._model(
+                    input_ids=ids.to(self._device), attention_mask=mask.long().to(self._device)
+                ).logits.float()
+                if logits.shape[1] == 1:
+                    found = logits[:, 0].clamp(min=0)
+                else:
+                    found = logits.softmax(1) @ torch.arange(logits.shape[1], device=logits.device).float()
+            scores[rows] = found.cpu().numpy()
+            first += len(rows)
+        return scores
