@@ -247,6 +247,9 @@ def test_a_strategy_takes_the_options_that_it_declares() -> None:
     assert settings.strategy_options("round_robin") == {"within_cluster": "original"}
     assert settings.strategy_options("within_shard") == {"shards": 64}
     assert settings.strategy_options("balanced") == {}
+    # What decides an order, in the key of what is ordered; a version only where orders have changed.
+    assert settings.strategy_key("within_shard") == {"shards": 64}
+    assert settings.strategy_key("grid_shuffle") == {"shards": 64, "version": 2}
     assert settings.strategy("bin_packing").reads == {"sequence_length"}
     assert settings.strategy("block_shuffle").reads == {"batch"}
 
