@@ -133,6 +133,38 @@ def test_diversity_of_parts_and_batches_and_sums_that_an_append_adds_to(
     assert batches["original order"]["mean vendi"] < batches["training sequences in order"]["mean vendi"]
 
 
+@pytest.mark.slow
+def test_what_is_consumed_stays_chosen_and_what_is_held_out_is_not(corpus: Path, make_settings: Make) -> None:
+    settings = selecting(make_settings, corpus, method="random", documents=20)
+    settings = settings.model_copy(update={"heldout": settings.heldout.model_copy(update={"share": 0.2})})
+    ran(settings)
+    before = load_results(settings.store.path)
+    consumed = before.sequences[before.sequences.position < 2].document.unique()
+    held = before.selection.reason == "held out, or near what is"
+    assert held.sum() >= 8
+    assert not (held & before.selection.selected).any()
+
+    other = settings.model_copy(
+        update={
+            "selection": settings.selection.model_copy(update={"method": "spokes"}),
+            "order": settings.order.model_copy(update={"frozen_tokens": 2 * 64}),
+        }
+    )
+    ran(other)
+    after = load_results(settings.store.path)
+    chosen = after.selection
+    # Those of the order of documents that far are consumed, too.
+    assert set(consumed) <= set(np.flatnonzero(chosen.reason == "consumed by a trainer"))
+    assert chosen.selected.sum() == 20
+    assert not (chosen.selected & held).any()
+    assert after.sequences[after.sequences.position < 2].equals(
+        before.sequences[before.sequences.position < 2]
+    )
+    few = other.model_copy(update={"selection": other.selection.model_copy(update={"documents": 1})})
+    with pytest.raises(InputError, match=r"selection\.documents is 1, and a trainer has consumed"):
+        ran(few, "subset_selection")
+
+
 def test_without_a_method_the_stage_is_not_there(corpus: Path, make_settings: Make) -> None:
     settings = make_settings(input={"paths": [str(corpus)]})
     assert {"subset_selection", "repeats"}.isdisjoint(GRAPH.upstream(settings))
