@@ -173,7 +173,7 @@ def _inputs(run: Run) -> dict[str, Any]:
 
 SEQUENCE_ORDER = WholeCorpus(
     name="sequence_order",
-    version=4,
+    version=5,
     group="ordering",
     kinds=lambda settings: {"numpy", "numba"},
     description="The order of the packed sequences in which every batch, and every run of batches, carries the "
