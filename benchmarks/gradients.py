@@ -1,7 +1,7 @@
 """Gradients of documents: how fast, how far the projection keeps their cosines, and how many blocks they need.
 
-    .venv/bin/python benchmarks/gradients.py ../shared/data/newsgroups.jsonl.gz [--model DIRECTORY|small] [--documents 300]
-        [--layers 2] [--dims 1024] [--repeat 2] [--parts speed projection blocks] [--device auto]
+    .venv/bin/python benchmarks/gradients.py ../shared/data/newsgroups.jsonl.gz [--model DIRECTORY|small]
+        [--documents 300] [--layers 2] [--dims 1024] [--repeat 2] [--parts speed projection blocks] [--device auto]
 
 `--model bootstrap` trains the bootstrap base model and its decoder on all of the input first, `--model small` a Llama
 of 6 blocks of width 128 and 4,096 tokens, from nothing, on `--steps` batches of 16 x 256 tokens (`--keep` keeps them).

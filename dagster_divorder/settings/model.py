@@ -159,6 +159,11 @@ class Settings(BaseSettings):
         return self.selection.method != "none"
 
     @property
+    def takes_gradients(self) -> bool:
+        """Whether gradient_embeddings is made: the selection goes by it, or `gradients.model` asks for it."""
+        return self.gradients.model is not None or (self.selects and self.selection.vectors == "gradient")
+
+    @property
     def mixed_trait(self) -> str:
         """The trait of whose values `repeats` takes shares: `mixing.trait`, or where nothing is mixed or held out by
         it the one that is always there."""

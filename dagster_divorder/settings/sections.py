@@ -210,7 +210,8 @@ class Deep(_Section):
 
 class Gradients(_Section):
     model: str | None = Field(None, min_length=1)
-    """Hugging Face id or directory of a causal language model, or `bootstrap`; unset: the model of deep_embeddings."""
+    """Hugging Face id or directory of a causal language model, or `bootstrap`; named, gradient_embeddings is made
+    whether a selection needs it or not. Unset: the model of deep_embeddings."""
     layers: int = Field(2, ge=1, le=4096)
     """Its last blocks, of whose parameters gradients are taken; nearer to those of the whole model at more time as it
     rises."""

@@ -101,8 +101,8 @@ class _Read:
         from dagster_divorder.models.gradients import describe
 
         directory = model_path(self.store, self.model)
-        proxy = describe(directory, layers=self.layers, dims=self.dims, setting=self.setting)
         spec = read_spec(directory, pooling="last", device=device, dtype=self.dtype)
+        proxy = describe(directory, layers=self.layers, dims=self.dims, setting=self.setting)
         # A text that is cut does not end where it is cut.
         window = min(spec.window, len(spec.prefix) + self.max_tokens)
         return replace(spec, suffix=(), window=window), proxy.included, proxy.left_out
@@ -184,6 +184,8 @@ GRADIENT_EMBEDDINGS = VectorsOfAModel(
         *(["ids"] if settings.input.id_field else []),
     ),
     settings=_settings,
+    # As costly as training on the corpus: nobody has it who has not asked.
+    when=lambda settings: settings.takes_gradients,
     inputs=lambda run: {"model": _load(run).fingerprint, "made": _facts(run)["made"]},
     resolved=True,
     facts=_facts,
