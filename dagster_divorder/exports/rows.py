@@ -11,6 +11,7 @@ than MAX_BUCKETS groups as much as that leaves); a block; some 60 bytes a run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -186,10 +187,10 @@ class Rows:
         names = tuple(group.name for group in groups)
         try:
             scatter = Scatter(stored.files.listed(), place, stored.dtype)
-            for _ in (
-                engine.each(scatter, groups, environment=KEEP_MEMORY) if engine else map(scatter, groups)
-            ):
-                pass
+            each = partial(engine.each, environment=KEEP_MEMORY) if engine else map
+            with folder_at(place).explaining("", int(begins[:, -1].sum()), "what passes through it"):
+                for _ in each(scatter, groups):
+                    pass
             tasks = {}
             for name, span, write in files:
                 low, high = np.searchsorted(limits, span)
@@ -201,7 +202,8 @@ class Rows:
                 for name, task in tasks.items():
                     folder.stage(name, partial(_write, task))
         finally:
-            folder_at(place).delete(names)
+            with suppress(StoreError), folder_at(place).explaining():
+                folder_at(place).delete(names)
 
     def _stretch(self, span: tuple[int, int], source: np.ndarray, scattered: Scattered | None) -> Stretch:
         """The rows of a span; source: see `Stretch`, of all runs, int64 (Q,)."""

@@ -494,7 +494,8 @@ def stage_scattered(
 
     contents, start, rows, sizes, advance: see `scatter`.
     """
-    scattered = scatter(engine, contents, start, rows, sizes, output.path, advance, KEEP_MEMORY)
+    with output._explaining(""):
+        scattered = scatter(engine, contents, start, rows, sizes, output.path, advance, KEEP_MEMORY)
     output.stage_each(engine, WriteStretch(scattered, writers), files, environment=KEEP_MEMORY)
     output.folder.delete(scattered.files)
 
