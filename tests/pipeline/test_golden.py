@@ -173,6 +173,9 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     )
     chosen = settings.model_copy(update={"selection": selection})
     make(chosen, GRAPH.needed(chosen, "set_diversity"))
+    gradients = settings.gradients.model_copy(update={"model": "bootstrap", "dims": 64})
+    taken = settings.model_copy(update={"gradients": gradients})
+    make(taken, GRAPH.needed(taken, "gradient_embeddings"))
     return {
         name: {"code_version": GRAPH[name].version, "result": found[name]} for name in GRAPH if name in found
     }
