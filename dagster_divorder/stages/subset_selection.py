@@ -147,6 +147,7 @@ def _reasons(run: Run, view: View, vectors: np.ndarray) -> np.ndarray:
 def _quality(run: Run, rows: np.ndarray) -> np.ndarray:
     """Quality float64 (N,), checked of some rows."""
     name = run.settings.selection.quality
+    assert name is not None
     if run.settings.selection.quality_model:
         quality = run.column("quality_scores", "quality")[run.view.document_row].astype(np.float64)
     else:
