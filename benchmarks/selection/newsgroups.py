@@ -135,6 +135,17 @@ def main() -> None:
         picked = of_skewed[choose(of, all_skewed, len(skewed) if name == "all" else few)]
         print(f"  {name:16s} {vendi(gram(vectors, picked)):.1f} {entropy(labels[picked]):.2f}", flush=True)
 
+    print("\noverlap with what all dims choose, by the first k dims, at a share of 0.1 and of 0.5:")
+    for dims in (32, 64, 128, 256, 512):
+        if dims < vectors.shape[1]:
+            fewer = vectors[:, :dims] / np.maximum(np.linalg.norm(vectors[:, :dims], axis=1), 1e-9)[:, None]
+            by_fewer, by_all = scores(fewer), scores(vectors)
+            shares = []
+            for share in (0.1, 0.5):
+                size = round(share * len(rows))
+                shares.append((choose(by_fewer, ones, size) & choose(by_all, ones, size)).sum() / size)
+            print(f"  {dims:5d} {shares[0]:.3f} {shares[1]:.3f}", flush=True)
+
     print("\nmarginal diversity of labels, from sums alone:")
     of_groups = group_diversity(group_grams(vectors, rows, labels[rows], len(names)))
     order = np.argsort(of_groups.without)

@@ -347,7 +347,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
 SUBSET_SELECTION = WholeCorpus(
     name="subset_selection",
     version=1,
-    group="selection",
+    group="ordering",
     kinds=lambda settings: {"numpy"},
     description="Which records are trained on: chosen together for diversity and quality within a budget, or by a "
     "simpler way, with what the ways would choose side by side.",

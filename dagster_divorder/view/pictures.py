@@ -147,8 +147,8 @@ def selection_sweep(rows: Sequence[Mapping[str, Any]], alphas: Sequence[str]) ->
             axes = figure.add_axes((left, low, 0.4, 0.31))
             for column in columns:
                 # Without quality there is none, and no overlap with it.
-                values = [value for name in alphas if (value := by_name[name].get(column)) is not None]
-                if len(values) == len(alphas):
+                values = [of for name in alphas if (of := by_name[name].get(column)) is not None]
+                if values:
                     axes.plot(range(len(alphas)), values, "o-", color=COLOURS["curated"], markersize=5)
             if len(columns) == 1 and (random := by_name["random"][columns[0]]) is not None:
                 axes.axhline(random, color=MUTED, linewidth=1, linestyle=(0, (4, 4)))

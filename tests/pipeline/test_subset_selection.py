@@ -165,6 +165,24 @@ def test_what_is_consumed_stays_chosen_and_what_is_held_out_is_not(corpus: Path,
         ran(few, "subset_selection")
 
 
+@pytest.mark.slow
+def test_by_gradients_what_has_none_cannot_be_chosen(corpus: Path, make_settings: Make) -> None:
+    with corpus.open("ab") as file:
+        file.write(b'{"text": "a"}\n')  # without a next token
+    settings = selecting(make_settings, corpus, documents=60, vectors="gradient")
+    settings = settings.model_copy(
+        update={
+            "deep": settings.deep.model_copy(update={"train_tokens": 2_000, "dtype": "float32"}),
+            "gradients": settings.gradients.model_copy(update={"dims": 64, "max_tokens": 32}),
+        }
+    )
+    ran(settings, "subset_selection")
+    chosen = load_results(settings.store.path).selection
+    assert chosen.selected[:60].all()
+    assert chosen.reason[60:].tolist() == ["copy of another record"] * 2 + ["no vector"]
+    assert chosen.weight.iloc[-1] == 0
+
+
 def test_without_a_method_the_stage_is_not_there(corpus: Path, make_settings: Make) -> None:
     settings = make_settings(input={"paths": [str(corpus)]})
     assert {"subset_selection", "repeats"}.isdisjoint(GRAPH.upstream(settings))
