@@ -165,6 +165,20 @@ class Results:
         frame: pd.DataFrame = pq.read_table(pa.BufferReader(data)).to_pandas()
         return frame
 
+    @property
+    def near_duplicates(self) -> pd.DataFrame:
+        """One row per accepted record in input order.
+
+        Columns: `record_id` (hex), `group` (row of its first record; the same for records of equal and of nearly equal
+        texts), `similarity` (of its text to that one's, 0 to 1), `first` (whether it is that one).
+        """
+        import pandas as pd
+
+        view = self._view()
+        near = unpack(self.store.read_verified(self._receipt("near_duplicates").files["near"]))
+        ids = self._ids(records_folder(self._receipt("raw_docs").key), view.records)[view.record_row]
+        return pd.DataFrame({"record_id": ids, **near, "first": near["group"] == np.arange(len(view))})
+
     def _vectors(self, receipt: Receipt) -> np.ndarray:
         present = self.store.exists(embeddings_file(receipt))
         with contextlib.nullcontext() if present else self.store.lease(wait=False):

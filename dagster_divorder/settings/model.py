@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -175,8 +175,8 @@ class Settings(BaseSettings):
         return self.mixing.weights is not None or self.holds_out or self.selects
 
     @property
-    def copies_apart(self) -> bool:
-        """Whether equal texts, repeats among them, stand as far apart as possible."""
+    def copies_apart(self) -> bool | Literal["near"]:
+        """Whether equal texts, repeats among them, stand as far apart as possible; near: nearly equal ones, too."""
         return self.order.separate_copies or self.mixing.weights is not None
 
     @property

@@ -351,7 +351,8 @@ class Heldout(_Section):
 class Selection(_Section):
     method: Literal["none", "spokes", "random", "quality", "semdedup"] = "none"
     """Which documents are trained on. none: all; spokes: those that together are the most diverse, and of quality;
-    quality: the best; semdedup: those farthest from their likes; random. Of equal texts one record at most."""
+    quality: the best; semdedup: those farthest from their likes; random. Of equal texts one record at most; with
+    order.separate_copies = "near" of near copies, too."""
     documents: int | None = Field(None, ge=1, le=MAX_COUNT)
     """How many are chosen."""
     tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
@@ -466,8 +467,9 @@ class Order(_Section):
     """Ids of documents, your own or record ids, of which nothing more is packed: none of their tokens come after what
     is frozen. (They stay in the curated output, and later epochs read the frozen sequences again as they are.)
     `divorder cut` names those that some steps have read."""
-    separate_copies: bool = False
-    """Records of equal text stand as far apart as possible, among the documents and in the sequences of every epoch."""
+    separate_copies: bool | Literal["near"] = False
+    """Records of equal text stand as far apart as possible, among the documents and in the sequences of every epoch;
+    near: near copies, too, of which a choice (selection.method) then takes one at most."""
     shards_of: int = Field(10_000_000, ge=1, le=MAX_COUNT)
     """Records that are ordered as one, with some 300 bytes of memory each. More of them are dealt to equal shards, each
     of the corpus's own mix, which are ordered and packed apart and then follow one another; prefixes stray a little

@@ -28,6 +28,7 @@ from dagster_divorder.stages.ids import IDS
 from dagster_divorder.stages.k_calibration import K_CALIBRATION
 from dagster_divorder.stages.map_fit import MAP_FIT
 from dagster_divorder.stages.minhash import MINHASH
+from dagster_divorder.stages.near_duplicates import NEAR_DUPLICATES
 from dagster_divorder.stages.ordering_animation import ORDERING_ANIMATION
 from dagster_divorder.stages.ordering_report import ORDERING_REPORT
 from dagster_divorder.stages.packed_sequences import PACKED_SEQUENCES
@@ -73,6 +74,7 @@ GRAPH = Graph(
         HELDOUT,
         HELDOUT_COPIES,
         QUALITY_SCORES,
+        NEAR_DUPLICATES,
         SUBSET_SELECTION,
         REPEATS,
         FROZEN,

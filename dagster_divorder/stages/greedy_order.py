@@ -26,7 +26,8 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, File, Finding, Made, WholeCorpus, versions
 from dagster_divorder.settings import Order, Settings
 from dagster_divorder.stages.frozen import load_frozen, record_ids
-from dagster_divorder.stages.repeats import load_stream, stream_reads, stream_size
+from dagster_divorder.stages.near_duplicates import near_reads
+from dagster_divorder.stages.repeats import load_stream, stream_copies, stream_reads, stream_size
 from dagster_divorder.stages.shards import Parts, each_shard, shard_number
 from dagster_divorder.store.arrays import pack
 
@@ -43,7 +44,7 @@ def load_shards(run: Run) -> np.ndarray:
 
 def _compute(run: Run) -> Made:
     settings, stream, frozen = run.settings, load_stream(run), load_frozen(run)
-    traits, texts = stream.traits, stream.view.copies
+    traits, texts = stream.traits, stream_copies(run, stream)
     run.progress.note(f"ordering {len(traits.tokens):,} documents ({settings.order.strategy})")
     orders = _orders(
         run,
@@ -202,6 +203,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
         "raw_docs",
         "traits",
         *stream_reads(settings),
+        *near_reads(settings),
         *(["frozen"] if settings.order.frozen_tokens else []),
     )
 

@@ -48,7 +48,8 @@ from dagster_divorder.stages.greedy_order import (
     remade,
 )
 from dagster_divorder.stages.ids import find_records
-from dagster_divorder.stages.repeats import TrainingStream, load_stream, stream_reads
+from dagster_divorder.stages.near_duplicates import near_reads
+from dagster_divorder.stages.repeats import TrainingStream, load_stream, stream_copies, stream_reads
 from dagster_divorder.stages.shards import Parts, each_shard
 from dagster_divorder.store.arrays import pack
 from dagster_divorder.store.space import map_vectors
@@ -108,10 +109,10 @@ def _pack(run: Run, stream: TrainingStream, frozen: Frozen | None) -> PackedSequ
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         bounds[1:1] = np.searchsorted(place[pieces.document], begins).tolist()
-    method, separate = settings.packing.method, settings.copies_apart
+    method, separate = settings.packing.method, bool(settings.copies_apart)
     alike = separate or method == "related"
     # Found once for all shards: it goes through all records.
-    texts = stream.view.copies if alike or frozen else None
+    texts = stream_copies(run, stream) if alike or frozen else None
     pack_part = partial(
         _pack_part,
         settings=settings,
@@ -339,7 +340,14 @@ def _settings(settings: Settings) -> dict[str, Any]:
 def _reads(settings: Settings) -> tuple[str, ...]:
     related = settings.packing.method == "related"
     return (
-        *("raw_docs", "token_counts", "traits", *stream_reads(settings), "greedy_order"),
+        *(
+            "raw_docs",
+            "token_counts",
+            "traits",
+            *stream_reads(settings),
+            *near_reads(settings),
+            "greedy_order",
+        ),
         *(["frozen"] if settings.order.frozen_tokens else []),
         *(["ids"] if settings.order.cut and settings.input.id_field else []),
         *(space_reads(settings) if related else []),

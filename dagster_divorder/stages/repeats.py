@@ -20,6 +20,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Table, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.heldout_copies import heldout_reads, load_heldout
+from dagster_divorder.stages.near_duplicates import load_copies
 from dagster_divorder.stages.subset_selection import load_selected, selection_reads
 from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.arrays import pack, pack_rows, unpack_rows
@@ -83,6 +84,11 @@ def stream_reads(settings: Settings) -> tuple[str, ...]:
 def stream_size(run: Run) -> int:
     """Items of the stream."""
     return int(run.receipt("repeats").facts["items"]) if run.settings.repeats else run.corpus.records
+
+
+def stream_copies(run: Run, stream: TrainingStream) -> np.ndarray:
+    """A number of each item, int64 (M,), equal for copies, as `load_copies` has them."""
+    return stream.of_items(load_copies(run)) if run.settings.copies_apart == "near" else stream.view.copies
 
 
 def items_of(times: np.ndarray) -> np.ndarray:

@@ -28,8 +28,9 @@ from dagster_divorder.pipeline.stage import Check, File, Finding, Made, WholeCor
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import chosen_space_version, load_space, space_reads
 from dagster_divorder.stages.greedy_order import check_permutation, remade
+from dagster_divorder.stages.near_duplicates import near_reads
 from dagster_divorder.stages.packed_sequences import load_packed, load_sequence_items, sequence_traits
-from dagster_divorder.stages.repeats import load_stream, stream_reads, stream_view
+from dagster_divorder.stages.repeats import load_stream, stream_copies, stream_reads, stream_view
 from dagster_divorder.stages.shards import Parts, each_shard
 from dagster_divorder.store.arrays import pack
 
@@ -74,7 +75,7 @@ class Sequences(NamedTuple):
 
 def _compute(run: Run) -> Made:
     settings, stream, packed = run.settings, load_stream(run), load_packed(run)
-    traits, texts = stream.traits, stream.view.copies
+    traits, texts = stream.traits, stream_copies(run, stream)
     run.progress.note(f"ordering {len(packed):,} sequences ({settings.sequence.strategy})")
     items = load_sequence_items(run, traits)
     sums = vector_sums(run, packed) if vectors_are_balanced(settings) else None
@@ -145,7 +146,14 @@ def _is_a_permutation(run: Run) -> Finding:
 
 def _reads(settings: Settings) -> tuple[str, ...]:
     vectors = space_reads(settings) if vectors_are_balanced(settings) else ()
-    return ("raw_docs", *vectors, "traits", *stream_reads(settings), "packed_sequences")
+    return (
+        "raw_docs",
+        *vectors,
+        "traits",
+        *stream_reads(settings),
+        *near_reads(settings),
+        "packed_sequences",
+    )
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
@@ -168,7 +176,8 @@ def _settings(settings: Settings) -> dict[str, Any]:
 
 def _inputs(run: Run) -> dict[str, Any]:
     vectors = chosen_space_version(run) if vectors_are_balanced(run.settings) else None
-    return {**versions(run, "packed_sequences", "traits", *stream_reads(run.settings)), "vectors": vectors}
+    read = ("packed_sequences", "traits", *stream_reads(run.settings), *near_reads(run.settings))
+    return {**versions(run, *read), "vectors": vectors}
 
 
 SEQUENCE_ORDER = WholeCorpus(

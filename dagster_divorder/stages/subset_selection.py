@@ -1,7 +1,8 @@
 """subset_selection: which records are trained on, chosen together for diversity and quality, within a budget.
 
 A budget of documents or tokens is filled by `selection.method`. What can be chosen is the first record of each text
-that has a vector and is not held out. What a trainer has consumed (`order.frozen_tokens`) stays chosen, and counts.
+(with `order.separate_copies` = "near" of each group of near copies) that has a vector and is not held out. What a
+trainer has consumed (`order.frozen_tokens`) stays chosen, and counts.
 Appended data are chosen from together with all others, since what they add depends on what there is; what moved is
 told. The vectors, gathered into one file (`store.space.map_vectors`), are mapped and read in blocks in input order, so
 that the choice depends on neither fragments nor workers.
@@ -31,6 +32,7 @@ from dagster_divorder.stages.fields import load_fields
 from dagster_divorder.stages.heldout import consumed_records_of, hex_ids, parquet
 from dagster_divorder.stages.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.ids import record_names
+from dagster_divorder.stages.near_duplicates import load_copies, near_reads
 from dagster_divorder.stages.raw_docs import record_index
 from dagster_divorder.store.arrays import pack_rows, row_array, unpack_rows
 from dagster_divorder.store.base import Store
@@ -133,11 +135,12 @@ def _reasons(run: Run, view: View, vectors: np.ndarray) -> np.ndarray:
     every = np.arange(len(view))
     there = each_block(vectors, every, lambda part, block: np.einsum("nd,nd->n", block, block) > 0.5)
     consumed = consumed_records_of(run)
-    taken = np.zeros(view.document_rows, bool)
-    taken[view.document_row[consumed]] = True
+    copies = load_copies(run)
+    taken = np.zeros(len(view), bool)
+    taken[copies[consumed]] = True
     reasons = np.full(len(view), LOWER, np.int8)
     reasons[~np.concatenate(list(there))] = NO_VECTOR
-    reasons[(view.copies != every) | taken[view.document_row]] = COPY
+    reasons[(copies != every) | taken[copies]] = COPY
     if run.settings.holds_out:
         reasons[load_heldout(run).removed[view.document_row]] = HELD_OUT
     reasons[consumed] = CONSUMED
@@ -332,6 +335,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
         *(["quality_scores"] if chosen.quality_model else []),
         *(["ids"] if settings.input.id_field else []),
         *(["traits", *heldout_reads(settings)] if settings.holds_out else []),
+        *near_reads(settings),
     )
 
 

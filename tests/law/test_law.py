@@ -102,6 +102,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "seed": (0, 1),
 }
 ALL_CHOICES = CHOICES | {
+    "order.separate_copies": (False, True, "near"),
     "animation.fps": (30, 1),
     "animation.frames": (600, 2),
     "ari_comparison.refit": ("auto", "never"),

@@ -1,6 +1,7 @@
 """The slow, obvious twin of minhash.py."""
 
 import re
+from itertools import combinations
 
 _BITS = (1 << 64) - 1
 # A word a character.
@@ -27,6 +28,16 @@ def similarity(one: str, other: str) -> float:
     """Jaccard's, of the shingles themselves."""
     here, there = shingle_texts(one), shingle_texts(other)
     return len(here & there) / len(here | there)
+
+
+def groups(texts: list[str], threshold: float) -> list[int]:
+    """Of each text the first one that near texts lead to from it."""
+    first = list(range(len(texts)))
+    for one, other in combinations(range(len(texts)), 2):
+        if similarity(texts[one], texts[other]) >= threshold:
+            joined = {first[one], first[other]}
+            first = [min(joined) if of in joined else of for of in first]
+    return first
 
 
 def _mixed(value: int) -> int:

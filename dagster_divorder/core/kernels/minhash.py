@@ -1,6 +1,7 @@
 """Hot loops over texts: shingles of words as 64-bit hashes, MinHash signatures, and how alike two texts are.
 
 Letters: n texts, P slots of a signature, B bands of a signature, H texts of a small set. Twin: tests/twins/minhash.py.
+Groups of texts are a forest in parent int64 (n,): a text that is its own parent is the root of a group, its first text.
 """
 
 import numpy as np
@@ -193,3 +194,88 @@ def nearest(
                 alike = jaccard(own, sets[set_ends[other] : set_ends[other + 1]])
                 if alike > similarity[text] or (alike == similarity[text] and other < found[text]):
                     found[text], similarity[text] = other, alike
+
+
+@njit(cache=True, nogil=True)
+def root(parent: NDArray[np.int64], text: int) -> int:
+    """The first text of a text's group. Shortens its path in parent (n,)."""
+    while parent[text] != text:
+        parent[text] = parent[parent[text]]
+        text = parent[text]
+    return text
+
+
+@njit(cache=True, nogil=True)
+def bucket_pairs(
+    members: NDArray[np.int64],
+    begins: NDArray[np.int64],
+    signature: NDArray[np.uint32],
+    parent: NDArray[np.int64],
+    least: int,
+    sure: int,
+    most: int,
+) -> NDArray[np.int64]:
+    """Pairs of texts of a bucket with at least `least` equal slots, as first * n + second, int64 (Q,).
+
+    A text is held against the last `most` texts that stand for its bucket: in one of up to `most` texts every text
+    does, in a larger one those that have `sure` equal slots with none of these. Pairs with `sure` slots become one
+    group, and texts of a group are not held against each other.
+    Reads members, bucket b's texts, rising, in members[begins[b]:begins[b + 1]], and signature (n, P). Writes parent
+    (n,).
+    """
+    found, pairs = np.empty(1024, np.int64), 0
+    kept = np.empty(most, np.int64)
+    for bucket in range(len(begins) - 1):
+        small, stand = begins[bucket + 1] - begins[bucket] <= most, 0
+        for text in members[begins[bucket] : begins[bucket + 1]]:
+            alone = True
+            for other in kept[: min(stand, most)]:
+                here, there = root(parent, text), root(parent, other)
+                if here == there:
+                    alone = False
+                    continue
+                equal = 0
+                for slot in range(signature.shape[1]):
+                    equal += signature[text, slot] == signature[other, slot]
+                if equal < least:
+                    continue
+                if pairs == len(found):
+                    found = np.concatenate((found, np.empty_like(found)))
+                found[pairs] = other * len(parent) + text
+                pairs += 1
+                if equal >= sure:
+                    parent[max(here, there)] = min(here, there)
+                    alone = False
+            if small or alone:
+                kept[stand % most] = text
+                stand += 1
+    return found[:pairs]
+
+
+@njit(cache=True, nogil=True)
+def link(
+    pairs: NDArray[np.int64],
+    sets: NDArray[np.uint64],
+    spans: NDArray[np.int64],
+    least: float,
+    parent: NDArray[np.int64],
+    similarity: NDArray[np.float64],
+) -> None:
+    """Joins the groups of every pair that is as similar as `least`; similarity[i] = that of text i to the first text of
+    its group.
+
+    Reads pairs (Q, 2), and the texts' shingles, each text's rising and once, at spans (n, 2) of sets. Writes parent and
+    similarity (n,).
+    """
+    for pair in pairs:
+        here, there = root(parent, pair[0]), root(parent, pair[1])
+        if here == there:
+            continue
+        (begin, end), (begin_other, end_other) = spans[pair[0]], spans[pair[1]]
+        if jaccard(sets[begin:end], sets[begin_other:end_other]) >= least:
+            parent[max(here, there)] = min(here, there)
+    for text in range(len(parent)):
+        first = root(parent, text)
+        parent[text] = first
+        (begin, end), (begin_other, end_other) = spans[first], spans[text]
+        similarity[text] = jaccard(sets[begin:end], sets[begin_other:end_other])

@@ -98,7 +98,13 @@ def _longest_first(
     if copies is not None:
         number = np.argsort(number[copies], kind="stable").astype(np.uint32)
     # One key of both, sorted in place, takes a third of the memory of sorting places by length.
-    keys = tokens[number]
+    if copies is None:
+        keys = tokens[number]
+    else:
+        # Near copies are as long as the longest of them.
+        longest = np.zeros(copies.max(initial=-1) + 1, np.int64)
+        np.maximum.at(longest, copies, tokens)
+        keys = longest[copies[number]]
     np.minimum(keys, LONGEST, out=keys)
     np.subtract(LONGEST, keys, out=keys)
     keys <<= 32
