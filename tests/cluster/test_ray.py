@@ -247,21 +247,17 @@ def test_a_driver_that_ctrl_c_stops_leaves_no_call_running(
         "from pathlib import Path\n"
         "from dagster_divorder import cli, pipeline\n"
         "from tests.cluster import letters\n"
-        "from tests.cluster.test_ray import AtEach\n"
+        "from dagster_divorder.engine.progress import Silent\n"
         f"letters.corpus(Path({str(folder)!r}))\n"
         "letters.SECONDS, letters.QUICK = 600.0, 8\n"
-        "progress = AtEach(5, lambda: print('five', flush=True))\n"
-        "pipeline.run_all = lambda settings: letters.run_letters(settings, progress)\n"
+        "pipeline.run_all = lambda settings: letters.run_letters(settings, Silent())\n"
         f"sys.exit(cli.main(['run', '--config', {str(config)!r}]))\n"
     )
-    pipe = subprocess.PIPE
     run = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        [sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        assert run.stdout is not None
-        assert run.stdout.readline() == "five\n"
-        until(lambda: len(letters.calls(ray)) == 8 + 2, 60, "call on each of two cores that does not end")
+        until(lambda: len(letters.calls(ray)) > 8, 60, "call that does not end")
         # As a terminal does it: to all processes of the group.
         os.killpg(run.pid, signal.SIGINT)
         _, said = run.communicate(timeout=60)
@@ -272,11 +268,11 @@ def test_a_driver_that_ctrl_c_stops_leaves_no_call_running(
     assert said.endswith("divorder: stopped; the next run goes on where this one was\n")
     assert "Traceback" not in said
     until(lambda: not ray_nodes.workers(), 60, "end of all calls")
-    finished = set(letters.stored(ray))
-    assert len(finished) == 8
+    finished, before = set(letters.stored(ray)), len(letters.calls(ray))
+    assert 0 < len(finished) < len(letters.stored(local))
     letters.run_letters(ray, Silent(), ["letters"])
     assert letters.stored(ray) == letters.stored(local)
-    assert finished.isdisjoint(letters.calls(ray)[8 + 2 :])
+    assert finished.isdisjoint(letters.calls(ray)[before:])
 
 
 # Clusters that cannot do it -------------------------------------------------------------------------------------
