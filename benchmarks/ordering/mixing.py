@@ -2,12 +2,12 @@
 
     python benchmarks/ordering/mixing.py --arrays CORPUS.npz [--method best_fit] [--epochs 2] [--sources]
 
-CORPUS.npz: `tokens`, `cluster` and `source` (codes 0..K-1) of each document, and `vectors` (N, D) where sequences
-are to be balanced in 64 coordinates too, as the pipeline does; .parquet without vectors. Four mixes: half of all, all
-twice,
-temperature 0.5, and `by hand`: a source of about 0.8 % of the tokens three times, the two largest half, all others
-three quarters. Three streams of each: documents and sequences shuffled; balanced, without regard to repeats; balanced
-with repeats apart, as the pipeline does it.
+CORPUS.npz: `tokens`, `cluster` and `source` (codes 0..K-1) of each document, and `vectors` (N, D) where sequences are
+to be balanced in 64 coordinates too, as the pipeline does; .parquet without vectors.
+
+Four mixes: half of all, all twice, temperature 0.5, and `by hand`: a source of about 0.8 % of the tokens three times,
+the two largest half, all others three quarters. Three streams of each: documents and sequences shuffled; balanced,
+without regard to repeats; balanced with repeats apart, as the pipeline does it.
 
 Columns. Worst, mean: the largest difference of a source's share from the plan, in percentage points, in the worst and
 in the mean window of 256 sequences, at every sequence. Repeats: distance between two times that a token of a text is
@@ -241,9 +241,8 @@ def main() -> None:
     options = parser.parse_args()
     corpus = Corpus(options.arrays)
     print(
-        "| mix | L | stream | sequences | padding % | worst | mean | smallest | 0.1 % | 10 % | half | round | "
-        "seconds |\n"
-        "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+        "| mix | L | stream | sequences | padding % | worst | mean | smallest | 0.1 % | 10 % | half | round "
+        "| seconds |\n|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
     )
     for mix in options.mixes:
         for length in options.length:
