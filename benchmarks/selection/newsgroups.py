@@ -56,6 +56,7 @@ def main() -> None:
         output={"path": given.store.parent / f"{given.store.name}-out"},
         clusters={"k": 20},
         deep={"model": given.proxy},
+        gradients={"model": given.proxy},
     )
     stages = [f"{kind}_embeddings" for kind in given.kinds]
     run_all(settings, Silent(), GRAPH.needed(settings, *stages))
