@@ -134,7 +134,9 @@ def candidate_pairs(signatures: NDArray[np.uint32]) -> NDArray[np.int64]:
         alone = new & np.append(new[1:], True)
         members, begins = members[~alone], np.append(np.flatnonzero(new[~alone]), (~alone).sum())
         found = bucket_pairs(members, begins, signatures, parent, MIN_EQUAL, SURE, MAX_BUCKET)
-        pairs = np.unique(np.concatenate([pairs, found]))
+        # In place of np.unique, which takes ten times as long.
+        pairs = np.sort(np.concatenate([pairs, found]))
+        pairs = pairs[np.diff(pairs, prepend=-1) != 0]
     return np.stack(np.divmod(pairs, max(1, texts)), axis=1)
 
 

@@ -34,7 +34,14 @@ from tests.conftest import topic_records, write_jsonl
 from tests.golden import digest, same, signature
 from tests.models.test_quality import save_classifier
 
-EVIDENCE = ("deep_embeddings", "ari_comparison", "k_calibration", "cluster_map", "strategy_comparison")
+EVIDENCE = (
+    "deep_embeddings",
+    "ari_comparison",
+    "k_calibration",
+    "cluster_map",
+    "strategy_comparison",
+    "near_duplicates",
+)
 EXTERNAL = ("external_embeddings", "external_components")
 DRAWN = ("ordering_report", "ordering_animation")
 """Their output is pictures, whose bytes follow matplotlib and ffmpeg."""
