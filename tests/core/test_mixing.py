@@ -217,12 +217,15 @@ def test_records_follow_the_plan_within_half_a_document(drawn, rule, total, seed
 @given(drawn=records, total=st.integers(1, 50_000), further=st.integers(0, 50_000))
 def test_more_tokens_are_no_fewer_of_any_value_but_for_a_document(drawn, total, further):
     tokens, codes, order, sizes = corpus(drawn)
-    assume(tokens.sum() > 0 and total > tokens.max())
+    assume(tokens.sum() > 0)
+    # Of every value half or more, so that there is something of each.
+    total += int(tokens.sum()) // 2
     less, more = (
         realised(plan, tokens, codes, times_of(plan, tokens, codes, order))
         for plan in (plan_mix("natural", sizes, total_tokens=some) for some in (total, total + further))
     )
-    assert (more.tokens >= less.tokens - tokens.max()).all()
+    # And a token, by which a plan may round otherwise.
+    assert (more.tokens >= less.tokens - tokens.max() - 1).all()
 
 
 def plan_of(tokens: int, size: int) -> MixPlan:
