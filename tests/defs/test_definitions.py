@@ -22,6 +22,7 @@ SETTINGS = {
     "deep": {"embedding": {"kind": "deep"}},
     "external": {"embedding": {"kind": "external", "path": "vectors.npy"}},
     "auto": {"embedding": {"kind": "auto"}, "clusters": {"k": "auto"}},
+    "near": {"order": {"separate_copies": "near"}},
     "selection": {"selection": {"method": "random", "documents": 5, "vectors": "gradient"}},
 }
 
