@@ -47,11 +47,18 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.1)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--documents", type=int, help="of the corpus, drawn at random; by default all")
     parser.add_argument("--proxy", help="directory of a causal model for gradient and deep vectors")
     parser.add_argument("--only-choices", action="store_true")
     given = parser.parse_args()
+    with gzip.open(given.corpus) as file:
+        lines = list(file)
+    corpus = given.store.parent / f"{given.store.name}.jsonl"
+    some = np.sort(np.random.default_rng(1).permutation(len(lines))[: given.documents])
+    corpus.write_bytes(b"".join(lines[at] for at in some.tolist()))
+    records = [orjson.loads(lines[at]) for at in some.tolist()]
     settings = Settings(
-        input={"paths": [str(given.corpus)]},
+        input={"paths": [str(corpus)]},
         store={"path": given.store},
         output={"path": given.store.parent / f"{given.store.name}-out"},
         clusters={"k": 20},
@@ -61,8 +68,6 @@ def main() -> None:
     stages = [f"{kind}_embeddings" for kind in given.kinds]
     run_all(settings, Silent(), GRAPH.needed(settings, *stages))
     run = Run(settings, LocalStore(given.store).open(), Silent())
-    with gzip.open(given.corpus) as file:
-        records = [orjson.loads(line) for line in file]
     names, labels = np.unique([record["label"] for record in records], return_inverse=True)
     tokens = run.column("token_counts", "lengths")[run.view.document_row].astype(np.int64)
     words = [record["text"].split() for record in records]
