@@ -270,8 +270,10 @@ def test_results_for_notebooks(corpus: Path, make_settings: Make) -> None:
         "cluster_name",
         "cluster_distance",
         "position",
+        "repeats",
         "score",
     ]
+    assert documents["repeats"].tolist() == [1] * 240
     assert documents["source"].tolist() == [record["source"] for record in topic_records()]
     order = np.load(settings.output.path / "order.npy")
     assert documents["position"].to_numpy()[order].tolist() == list(range(240))
