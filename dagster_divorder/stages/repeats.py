@@ -97,8 +97,8 @@ def items_of(times: np.ndarray) -> np.ndarray:
 
 
 def load_sources(run: Run) -> list[dict[str, Any]]:
-    """What each value of `mixing.trait` has in the stream, a row each, as `curated_meta.json` lists them. Of unique tokens
-    each record counts once."""
+    """What each value of `mixing.trait` has in the stream, a row each, as `curated_meta.json` lists them. Unique: each
+    record counts once."""
     return unpack_rows(run.read("repeats", "values"))
 
 
