@@ -75,7 +75,7 @@ def _compute(run: Run) -> Made:
         # Of those that may be near another.
         some, pairs = np.unique(pairs, return_inverse=True)
         if len(some):
-            firsts, similarity[some] = group(pairs.reshape(-1, 2), *_shingles(run, rows[some], folder))
+            firsts, similarity[some] = group(pairs.reshape(-1, 2), *_shingles(run, record[some], folder))
             first[some] = some[firsts]
     document = index[view.document_row]
     tokens = run.column("token_counts", "lengths")[rows].astype(np.int64)
@@ -133,27 +133,22 @@ def _signatures(run: Run, index: np.ndarray, documents: int, folder: Path) -> np
     return signed
 
 
-def _shingles(run: Run, rows: np.ndarray, folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """(the shingles of n document rows, uint64 (S,), of each rising, in a file; where those of each begin and end in
-    it, int64 (n, 2))."""
-    fragments = run.view.documents
-    by_row, start = np.argsort(rows, kind="stable"), offsets(fragments)
-    cuts = np.searchsorted(rows[by_row], start)
-    items = [
-        (fragments[at], rows[by_row[cuts[at] : cuts[at + 1]]] - start[at])
-        for at in np.flatnonzero(np.diff(cuts)).tolist()
-    ]
+def _shingles(run: Run, records: np.ndarray, folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """(the shingles of n records' documents, uint64 (S,), of each rising, in a file; where those of each begin and end
+    in it, int64 (n, 2))."""
+    parts = list(run.view.by_fragment(records))
+    items = [(fragment, rows) for fragment, _, rows in parts]
     sizes: list[int] = []
     file = folder / "shingles"
-    with file.open("wb") as out, run.progress("comparing documents", len(rows), "documents") as advance:
+    with file.open("wb") as out, run.progress("comparing documents", len(records), "documents") as advance:
         needs = by_size(run, [fragment for fragment, _ in items])
         for made in run.engine.each(FindShingles(run.store), items, **needs):
             sizes += map(len, made)
             out.writelines(part.data for part in made)
             advance(len(made))
     ends = np.cumsum(sizes, dtype=np.int64)
-    spans = np.empty((len(rows), 2), np.int64)
-    spans[by_row] = np.stack([ends - sizes, ends], axis=1)
+    spans = np.empty((len(records), 2), np.int64)
+    spans[np.concatenate([places for _, places, _ in parts])] = np.stack([ends - sizes, ends], axis=1)
     return np.memmap(file, np.uint64, "r"), spans
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dagster_divorder.core.metrics.packed import runs_in_order
 from dagster_divorder.core.vendi import gram, group_diversity, group_grams, vendi
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Shown, Table, WholeCorpus
@@ -139,8 +140,7 @@ def _batches(run: Run, vectors: np.ndarray) -> list[dict[str, Any]]:
         "training sequences in order": sequences,
     }
     for name, order in shuffled.items():
-        counts = np.diff(packed.indptr)[order]
-        at = np.arange(counts.sum()) + np.repeat(packed.indptr[order] - (np.cumsum(counts) - counts), counts)
+        at, _ = runs_in_order(packed.indptr, order)
         runs[name] = packed.document[at], packed.length[at]
     rows = []
     for name, (of, tokens) in runs.items():
