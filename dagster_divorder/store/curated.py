@@ -165,12 +165,15 @@ def refuse_strangers(
     return mine
 
 
-def refuse_foreign_files(store: Store, output: Output, *, holds_out: bool = False) -> None:
+def refuse_foreign_files(
+    store: Store, output: Output, *, holds_out: bool = False, selects: bool = False
+) -> None:
     """`refuse_strangers` for all that a run with these settings writes; to be asked before anything is computed."""
     names = {MANIFEST, "order.npy", "packed_sequences.parquet", "sequence_order.npy", "rejects.jsonl"}
     names |= {"token_counts.npy", "embeddings.npy"} if output.sidecars else set()
     names |= {"ordering_comparison.png"} if output.plot else set()
     names |= {"heldout.parquet", "heldout_removed.jsonl"} if holds_out else set()
+    names |= {"left_out.parquet"} if selects else set()
     refuse_strangers(store, output.path, lambda name: name in names or RECORDS.fullmatch(name))
 
 

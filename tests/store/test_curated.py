@@ -118,6 +118,23 @@ def test_a_file_that_this_store_has_not_written_is_not_overwritten(
     assert os.listdir(folder) == [name]
 
 
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("heldout.parquet", "holds_out"),
+        ("heldout_removed.jsonl", "holds_out"),
+        ("left_out.parquet", "selects"),
+    ],
+)
+def test_what_is_not_trained_on_is_written_over_no_file_of_others(
+    name: str, asked: str, store: LocalStore, folder: Path
+) -> None:
+    (folder / name).write_text("mine")
+    refuse_foreign_files(store, Output(path=folder))
+    with pytest.raises(InputError, match=rf"{name} is there and was not written by this store"):
+        refuse_foreign_files(store, Output(path=folder), **{asked: True})
+
+
 def test_sidecars_and_pictures_of_others_are_refused_where_they_would_be_written(
     store: LocalStore, folder: Path
 ) -> None:
