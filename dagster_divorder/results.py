@@ -166,6 +166,19 @@ class Results:
         return frame
 
     @property
+    def evidence(self) -> pd.DataFrame:
+        """One row per training, epoch and source of training_evidence: held-out losses.
+
+        Columns: `order`, `seed`, `learning_rate`, `epoch` (from 1), `source` ("all, equal shares": their mean), `loss`
+        (nats a token after that epoch; NaN where the training failed).
+        """
+        import pyarrow.parquet as pq
+
+        data = self.store.read_verified(self._receipt("training_evidence").files["table"])
+        frame: pd.DataFrame = pq.read_table(pa.BufferReader(data)).to_pandas()
+        return frame
+
+    @property
     def near_duplicates(self) -> pd.DataFrame:
         """One row per accepted record in input order.
 

@@ -72,7 +72,7 @@ ALLOWED = {
     "core": {"core"},
     "view": {"view", "core"},
     "store": {"store", "core", "engine"},
-    "models": {"models", "core", "engine"},
+    "models": {"models", "core", "engine", "readers"},
     "engine": {"engine"},
     "trainers": {"trainers"},
     "exports": {"exports", "trainers", "engine", "models", "store", "core"},

@@ -35,6 +35,7 @@ BLOCK = 1 << 21
 AHEAD = 4
 """Blocks a thread whose results wait to be taken in order."""
 
+WINDOWS = 16
 TINIEST = 1e-12
 """Of an eigenvalue that counts, as a part of their sum: what is below it is rounding."""
 
@@ -110,6 +111,22 @@ def entropy(values: Floats) -> float:
 def vendi(gram: Floats) -> float:
     """The Vendi score of a Gram matrix (D, D); 1 of no vectors."""
     return float(np.exp(entropy(spectrum(gram)[0])))
+
+
+def window_scores(vectors: Vectors, rows: Rows, tokens: NDArray[np.integer], size: int) -> list[float]:
+    """Vendi of WINDOWS windows of `size` tokens, evenly spaced, each document by its tokens in it; of all windows where
+    these are fewer, or of what there is. rows: int64 (Q,), of the documents that follow one another; tokens: int (Q,),
+    of each."""
+    ends = np.cumsum(tokens, dtype=np.int64)
+    size = min(size, int(ends[-1]))
+    count = int(ends[-1]) // size
+    scores = []
+    for window in np.unique(np.linspace(0, count - 1, WINDOWS).astype(int)).tolist():
+        low, high = window * size, (window + 1) * size
+        part = slice(int(np.searchsorted(ends, low, "right")), int(np.searchsorted(ends, high, "left")) + 1)
+        inside = np.minimum(ends[part], high) - np.maximum(ends[part] - tokens[part], low)
+        scores.append(vendi(gram(vectors, rows[part], inside.astype(np.float64))))
+    return scores
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,6 +29,10 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
         EVIDENCE,
         "Evidence to choose settings by: how many clusters, which vectors, which strategy, and a map of the topics.",
     ),
+    "prove": (
+        ("training_evidence",),
+        "Small models trained on the same tokens in several orders: does the order help?",
+    ),
     "report": (
         (*EVIDENCE, "ordering_report", "ordering_animation"),
         "The report to send to someone, and the films, of the curated output.",

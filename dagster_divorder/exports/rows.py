@@ -174,10 +174,8 @@ class Rows:
         stored, files = self.stored, list(files)
         size = int(stored.begins[-1]) * stored.dtype.itemsize
         if size <= MEMORY_BYTES:
-            row = stored.view.document_row[self.document]
-            source = stored.addresses[row] + self.start * stored.dtype.itemsize
             for name, span, write in files:
-                folder.stage(name, partial(write, self._stretch(span, source, None)))
+                folder.stage(name, partial(write, self._stretch(span, self._source, None)))
             return
         many = size >= WORKERS_FROM_BYTES and len(files) > 1 and folder.by_workers
         engine = stored.engine() if many and stored.engine().workers > 1 else None
@@ -204,6 +202,19 @@ class Rows:
         finally:
             with suppress(StoreError), folder_at(place).explaining():
                 folder_at(place).delete(names)
+
+    def gather(self) -> np.ndarray:
+        """The ids of all rows in memory, (R, L); short rows are filled up."""
+        blocks = self._stretch((0, len(self)), self._source, None).blocks()
+        stored = self.stored
+        return np.concatenate([block.padded(self.length, stored.padding, stored.dtype) for block in blocks])
+
+    @cached_property
+    def _source(self) -> np.ndarray:
+        """Where in memory each run begins, int64 (Q,)."""
+        row = self.stored.view.document_row[self.document]
+        source: np.ndarray = self.stored.addresses[row] + self.start * self.stored.dtype.itemsize
+        return source
 
     def _stretch(self, span: tuple[int, int], source: np.ndarray, scattered: Scattered | None) -> Stretch:
         """The rows of a span; source: see `Stretch`, of all runs, int64 (Q,)."""

@@ -120,7 +120,7 @@ def read_spec(
     )
 
 
-def find_device(device: str) -> str:
+def find_device(device: str, setting: str = "deep.device") -> str:
     """`cuda`, `mps` or `cpu`: the one asked for, or the best there is. InputError where it is not there."""
     import torch
 
@@ -129,7 +129,7 @@ def find_device(device: str) -> str:
         return next(name for name, usable in there.items() if usable)
     if not there[device]:
         raise InputError(
-            f'deep.device is "{device}", which torch {torch.__version__} does not find on this machine; expected '
+            f'{setting} is "{device}", which torch {torch.__version__} does not find on this machine; expected '
             f"{' or '.join(name for name, usable in there.items() if usable)}, or auto"
         )
     return device

@@ -29,17 +29,19 @@ class SequenceDataset(Dataset[Any]):
 
     A batch is read as one block, by `__getitems__`, so give its loader `collate_fn=dataset.collate`. form: what a batch
     looks like (readers/forms.py): plain, flattened, torchtitan or megatron. native: ids keep the dtype of the files.
-    path: the folder of an export, or a mixture of several.
+    path: the folder of an export, one that is open, or a mixture of several.
 
     Raises:
         InputError: an unknown form; or as `open_export`.
         StoreError: as `open_export`.
     """
 
-    def __init__(self, path: str | Path | Mixture, *, form: str = "plain", native: bool = False) -> None:
+    def __init__(
+        self, path: str | Path | Export | Mixture, *, form: str = "plain", native: bool = False
+    ) -> None:
         if form not in FORMS:
             raise InputError(f"there is no form {form!r}; expected one of {', '.join(FORMS)}")
-        self.export = path if isinstance(path, Mixture) else open_export(path)
+        self.export = open_export(path) if isinstance(path, str | Path) else path
         self.form, self.native = form, native
 
     def __len__(self) -> int:
@@ -188,7 +190,7 @@ class SequenceStream(IterableDataset[Any]):
 
     def __init__(
         self,
-        path: str | Path | Mixture,
+        path: str | Path | Export | Mixture,
         *,
         batch: int | None = None,
         micro_batch: int | None = None,

@@ -19,6 +19,7 @@ from dagster_divorder.settings.sections import (
     Deep,
     Embedding,
     Engine,
+    Evidence,
     Exports,
     Gradients,
     Heldout,
@@ -33,6 +34,7 @@ from dagster_divorder.settings.sections import (
     Sequence,
     Store,
     declaring,
+    trained_order,
 )
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ class Settings(BaseSettings):
     packing: Packing = Packing()
     sequence: Sequence = Sequence()
     comparison: Comparison = Comparison()
+    evidence: Evidence = Evidence()
     output: Output = Output()
     exports: Exports = Exports()
     animation: Animation = Animation()
@@ -101,6 +104,7 @@ class Settings(BaseSettings):
             self.sequence.strategy,
             *self.comparison.documents,
             *self.comparison.sequences,
+            *self.trained_strategies,
         ]
         from dagster_divorder.core.order.strategy import nearest
 
@@ -162,6 +166,16 @@ class Settings(BaseSettings):
     def takes_gradients(self) -> bool:
         """Whether gradient_embeddings is made: the selection goes by it, or `gradients.model` asks for it."""
         return self.gradients.model is not None or (self.selects and self.selection.vectors == "gradient")
+
+    @property
+    def trained_strategies(self) -> list[str]:
+        """Strategies that `evidence.orders` name."""
+        from dagster_divorder.core.order import STRATEGIES
+
+        if self.evidence.tokens is None:
+            return []
+        orders = map(trained_order, self.evidence.orders)
+        return [name for order in orders for name in order[:2] if name in STRATEGIES]
 
     @property
     def mixed_trait(self) -> str:

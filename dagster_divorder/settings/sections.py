@@ -7,7 +7,7 @@ import os
 import re
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -592,6 +592,78 @@ class Comparison(_Section):
     """Document orders that strategy_comparison runs."""
     sequences: tuple[Strategy, ...] = ("original", "random", "balanced")
     """Sequence orders that it runs on each of them."""
+
+
+class TrainedOrder(NamedTuple):
+    """An entry of `evidence.orders`: strategies of documents and of sequences, `curated` for those of the plan, also
+    `clusters` for documents in the order of their clusters and `epochs` for the plan's sequences in another order each
+    epoch; apart: attention stops where a document does."""
+
+    documents: str
+    sequences: str
+    apart: bool
+
+
+TRAINED_ORDERS = {
+    "original": TrainedOrder("original", "original", False),
+    "random_documents": TrainedOrder("random", "original", False),
+    "random_sequences": TrainedOrder("curated", "random", False),
+    "curated": TrainedOrder("curated", "curated", False),
+    "curated_epochs": TrainedOrder("curated", "epochs", False),
+    "cluster_packed": TrainedOrder("clusters", "random", False),
+    "cluster_packed_apart": TrainedOrder("clusters", "random", True),
+}
+
+
+def trained_order(text: str) -> TrainedOrder:
+    """An entry of `evidence.orders`. Raises ValueError where it names no order."""
+    if text in TRAINED_ORDERS:
+        return TRAINED_ORDERS[text]
+    documents, slash, sequences = text.partition("/")
+    if not slash:
+        raise ValueError(
+            f"{text!r} is no order; expected {', '.join(TRAINED_ORDERS)}, or a strategy of documents and one of "
+            'sequences, such as "stratified/original"'
+        )
+    if documents != "curated":
+        _known_strategy(documents)
+    return TrainedOrder(documents, _known_strategy(sequences), False)
+
+
+def _trained_orders(orders: tuple[str, ...]) -> tuple[str, ...]:
+    for order in orders:
+        trained_order(order)
+    if len(set(orders)) < len(orders):
+        raise ValueError("an order is named twice; name each once")
+    return orders
+
+
+class Evidence(_Section):
+    tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
+    """Tokens of an epoch that small models are trained on, the first of the plan, to see what its order does; unset:
+    nothing is trained. Differences come out of the noise as it rises."""
+    orders: Annotated[tuple[str, ...], AfterValidator(_trained_orders)] = (
+        "original",
+        "random_documents",
+        "random_sequences",
+        "curated",
+    )
+    """Orders that are compared; random_sequences, against which all are held, is always among them."""
+    model: str = Field("tiny", min_length=1)
+    """tiny, 10M, 50M or 160M, Llama-shaped; or a directory with the config.json of another."""
+    epochs: int = Field(2, ge=1, le=100)
+    """How often the tokens are read; the seam between two is where one order shows most."""
+    seeds: int = Field(3, ge=1, le=100)
+    """Trainings of each order, from other weights and with other shuffles; smaller differences show as it rises."""
+    learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = ()
+    """Each order is trained with each of them; none: the model's own."""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """Of the learning rate, after it has risen over the first twentieth."""
+    batch: int | None = Field(None, ge=1, le=MAX_COUNT)
+    """Sequences of a batch; unset: as many as make 250 steps an epoch, sequence.batch at most."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    budget_seconds: float | None = Field(None, gt=0, le=YEAR_SECONDS)
+    """Tokens are made fewer until all trainings fit into this time, by the speed of a few steps."""
 
 
 class Animation(_Section):

@@ -42,6 +42,7 @@ from dagster_divorder.stages.stationarity import STATIONARITY
 from dagster_divorder.stages.strategy_comparison import STRATEGY_COMPARISON
 from dagster_divorder.stages.subset_selection import SUBSET_SELECTION
 from dagster_divorder.stages.token_counts import TOKEN_COUNTS
+from dagster_divorder.stages.training_evidence import TRAINING_EVIDENCE
 from dagster_divorder.stages.traits import TRAITS
 
 GRAPH = Graph(
@@ -87,6 +88,7 @@ GRAPH = Graph(
         EXPORTS,
         STRATEGY_COMPARISON,
         SET_DIVERSITY,
+        TRAINING_EVIDENCE,
         ORDERING_ANIMATION,
         ORDERING_REPORT,
     )

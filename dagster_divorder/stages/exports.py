@@ -71,7 +71,7 @@ VERSION = 1
 
 def _compute(run: Run) -> Made:
     with scratch_beside(run.store, run.settings.exports.path) as scratch:
-        return _made(run, _tokens(run, load_base_model(run).directory, scratch))
+        return _made(run, stored_tokens(run, load_base_model(run).directory, scratch))
 
 
 def _made(run: Run, tokens: Tokens) -> Made:
@@ -100,7 +100,12 @@ def _made(run: Run, tokens: Tokens) -> Made:
     return Made({"hashes": File(orjson.dumps(hashes), "json")}, {"formats": list(hashes)}, figures)
 
 
-def _tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
+def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
+    """The token ids of the stream's items; directory: of the tokenizer, scratch: for files of a moment.
+
+    Raises:
+        InputError: an end-of-text token is asked for, and the tokenizer names none.
+    """
     from dagster_divorder.models.tokenize import special_ids
 
     ids, vocabulary = special_ids(directory), run.receipt("base_model").facts["vocabulary"]

@@ -63,6 +63,7 @@ from dagster_divorder.stages.repeats import TrainingStream, load_stream, stream_
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import load_stationarity
 from dagster_divorder.stages.strategy_comparison import load_comparison
+from dagster_divorder.stages.training_evidence import load_evidence
 from dagster_divorder.store.curated import write_beside
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import beginnings
@@ -87,8 +88,9 @@ EVIDENCE = {
     "k_calibration": "how many clusters the corpus has",
     "ari_comparison": "whether two kinds of vectors see the same topics",
     "cluster_map": "the documents as a map, coloured by cluster",
+    "training_evidence": "what the order does to small models that are trained in it",
 }
-"""Stage -> what the report shows of it where it is there."""
+"""Stage -> what the report shows of it where it is there; of those that the settings have."""
 LENGTH_COLUMNS, BINS = 100, 100
 """Slices of the dataset in the chart of lengths; bins of sequences."""
 COLUMNS = (60, 240)
@@ -135,6 +137,8 @@ def at_hand(run: Run) -> tuple[dict[str, Receipt], dict[str, str]]:
     """(receipts of the evidence that fits these settings and this corpus, why each other one is missing), by stage."""
     found, missing = {}, {}
     for stage in EVIDENCE:
+        if not run.graph[stage].when(run.settings):
+            continue
         try:
             found[stage] = run.receipt(stage)
         except MissingStageError as error:
@@ -209,6 +213,7 @@ def numbers(
         else None,
         agreement=_agreement(run, found["ari_comparison"]) if "ari_comparison" in found else None,
         map=_map(of, coloured) if "cluster_map" in found else None,
+        trained=load_evidence(run) if "training_evidence" in found else None,
         runs=_stage_runs(run, found),
         missing={stage: (EVIDENCE[stage], why) for stage, why in missing.items()},
     )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dagster_divorder.core.metrics.packed import runs_in_order
-from dagster_divorder.core.vendi import gram, group_diversity, group_grams, vendi
+from dagster_divorder.core.vendi import gram, group_diversity, group_grams, vendi, window_scores
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Shown, Table, WholeCorpus
 from dagster_divorder.stages.fields import load_fields
@@ -31,8 +31,6 @@ from dagster_divorder.store.space import map_vectors
 MOST = 32
 """Sources and clusters with a score of their own: the largest; sums of a source take 8 D^2 bytes. The other sources
 count as one."""
-BATCHES = 16
-"""Of each order, evenly spaced."""
 OTHERS = "(other)"
 
 
@@ -142,12 +140,9 @@ def _batches(run: Run, vectors: np.ndarray) -> list[dict[str, Any]]:
     for name, order in shuffled.items():
         at, _ = runs_in_order(packed.indptr, order)
         runs[name] = packed.document[at], packed.length[at]
-    rows = []
+    rows, size = [], run.settings.sequence.batch * run.settings.sequence.length
     for name, (of, tokens) in runs.items():
-        scores = [
-            vendi(gram(vectors, stream.record(of[part]), weights))
-            for part, weights in _windows(tokens, run.settings.sequence.batch * run.settings.sequence.length)
-        ]
+        scores = window_scores(vectors, stream.record(of), tokens, size)
         rows.append(
             {
                 "order": name,
@@ -157,21 +152,6 @@ def _batches(run: Run, vectors: np.ndarray) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _windows(tokens: np.ndarray, size: int) -> list[tuple[slice, np.ndarray]]:
-    """(part of the runs, their tokens in it) of up to BATCHES windows of `size` tokens, or of all of them where these
-    are fewer. tokens: int (Q,), of runs that follow one another."""
-    ends = np.cumsum(tokens, dtype=np.int64)
-    size = min(size, int(ends[-1]))
-    count = int(ends[-1]) // size
-    windows = []
-    for window in np.unique(np.linspace(0, count - 1, BATCHES).astype(int)).tolist():
-        low, high = window * size, (window + 1) * size
-        part = slice(int(np.searchsorted(ends, low, "right")), int(np.searchsorted(ends, high, "left")) + 1)
-        inside = np.minimum(ends[part], high) - np.maximum(ends[part] - tokens[part], low)
-        windows.append((part, inside.astype(np.float64)))
-    return windows
 
 
 def load_groups(run: Run) -> list[dict[str, Any]]:

@@ -274,3 +274,89 @@ def _k_axis(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     for recommended in (row["k"] for row in rows if row["recommended"]):
         axes.axvline(recommended, color=COLOURS["ink"], linewidth=1, linestyle=(0, (4, 4)), zorder=1)
+
+
+TRAINED = {
+    "original": Series("original", "original"),
+    "random_documents": Series("random documents", "shuffled", dashed=True),
+    "random_sequences": Series("random sequences", "shuffled"),
+    "curated": Series("curated", "sequences"),
+}
+
+
+def trained_lines(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Colour, line style and name of each of the orders that models were trained in."""
+    others = iter(cluster_colours(len(names)))
+    return [
+        TRAINED[name].line if name in TRAINED else {"color": next(others), "label": name.replace("_", " ")}
+        for name in names
+    ]
+
+
+def training_losses(axes: Axes, orders: Sequence[Mapping[str, Any]], epochs: int) -> None:
+    """Training loss along all epochs; a line an order of `stages.training_evidence`."""
+    for line, of in zip(trained_lines([of["order"] for of in orders]), orders, strict=True):
+        losses = np.asarray(of["losses"], np.float64)
+        axes.plot(epochs * (np.arange(len(losses)) + 0.5) / len(losses), losses, **line)
+    every = np.concatenate([np.asarray(of["losses"], np.float64) for of in orders])
+    # The first steps, from the loss of a guess, would leave no room for the rest.
+    axes.set_ylim(0.98 * np.nanmin(every), np.nanquantile(every, 0.96))
+    axes.set_xlabel("epochs")
+
+
+def around_seam(axes: Axes, orders: Sequence[Mapping[str, Any]], what: str) -> None:
+    """Losses, or norms of the gradient, of the last tenth of the first epoch and the first of the second."""
+    for line, of in zip(trained_lines([of["order"] for of in orders]), orders, strict=True):
+        values = np.asarray(of[what], np.float64)
+        if len(values):
+            width = max(1, len(values) // 60)
+            kept = values[: len(values) // width * width].reshape(-1, width).mean(1)
+            axes.plot(-10 + 20 * (np.arange(len(kept)) + 0.5) / len(kept), kept, **line)
+    axes.axvline(0, color=COLOURS["muted"], linewidth=0.9, linestyle=(0, (4, 4)))
+    axes.set_xlabel("% of an epoch from the seam")
+
+
+def heldout_differences(
+    axes: Axes, rows: Sequence[Mapping[str, Any]], sources: Sequence[Mapping[str, Any]]
+) -> None:
+    """Held-out loss less that of shuffled sequences with its interval, an order a mark: the mean over sources first,
+    then each source. rows, sources: `orders` and `sources` of `stages.training_evidence`."""
+    shown = [of for of in rows if of["order"] != "random_sequences"]
+    groups = ["all", *dict.fromkeys(of["source"] for of in sources)]
+    lines = trained_lines([of["order"] for of in rows])
+    line_of = {of["order"]: line for of, line in zip(rows, lines, strict=True)}
+    for at, of in enumerate(shown):
+        name = of["order"]
+        found = [
+            of["less shuffled"],
+            *(each["less shuffled"] for each in sources if each["order"] == name),
+        ]
+        place = np.arange(len(groups)) + 0.7 * ((at + 0.5) / len(shown) - 0.5)
+        middle, low, high = (
+            np.array([np.nan if each[key] is None else each[key] for each in found], np.float64)
+            for key in ("mean", "low", "high")
+        )
+        line = line_of[name]
+        reach = np.nan_to_num(np.abs(np.stack([middle - low, high - middle])))
+        axes.errorbar(
+            middle, place, xerr=reach, fmt="o", markersize=4, linewidth=1.2,
+            color=line["color"], label=line["label"],
+        )  # fmt: skip
+    axes.axvline(0, color=COLOURS["muted"], linewidth=0.9)
+    axes.set_yticks(range(len(groups)), [group if len(group) < 24 else f"{group[:22]}…" for group in groups])
+    axes.invert_yaxis()
+    axes.set_xlabel("nats a token; left of 0 is better than shuffling")
+
+
+def stable_ranks(axes: Axes, layers: Sequence[Mapping[str, Any]]) -> None:
+    """Stable rank of the gradient of every weight matrix at the end of training, less that of shuffled sequences."""
+    matrices = list(dict.fromkeys(of["matrix"] for of in layers))
+    ends = {(of["matrix"], of["order"]): float(of["ranks"][-1] or np.nan) for of in layers}
+    names = list(dict.fromkeys(of["order"] for of in layers))
+    for line, name in zip(trained_lines(names), names, strict=True):
+        if name != "random_sequences":
+            less = [ends[matrix, name] - ends[matrix, "random_sequences"] for matrix in matrices]
+            axes.plot(range(len(matrices)), less, marker="o", markersize=3, **line)
+    axes.axhline(0, color=COLOURS["muted"], linewidth=0.9)
+    axes.set_xlabel("weight matrices, from the first layer to the last")
+    axes.set_xticks([])

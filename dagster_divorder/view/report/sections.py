@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from dagster_divorder.view import charts, words
 from dagster_divorder.view.charts import ACHIEVABLE, ASKED, SERIES, SHUFFLES
 from dagster_divorder.view.drawing import data_uri, indexed, png, stacked, svg
+from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 from dagster_divorder.view.report import check
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
 from dagster_divorder.view.report.numbers import Numbers, TraitAlong
-from dagster_divorder.view.words import MEASURES, ORDERS, clip, fixed, listed, number, percent, points
+from dagster_divorder.view.words import MEASURES, ORDERS, clip, count, fixed, listed, number, percent, points
 
 BAR_ROWS = 96
 """Pixels of a bar's height."""
@@ -49,6 +50,7 @@ def report(of: Numbers) -> tuple[bytes, list[str]]:
         *([strategies(of.strategies, of)] if of.strategies else []),
         *([calibration(*of.calibration, of)] if of.calibration else []),
         *([agreement(of)] if of.agreement else []),
+        *([trained(of.trained)] if of.trained else []),
         last_run(of),
     ]
     manifest, sequence = of.manifest, of.manifest["sequence"]
@@ -489,6 +491,57 @@ def strategies(rows: Sequence[Mapping[str, Any]], of: Numbers) -> Section:
         "any shuffle; the largest rank correlation of a feature with position, the farthest tenth, and the mean "
         "batch over all features.",
         [table("Strategies compared; this output’s pair is marked", shown, marked)],
+    )
+
+
+def trained(summary: Mapping[str, Any]) -> Section:
+    """What orders did to small models; summary: of `stages.training_evidence`."""
+    orders, seams = summary["orders"], summary["epochs"] > 1
+    rows = order_rows(summary)
+    said = [f"{row['order']} {row['less shuffled']}" for row in rows]
+    panels = [
+        Panel("training loss", partial(charts.training_losses, orders=orders, epochs=summary["epochs"]))
+    ]
+    if seams:
+        panels += [
+            Panel(f"{title} around the seam", partial(charts.around_seam, orders=orders, what=what))
+            for title, what in (("loss", "around the seam"), ("gradient norm", "norms around the seam"))
+        ]
+    panels.append(Panel("stable rank less shuffled", partial(charts.stable_ranks, layers=summary["layers"])))
+    parts = [
+        chart(
+            "trained",
+            panels,
+            f"Training in several orders. {' '.join(summary['verdict'])}",
+            "Mean over seeds. The stable rank, of the gradient of each weight matrix at the end, says in how many "
+            "directions a batch pulls.",
+            across=2,
+        ),
+        chart(
+            "heldout",
+            [
+                Panel(
+                    "held-out loss less that of shuffled sequences",
+                    partial(charts.heldout_differences, rows=orders, sources=summary["sources"]),
+                )
+            ],
+            f"Held-out loss less that of shuffled sequences: {'; '.join(said)}.",
+            "Bars: intervals of 95 % over seeds. “all”: the mean over sources.",
+        ),
+        table("Orders", rows),
+        table(
+            "Held-out loss by source; * differs from shuffled sequences beyond noise", source_rows(summary)
+        ),
+    ]
+    if rates := rate_rows(summary):
+        parts.append(table("Held-out loss by learning rate", rates))
+    return Section(
+        "trained",
+        "Does the order help?",
+        f"{summary['model']} models of {number(summary['weights'])} weights, trained on the same tokens from the same "
+        f"{count(summary['seeds'], 'start')}, {count(summary['epochs'], 'epoch')} of {number(summary['steps'])} steps. "
+        f"{' '.join(summary['verdict'])}",
+        [*parts, *([part("notes", summary["notes"])] if summary["notes"] else [])],
     )
 
 

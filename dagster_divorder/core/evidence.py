@@ -1,0 +1,209 @@
+"""What trainings in several orders tell of the orders: differences with their noise, and the seam between epochs.
+
+Letters: R trainings of an order (seeds), T steps of all E epochs, e steps of one, S sources, W weight matrices.
+Differences are paired: the same seed, so the same weights to begin with, on either side. An interval is Student's, of
+95 %: with three trainings 2.5 standard deviations each way, so that what is called beyond noise seldom is noise.
+Sources: Student 1908; the epoch boundary, Diversity-Ordered Training; the stable rank of batch gradients, Don't
+Shuffle, Optimize; loss by source and along the data, TokenShard (On Shuffling Tokens).
+Known weakness: trainings differ in weights and shuffles and not in the corpus: an interval tells of this corpus. Of
+twenty differences that are none, one is called beyond noise.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.floating]
+
+CONFIDENCE = 0.95
+SEAM = 0.05
+"""Part of an epoch on either side of the seam whose losses are compared."""
+SPIKE = 0.01
+"""Part of an epoch behind the seam in which the longest gradient is looked for."""
+SEEN = 1.5
+"""Times its median that the gradient at the seam is at least where a seam is said to be seen."""
+AROUND = 0.1
+"""Part of an epoch on either side of the seam that is drawn."""
+PLACES = 100
+"""Parts in which losses along the data are averaged."""
+RANKED_AT = (0.2, 1.0)
+"""Parts of training at whose end gradients are looked at."""
+
+
+class Trained(NamedTuple):
+    """What a training noted; NaN from the step `failed` on, where the loss was no number, -1 where it always was.
+
+    losses, norms: float32 (T,), of each batch before its step: nats a token, length of the gradient. heldout: float64
+    (E, S), after each epoch. remembered: float64 (10,), loss of the first tenth's sequences after each tenth of the
+    first epoch. ranks: float64 (2, W), stable rank of batch gradients, at RANKED_AT. noise: float64 (2,): how far the
+    gradients of batches vary about their mean at the end of the first epoch (the sum of the variances of all numbers),
+    and the squared length of that mean.
+    """
+
+    losses: Floats
+    norms: Floats
+    heldout: Floats
+    remembered: Floats
+    ranks: Floats
+    noise: Floats
+    failed: int
+
+
+def estimate(values: ArrayLike) -> dict[str, float | None]:
+    """`mean` of the R values of one thing, or of differences, its standard `error`, and the ends `low` and `high` of
+    its interval. Values that are NaN are left out; what too few of them tell is None."""
+    from scipy.stats import t
+
+    found = np.asarray(values, np.float64)
+    found = found[~np.isnan(found)]
+    mean = float(found.mean()) if found.size else None
+    if mean is None or found.size < 2:
+        return {"mean": mean, "error": None, "low": None, "high": None}
+    error = float(found.std(ddof=1) / math.sqrt(found.size))
+    reach = float(t.ppf((1 + CONFIDENCE) / 2, found.size - 1)) * error
+    return {"mean": mean, "error": error, "low": mean - reach, "high": mean + reach}
+
+
+def is_beyond_noise(difference: Mapping[str, float | None]) -> bool:
+    """Whether the interval of an estimate is known and leaves out zero."""
+    low, high = difference["low"], difference["high"]
+    return low is not None and high is not None and (low > 0 or high < 0)
+
+
+class Seam(NamedTuple):
+    """Mean loss `before` and `after` the first seam, and the gradient's `spike`: the greatest norm right behind it over
+    the median of the first epoch."""
+
+    before: float
+    after: float
+    spike: float
+
+
+def seam(trained: Trained, epoch: int) -> Seam:
+    """Of a training of two epochs or more, of `epoch` steps each."""
+    losses, norms = trained.losses.astype(np.float64), trained.norms.astype(np.float64)
+    near, close = max(1, round(SEAM * epoch)), max(1, round(SPIKE * epoch))
+    return Seam(
+        before=float(losses[epoch - near : epoch].mean()),
+        after=float(losses[epoch : epoch + near].mean()),
+        spike=float(norms[epoch : epoch + close].max() / np.median(norms[:epoch])),
+    )
+
+
+def along(values: Floats, places: int = PLACES) -> NDArray[np.float64]:
+    """Means of consecutive parts, as many as places where there are so many values."""
+    parts = np.array_split(values.astype(np.float64), max(1, min(places, len(values))))
+    return np.array([part.mean() for part in parts])
+
+
+def largest_bump(losses: Floats, reference: Floats) -> tuple[float, float]:
+    """(how far the losses of an epoch stray at most from those of another order, by parts; where, 0 to 1).
+
+    Both (e,), averaged over trainings; the first tenth, in which both fall fast, is left out.
+    """
+    differences = along(losses) - along(reference)
+    first = len(differences) // 10
+    at = first + int(np.argmax(np.abs(np.nan_to_num(differences[first:]))))
+    return float(differences[at]), (at + 0.5) / len(differences)
+
+
+def mean(values: Sequence[Floats]) -> NDArray[np.float64]:
+    """Over trainings, whatever failed left out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of all that failed the mean is NaN
+        found: NDArray[np.float64] = np.nanmean(np.stack(values).astype(np.float64), axis=0)
+    return found
+
+
+def order_figures(
+    ours: Sequence[Trained], shuffled: Sequence[Trained], epoch: int, attention: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """What the R trainings of an order show, beside those of shuffled sequences from the same weights.
+
+    epoch: e. attention: bool (W,), which matrices are attention's. Estimates are as of `estimate`; `less shuffled` are
+    differences. Lines are lists: `losses` along all epochs, `remembered` after each tenth, and around the seam.
+    """
+    last = [np.array([of.heldout[-1].mean() for of in each]) for each in (ours, shuffled)]
+    found: dict[str, Any] = {"held-out": estimate(last[0]), "less shuffled": estimate(last[0] - last[1])}
+    losses, norms = mean([of.losses for of in ours]), mean([of.norms for of in ours])
+    if len(losses) >= 2 * epoch:
+        seams, others = ([seam(of, epoch) for of in each] for each in (ours, shuffled))
+        jumps, level = ([of.after - of.before for of in each] for each in (seams, others))
+        around = slice(epoch - max(1, round(AROUND * epoch)), epoch + max(1, round(AROUND * epoch)))
+        found |= {
+            "before the seam": float(np.mean([of.before for of in seams])),
+            "after the seam": float(np.mean([of.after for of in seams])),
+            "jump, less shuffled": estimate(np.subtract(jumps, level)),
+            "spike": estimate([of.spike for of in seams]),
+            "around the seam": losses[around],
+            "norms around the seam": norms[around],
+        }
+    for kind, of_kind in (("attention", attention), ("feed-forward", ~attention)):
+        for at, share in enumerate(RANKED_AT):
+            values, of_shuffled = (
+                np.array([of.ranks[at][of_kind].mean() for of in each]) for each in (ours, shuffled)
+            )
+            name = f"stable rank, {kind}, {share:.0%}"
+            found |= {name: estimate(values), f"{name}, less shuffled": estimate(values - of_shuffled)}
+    noise, of_shuffled = (np.array([of.noise[0] for of in each]) for each in (ours, shuffled))
+    bump, where = largest_bump(losses[:epoch], mean([of.losses for of in shuffled])[:epoch])
+    return found | {
+        "noise": estimate(noise),
+        "noise, less shuffled": estimate(noise - of_shuffled),
+        # What the first tenth costs at the end of the epoch more than right after it was read.
+        "forgotten": estimate([of.remembered[-1] - of.remembered[0] for of in ours]),
+        "remembered": mean([of.remembered for of in ours]),
+        "bump": bump,
+        "bump at": where,
+        "losses": along(losses, 2 * PLACES),
+    }
+
+
+def source_figures(
+    ours: Sequence[Trained], shuffled: Sequence[Trained], sources: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The held-out loss of each source after the last epoch, and less that of shuffled sequences."""
+    rows = []
+    for at, source in enumerate(sources):
+        losses, others = (np.array([of.heldout[-1, at] for of in each]) for each in (ours, shuffled))
+        rows.append({"source": source, "loss": estimate(losses), "less shuffled": estimate(losses - others)})
+    return rows
+
+
+def verdict(rows: Mapping[str, Mapping[str, Any]], name: str, reference: str) -> list[str]:
+    """Two sentences: whether the models of an order differ from those of shuffled sequences in what they have learnt,
+    and the seam. rows: `order_figures` by order."""
+    ours, shuffled = rows[name], rows[reference]
+    less = ours["less shuffled"]
+    if less["mean"] is None:
+        return [f"Nothing can be said of {name}: its trainings, or those in random order, failed.", ""]
+    if less["low"] is None:
+        found = "one training each, which says nothing of noise"
+    else:
+        interval = f"({less['low']:+.4f} to {less['high']:+.4f})"
+        better = "better" if less["mean"] < 0 else "worse"
+        beyond = f"{better} beyond noise" if is_beyond_noise(less) else "no difference beyond noise"
+        found = f"{interval}: {beyond}"
+    sentences = [
+        f"Held-out loss, mean over sources: {name} {ours['held-out']['mean']:.4f}, the same sequences shuffled "
+        f"{shuffled['held-out']['mean']:.4f}, difference {less['mean']:+.4f} {found}."
+    ]
+    if "spike" not in ours:
+        return [*sentences, "One epoch, so there is no seam."]
+    spikes = {
+        of: rows[of]["spike"]["mean"] for of in dict.fromkeys(["original", name, reference]) if of in rows
+    }
+    listed = ", ".join(f"{of} {'–' if spike is None else f'{spike:.2f}'}" for of, spike in spikes.items())
+    seen = [of for of, spike in spikes.items() if spike is not None and spike >= SEEN]
+    what = f"seen in {' and '.join(seen)}" if seen else "seen in none"
+    return [
+        *sentences,
+        f"The gradient at the seam of the epochs, in times its median: {listed}; a seam ({SEEN} times or more) is "
+        f"{what}.",
+    ]

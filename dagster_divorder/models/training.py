@@ -1,0 +1,503 @@
+"""A plain training loop over packed sequences in a given order, which notes what the order does to it.
+
+Letters: B sequences a batch, L tokens a sequence, T steps of all epochs, E epochs, W weight matrices.
+
+A small decoder predicts the next token. Batches are consecutive in the order, and nothing shuffles them again. The
+gradient is never clipped, since its norm is what is read. AdamW (betas 0.9 and 0.95, weight decay 0.1); the learning
+rate rises over WARM_UP of the steps and then stays, or falls to LAST_RATE of itself on a cosine.
+Guarantee: the same sequences, order, seed and settings give the same numbers on one type of machine: one thread on a
+CPU, deterministic kernels on a GPU; weights are drawn on the CPU, so that all devices begin alike.
+Cost: 6 multiplications a token for each weight, two hundredths more for what is noted beside the loss.
+Sources: the epoch boundary, Diversity-Ordered Training; the stable rank of batch gradients, Don't Shuffle, Optimize;
+validation loss by source and loss along the data, TokenShard (On Shuffling Tokens); the noise of the gradient,
+McCandlish et al. 2018.
+Known weakness: ids beyond a preset's vocabulary, the rarest, share the last quarter of it, so that losses of presets do
+not compare with those of other models.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.core.evidence import RANKED_AT, Trained
+from dagster_divorder.engine.memory import is_out_of_memory, main_memory
+from dagster_divorder.errors import InputError
+from dagster_divorder.models.deep import torch_threads
+from dagster_divorder.models.spec import load_config, quiet, unusable
+
+if TYPE_CHECKING:
+    import torch
+
+    from dagster_divorder.readers.export import Export
+
+WARM_UP, LAST_RATE = 0.05, 0.1
+BETAS, WEIGHT_DECAY = (0.9, 0.95), 0.1
+LOGITS = 1 << 25
+"""Scores that a micro-batch has at most: 128 MB of float32, some three times over."""
+MASKED = 1 << 26
+"""Pairs of tokens of the masks of a micro-batch at most."""
+BYTES_PER_WEIGHT = 16
+"""Weight, gradient and AdamW's two moments, float32."""
+RANKED_BATCHES = 4
+"""Whose gradients are ranked, before each of RANKED_AT."""
+NOISY_BATCHES = 32
+"""Of the first epoch, evenly spaced, whose gradients at its end are compared."""
+TENTHS = 10
+REMEMBERED = 32
+"""Sequences of the first tenth, evenly spaced, whose loss is taken after each tenth."""
+
+
+class Preset(NamedTuple):
+    """A Llama-shaped decoder with one table for input and output. inner: width of the feed-forward part."""
+
+    width: int
+    layers: int
+    heads: int
+    inner: int
+    vocabulary: int
+    learning_rate: float
+
+
+PRESETS = {
+    "tiny": Preset(64, 2, 2, 192, 2048, 3e-3),
+    "10M": Preset(256, 8, 4, 768, 16_384, 2e-3),
+    "50M": Preset(512, 10, 8, 1536, 32_768, 1e-3),
+    "160M": Preset(768, 15, 12, 2304, 49_152, 6e-4),
+}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Task:
+    """One training. model: a preset, or the directory of a config.json. classes: int32 (V,), which class each token id
+    is to be read as, and their number. apart: attention stops where a document does. epochs: E. heldout: by source
+    classes int32 (n, L), -1 where there is none."""
+
+    model: str
+    classes: NDArray[np.int32]
+    class_count: int
+    seed: int
+    learning_rate: float
+    schedule: Literal["cosine", "constant"]
+    batch: int
+    epochs: int
+    apart: bool
+    device: str
+    heldout: Mapping[str, NDArray[np.int32]]
+
+
+def make_model(model: str, class_count: int, length: int, seed: int) -> torch.nn.Module:
+    """The model with random weights, on the CPU.
+
+    Raises:
+        InputError: as `check_model`; its training would take more than this machine's memory.
+    """
+    import torch
+
+    size = count_weights(model, class_count, length)
+    if size * BYTES_PER_WEIGHT > main_memory():
+        raise InputError(
+            f"evidence.model {model} has {size:,} weights, which take {size * BYTES_PER_WEIGHT / 1e9:,.0f} GB to "
+            f"train, and this machine has {main_memory() / 1e9:,.0f} GB; give a smaller model"
+        )
+    torch.manual_seed(seed)
+    return _build(model, class_count, length)
+
+
+def count_weights(model: str, class_count: int, length: int) -> int:
+    """Numbers that a model learns."""
+    return sum(weight.numel() for weight in _outline(model, class_count, length).parameters())
+
+
+def _outline(model: str, class_count: int, length: int) -> torch.nn.Module:
+    """The model without its weights."""
+    import torch
+
+    with torch.device("meta"):
+        return _build(model, class_count, length)
+
+
+def _build(model: str, class_count: int, length: int) -> torch.nn.Module:
+    from transformers import AutoModelForCausalLM
+
+    config = _config(model, class_count, length)
+    with quiet():
+        try:
+            built: torch.nn.Module = AutoModelForCausalLM.from_config(
+                config, attn_implementation="sdpa", trust_remote_code=False
+            )
+        except Exception as error:
+            raise unusable(Path(model), error) from error
+    return built
+
+
+def _config(model: str, class_count: int, length: int) -> Any:
+    if model in PRESETS:
+        from transformers import LlamaConfig
+
+        of = PRESETS[model]
+        return LlamaConfig(
+            vocab_size=class_count,
+            hidden_size=of.width,
+            num_hidden_layers=of.layers,
+            num_attention_heads=of.heads,
+            num_key_value_heads=of.heads,
+            intermediate_size=of.inner,
+            max_position_embeddings=length,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+    directory = Path(model)
+    if not directory.is_dir():
+        raise InputError(
+            f"evidence.model is {model!r}; expected {', '.join(PRESETS)}, or a directory with a config.json"
+        )
+    config = load_config(directory)
+    of_text = config.get_text_config()
+    if of_text.vocab_size < class_count:
+        raise InputError(
+            f"{directory / 'config.json'} has {of_text.vocab_size:,} tokens and model.base {class_count:,}; expected "
+            "as many at least: give the configuration of the model that you train"
+        )
+    positions = getattr(of_text, "max_position_embeddings", None) or length
+    if positions < length:
+        raise InputError(
+            f"{directory / 'config.json'} has {positions:,} positions and sequence.length is {length:,}; expected as "
+            "many at least"
+        )
+    return config
+
+
+def check_model(model: str, length: int) -> None:
+    """
+    Raises:
+        InputError: there is no such preset, a config.json cannot be used, has too few positions or is of no causal
+            model.
+    """
+    _outline(model, 1, length)
+
+
+class _Held:
+    """Rows of an export that are in memory (`readers.export.Source`)."""
+
+    def __init__(self, ids: np.ndarray, lengths: np.ndarray, counts: np.ndarray) -> None:
+        self.dtype, self._ids, self._lengths, self._counts = ids.dtype, ids, lengths, counts
+        self._first = np.concatenate([[0], np.cumsum(counts)])
+
+    def ids(self, first: int, end: int) -> np.ndarray:
+        return self._ids[first:end]
+
+    def documents(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        return self._lengths[self._first[first] : self._first[end]], self._counts[first:end]
+
+
+def held_export(arrays: Mapping[str, np.ndarray], batch: int) -> Export:
+    """Rows in memory as a trainer's reader sees an export: `ids` (n, L) in the order of the first epoch; `lengths` and
+    `counts` of the documents in them; `epochs` int64 (E, n), the rows that each reads; `padded` bool (1,)."""
+    from dagster_divorder.readers.export import Export
+
+    rows, length = arrays["ids"].shape
+    manifest = {
+        "plan": "",
+        "sequence_length": length,
+        "batch": batch,
+        "padded_rows": int(arrays["padded"][0]),
+        "rows": rows,
+        "layout": None,
+    }
+    source = _Held(arrays["ids"], arrays["lengths"], arrays["counts"])
+    return Export(Path(), manifest, source, arrays["epochs"])
+
+
+def token_classes(model: str, counts: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
+    """(which class each token id is, int32 (V,); how many there are). counts: int64 (V,), of the tokens trained on.
+
+    A directory's model has all ids as they are. A preset knows the most frequent ones apart, as many as fill three
+    quarters of its vocabulary; the others share the last quarter, where there are more than it has room for.
+    """
+    if model not in PRESETS:
+        return np.arange(len(counts), dtype=np.int32), len(counts)
+    room = PRESETS[model].vocabulary
+    rank = np.empty(len(counts), np.int64)
+    rank[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
+    if len(counts) > room:
+        own = room - room // 4
+        rank = np.where(rank < own, rank, own + (rank - own) % (room - own))
+    return rank.astype(np.int32), min(room, len(counts))
+
+
+def device_variables(device: str) -> dict[str, str]:
+    """Environment of a process that trains: what makes cuBLAS deterministic, and memory of a step that is kept for the
+    next one, a third less time."""
+    kept = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+    return kept | ({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if device == "cuda" else {})
+
+
+def train(task: Task, data: Export, advance: Callable[[int], object] = lambda tokens: None) -> Trained:
+    """Train on all rows of an export that is open, whose epochs are those of the task; `advance` hears of tokens.
+
+    Raises:
+        InputError: as `make_model`; memory ran out.
+    """
+    import torch
+
+    try:
+        with torch_threads(1) if task.device == "cpu" else _Deterministic(), quiet():
+            return _Loop(task, data).run(advance)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise InputError(
+            f"memory ran out in training evidence.model {task.model} on batches of {task.batch} sequences of "
+            f"{data.length:,} tokens; give a smaller model or a smaller evidence.batch ({type(error).__name__} of "
+            f"torch {torch.__version__})"
+        ) from error
+
+
+class _Deterministic:
+    """Kernels of a GPU that give the same numbers each time, meanwhile."""
+
+    def __enter__(self) -> None:
+        import torch
+
+        self._before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(True, warn_only=True)
+
+    def __exit__(self, *_: object) -> None:
+        import torch
+
+        torch.use_deterministic_algorithms(self._before)
+
+
+class _Loop:
+    def __init__(self, task: Task, data: Export) -> None:
+        import torch
+
+        from dagster_divorder.readers.loading import SequenceStream
+
+        self.task, self.length = task, data.length
+        self.model = make_model(task.model, task.class_count, data.length, task.seed).to(task.device)
+        self.model.train()
+        self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        matrices = dict(named_matrices(self.model))
+        self.matrices = list(matrices.values())
+        self.optimiser = torch.optim.AdamW(
+            self.weights, lr=task.learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY
+        )
+        # Documents and positions are told apart in this form.
+        self.stream = SequenceStream(
+            data, batch=task.batch, rank=0, world_size=1, form="torchtitan", native=True
+        )
+        self.classes = torch.from_numpy(task.classes.astype(np.int64)).to(task.device)
+        self.dtype = _dtype(task.device)
+        self.steps = len(self.stream)
+
+    def run(self, advance: Callable[[int], object]) -> Trained:
+        import torch
+
+        task, steps = self.task, self.steps
+        epoch = steps // task.epochs
+        noted = Trained(
+            losses=np.full(steps, np.nan, np.float32),
+            norms=np.full(steps, np.nan, np.float32),
+            heldout=np.full((task.epochs, len(task.heldout)), np.nan),
+            remembered=np.full(TENTHS, np.nan),
+            ranks=np.full((len(RANKED_AT), len(self.matrices)), np.nan),
+            noise=np.full(2, np.nan),
+            failed=-1,
+        )
+        ranked = [max(1, round(at * steps)) for at in RANKED_AT]
+        tenths = [round((at + 1) * epoch / TENTHS) for at in range(TENTHS)]
+        ranks: dict[int, list[NDArray[np.float64]]] = {end: [] for end in ranked}
+        for step, (inputs, labels) in enumerate(self.stream):
+            for group in self.optimiser.param_groups:
+                group["lr"] = task.learning_rate * rate(step, steps, task.schedule)
+            loss = self._backward(inputs, labels)
+            if not math.isfinite(loss):
+                return noted._replace(failed=step)
+            noted.losses[step] = loss
+            gradients = [cast("torch.Tensor", weight.grad) for weight in self.weights]
+            noted.norms[step] = float(torch.nn.utils.get_total_norm(gradients))
+            for end in ranked:
+                if end - RANKED_BATCHES <= step < end:
+                    ranks[end].append(np.array([stable_rank(of.grad) for of in self.matrices]))
+            self.optimiser.step()
+            advance(task.batch * self.length)
+            done = step + 1
+            for tenth, end in enumerate(tenths):
+                if done == end:
+                    noted.remembered[tenth] = self._remembered(tenths[0])
+            if done == epoch:
+                noted.noise[:] = self._noise(epoch)
+            if done % epoch == 0 and done // epoch <= task.epochs:
+                noted.heldout[done // epoch - 1] = [
+                    self._loss_of(task.heldout[name]) for name in sorted(task.heldout)
+                ]
+        for at, end in enumerate(ranked):
+            noted.ranks[at] = np.mean(ranks[end], axis=0)
+        return noted
+
+    def _backward(self, inputs: dict[str, torch.Tensor], labels: torch.Tensor) -> float:
+        """The loss of a batch; its gradient is left in the weights."""
+        from dagster_divorder.readers.forms import IGNORED
+
+        self.optimiser.zero_grad()
+        counted = int((labels != IGNORED).sum())
+        total = 0.0
+        for part in self._parts(len(labels)):
+            loss = self._sum(*self._classes(inputs, labels, part)) / max(1, counted)
+            loss.backward()
+            total += float(loss.detach())
+        return total
+
+    def _parts(self, rows: int) -> Iterator[slice]:
+        """Micro-batches."""
+        most = LOGITS // (self.length * self.task.class_count)
+        if self.task.apart:
+            most = min(most, MASKED // self.length**2)
+        return (slice(at, at + max(1, most)) for at in range(0, rows, max(1, most)))
+
+    def _classes(
+        self, inputs: Mapping[str, torch.Tensor], labels: torch.Tensor, part: slice
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """(classes read, classes to predict, positions where attention stops at documents) of some rows."""
+        from dagster_divorder.readers.forms import IGNORED
+
+        device = self.task.device
+        ids, wanted = inputs["input"][part].to(device).long(), labels[part].to(device)
+        targets = self.classes[wanted.clamp(min=0)].masked_fill(wanted == IGNORED, IGNORED)
+        positions = inputs["positions"][part].to(device) if self.task.apart else None
+        return self.classes[ids], targets, positions
+
+    def _sum(
+        self, read: torch.Tensor, targets: torch.Tensor, positions: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The sum of the losses of all tokens to predict."""
+        import torch
+
+        from dagster_divorder.readers.forms import IGNORED
+
+        more: dict[str, Any] = {}
+        if positions is not None:
+            document = (positions == 0).cumsum(1)
+            same = document[:, :, None] == document[:, None, :]
+            more = {"attention_mask": same.tril()[:, None], "position_ids": positions}
+        with torch.autocast(self.task.device, self.dtype, enabled=self.dtype != torch.float32):
+            scores = self.model(input_ids=read, use_cache=False, **more).logits
+        return torch.nn.functional.cross_entropy(
+            scores.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+        )
+
+    def _loss_of(self, rows: NDArray[np.int32]) -> float:
+        """Nats a token of rows of classes, -1 where there is none; NaN of rows without any to predict."""
+        import torch
+
+        from dagster_divorder.readers.forms import IGNORED
+
+        total, counted = 0.0, int((rows[:, 1:] >= 0).sum())
+        with torch.no_grad():
+            for part in self._parts(len(rows)):
+                some = torch.from_numpy(rows[part].astype(np.int64)).to(self.task.device)
+                targets = some[:, 1:].masked_fill(some[:, 1:] < 0, IGNORED)
+                total += float(self._sum(some[:, :-1].clamp(min=0), targets))
+        return total / counted if counted else math.nan
+
+    def _remembered(self, steps: int) -> float:
+        """The loss of some sequences of the first batches."""
+        import torch
+
+        from dagster_divorder.readers.forms import IGNORED
+
+        data, rows = self.stream.dataset, steps * self.task.batch
+        wanted = np.unique(np.linspace(0, rows - 1, min(rows, REMEMBERED)).astype(int)).tolist()
+        inputs, labels = data.__getitems__(wanted)
+        total, counted = 0.0, int((labels != IGNORED).sum())
+        with torch.no_grad():
+            for part in self._parts(len(labels)):
+                total += float(self._sum(*self._classes(inputs, labels, part)))
+        return total / max(1, counted)
+
+    def _noise(self, steps: int) -> tuple[float, float]:
+        """`Trained.noise`, of batches of the first `steps` ones, at the weights as they are."""
+        import torch
+
+        batch, data = self.task.batch, self.stream.dataset
+        chosen = np.unique(np.linspace(0, steps - 1, min(steps, NOISY_BATCHES)).astype(int)).tolist()
+        total = [torch.zeros_like(weight) for weight in self.weights]
+        squares = 0.0
+        for at in chosen:
+            self._backward(*data.__getitems__(range(at * batch, (at + 1) * batch)))
+            gradients = [cast("torch.Tensor", weight.grad) for weight in self.weights]
+            squares += float(torch.nn.utils.get_total_norm(gradients)) ** 2
+            for one, gradient in zip(total, gradients, strict=True):
+                one += gradient
+        count = len(chosen)
+        of_mean = (float(torch.nn.utils.get_total_norm(total)) / count) ** 2
+        if count < 2:
+            return math.nan, of_mean
+        return (squares / count - of_mean) * count / (count - 1), of_mean
+
+
+def named_matrices(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """The weight matrices of the blocks: neither those of embeddings and head, nor norms and biases."""
+    for name, weight in model.named_parameters():
+        if weight.ndim == 2 and re.search(r"\.\d+\.", name):
+            yield name, weight
+
+
+def matrix_names(model: str, class_count: int, length: int) -> list[str]:
+    """Names of the W matrices whose gradients are ranked, in their order."""
+    return [name for name, _ in named_matrices(_outline(model, class_count, length))]
+
+
+def is_attention(name: str) -> bool:
+    """Whether a matrix is of attention; else it is of a feed-forward part."""
+    return "att" in name.lower()
+
+
+def stable_rank(gradient: torch.Tensor | None) -> float:
+    """||G||_F^2 / ||G||_2^2 of a matrix: 1 where all rows point one way, at most its rank; NaN of zero, or of a weight
+    that has no gradient."""
+    import torch
+
+    if gradient is None:
+        return math.nan
+    values = torch.linalg.svdvals(gradient.float()).double()
+    largest = float(values.max())
+    return float((values**2).sum()) / largest**2 if largest > 0 else math.nan
+
+
+def rate(step: int, steps: int, schedule: Literal["cosine", "constant"]) -> float:
+    """Part of the learning rate at a step of all."""
+    warm = max(1.0, WARM_UP * steps)
+    if step + 1 < warm:
+        return (step + 1) / warm
+    if schedule == "constant":
+        return 1.0
+    done = (step + 1 - warm) / max(1.0, steps - warm)
+    return LAST_RATE + (1 - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def _dtype(device: str) -> Any:
+    """bfloat16 where the processor multiplies it, with float32 weights."""
+    import torch
+
+    if device != "cpu":
+        return torch.bfloat16 if device == "cuda" else torch.float32
+    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    fast = capabilities.get("amx_bf16") or capabilities.get("avx512_bf16")
+    return torch.bfloat16 if fast else torch.float32
+
+
+def learning_rates(model: str, given: Sequence[float]) -> tuple[float, ...]:
+    """Those given, or the preset's own; of a directory 1e-3."""
+    own = PRESETS[model].learning_rate if model in PRESETS else 1e-3
+    return tuple(given) or (own,)

@@ -1,0 +1,687 @@
+"""training_evidence: small decoders trained on the same tokens in several orders, and what the orders did to them.
+
+What is trained on is the beginning of the plan, `evidence.tokens` tokens of it. `curated` reads its sequences as they
+are planned, `random_sequences` the same ones shuffled: all orders are held against that, training by training from the
+same weights. Orders of documents take the same tokens apart again, and pack them by `concat`. Nothing that the output
+needs reads this stage.
+
+A training is a file of the result, named by all that decides it: one that is there, also of the result before, is not
+trained again. Letters: R trainings of an order, e steps an epoch, B sequences a batch, L tokens a sequence.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from dagster_divorder.core.evidence import (
+    Trained,
+    estimate,
+    mean,
+    order_figures,
+    source_figures,
+    verdict,
+)
+from dagster_divorder.core.items import Items, document_items
+from dagster_divorder.core.order import order as make_order
+from dagster_divorder.core.order.epochs import epoch_orders
+from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts
+from dagster_divorder.core.packing.coordinates import with_coordinates
+from dagster_divorder.core.rows import row_entries
+from dagster_divorder.core.vendi import window_scores
+from dagster_divorder.errors import InputError
+from dagster_divorder.exports.rows import Rows
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, Table, Text, WholeCorpus, content_hash
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import TrainedOrder, trained_order
+from dagster_divorder.stages.base_model import load_base_model
+from dagster_divorder.stages.components import chosen_vectors, space_reads
+from dagster_divorder.stages.exports import stored_tokens
+from dagster_divorder.stages.heldout_copies import heldout_reads, heldout_table, load_heldout
+from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.repeats import TrainingStream, load_stream, stream_reads
+from dagster_divorder.stages.sequence_order import load_sequence_order, vector_sums
+from dagster_divorder.store.arrays import pack as pack_arrays
+from dagster_divorder.store.arrays import pack_rows, unpack
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.space import map_vectors
+from dagster_divorder.view.evidence import order_rows, source_rows
+
+if TYPE_CHECKING:
+    from dagster_divorder.models.training import Task
+
+STAGE = "training_evidence"
+REFERENCE = "random_sequences"
+ALL = "all, equal shares"
+"""The mean over sources, among their names."""
+STEPS = 250
+"""Of an epoch, at least, where nobody says how large a batch is."""
+HELD_OUT_SHARE = 0.05
+"""Tokens that are validated on after each epoch, as a part of those trained on, in equal shares of all sources."""
+TIMED_STEPS = 6
+
+
+class _Size(NamedTuple):
+    """rows: of the plan that are taken apart; steps: of an epoch; batch: B."""
+
+    rows: int
+    steps: int
+    batch: int
+
+
+class _Training(NamedTuple):
+    """One training: the name of its result, the order, seed and learning rate, and the file of its data."""
+
+    name: str
+    order: str
+    seed: int
+    rate: float
+    data: str
+
+
+def orders_of(settings: Settings) -> list[str]:
+    """`evidence.orders`, with what all are held against."""
+    given = settings.evidence.orders
+    return [*given, *([REFERENCE] if REFERENCE not in given else [])]
+
+
+def _compute(run: Run) -> Made:
+    from dagster_divorder.models.training import matrix_names
+
+    evidence, store = run.settings.evidence, run.store
+    folder = f"stages/{STAGE}/{TRAINING_EVIDENCE.key(run)}"
+    prepared = _Prepared.of(run, folder)
+    trainings = prepared.trainings()
+    before = load_receipt(store, STAGE)
+    known = {**(before.files if before else {}), **store.hashed(folder)}
+    made = {
+        each.name: store.read_verified(known[each.name])
+        for each in trainings
+        if each.name in known and store.exists(known[each.name])
+    }
+    left = [each for each in trainings if each.name not in made]
+    if left:
+        run.progress.note(_says(prepared, len(left), len(trainings)))
+        prepared.train(left)
+        files = store.hashed(folder)
+        made |= {each.name: store.read_verified(files[each.name]) for each in left}
+    found = {each: _unpack(made[each.name]) for each in trainings}
+    names = matrix_names(evidence.model, prepared.class_count, run.settings.sequence.length)
+    table = _table(found, prepared.sources)
+    summary = _summary(run, prepared, found, names)
+    from dagster_divorder.view.pictures import training_evidence as draw
+
+    files_made = {
+        **{name: File(data, "safetensors") for name, data in made.items()},
+        "table": File(pack_rows(table), "parquet"),
+        "summary": File(orjson.dumps(summary, option=orjson.OPT_SERIALIZE_NUMPY), "json"),
+        "picture": File(draw(summary), "png"),
+    }
+    figures = {
+        "verdict": " ".join(summary["verdict"]),
+        "trainings": len(trainings),
+        "trained_now": len(left),
+        "tokens_an_epoch": prepared.size.steps * prepared.size.batch * run.settings.sequence.length,
+        "weights": summary["weights"],
+        "steps": prepared.size.steps * evidence.epochs,
+        "notes": summary["notes"],
+    }
+    return Made(files_made, {"steps": prepared.size.steps}, figures)
+
+
+def _says(prepared: _Prepared, left: int, trainings: int) -> str:
+    evidence, size = prepared.run.settings.evidence, prepared.size
+    return (
+        f"training {left:,} of {trainings:,} models ({evidence.model}): {size.steps * evidence.epochs:,} steps of "
+        f"{size.batch:,} sequences each"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """What the trainings of a run share. sources: names of those with held-out documents, in order. decides: hash of
+    all that decides a training but its order, seed and learning rate."""
+
+    run: Run
+    folder: str
+    stream: TrainingStream
+    plan: PackedSequences
+    size: _Size
+    sources: list[str]
+    class_count: int
+    shared: dict[str, np.ndarray]
+    device: str
+    decides: str
+    notes: list[str]
+
+    @classmethod
+    def of(cls, run: Run, folder: str) -> _Prepared:
+        from dagster_divorder.models.spec import find_device
+        from dagster_divorder.models.training import token_classes
+
+        settings, evidence = run.settings, run.settings.evidence
+        stream, packed = load_stream(run), load_packed(run)
+        notes: list[str] = []
+        device = find_device(evidence.device, "evidence.device")
+        vocabulary = run.receipt("base_model").facts["vocabulary"]
+        whole = _Prepared(
+            run, folder, stream, packed, _whole_size(settings, packed), [], 0, {}, device, "", notes
+        )
+        plan = whole.beginning(whole.size.rows)
+        counts = np.bincount(whole.ids(plan).ravel(), minlength=vocabulary)
+        classes, class_count = token_classes(evidence.model, counts)
+        heldout = _heldout_rows(run, classes, whole.size, notes)
+        shared = {"classes": classes, **{f"heldout {at}": rows for at, rows in enumerate(heldout.values())}}
+        prepared = replace(whole, plan=plan, sources=sorted(heldout), class_count=class_count, shared=shared)
+        size = prepared.within_budget()
+        if size != prepared.size:
+            prepared = replace(prepared, size=size, plan=prepared.plan.part(0, size.rows))
+        decides = content_hash(
+            TRAINING_EVIDENCE.version,
+            [size, evidence.model, _weights_of(evidence.model), evidence.epochs, evidence.schedule, device],
+            {
+                name: run.receipt(name).version
+                for name in ("packed_sequences", "sequence_order", "base_model")
+            },
+            [content_hash(array) for array in shared.values()],
+        )
+        return replace(prepared, decides=decides)
+
+    @property
+    def length(self) -> int:
+        return self.plan.sequence_length
+
+    def beginning(self, rows: int) -> PackedSequences:
+        """The first sequences of the plan in the order of its first epoch."""
+        return _take(load_packed(self.run), load_sequence_order(self.run)[0][:rows])
+
+    def ids(self, plan: PackedSequences) -> np.ndarray:
+        """Token ids (S, L) of a plan's sequences."""
+        every = np.arange(len(plan))
+        with self.run.store.scratch() as scratch:
+            tokens = stored_tokens(self.run, load_base_model(self.run).directory, scratch)
+            return Rows(plan, every, every[None], tokens).gather()
+
+    def trainings(self) -> list[_Training]:
+        from dagster_divorder.models.training import learning_rates
+
+        evidence, settings = self.run.settings.evidence, self.run.settings
+        rates = learning_rates(evidence.model, evidence.learning_rates)
+        found = []
+        for name, seed, rate in product(orders_of(settings), range(evidence.seeds), rates):
+            # A strategy's options, and what it balances, decide its order.
+            how = [_key_of(settings, name), seed, rate]
+            of = trained_order(name)
+            drawn = seed if {*of[:2]} - {"original", "curated"} else 0
+            data = f"data-{content_hash(_key_of(settings, name)[0], drawn)[:16]}"
+            found.append(_Training(f"run-{content_hash(self.decides, how)}", name, seed, rate, data))
+        return found
+
+    def train(self, left: list[_Training]) -> None:
+        """Train, and store what was noted under the names of the trainings."""
+        from dagster_divorder.models.training import device_variables
+
+        run, folder = self.run, self.folder
+        temporary = []
+        try:
+            shared = run.store.put_hashed(folder, "shared", pack_arrays(self.shared), "safetensors")
+            temporary.append(shared)
+            data = {}
+            for each in left:
+                if each.data not in data:
+                    arrays = self.data(trained_order(each.order), each.seed)
+                    data[each.data] = run.store.put_hashed(
+                        folder, each.data, pack_arrays(arrays), "safetensors"
+                    )
+                    temporary.append(data[each.data])
+            function = _Train(run.store, folder, shared, self.task(left[0]))
+            items = [each._replace(data=data[each.data]) for each in left]
+            tokens = self.size.steps * self.size.batch * self.length * run.settings.evidence.epochs
+            needs: dict[str, Any] = {"environment": device_variables(self.device)}
+            if self.device == "cuda":
+                needs["gpus"] = 1
+            with run.progress("training", tokens * len(items), "tokens") as advance:
+                for failed in run.engine.each(function, items, **needs):
+                    if failed:
+                        run.progress.note(failed)
+                    advance(tokens)
+        finally:
+            run.store.delete(*temporary)
+
+    def task(self, each: _Training) -> Task:
+        from dagster_divorder.models.training import Task
+
+        evidence = self.run.settings.evidence
+        return Task(
+            model=evidence.model,
+            classes=self.shared["classes"],
+            class_count=self.class_count,
+            seed=each.seed,
+            learning_rate=each.rate,
+            schedule=evidence.schedule,
+            batch=self.size.batch,
+            epochs=evidence.epochs,
+            apart=trained_order(each.order).apart,
+            device=self.device,
+            heldout={name: self.shared[f"heldout {at}"] for at, name in enumerate(self.sources)},
+        )
+
+    def data(self, order: TrainedOrder, seed: int) -> dict[str, np.ndarray]:
+        """What a training reads: `ids` (n, L) in the order of the first epoch, `lengths` and `counts` of the documents
+        in these rows, and the rows of every `epochs`, int64 (E, n)."""
+        plan, epochs = self.planned(order, seed)
+        first, place = epochs[0], np.empty(len(plan), np.int64)
+        place[first] = np.arange(len(first))
+        used = _take(plan, first)
+        return {
+            "ids": self.ids(used),
+            "lengths": used.length,
+            "counts": np.diff(used.indptr),
+            "epochs": place[epochs],
+            "padded": np.array([bool(used.padding.any())]),
+        }
+
+    def diversity(self) -> dict[str, float]:
+        """The mean Vendi score of some batches of the first epoch of each order, by its name."""
+        run, found = self.run, {}
+        vectors = map_vectors(run.store, run.view, chosen_vectors(run))
+        for name in orders_of(run.settings):
+            plan, epochs = self.planned(trained_order(name), 0)
+            read = _take(plan, epochs[0])
+            records = self.stream.record(read.document)
+            found[name] = float(
+                np.mean(window_scores(vectors, records, read.length, self.size.batch * self.length))
+            )
+        return found
+
+    def planned(self, order: TrainedOrder, seed: int) -> tuple[PackedSequences, np.ndarray]:
+        """(the sequences; those of each epoch in order, int64 (E, n))."""
+        settings, rows = self.run.settings, self.size.steps * self.size.batch
+        epochs = settings.evidence.epochs
+        plan = self.plan if order.documents == "curated" else self.packed(order.documents, seed)
+        every = np.arange(len(plan))
+        if order.sequences == "curated":
+            return plan, self.curated_epochs(rows)
+        if order.sequences == "original":
+            return plan, np.tile(every[:rows], (epochs, 1))
+        draw = settings.seed + seed
+        if order.sequences == "random":
+            shuffled = np.random.default_rng([draw, 1]).permutation(len(plan))
+            return plan, np.tile(shuffled[:rows], (epochs, 1))
+        items, name = self.items(plan), order.sequences
+        if name == "epochs":
+            name = settings.sequence.strategy
+            kept = items.part(0, rows)
+            orders = epoch_orders(
+                kept.counts, kept.groups, epochs, coordinates=kept.coordinates, **self.arguments(name, kept)
+            )
+            return plan, orders
+        made = make_order(
+            items.counts, items.groups, coordinates=items.coordinates, **self.arguments(name, items, seed)
+        )
+        return plan, np.tile(made[:rows], (epochs, 1))
+
+    def arguments(self, strategy: str, items: Items, seed: int = 0) -> dict[str, Any]:
+        settings = self.run.settings
+        return {
+            "strategy": strategy,
+            "weights": items.weights,
+            "seed": settings.seed + seed,
+            "sequence_length": self.length,
+            "batch": settings.sequence.batch,
+            **settings.strategy_options(strategy),
+        }
+
+    def curated_epochs(self, rows: int) -> np.ndarray:
+        """The plan's own orders of the sequences that are read, int64 (E, n): places in `plan`."""
+        orders = load_sequence_order(self.run)
+        place = np.full(orders.shape[1], -1)
+        place[orders[0][:rows]] = np.arange(rows)
+        found = [place[order][place[order] >= 0] for order in orders]
+        return np.stack([found[epoch % len(found)] for epoch in range(self.run.settings.evidence.epochs)])
+
+    def packed(self, documents: str, seed: int) -> PackedSequences:
+        """The tokens of the plan with their documents in another order, in full sequences alone."""
+        settings, traits = self.run.settings, self.stream.traits
+        pieces = _whole_pieces(self.plan)
+        draw = settings.seed + seed
+        if documents == "original":
+            order = np.arange(len(pieces))
+        elif documents == "clusters":
+            shuffled = np.random.default_rng([draw, 2]).permutation(len(pieces))
+            order = shuffled[np.argsort(traits.codes["cluster"][pieces.document[shuffled]], kind="stable")]
+        else:
+            balanced = {name: traits.codes[name][pieces.document] for name in settings.order.traits}
+            items = document_items(pieces.length, balanced, settings.order.traits)
+            order = make_order(items.counts, items.groups, **self.arguments(documents, items, seed))
+        packed = pack(pieces.take(order), method="concat", sequence_length=self.length, seed=draw)
+        return packed.part(0, len(packed) - bool(len(packed) and packed.padding[-1]))
+
+    def items(self, plan: PackedSequences) -> Items:
+        """The sequences as items to order."""
+        settings, traits = self.run.settings, self.stream.traits
+        names = sorted(settings.order.traits, key=lambda trait: (trait != "cluster", trait))
+        counts, groups = sequence_counts(plan, {name: traits.codes[name] for name in names}, traits.sizes())
+        items = Items(counts, groups, np.array([settings.order.traits[name] for name in names]))
+        if settings.sequence.vectors:
+            items = with_coordinates(items, plan, vector_sums(self.run, plan))
+        return items
+
+    def within_budget(self) -> _Size:
+        """The size, or a smaller one that `evidence.budget_seconds` has room for. What was found first stays, so that
+        trainings that were stopped go on.
+
+        Raises:
+            InputError: there is not even room for a step.
+        """
+        run, budget = self.run, self.run.settings.evidence.budget_seconds
+        if budget is None:
+            return self.size
+        kept = run.store.hashed(self.folder)
+        if "size" in kept:
+            size = _Size(**orjson.loads(run.store.read_verified(kept["size"])))
+        else:
+            size = self.measured(budget)
+            run.store.put_hashed(self.folder, "size", orjson.dumps(size._asdict()), "json")
+        if size.steps < self.size.steps:
+            asked, left = (of.steps * of.batch * self.length for of in (self.size, size))
+            self.notes.append(
+                f"evidence.budget_seconds = {budget:g} leaves {left:,} tokens an epoch of {asked:,} that were asked for"
+            )
+        return size
+
+    def measured(self, budget: float) -> _Size:
+        evidence, few = self.run.settings.evidence, min(TIMED_STEPS, self.size.steps)
+        trial = replace(self, size=_Size(few * self.size.batch, few, self.size.batch))
+        arrays = trial.data(trained_order("curated"), 0)
+        task = replace(trial.task(_Training("", "curated", 0, 1e-3, "")), epochs=1, heldout={})
+        begin = time.perf_counter()
+        _trained(task, arrays | {"epochs": arrays["epochs"][:1]})
+        step = (time.perf_counter() - begin) / few
+        count = len(orders_of(self.run.settings)) * evidence.seeds * max(1, len(evidence.learning_rates))
+        at_once = min(count, self.run.engine.gpus if self.device == "cuda" else self.run.engine.workers)
+        steps = int(budget * max(1, at_once) / (count * step * evidence.epochs))
+        if steps < 1:
+            raise InputError(
+                f"evidence.budget_seconds is {budget:g}, and a step of each of {count} trainings takes "
+                f"{step * count * evidence.epochs / max(1, at_once):.1f} s; expected more than that: raise it, or name "
+                "fewer orders or seeds, or a smaller model"
+            )
+        steps = min(steps, self.size.steps)
+        return _Size(steps * self.size.batch, steps, self.size.batch)
+
+
+def _whole_size(settings: Settings, packed: PackedSequences) -> _Size:
+    """
+    Raises:
+        InputError: there are fewer tokens than a batch has.
+    """
+    evidence, length = settings.evidence, settings.sequence.length
+    assert evidence.tokens is not None
+    there = int(packed.length.sum())
+    rows = min(evidence.tokens, there) // length
+    batch = evidence.batch or max(1, min(settings.sequence.batch, rows // STEPS))
+    # Of sequences with padding others are made that have none, and are fewer.
+    full = min(rows, int(packed.tokens[:rows].sum()) // length)
+    steps = full // batch
+    if steps < 1:
+        raise InputError(
+            f"evidence.tokens = {evidence.tokens:,} of the {there:,} of the plan make {full:,} sequences of {length:,} "
+            f"tokens, and a batch has {batch:,}; expected a batch at least: raise evidence.tokens, or lower "
+            "evidence.batch or sequence.length"
+        )
+    return _Size(rows, steps, batch)
+
+
+def _take(plan: PackedSequences, sequences: np.ndarray) -> PackedSequences:
+    """Some sequences of a plan, in this order."""
+    runs, indptr = row_entries(plan.indptr, sequences)
+    parts = {name: getattr(plan, name)[runs] for name in ("document", "start", "length")}
+    return PackedSequences(**parts, indptr=indptr, sequence_length=plan.sequence_length)
+
+
+def _whole_pieces(plan: PackedSequences) -> Pieces:
+    """The tokens of a plan in the order of their documents; what follows on in a document is one piece."""
+    at = np.lexsort((plan.start, plan.document))
+    document, start, length = plan.document[at], plan.start[at], plan.length[at]
+    begins = np.ones(len(at), bool)
+    begins[1:] = (document[1:] != document[:-1]) | (start[1:] != start[:-1] + length[:-1])
+    first = np.flatnonzero(begins)
+    return Pieces(document[first], start[first], np.add.reduceat(length, first) if len(first) else length)
+
+
+def _key_of(settings: Settings, name: str) -> list[Any]:
+    """What decides an order, and whether attention stops at documents."""
+    from dagster_divorder.core.order import STRATEGIES
+
+    order = trained_order(name)
+    used = [of for of in order[:2] if of in STRATEGIES]
+    options = {of: settings.strategy_key(of) for of in used}
+    balanced = [settings.order.traits, settings.sequence.vectors, settings.sequence.batch]
+    own = [settings.seed, options, balanced if set(order[:2]) - {"original", "random", "curated"} else None]
+    return [[order.documents, order.sequences, own], order.apart]
+
+
+def _weights_of(model: str) -> str:
+    """What a directory's model is made of."""
+    file = Path(model) / "config.json"
+    return content_hash(file.read_bytes().hex()) if file.is_file() else ""
+
+
+def _heldout_rows(run: Run, classes: np.ndarray, size: _Size, notes: list[str]) -> dict[str, np.ndarray]:
+    """By source the classes of its held-out documents laid end to end, int32 (n, L), -1 behind the last.
+
+    Raises:
+        InputError: no document is held out.
+    """
+    table = heldout_table(run, load_heldout(run)).select(["source", "text"])
+    if not table.num_rows:
+        raise InputError(
+            "no document of the corpus is held out; expected some to validate on: raise heldout.share, or name other "
+            "files in heldout.paths"
+        )
+    length, trait = run.settings.sequence.length, run.settings.mixing.trait
+    texts: dict[str, list[str]] = {}
+    for source, text in zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True):
+        texts.setdefault(source or "", []).append(text or "")
+    most = max(1, int(HELD_OUT_SHARE * size.steps * size.batch / len(texts)))
+    encoder, found = load_base_model(run).encoder(), {}
+    for source in sorted(texts):
+        ids = classes[encoder.encode(texts[source])[0]][: most * length]
+        rows = np.full((-(-max(1, len(ids)) // length), length), -1, np.int32)
+        rows.ravel()[: len(ids)] = ids
+        found[source] = rows
+    if not run.settings.heldout.paths:
+        without = sorted(set(load_stream(run).traits.names[trait]) - texts.keys())
+        if without:
+            notes.append(
+                f"no document of {trait} {', '.join(without[:5])}{' and others' if len(without) > 5 else ''} is held "
+                "out: nothing is said of it; raise heldout.share"
+            )
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Train:
+    """Trains one model, where an engine puts the work, and stores what was noted; says what failed."""
+
+    store: Store
+    folder: str
+    shared: str
+    task: Task
+
+    def __call__(self, each: _Training) -> str:
+        shared = unpack(self.store.read_verified(self.shared))
+        heldout = {name: shared[f"heldout {at}"] for at, name in enumerate(sorted(self.task.heldout))}
+        task = replace(
+            self.task,
+            seed=each.seed,
+            learning_rate=each.rate,
+            apart=trained_order(each.order).apart,
+            classes=shared["classes"],
+            heldout=heldout,
+        )
+        trained = _trained(task, unpack(self.store.read_verified(each.data)))
+        arrays = {**trained._asdict(), "failed": np.array([trained.failed])}
+        self.store.put_hashed(self.folder, each.name, pack_arrays(arrays), "safetensors")
+        return "" if trained.failed < 0 else _failure(each, trained)
+
+
+def _trained(task: Task, arrays: Mapping[str, np.ndarray]) -> Trained:
+    from dagster_divorder.models.training import held_export, train
+
+    return train(task, held_export(arrays, task.batch))
+
+
+def _failure(each: _Training, trained: Trained) -> str:
+    return (
+        f"the loss of order {each.order}, seed {each.seed}, learning rate {each.rate:g} is no number from step "
+        f"{trained.failed:,} on; lower evidence.learning_rates"
+    )
+
+
+def _unpack(data: bytes) -> Trained:
+    arrays: dict[str, Any] = unpack(data)
+    return Trained(**{**arrays, "failed": int(arrays["failed"][0])})
+
+
+def _table(found: Mapping[_Training, Trained], sources: list[str]) -> list[dict[str, Any]]:
+    """Held-out losses, a row a training, epoch and source."""
+    return [
+        {
+            "order": each.order,
+            "seed": each.seed,
+            "learning_rate": each.rate,
+            "epoch": epoch + 1,
+            "source": source,
+            "loss": float(loss),
+        }
+        for each, trained in found.items()
+        for epoch, losses in enumerate(trained.heldout)
+        for source, loss in zip([*sources, ALL], [*losses, np.mean(losses)], strict=True)
+    ]
+
+
+def _summary(
+    run: Run, prepared: _Prepared, found: Mapping[_Training, Trained], names: list[str]
+) -> dict[str, Any]:
+    """All that is shown. Of several learning rates the one that suits the shuffled sequences best counts."""
+    from dagster_divorder.models.training import count_weights, is_attention, learning_rates
+
+    evidence, epoch = run.settings.evidence, prepared.size.steps
+    orders, rates = orders_of(run.settings), learning_rates(evidence.model, evidence.learning_rates)
+    by = {
+        (name, rate): [of for each, of in found.items() if (each.order, each.rate) == (name, rate)]
+        for name in orders
+        for rate in rates
+    }
+    heldout = {of: estimate([each.heldout[-1].mean() for each in by[of]]) for of in by}
+    best = min(rates, key=lambda rate: heldout[REFERENCE, rate]["mean"] or math.inf)
+    attention = np.array([is_attention(name) for name in names])
+    shuffled, diversity = by[REFERENCE, best], prepared.diversity()
+    rows = [
+        {
+            "order": name,
+            "vendi": diversity[name],
+            **order_figures(by[name, best], shuffled, epoch, attention),
+        }
+        for name in orders
+    ]
+    figures = {row["order"]: row for row in rows}
+    first = "curated" if "curated" in orders else next(name for name in orders if name != REFERENCE)
+    return {
+        "verdict": verdict(figures, first, REFERENCE),
+        "orders": rows,
+        "sources": [
+            {"order": name, **of}
+            for name in orders
+            for of in source_figures(by[name, best], shuffled, prepared.sources)
+        ],
+        "rates": [{"order": name, "learning rate": rate, **heldout[name, rate]} for name, rate in by],
+        "layers": [
+            {"order": name, "matrix": matrix, "ranks": mean([of.ranks[:, at] for of in by[name, best]])}
+            for name in orders
+            for at, matrix in enumerate(names)
+        ],
+        "learning rate": best,
+        "model": evidence.model,
+        "weights": count_weights(evidence.model, prepared.class_count, prepared.length),
+        "seeds": evidence.seeds,
+        "epochs": evidence.epochs,
+        "steps": epoch,
+        "batch": prepared.size.batch,
+        "length": prepared.length,
+        "notes": [*prepared.notes, *(_failure(each, of) for each, of in found.items() if of.failed >= 0)],
+    }
+
+
+def load_evidence(run: Run) -> dict[str, Any]:
+    """The summary."""
+    summary: dict[str, Any] = orjson.loads(run.read(STAGE, "summary"))
+    return summary
+
+
+def _show(run: Run, receipt: Receipt) -> Shown:
+    summary = load_evidence(run)
+    return {
+        "verdict": Text("\n\n".join([*summary["verdict"], *summary["notes"]])),
+        "orders": Table(order_rows(summary)),
+        "sources": Table(source_rows(summary)),
+        "picture": Picture(run.store.local(receipt.files["picture"]), "trainings in several orders"),
+    }
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    evidence = settings.evidence.model_dump(mode="json", exclude={"model"})
+    return {
+        **evidence,
+        "model": [settings.evidence.model, _weights_of(settings.evidence.model)],
+        "of orders": [_key_of(settings, name) for name in orders_of(settings)],
+        "batch": [evidence["batch"], settings.sequence.batch, settings.sequence.length],
+        "trait": settings.mixing.trait,
+        "seed": settings.seed,
+    }
+
+
+def _reads(settings: Settings) -> tuple[str, ...]:
+    return (
+        *("raw_docs", "token_counts", "base_model", *space_reads(settings), "clusters", "traits"),
+        *(*heldout_reads(settings), *stream_reads(settings), "packed_sequences", "sequence_order"),
+    )
+
+
+def _check_settings(run: Run) -> None:
+    from dagster_divorder.models.training import check_model
+
+    if not run.settings.holds_out:
+        raise InputError(
+            "evidence.tokens is set, and no documents are held out to validate on; set heldout.share, such as 0.01, "
+            "or name files in heldout.paths"
+        )
+    check_model(run.settings.evidence.model, run.settings.sequence.length)
+
+
+TRAINING_EVIDENCE = WholeCorpus(
+    name=STAGE,
+    version=1,
+    kinds=lambda settings: {"pytorch"},
+    description="Does the order help? Small models trained on the same tokens in several orders: held-out loss by "
+    "source, the seam between epochs, gradients, and what of it is beyond noise.",
+    reads=_reads,
+    settings=_settings,
+    # As costly as training: nobody has it who has not asked.
+    when=lambda settings: settings.evidence.tokens is not None,
+    check_settings=_check_settings,
+    compute=_compute,
+    show=_show,
+)
