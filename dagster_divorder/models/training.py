@@ -182,7 +182,8 @@ def check_model(model: str, length: int) -> None:
         InputError: there is no such preset, a config.json cannot be used, has too few positions or is of no causal
             model.
     """
-    _outline(model, 1, length)
+    if model not in PRESETS:
+        _outline(model, 1, length)
 
 
 class _Held:
@@ -315,7 +316,7 @@ class _Loop:
             failed=-1,
         )
         ranked = [max(1, round(at * steps)) for at in RANKED_AT]
-        tenths = [round((at + 1) * epoch / TENTHS) for at in range(TENTHS)]
+        tenths = [max(1, round((at + 1) * epoch / TENTHS)) for at in range(TENTHS)]
         ranks: dict[int, list[NDArray[np.float64]]] = {end: [] for end in ranked}
         for step, (inputs, labels) in enumerate(self.stream):
             for group in self.optimiser.param_groups:

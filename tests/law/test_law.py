@@ -40,7 +40,7 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.settings import Settings
-from dagster_divorder.settings.sections import KINDS, Selection
+from dagster_divorder.settings.sections import KINDS, Evidence, Selection
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import compact, file_states, ingest, inputs
 from dagster_divorder.store.fits import read_pin
@@ -173,6 +173,7 @@ NOT_DRAWN = {
     *("model.base", "model.revision", "deep.model", "deep.revision"),  # a model of one's own
     # Of gradient_embeddings, which no output needs.
     *("gradients.model", "gradients.layers", "gradients.max_tokens", "gradients.dims", "gradients.stored"),
+    *(f"evidence.{name}" for name in Evidence.model_fields),  # of training_evidence, which no output needs
     *("deep.device", "deep.tensor_parallel", "engine.kind", "engine.address"),  # of the machine
 }
 if is_long():

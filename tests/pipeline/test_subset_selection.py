@@ -20,7 +20,7 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.set_diversity import _windows, load_batches, load_groups
+from dagster_divorder.stages.set_diversity import load_batches, load_groups
 from dagster_divorder.stages.subset_selection import load_choices
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl

@@ -1,0 +1,141 @@
+"""Figures of trainings: differences with intervals as Student has them, the seam, bumps, and what is said of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from dagster_divorder.core.evidence import (
+    PLACES,
+    Trained,
+    estimate,
+    is_beyond_noise,
+    largest_bump,
+    order_figures,
+    seam,
+    source_figures,
+    verdict,
+)
+
+ATTENTION = np.array([True, False])
+
+
+def trained(
+    losses: Any, heldout: Any = ((5.0, 4.0), (3.0, 2.0)), norms: Any = None, **changes: Any
+) -> Trained:
+    losses = np.asarray(losses, np.float32)
+    made = Trained(
+        losses=losses,
+        norms=np.ones_like(losses) if norms is None else np.asarray(norms, np.float32),
+        heldout=np.array(heldout),
+        remembered=np.linspace(4, 3, 10),
+        ranks=np.array([[2.0, 3.0], [4.0, 5.0]]),
+        noise=np.array([0.5, 1.0]),
+        failed=-1,
+    )
+    return made._replace(**changes)
+
+
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=12))
+def test_an_interval_is_students(values: list[float]) -> None:
+    found = estimate(values)
+    if np.std(values) < 1e-6 * (1 + abs(np.mean(values))):  # SciPy's own digits do not reach so far
+        assert found["error"] == pytest.approx(0, abs=1e-3)
+        return
+    result = stats.ttest_1samp(values, 0)
+    interval = result.confidence_interval(0.95)
+    assert found["mean"] == pytest.approx(np.mean(values), abs=1e-9)
+    assert found["low"] == pytest.approx(interval.low, rel=1e-6, abs=1e-9)
+    assert found["high"] == pytest.approx(interval.high, rel=1e-6, abs=1e-9)
+    if abs(result.pvalue - 0.05) > 1e-6:
+        assert is_beyond_noise(found) == (result.pvalue < 0.05)
+
+
+def test_few_values_tell_no_noise_and_failed_ones_are_left_out() -> None:
+    assert estimate([2.0]) == {"mean": 2.0, "error": None, "low": None, "high": None}
+    assert estimate([math.nan])["mean"] is None
+    assert estimate([1.0, math.nan, 3.0]) == estimate([1.0, 3.0])
+    assert not is_beyond_noise(estimate([2.0]))
+
+
+def test_noise_is_called_a_difference_once_in_twenty_times() -> None:
+    draws = np.random.default_rng(0).standard_normal((4000, 3))
+    assert np.mean([is_beyond_noise(estimate(draw)) for draw in draws]) == pytest.approx(0.05, abs=0.012)
+
+
+def test_the_seam_of_a_dip_and_a_spike() -> None:
+    losses = np.r_[np.full(95, 5.0), np.full(5, 3.0), np.full(5, 4.5), np.full(95, 3.0)]
+    norms = np.r_[np.full(100, 2.0), 6.0, np.full(99, 9.0)]
+    found = seam(trained(losses, norms=norms), 100)
+    assert (found.before, found.after, found.spike) == (3.0, 4.5, 3.0)
+
+
+def test_a_bump_is_found_where_it_is_and_not_in_the_first_tenth() -> None:
+    smooth = np.linspace(6, 3, 1000)
+    bumpy = smooth.copy()
+    bumpy[:50] += 9
+    bumpy[700:720] += 1
+    height, where = largest_bump(bumpy, smooth)
+    assert height == pytest.approx(1.0)
+    assert abs(where - 0.71) < 2 / PLACES
+
+
+def figures(ours: list[Trained], shuffled: list[Trained], epoch: int = 50) -> dict[str, Any]:
+    return order_figures(ours, shuffled, epoch, ATTENTION)
+
+
+def test_figures_are_paired_by_training() -> None:
+    shuffled = [trained(np.full(100, 4.0), [[5, 5], [level, level]]) for level in (1.0, 2.0, 9.0)]
+    ours = [trained(np.full(100, 4.0), [[5, 5], [level - 0.5, level - 0.5]]) for level in (1.0, 2.0, 9.0)]
+    found = figures(ours, shuffled)
+    # Each less its own: no noise is left, though the trainings differ widely.
+    assert found["less shuffled"]["mean"] == pytest.approx(-0.5)
+    assert is_beyond_noise(found["less shuffled"])
+    assert found["held-out"]["error"] > 1
+    assert found["stable rank, attention, 20%"]["mean"] == 2.0
+    assert found["stable rank, feed-forward, 100%"]["mean"] == 5.0
+    assert found["forgotten"]["mean"] == pytest.approx(-1.0)
+    assert "spike" not in figures(ours, shuffled, epoch=100)
+    (first, second) = source_figures(ours, shuffled, ["a", "b"])
+    assert (first["source"], second["less shuffled"]["mean"]) == ("a", pytest.approx(-0.5))
+
+
+def test_a_training_that_failed_spoils_no_other() -> None:
+    failed = trained(np.full(100, np.nan), np.full((2, 2), np.nan), np.full(100, np.nan), failed=0)
+    sound = trained(np.full(100, 4.0))
+    found = figures([sound, failed, sound], [sound, sound, sound])
+    assert found["less shuffled"]["mean"] == 0
+    assert np.isfinite(found["losses"]).all()
+    nothing = {"curated": figures([failed], [sound]), "shuffled": figures([sound], [sound])}
+    assert "Nothing can be said of curated" in verdict(nothing, "curated", "shuffled")[0]
+
+
+@pytest.mark.parametrize(
+    ("differences", "said"),
+    [
+        ((-0.11, -0.1, -0.09), "better beyond noise"),
+        ((0.11, 0.1, 0.09), "worse beyond noise"),
+        ((0.2, -0.1, 0.0), "no difference beyond noise"),
+        ((-0.1,), "one training each, which says nothing of noise"),
+    ],
+)
+def test_the_verdict_says_no_more_than_the_interval(differences: tuple[float, ...], said: str) -> None:
+    flat = np.full(100, 4.0)
+    shuffled = [trained(flat) for _ in differences]
+    ours = [trained(flat, [[4, 4], [2.5 + of, 2.5 + of]]) for of in differences]
+    spiky = [trained(flat, norms=np.r_[np.ones(50), 3.0, np.ones(49)]) for _ in differences]
+    rows = {
+        "original": figures(spiky, shuffled),
+        "curated": figures(ours, shuffled),
+        "random_sequences": figures(shuffled, shuffled),
+    }
+    first, second = verdict(rows, "curated", "random_sequences")
+    assert said in first
+    assert "original 3.00, curated 1.00, random_sequences 1.00" in second
+    assert second.endswith("is seen in original.")

@@ -1,0 +1,277 @@
+"""The stage `training_evidence`: what it trains on is the plan, what was trained is kept, and it tells orders apart."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dagster_divorder import load_results, run_all
+from dagster_divorder.cli import main
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.readers.export import open_export
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import TRAINED_ORDERS, trained_order
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import training_evidence as stage
+from dagster_divorder.store.local import LocalStore
+from tests.conftest import topic_records, write_jsonl
+from tests.tiny_models import save_model
+
+Make = Callable[..., Settings]
+LENGTH = 32
+FEW = ("original", "curated")
+
+
+@pytest.fixture
+def settings(tmp_path: Path, make_settings: Make) -> Callable[..., Settings]:
+    """Of a corpus in blocks of one topic each, two of them in one source."""
+    records = sorted(topic_records(40), key=lambda record: record["text"].split()[0])
+    for record in records:
+        record["source"] = record["source"].split(".")[0]
+    corpus = write_jsonl(tmp_path / "docs.jsonl", records)
+
+    def make(evidence: dict[str, Any], **sections: Any) -> Settings:
+        return make_settings(
+            input={"paths": [str(corpus)], "source_field": "source"},
+            heldout={"share": 0.1},
+            sequence={"length": LENGTH, "batch": 4},
+            engine={"workers": 1},
+            **sections,
+            evidence={"tokens": 2_000, "orders": FEW, "seeds": 1, "batch": 4, **evidence},
+        )
+
+    return make
+
+
+def ran(settings: Settings, *more: str) -> Run:
+    run_all(settings, Silent(), GRAPH.needed(settings, "training_evidence", *more))
+    return Run(settings, LocalStore(settings.store.path).open(), Silent())
+
+
+def prepared(run: Run) -> Any:
+    return stage._Prepared.of(run, "stages/training_evidence/test")
+
+
+def test_unset_it_is_no_stage_and_set_it_is_a_job(settings: Callable[..., Settings]) -> None:
+    of = settings({"tokens": None})
+    assert "training_evidence" not in GRAPH.upstream(of)
+    assert "training_evidence" not in GRAPH.needed(settings({}))
+
+
+def test_it_trains_once_and_what_is_added_alone(settings: Callable[..., Settings]) -> None:
+    run = ran(settings({}))
+    figures = run.receipt("training_evidence").figures
+    # Shuffled sequences, against which all is held, come by themselves.
+    assert (figures["trainings"], figures["trained_now"]) == (3, 3)
+    first = stage.load_evidence(run)
+    assert [row["order"] for row in first["orders"]] == [*FEW, stage.REFERENCE]
+    table = load_results(run.settings.store.path).evidence
+    assert list(table.columns) == ["order", "seed", "learning_rate", "epoch", "source", "loss"]
+    names = {*(record["source"].split(".")[0] for record in topic_records(1)), stage.ALL}
+    assert set(table.source) == names
+    assert set(table.epoch) == {1, 2}
+    of_one = table[(table.order == "curated") & (table.epoch == 2)].set_index("source").loss
+    assert of_one[stage.ALL] == pytest.approx(of_one.drop(stage.ALL).mean())
+    assert figures["verdict"].startswith("Held-out loss, mean over sources: curated")
+
+    assert ran(settings({})).receipt("training_evidence").facts["computed"] == 0
+    more = ran(settings({"orders": (*FEW, "random_documents"), "seeds": 2}))
+    figures = more.receipt("training_evidence").figures
+    assert (figures["trainings"], figures["trained_now"]) == (8, 5)
+    again = stage.load_evidence(more)
+    kept = load_results(run.settings.store.path).evidence
+    assert kept[(kept.seed == 0) & kept.order.isin(table.order)].reset_index(drop=True).equals(table)
+    assert again["orders"][0]["less shuffled"]["low"] is not None
+    # Of another order of the plan nothing is kept.
+    figures = ran(settings({}, seed=1)).receipt("training_evidence").figures
+    assert figures["trained_now"] == 3
+
+
+def test_what_is_read_is_what_a_trainer_reads_of_the_export(
+    settings: Callable[..., Settings], tmp_path: Path
+) -> None:
+    of = settings({}, exports={"formats": ("parquet",), "path": tmp_path / "exports"})
+    run = ran(of, "exports")
+    export, made = open_export(tmp_path / "exports" / "parquet"), prepared(run)
+    rows = made.size.steps * made.size.batch
+    block = export.block(range(rows))
+    arrays = made.data(TRAINED_ORDERS["curated"], 0)
+    np.testing.assert_array_equal(arrays["ids"], block.ids)
+    for name, expected in zip(("lengths", "counts"), block.documents, strict=True):
+        np.testing.assert_array_equal(arrays[name], expected)
+    assert (arrays["epochs"] == np.arange(rows)).all()
+
+
+@pytest.mark.parametrize("method", ["concat", "best_fit"])
+def test_every_order_is_of_the_same_tokens(settings: Callable[..., Settings], method: str) -> None:
+    orders = (*TRAINED_ORDERS, "stratified/original", "curated/f3", "round_robin/balanced")
+    made = prepared(ran(settings({}, packing={"method": method})))
+    of_plan = np.bincount(made.ids(made.plan)[np.arange(LENGTH) < made.plan.tokens[:, None]], minlength=600)
+    for name in orders:
+        plan, epochs = made.planned(trained_order(name), 0)
+        rows = made.size.steps * made.size.batch
+        assert epochs.shape == (2, rows), name
+        assert all(len(set(epoch)) == rows for epoch in epochs.tolist()), name
+        ids = made.ids(plan)[np.arange(LENGTH) < plan.tokens[:, None]]
+        found = np.bincount(ids, minlength=600)
+        # All but what fills no whole sequence.
+        assert (found <= of_plan).all() and of_plan.sum() - found.sum() < LENGTH, name
+        arrays = made.data(trained_order(name), 0)
+        assert arrays["ids"].shape == (rows, LENGTH) and sorted(arrays["epochs"][1]) == list(range(rows))
+    plan, _ = made.planned(TRAINED_ORDERS["original"], 0)
+    assert (np.diff(plan.document) >= 0).all()
+    plan, _ = made.planned(TRAINED_ORDERS["cluster_packed"], 0)
+    clusters = made.stream.traits.codes["cluster"][plan.document]
+    assert (np.diff(clusters) >= 0).all()
+    assert (
+        made.planned(TRAINED_ORDERS["curated_epochs"], 0)[1].tolist()[0]
+        != made.planned(TRAINED_ORDERS["curated_epochs"], 0)[1].tolist()[1]
+    )
+    shuffled = [made.planned(TRAINED_ORDERS["random_sequences"], seed)[1][0].tolist() for seed in (0, 1)]
+    assert shuffled[0] != shuffled[1]
+
+
+def test_a_known_bad_order_is_caught(settings: Callable[..., Settings]) -> None:
+    """Blocks of one topic each, as the input has them: a check that cannot tell them from a shuffle is none."""
+    run = ran(settings({"tokens": 10**6, "seeds": 3, "orders": FEW, "batch": 2}))
+    summary = stage.load_evidence(run)
+    original, curated, shuffled = summary["orders"]
+    assert original["less shuffled"]["low"] > 0
+    assert original["vendi"] < 0.8 * shuffled["vendi"] <= 1.1 * curated["vendi"]
+    assert original["bump"] > 3 * abs(curated["bump"])
+    assert abs(curated["less shuffled"]["mean"]) < 0.3 * original["less shuffled"]["mean"]
+
+
+KILLED = """
+import json, os, signal
+from dagster_divorder import run_all
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH, training_evidence
+train, done = training_evidence._Train.__call__, []
+def counted(self, each):
+    if len(done) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    done.append(each)
+    return train(self, each)
+training_evidence._Train.__call__ = counted
+settings = Settings(**json.loads(os.environ["SETTINGS"]))
+run_all(settings, Silent(), GRAPH.needed(settings, "training_evidence"))
+"""
+
+
+def test_a_killed_run_goes_on_with_the_trainings_that_are_left(settings: Callable[..., Settings]) -> None:
+    of = settings({})
+    environment = {**os.environ, "SETTINGS": of.model_dump_json()}
+    killed = subprocess.run([sys.executable, "-c", KILLED], env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    run = ran(of)
+    assert run.receipt("training_evidence").figures["trained_now"] == 1
+    # Nothing of what was only for the trainings stays.
+    folder = f"stages/training_evidence/{run.receipt('training_evidence').key}"
+    assert not [name for name in run.store.list(folder) if "/data-" in name or "/shared" in name]
+
+
+def test_a_budget_takes_tokens_away_and_says_so(
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = settings({"tokens": None})
+    run_all(before, Silent(), GRAPH.needed(before, "sequence_order"))
+    # The steps that are timed take a second each.
+    ticks = count(0, stage.TIMED_STEPS)
+    monkeypatch.setattr(stage, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+
+    def sized(budget: float) -> Any:
+        of = settings({"budget_seconds": budget})
+        run = Run(of, LocalStore(of.store.path).open(), Silent())
+        return stage._Prepared.of(run, f"stages/training_evidence/{budget}")
+
+    made = sized(3 * 2 * 3 * 1.0)
+    assert made.size.steps == 3
+    assert made.notes[-1].startswith("evidence.budget_seconds = 18 leaves 384 tokens an epoch of ")
+    with pytest.raises(
+        InputError, match=r"budget_seconds is 1, and a step of each of 3 trainings takes 6.0 s"
+    ):
+        sized(1.0)
+
+
+def test_a_failing_learning_rate_is_named_and_the_others_go_on(settings: Callable[..., Settings]) -> None:
+    run = ran(settings({"learning_rates": (3e-3, 10.0), "schedule": "constant", "tokens": 10**6}))
+    summary = stage.load_evidence(run)
+    assert summary["learning rate"] == 3e-3
+    assert len(summary["rates"]) == 2 * len(summary["orders"])
+    assert summary["orders"][0]["held-out"]["mean"] > 0
+
+
+@pytest.mark.parametrize(
+    ("evidence", "sections", "said"),
+    [
+        ({}, {"heldout": {}}, "no documents are held out to validate on; set heldout.share"),
+        ({"batch": 10**6}, {}, "a batch has 1,000,000; expected a batch at least"),
+        ({"tokens": 5}, {}, "evidence.tokens = 5 of the .* of the plan make 0 sequences of 32 tokens"),
+        ({"model": "1T"}, {}, "evidence.model is '1T'; expected tiny"),
+        ({"device": "cuda"}, {}, 'evidence.device is "cuda", which torch .* does not find'),
+    ],
+)
+def test_bad_input_is_said(
+    settings: Callable[..., Settings], evidence: dict[str, Any], sections: dict[str, Any], said: str
+) -> None:
+    of = settings(evidence)
+    if sections:
+        of = of.model_copy(update={"heldout": of.heldout.model_copy(update={"share": None})})
+    with pytest.raises(InputError, match=said):
+        ran(of)
+
+
+def test_orders_that_are_none_are_refused(settings: Callable[..., Settings]) -> None:
+    for orders, said in (
+        (("nope",), "'nope' is no order; expected original, "),
+        (("nope/random",), "Input should be one of"),
+        (("curated", "curated"), "named twice"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            settings({"orders": orders})
+
+
+def test_a_source_without_held_out_documents_is_named(
+    settings: Callable[..., Settings], tmp_path: Path
+) -> None:
+    of = settings({})
+    with (tmp_path / "docs.jsonl").open("a") as file:
+        file.write('{"text": "one document of its own source", "source": "lonely"}\n')
+    summary = stage.load_evidence(ran(of))
+    assert any(note.startswith("no document of source lonely is held out") for note in summary["notes"])
+
+
+def test_a_directory_is_a_model(settings: Callable[..., Settings], tmp_path: Path) -> None:
+    run = ran(settings({"model": str(save_model(tmp_path / "gpt2", "gpt2"))}))
+    assert stage.load_evidence(run)["weights"] > 10_000
+
+
+def test_one_command_shows_it(
+    settings: Callable[..., Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    of = settings({})
+    monkeypatch.setattr("dagster_divorder.cli.load_settings", lambda config: of)
+    assert main(["prove"]) == 0
+    shown = capsys.readouterr().out
+    assert "Held-out loss, mean over sources: curated" in shown
+    assert "random_sequences" in shown and "differs from the same sequences shuffled" in shown
+    assert main(["report"]) == 0
+    page = (of.output.path / "ordering_report.html").read_text()
+    assert "Does the order help?" in page and "held-out loss less that of shuffled sequences" in page
+    of = settings({"tokens": None})
+    assert main(["prove"]) == 1
+    assert "evidence.tokens is unset" in capsys.readouterr().err
