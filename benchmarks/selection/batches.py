@@ -1,8 +1,8 @@
 """Does a diverse order raise the Vendi score of batches beside a plain shuffle?
 
-Through the pipeline, to `set_diversity`, whose table of orders is shown (16 batches of each order); then over every whole
-batch of training sequences: in their order, and in ten shuffles of the same sequences. Vectors are shallow; the limit is
-the score of all that is trained on, by tokens. The store is kept for the next time.
+Through the pipeline, to `set_diversity`, whose table of orders is shown (16 batches of each order); then over every
+whole batch of training sequences: in their order, and in ten shuffles of the same sequences. Vectors are shallow; the
+limit is the score of all that is trained on, by tokens. The store is kept for the next time.
 
     python benchmarks/selection/batches.py /tmp/mixture.jsonl --store /tmp/mixture --documents 60000
 """
@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=("random", "spokes"))
     parser.add_argument("--lengths", nargs="+", type=int, default=(2048, 8192))
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--vectors", type=int, default=64, help="dims of the vectors that the order balances")
     given = parser.parse_args()
     for method in given.methods:
         for length in given.lengths:
@@ -48,7 +49,7 @@ def main() -> None:
                 input={"paths": [str(given.corpus)]},
                 store={"path": given.store},
                 selection={"method": method, "documents": given.documents, "vectors": "shallow"},
-                sequence={"length": length, "batch": given.batch},
+                sequence={"length": length, "batch": given.batch, "vectors": given.vectors},
             )
             run_all(settings, Silent(), GRAPH.needed(settings, "set_diversity"))
             measure(
