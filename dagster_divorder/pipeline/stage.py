@@ -411,8 +411,9 @@ class PinnedFit(Stage):
     tentative: str = ""
     of_corpus: bool = True
     """Drift is of the corpus alone, so what a run has held against this corpus is not held against it again."""
-    outlives: bool = False
-    """It stays when a fit that it was made with is made again."""
+    outlives: Callable[[Collection[str]], bool] = lambda files: False
+    """Whether a fit of files of these names is kept when one that it was made with is made again, and by `divorder
+    prune` under other settings: no run would make it again as it is."""
     is_choice: bool = False
     """What is made with it is filed under what it chose (a kind of vectors, a number), not under its hash, and so stays
     when it is made again."""
@@ -502,5 +503,5 @@ def _remove_replaced(run: Run, fitted: PinnedFit, before: Fit) -> None:
             continue
         if isinstance(stage, PerDocument):
             run.store.delete(*stage.files(run, last.key).present().values())
-        elif isinstance(stage, PinnedFit) and not stage.outlives:
+        elif isinstance(stage, PinnedFit) and not stage.outlives(run.store.list(last.files["fit"])):
             unpin(run.store, stage.name, last.key)
