@@ -1,7 +1,8 @@
 """Gradients of documents: how fast, how far the projection keeps their cosines, and how many blocks they need.
 
     .venv/bin/python benchmarks/gradients.py ../shared/data/newsgroups.jsonl.gz [--model DIRECTORY|small]
-        [--documents 300] [--layers 2] [--dims 1024] [--repeat 2] [--parts speed projection blocks] [--device auto]
+        [--documents 300] [--layers 2] [--dims 1024] [--repeat 2] [--device auto]
+        [--parts speed projection blocks overlap]
 
 `--model bootstrap` trains the bootstrap base model and its decoder on all of the input first, `--model small` a Llama
 of 6 blocks of width 128 and 4,096 tokens, from nothing, on `--steps` batches of 16 x 256 tokens (`--keep` keeps them).
@@ -14,6 +15,9 @@ projection: of --documents documents, how far cosines of projected gradients lie
 Kronecker-factored (signs for a layer's input and output each, whose products are entries of R).
 blocks: Spearman's correlation of each document's cosines with the other ones, last n blocks against all parameters,
 mean over 100 documents.
+overlap: of --documents documents, projected to --dims dims (16,384, say), the share of what Spokes chooses that it
+chooses by fewer dims of the same projection too, by the share of the documents that is chosen; and the Vendi score of
+a tenth chosen, in all dims, beside a random tenth's.
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ import orjson
 import torch
 from scipy.stats import spearmanr
 
+from dagster_divorder.core.selection import choose, spokes
+from dagster_divorder.core.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models import bootstrap
 from dagster_divorder.models.batches import CPU_BUDGET, batch_end
@@ -46,7 +52,8 @@ from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.deep_model import load_deep_model
 from dagster_divorder.store.local import LocalStore
 
-PARTS = ("speed", "projection", "blocks")
+PARTS = ("speed", "projection", "blocks", "overlap")
+SHARES = (0.05, 0.1, 0.2, 0.5)
 STUDIED = 100
 """Documents of the study by blocks."""
 
@@ -64,7 +71,7 @@ def main() -> None:
     made.add_argument("--repeat", type=int, default=2)
     made.add_argument("--device", default="auto")
     made.add_argument("--dtype", default="float32")
-    made.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
+    made.add_argument("--parts", nargs="+", default=PARTS[:3], choices=PARTS)
     options = made.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.keep or Path(scratch)
@@ -85,6 +92,8 @@ def main() -> None:
                 projection(opened(directory, options), windows, options.dims)
             if "blocks" in options.parts:
                 blocks(directory, options, windows[:STUDIED])
+            if "overlap" in options.parts:
+                overlap(opened(directory, options), windows)
 
 
 def bootstrap_decoder(options: argparse.Namespace, texts: list[str], folder: Path) -> Path:
@@ -337,6 +346,32 @@ def blocks(directory: Path, options: argparse.Namespace, windows: list[np.ndarra
             for one, full, other in zip(kernel, kernels[0], others, strict=True)
         ]
         print(f"{layers:3}{sizes[layers]:12,}{np.mean(agreement):10.3f}")
+
+
+def overlap(model: GradientModel, windows: list[np.ndarray]) -> None:
+    vectors = torch.cat([model(*batch) for batch in batches(windows, model.rows * model.spec.window)])
+    rows, ones, found = np.arange(len(vectors)), np.ones(len(vectors), np.int64), {}
+    dims = [512 * 2**power for power in range(9) if 512 * 2**power <= model.dims]
+    for k in dims:
+        units = torch.nn.functional.normalize(vectors[:, :k].double(), dim=1)
+        # The same angles in as many dims as there are documents.
+        values, axes = np.linalg.eigh((units @ units.T).numpy())
+        points = (
+            (axes * np.sqrt(np.maximum(values, 0))).astype(np.float32) if k > len(units) else units.numpy()
+        )
+        weights = spokes(np.ascontiguousarray(points, np.float32), rows).weights
+        found[k] = [choose(weights, ones, round(share * len(rows))) for share in SHARES]
+        print(f"{k} dims", flush=True)
+    tenth = SHARES.index(0.1)
+    some = np.random.default_rng(0).permutation(len(rows))[: found[k][tenth].sum()]
+    print(
+        f"\n{len(rows)} documents; Vendi of a tenth at random, {k:,} dims: {vendi(gram(points, np.sort(some))):.1f}"
+    )
+    print(f"{'dims':>7}{''.join(f'{share:>8.0%}' for share in SHARES)}{'Vendi':>8}")
+    for few, masks in found.items():
+        shares = [(one & of).sum() / of.sum() for one, of in zip(masks, found[k], strict=True)]
+        score = vendi(gram(points, rows[masks[tenth]]))
+        print(f"{few:7,}{''.join(f'{share:8.3f}' for share in shares)}{score:8.1f}", flush=True)
 
 
 def model_blocks(model: GradientModel) -> Any:

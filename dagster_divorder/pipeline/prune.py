@@ -68,7 +68,8 @@ def prune(settings: Settings, store: Store, graph: Graph | None = None) -> Prune
     that are left, where they are current; the rest is made anew by the next run. (Only the tokenizer and the table of a
     bootstrap base model still know words of the documents that they were trained on.)
 
-    Results under other settings go too: switching back to them computes them again.
+    Results under other settings go too: switching back to them computes them again. What was drawn to be held out under
+    others stays, since another draw would hold out other documents.
     """
     graph = graph or default_graph()
     store.clear_scratch()
@@ -153,10 +154,12 @@ def _needed(store: Store, graph: Graph) -> set[str]:
             else:
                 names.add(file)
     for folder in store.folders(PINS):
+        stage = graph.get(Path(folder).name)
         for name in store.list(folder):
-            fit = read_pin(store, name)
-            if fit and fit.folder in fits:
-                names.add(name)
+            if fit := read_pin(store, name):
+                files = store.list(fit.folder)
+                if fit.folder in fits or (isinstance(stage, PinnedFit) and stage.outlives(files)):
+                    names |= {name, *files}
     for folder in store.folders(RECORDS):
         for name in store.list(folder):
             pin_name = name.replace(RECORDS, PINS, 1)

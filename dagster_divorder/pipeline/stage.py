@@ -411,8 +411,12 @@ class PinnedFit(Stage):
     tentative: str = ""
     of_corpus: bool = True
     """Drift is of the corpus alone, so what a run has held against this corpus is not held against it again."""
-    outlives: bool = False
-    """It stays when a fit that it was made with is made again."""
+    outlives: Callable[[Collection[str]], bool] = lambda files: False
+    """Whether a fit of files of these names is kept when one that it was made with is made again, and by `divorder
+    prune` under other settings: no run would make it again as it is."""
+    is_choice: bool = False
+    """What is made with it is filed under what it chose (a kind of vectors, a number), not under its hash, and so stays
+    when it is made again."""
     facts: Callable[[Run, Mapping[str, bytes]], Mapping[str, Any]] = lambda run, files: {}
     figures: Callable[[Run, Receipt], Mapping[str, Any]] = lambda run, receipt: {}
 
@@ -463,7 +467,7 @@ class PinnedFit(Stage):
             files = {**self.compute(run), **_about_documents(run)}
             fit = pin(run.store, self.name, key, files, decision.why)
             if before and before.hash != fit.hash:
-                _remove_replaced(run, self.name, before)
+                _remove_replaced(run, self, before)
             receipt = self._receipt(run, key, fit, self.facts(run, files))
         documents = run.corpus.documents
         fitted = decision.why if decision.scope == "all" else f"no: kept ({receipt.facts['reason']})"
@@ -487,17 +491,17 @@ def load_fitted(store: Store, fit: Fit, setting: str = "") -> Fitted:
     return Fitted(fit, files, documents, unpack(files[SKETCH])["ids"])
 
 
-def _remove_replaced(run: Run, name: str, before: Fit) -> None:
+def _remove_replaced(run: Run, fitted: PinnedFit, before: Fit) -> None:
     """Remove what was made with a fit that another one has replaced: nothing leads to it any more, and small appends
     may replace one every few days."""
     # Under other settings the same fit may have been found.
-    if not drop_unpinned(run.store, before):
+    if not drop_unpinned(run.store, before) or fitted.is_choice:
         return
     for stage in run.graph.values():
         last = load_receipt(run.store, stage.name)
-        if last is None or last.upstream.get(name) != before.hash:
+        if last is None or last.upstream.get(fitted.name) != before.hash:
             continue
         if isinstance(stage, PerDocument):
             run.store.delete(*stage.files(run, last.key).present().values())
-        elif isinstance(stage, PinnedFit) and not stage.outlives:
+        elif isinstance(stage, PinnedFit) and not stage.outlives(run.store.list(last.files["fit"])):
             unpin(run.store, stage.name, last.key)

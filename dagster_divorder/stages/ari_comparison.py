@@ -388,6 +388,7 @@ ARI_COMPARISON = PinnedFit(
     drift=lambda run, fitted: has_changed(run, fitted, run.settings.ari_comparison.refresh),
     # The limit may have been lowered.
     of_corpus=False,
+    is_choice=True,
     facts=_facts,
     figures=_figures,
     show=_show,

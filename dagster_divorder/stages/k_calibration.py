@@ -324,6 +324,7 @@ K_CALIBRATION = PinnedFit(
     drift=lambda run, fitted: has_changed(run, fitted, run.settings.k_calibration.refresh),
     # The limit may have been lowered.
     of_corpus=False,
+    is_choice=True,
     facts=_facts,
     figures=_figures,
     show=_show,

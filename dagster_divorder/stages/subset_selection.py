@@ -168,6 +168,11 @@ def _quality(run: Run, rows: np.ndarray) -> np.ndarray:
             f"and {len(bad) - 1:,} others have no better; expected a finite number from 0 on: correct or add it, or "
             "take such records out of the input"
         )
+    if not quality[rows].any():
+        raise InputError(
+            f"selection.quality: {name} is 0 of all {len(rows):,} records that can be chosen; expected one above 0: "
+            "name another field or model, or none"
+        )
     return quality
 
 
@@ -182,6 +187,8 @@ class _Optimise:
     def __call__(self, of: tuple[float, np.ndarray, np.ndarray | None]) -> tuple[np.ndarray, int]:
         """(weights, the steps they took)."""
         alpha, rows, quality = of
+        if quality is not None and not quality.any():
+            quality = np.ones(len(rows))  # of a part where all are as bad, none is preferred
         vectors = np.load(self.store.local(self.file), mmap_mode="r", allow_pickle=False)
         settings = self.settings
         found = spokes(

@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.core import vendi as module
-from dagster_divorder.core.vendi import each_block, gram, group_diversity, group_grams, vendi
+from dagster_divorder.core.vendi import (
+    WINDOWS,
+    each_block,
+    gram,
+    group_diversity,
+    group_grams,
+    vendi,
+    window_scores,
+)
 from tests.twins import vendi as twin
 
 seeds = st.integers(0, 2**32 - 1)
@@ -77,3 +85,18 @@ def test_blocks_come_in_order_and_bytes_do_not_depend_on_threads(monkeypatch: py
     several = gram(vectors, rows)
     monkeypatch.setattr("joblib.cpu_count", lambda: 1)
     assert gram(vectors, rows).tobytes() == several.tobytes()
+
+
+@quick
+@given(seeds, st.integers(1, 12), st.integers(1, 40))
+def test_windows_hold_the_tokens_between_their_ends(seed: int, documents: int, size: int) -> None:
+    vectors = unit(seed, documents, 4)
+    tokens = np.random.default_rng(seed).integers(1, 30, documents)
+    token = np.repeat(np.arange(documents), tokens)
+    size = min(size, len(token))
+    windows = [token[at : at + size] for at in range(0, len(token) - size + 1, size)]
+    some = np.unique(np.linspace(0, len(windows) - 1, WINDOWS).astype(int)).tolist()
+    expected = [twin.vendi(vectors, np.bincount(windows[at], minlength=documents) + 0.0) for at in some]
+    np.testing.assert_allclose(
+        window_scores(vectors, np.arange(documents), tokens, size), expected, rtol=1e-4
+    )

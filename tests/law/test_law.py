@@ -40,7 +40,7 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.settings import Settings
-from dagster_divorder.settings.sections import KINDS, Evidence, Selection
+from dagster_divorder.settings.sections import KINDS, Evidence
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import compact, file_states, ingest, inputs
 from dagster_divorder.store.fits import read_pin
@@ -97,6 +97,12 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "packing.method": ("concat", "best_fit", "related"),
     "packing.piece_tokens": (0, 7),
     "packing.end_of_text": (False, True),
+    "selection.method": ("none", "random", "spokes", "quality", "semdedup"),
+    "selection.documents": (2, None),
+    "selection.tokens": (30, 100),
+    "selection.quality": (None, "extra"),
+    "selection.partitions": (1, 2),
+    "selection.vectors": ("shallow",),
     "sequence.strategy": ("balanced", "f3", "original"),
     "sequence.epochs": (1, 2),
     "seed": (0, 1),
@@ -134,6 +140,10 @@ ALL_CHOICES = CHOICES | {
     "exports.shard_bytes": (1 << 30, 700),
     "exports.workers": (1, 2),
     "exports.world_size": (1, 2),
+    "gradients.dims": (16, 8),
+    "gradients.layers": (2, 1),
+    "gradients.max_tokens": (768, 5),
+    "gradients.stored": ("float32", "float16"),
     "input.id_field": (None, "source", "extra"),
     "input.max_record_bytes": (64 << 20, 300),
     "input.max_reject_share": (1.0, 0.99),
@@ -157,6 +167,13 @@ ALL_CHOICES = CHOICES | {
     "output.plot": (False, True),
     "output.shard_bytes": (2 << 30, 700),
     "output.sidecars": (False, True),
+    "selection.alpha": (0.0, 0.5, (0.0, 1.0)),
+    "selection.quality": (None, "extra", "score"),
+    "selection.rate": (1.0, 3.0),
+    "selection.start": ("uniform", "quality"),
+    "selection.steps": (20, 1),
+    "selection.tolerance": (1e-4, 0.0),
+    "selection.vectors": ("shallow", "deep", "gradient"),
     "sequence.batch": (2, 5),
     "sequence.length": (64, 100),
     "sequence.vectors": (64, 0, 3),
@@ -169,10 +186,8 @@ NOT_DRAWN = {
     "order.cut",  # ids of documents
     *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights
     "heldout.paths",
-    *(f"selection.{name}" for name in Selection.model_fields),  # a method only with a budget
-    *("model.base", "model.revision", "deep.model", "deep.revision"),  # a model of one's own
-    # Of gradient_embeddings, which no output needs.
-    *("gradients.model", "gradients.layers", "gradients.max_tokens", "gradients.dims", "gradients.stored"),
+    # A model of one's own.
+    *("model.base", "model.revision", "deep.model", "deep.revision", "gradients.model"),
     *(f"evidence.{name}" for name in Evidence.model_fields),  # of training_evidence, which no output needs
     *("deep.device", "deep.tensor_parallel", "engine.kind", "engine.address"),  # of the machine
 }
@@ -372,6 +387,7 @@ class Law(RuleBasedStateMachine):
         order = base["order"]
         if not order["traits"].keys() >= order.get("targets", {}).keys():
             order["targets"] = {}  # those of a trait that is not balanced
+        keep_what_goes_together(base["selection"])
         return Settings(**base)
 
     def write(self) -> None:
@@ -400,17 +416,17 @@ class Law(RuleBasedStateMachine):
         """Run all stages, or the first so many of them; without the settings that the corpus does not allow."""
         chosen = self.settings()
         stages = GRAPH.needed(chosen)[:count]
-        if "greedy_order" not in stages or not (chosen.order.frozen_tokens or chosen.order.targets):
+        refusing = chosen.order.frozen_tokens or chosen.order.targets or chosen.selects
+        if "greedy_order" not in stages or not refusing:
             self.run_as_set(count)
             return
         self.run_as_set(stages.index("clusters") + 1)
         try:
             self.run_as_set(count)
         except InputError as error:
-            REFUSED[
-                next(name for name in ("order.frozen_tokens", "order.targets") if name in str(error))
-            ] += 1
-            self.options |= {"order.frozen_tokens": 0, "order.targets": {}}
+            harmless = {"order.frozen_tokens": 0, "order.targets": {}, "selection.method": "none"}
+            REFUSED[next(name for name in harmless if name.removesuffix("method") in str(error))] += 1
+            self.options |= harmless
             # What came to its end before it was refused is stored.
             self.receipts = {name: made for name in GRAPH if (made := load_receipt(self.store, name))}
             if "greedy_order" in self.receipts:
@@ -577,6 +593,18 @@ class Law(RuleBasedStateMachine):
                     own, key = self.receipts[stage.name].key, stage.key(run)
                 fit = read_pin(store, f"pins/{stage.name}/{own}.json")
                 write_pointer(store, f"pins/{stage.name}/{key}.json", fit)
+
+
+def keep_what_goes_together(selection: dict[str, Any]) -> None:
+    """One budget with a method, none without; and what needs a quality only with one."""
+    if selection["method"] == "none" or selection["documents"]:
+        del selection["tokens"]
+    if selection["method"] == "none":
+        del selection["documents"]
+    if not selection["quality"]:
+        selection |= {"alpha": 0.0, "start": "uniform"}
+        if selection["method"] == "quality":
+            selection["method"] = "random"
 
 
 def was_fitted_again(receipt: Receipt) -> bool:

@@ -62,8 +62,7 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
         input={"paths": [str(folder / "docs.jsonl")]},
         store={"path": folder / "store"},
         output={"path": folder / "curated"},
-        clusters={"k": 4},
-        **{"embedding": {"kind": "auto"}, **sections},
+        **{"embedding": {"kind": "auto"}, "clusters": {"k": 4}, **sections},
     )
 
 
@@ -238,6 +237,29 @@ def test_vectors_of_your_own_are_held_against_the_others(tmp_path: Path, chosen:
     )
     clusters = run_stage("clusters", settings, Silent())
     assert STAGE_OF[chosen] in clusters.upstream
+
+
+def test_what_is_clustered_stays_when_the_same_space_is_chosen_again(tmp_path: Path) -> None:
+    settings = settings_of(
+        tmp_path,
+        ari_comparison={"spaces": ("shallow", "external"), "refresh": 0.0},
+        embedding={"kind": "auto", "path": tmp_path / "own.npy"},
+        clusters={"k": 2, "refit": "never"},
+    )
+    fits = []
+    for documents in (100, 108):
+        write_jsonl(tmp_path / "docs.jsonl", records(documents))
+        np.save(tmp_path / "own.npy", pointing([record["text"] for record in records(documents)], "moods"))
+        embed(settings, shallow="topics")
+        made = {
+            stage: run_stage(stage, settings, Silent()) for stage in ("external_embeddings", "ari_comparison")
+        }
+        made["clusters"] = run_stage("clusters", settings, Silent())
+        fits.append(made)
+    before, after = fits
+    assert after["ari_comparison"].version != before["ari_comparison"].version
+    assert after["clusters"].figures["fitted"].startswith("no: kept")
+    assert after["clusters"].figures["new_documents"] == 8
 
 
 def test_a_sample_limits_the_silhouettes_alone(tmp_path: Path) -> None:

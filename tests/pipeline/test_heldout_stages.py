@@ -19,11 +19,12 @@ from dagster_divorder.core.near_duplicates import THRESHOLD
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
+from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, heldout
 from dagster_divorder.stages.greedy_order import load_order
-from dagster_divorder.stages.heldout import consumed_documents
+from dagster_divorder.stages.heldout import consumed_documents, heldout_ids
 from dagster_divorder.stages.heldout_copies import heldout_table, load_heldout, removed_lines
 from dagster_divorder.stages.repeats import load_times
 from dagster_divorder.stages.traits import load_traits
@@ -212,6 +213,25 @@ def test_what_a_trainer_has_consumed_is_neither_held_out_nor_removed(
         assert near_held[~free].any()
         records += topic_records(3, start=500)
         write_jsonl(tmp_path / "docs.jsonl", records)
+
+
+def test_what_was_drawn_is_found_again_after_a_prune_under_other_settings(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    files = [write_jsonl(tmp_path / f"{name}.jsonl", [{"text": f"of {name}"}]) for name in ("one", "two")]
+    first, *others = (
+        make_settings(heldout=of)
+        for of in ({"share": SHARE}, {}, {"share": 0.3}, *({"paths": [str(file)]} for file in files))
+    )
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(10))
+    drawn = heldout_ids(ran(first, "heldout"))
+    write_jsonl(tmp_path / "docs.jsonl", [*topic_records(10), *topic_records(8, start=100)])
+    for settings in others:
+        run = ran(settings, "heldout" if settings.holds_out else "token_counts")
+        prune(settings, run.store)
+    assert np.array_equal(heldout_ids(ran(first, "heldout")), drawn)
+    # A file can be read again.
+    assert sum(name.endswith(heldout.DOCUMENTS) for name in run.store.files()) == 1
 
 
 PARQUET_ROW = [("text", pa.string()), ("source", pa.string()), ("year", pa.int16())]

@@ -124,11 +124,6 @@ def test_diversity_of_parts_and_batches_and_sums_that_an_append_adds_to(
 
     batches = {row["order"]: row for row in load_batches(run)}
     assert len(batches) == 5
-    sequences = load_results(settings.store.path).sequences
-    lengths = sequences.length.to_numpy()
-    part, weights = _windows(lengths, 2 * 64)[1]
-    assert weights.sum() == 2 * 64
-    assert lengths[: part.start].sum() <= 2 * 64 < lengths[: part.start + 1].sum()
     # In blocks of topics a batch holds fewer different things.
     assert batches["original order"]["mean vendi"] < batches["training sequences in order"]["mean vendi"]
 
@@ -285,10 +280,26 @@ def test_what_cannot_be_is_refused(corpus: Path, make_settings: Make) -> None:
         settings = selecting(make_settings, corpus, documents=5, quality="good")
         with pytest.raises(InputError, match=r"selection\.quality: record [0-9a-f]{32} has good = (nan|-1) "):
             ran(settings, "subset_selection")
+    write_jsonl(corpus, [{**record, "good": 0} for record in records])
+    with pytest.raises(InputError, match=r"selection\.quality: good is 0 of all 60 records .* another field"):
+        ran(settings, "subset_selection")
     with pytest.raises(InputError, match="no record has the field 'nope'"):
         ran(selecting(make_settings, corpus, documents=5, quality="nope"), "subset_selection")
     with pytest.raises(InputError, match="the field 'text' holds"):
         ran(selecting(make_settings, corpus, documents=5, quality="text"), "subset_selection")
+
+
+def test_a_part_without_quality_prefers_none(corpus: Path, make_settings: Make) -> None:
+    records = [orjson.loads(line) for line in corpus.read_bytes().splitlines()]
+    write_jsonl(corpus, [{**record, "good": int(row == 4)} for row, record in enumerate(records)])
+    settings = selecting(
+        make_settings, corpus, documents=5, quality="good", alpha=0.5, partitions=3, start="quality"
+    )
+    ran(settings, "subset_selection")
+    chosen = load_results(settings.store.path).selection
+    weights = chosen.weight[chosen.reason != "copy of another record"].to_numpy()
+    assert (weights[1::3] > 0).sum() == 1
+    assert (weights[0::3] > 0).all() and (weights[2::3] > 0).all()
 
 
 @pytest.mark.parametrize(
