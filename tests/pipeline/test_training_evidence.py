@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from dagster_divorder import load_results, run_all
 from dagster_divorder.cli import main
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
+from dagster_divorder.models import training
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.readers.export import open_export
 from dagster_divorder.settings import Settings
@@ -145,10 +147,10 @@ def test_every_order_is_of_the_same_tokens(settings: Callable[..., Settings], me
 
 def test_a_known_bad_order_is_caught(settings: Callable[..., Settings]) -> None:
     """Blocks of one topic each, as the input has them: a check that cannot tell them from a shuffle is none."""
-    run = ran(settings({"tokens": 10**6, "seeds": 3, "orders": FEW, "batch": 2}))
+    run = ran(settings({"tokens": 10**6, "seeds": 2, "orders": FEW, "learning_rates": (1e-2,)}))
     summary = stage.load_evidence(run)
     original, curated, shuffled = summary["orders"]
-    assert original["less shuffled"]["low"] > 0
+    assert original["less shuffled"]["mean"] > 0.2
     assert original["vendi"] < 0.8 * shuffled["vendi"] <= 1.1 * curated["vendi"]
     assert original["bump"] > 3 * abs(curated["bump"])
     assert abs(curated["less shuffled"]["mean"]) < 0.3 * original["less shuffled"]["mean"]
@@ -207,12 +209,22 @@ def test_a_budget_takes_tokens_away_and_says_so(
         sized(1.0)
 
 
-def test_a_failing_learning_rate_is_named_and_the_others_go_on(settings: Callable[..., Settings]) -> None:
-    run = ran(settings({"learning_rates": (3e-3, 10.0), "schedule": "constant", "tokens": 10**6}))
-    summary = stage.load_evidence(run)
+def test_a_training_that_fails_is_named_and_the_others_go_on(
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backward = training._Loop._backward
+
+    def failing(self: Any, *batch: Any) -> float:
+        return backward(self, *batch) if self.task.learning_rate < 1 else math.nan
+
+    monkeypatch.setattr(training._Loop, "_backward", failing)
+    summary = stage.load_evidence(ran(settings({"learning_rates": (3e-3, 10.0)})))
     assert summary["learning rate"] == 3e-3
-    assert len(summary["rates"]) == 2 * len(summary["orders"])
-    assert summary["orders"][0]["held-out"]["mean"] > 0
+    means = {(row["order"], row["learning rate"]): row["mean"] for row in summary["rates"]}
+    assert all((mean is None) == (rate == 10.0) for (_, rate), mean in means.items())
+    assert len(means) == 6
+    said = "the loss of order curated, seed 0, learning rate 10 is no number from step 0 on"
+    assert any(note.startswith(said) for note in summary["notes"])
 
 
 @pytest.mark.parametrize(
