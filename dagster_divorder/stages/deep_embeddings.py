@@ -84,7 +84,7 @@ def _embed_of(run: Run) -> Embed:
         read = _ReadSpec(run.store, model.place, deep.pooling, deep.max_tokens, deep.dtype)
         run.memo["embed"] = Embed(
             **on_machines(run, model),
-            spec=ask_a_machine(run, read),
+            spec=ask_a_machine(run, read, deep.device),
             half=deep.stored == "float16",
             chunk=deep.long_documents == "chunk",
             processes=deep.tensor_parallel,
@@ -107,9 +107,9 @@ def on_machines(run: Run, model: DeepModel) -> dict[str, Any]:
     }
 
 
-def ask_a_machine(run: Run, read: Callable[[Device], Result]) -> Result:
-    """What a function of `deep.device` says on a machine that will compute."""
-    device, local = run.settings.deep.device, run.settings.engine.kind == "local"
+def ask_a_machine(run: Run, read: Callable[[Device], Result], device: Device) -> Result:
+    """What a function of a setting such as `deep.device` says on a machine that will compute."""
+    local = run.settings.engine.kind == "local"
     gpus = int(not local and device in ("auto", "cuda") and run.engine.gpus > 0)
     (found,) = run.engine.each(read, [device], workers=1, gpus=gpus)
     return found

@@ -68,7 +68,7 @@ def _embed_of(run: Run) -> _Gradients:
         read = _Read(
             run.store, model.place, settings.deep.dtype, asked.max_tokens, asked.layers, asked.dims, setting
         )
-        spec, parameters, left_out = ask_a_machine(run, read)
+        spec, parameters, left_out = ask_a_machine(run, read, settings.deep.device)
         run.memo["embed"] = _Gradients(
             **on_machines(run, model),
             spec=spec,

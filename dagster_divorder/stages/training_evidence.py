@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,14 +38,26 @@ from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequenc
 from dagster_divorder.core.packing.coordinates import with_coordinates
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.core.vendi import window_scores
+from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError
 from dagster_divorder.exports.rows import Rows
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, Table, Text, WholeCorpus, content_hash
+from dagster_divorder.pipeline.stage import (
+    File,
+    Made,
+    Picture,
+    Shown,
+    Table,
+    Text,
+    WholeCorpus,
+    content_hash,
+    versions,
+)
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import TrainedOrder, trained_order
 from dagster_divorder.stages.base_model import load_base_model
 from dagster_divorder.stages.components import chosen_vectors, space_reads
+from dagster_divorder.stages.deep_embeddings import ask_a_machine
 from dagster_divorder.stages.exports import stored_tokens
 from dagster_divorder.stages.heldout_copies import heldout_reads, heldout_table, load_heldout
 from dagster_divorder.stages.packed_sequences import load_packed
@@ -131,16 +144,16 @@ def _compute(run: Run) -> Made:
         "verdict": " ".join(summary["verdict"]),
         "trainings": len(trainings),
         "trained_now": len(left),
-        "tokens_an_epoch": prepared.size.steps * prepared.size.batch * run.settings.sequence.length,
+        "tokens_an_epoch": prepared.tokens.rows * prepared.tokens.length,
         "weights": summary["weights"],
-        "steps": prepared.size.steps * evidence.epochs,
+        "steps": prepared.tokens.size.steps * evidence.epochs,
         "notes": summary["notes"],
     }
-    return Made(files_made, {"steps": prepared.size.steps}, figures)
+    return Made(files_made, figures=figures)
 
 
 def _says(prepared: _Prepared, left: int, trainings: int) -> str:
-    evidence, size = prepared.run.settings.evidence, prepared.size
+    evidence, size = prepared.run.settings.evidence, prepared.tokens.size
     return (
         f"training {left:,} of {trainings:,} models ({evidence.model}): {size.steps * evidence.epochs:,} steps of "
         f"{size.batch:,} sequences each"
@@ -148,62 +161,29 @@ def _says(prepared: _Prepared, left: int, trainings: int) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class _Prepared:
-    """What the trainings of a run share. sources: names of those with held-out documents, in order. decides: hash of
-    all that decides a training but its order, seed and learning rate."""
+class _Tokens:
+    """What is trained on: sequences of the `plan`, in the order of its first epoch, and their orders."""
 
     run: Run
-    folder: str
     stream: TrainingStream
     plan: PackedSequences
     size: _Size
-    sources: list[str]
-    class_count: int
-    shared: dict[str, np.ndarray]
-    device: str
-    decides: str
-    notes: list[str]
 
     @classmethod
-    def of(cls, run: Run, folder: str) -> _Prepared:
-        from dagster_divorder.models.spec import find_device
-        from dagster_divorder.models.training import token_classes
-
-        settings, evidence = run.settings, run.settings.evidence
-        stream, packed = load_stream(run), load_packed(run)
-        notes: list[str] = []
-        device = find_device(evidence.device, "evidence.device")
-        vocabulary = run.receipt("base_model").facts["vocabulary"]
-        whole = _Prepared(
-            run, folder, stream, packed, _whole_size(settings, packed), [], 0, {}, device, "", notes
-        )
-        plan = whole.beginning(whole.size.rows)
-        counts = np.bincount(whole.ids(plan).ravel(), minlength=vocabulary)
-        classes, class_count = token_classes(evidence.model, counts)
-        heldout = _heldout_rows(run, classes, whole.size, notes)
-        shared = {"classes": classes, **{f"heldout {at}": rows for at, rows in enumerate(heldout.values())}}
-        prepared = replace(whole, plan=plan, sources=sorted(heldout), class_count=class_count, shared=shared)
-        size = prepared.within_budget()
-        if size != prepared.size:
-            prepared = replace(prepared, size=size, plan=prepared.plan.part(0, size.rows))
-        decides = content_hash(
-            TRAINING_EVIDENCE.version,
-            [size, evidence.model, _weights_of(evidence.model), evidence.epochs, evidence.schedule, device],
-            {
-                name: run.receipt(name).version
-                for name in ("packed_sequences", "sequence_order", "base_model")
-            },
-            [content_hash(array) for array in shared.values()],
-        )
-        return replace(prepared, decides=decides)
+    def of(cls, run: Run) -> _Tokens:
+        packed, order = load_packed(run), load_sequence_order(run)[0]
+        size = _whole_size(run.settings, packed)
+        return cls(run, load_stream(run), _take(packed, order[: size.rows]), size)
 
     @property
     def length(self) -> int:
+        """L."""
         return self.plan.sequence_length
 
-    def beginning(self, rows: int) -> PackedSequences:
-        """The first sequences of the plan in the order of its first epoch."""
-        return _take(load_packed(self.run), load_sequence_order(self.run)[0][:rows])
+    @property
+    def rows(self) -> int:
+        """Sequences that are read: what fills no batch is left out, as trainers do."""
+        return self.size.steps * self.size.batch
 
     def ids(self, plan: PackedSequences) -> np.ndarray:
         """Token ids (S, L) of a plan's sequences."""
@@ -211,70 +191,6 @@ class _Prepared:
         with self.run.store.scratch() as scratch:
             tokens = stored_tokens(self.run, load_base_model(self.run).directory, scratch)
             return Rows(plan, every, every[None], tokens).gather()
-
-    def trainings(self) -> list[_Training]:
-        from dagster_divorder.models.training import learning_rates
-
-        evidence, settings = self.run.settings.evidence, self.run.settings
-        rates = learning_rates(evidence.model, evidence.learning_rates)
-        found = []
-        for name, seed, rate in product(orders_of(settings), range(evidence.seeds), rates):
-            # A strategy's options, and what it balances, decide its order.
-            how = [_key_of(settings, name), seed, rate]
-            of = trained_order(name)
-            drawn = seed if {*of[:2]} - {"original", "curated"} else 0
-            data = f"data-{content_hash(_key_of(settings, name)[0], drawn)[:16]}"
-            found.append(_Training(f"run-{content_hash(self.decides, how)}", name, seed, rate, data))
-        return found
-
-    def train(self, left: list[_Training]) -> None:
-        """Train, and store what was noted under the names of the trainings."""
-        from dagster_divorder.models.training import device_variables
-
-        run, folder = self.run, self.folder
-        temporary = []
-        try:
-            shared = run.store.put_hashed(folder, "shared", pack_arrays(self.shared), "safetensors")
-            temporary.append(shared)
-            data = {}
-            for each in left:
-                if each.data not in data:
-                    arrays = self.data(trained_order(each.order), each.seed)
-                    data[each.data] = run.store.put_hashed(
-                        folder, each.data, pack_arrays(arrays), "safetensors"
-                    )
-                    temporary.append(data[each.data])
-            function = _Train(run.store, folder, shared, self.task(left[0]))
-            items = [each._replace(data=data[each.data]) for each in left]
-            tokens = self.size.steps * self.size.batch * self.length * run.settings.evidence.epochs
-            needs: dict[str, Any] = {"environment": device_variables(self.device)}
-            if self.device == "cuda":
-                needs["gpus"] = 1
-            with run.progress("training", tokens * len(items), "tokens") as advance:
-                for failed in run.engine.each(function, items, **needs):
-                    if failed:
-                        run.progress.note(failed)
-                    advance(tokens)
-        finally:
-            run.store.delete(*temporary)
-
-    def task(self, each: _Training) -> Task:
-        from dagster_divorder.models.training import Task
-
-        evidence = self.run.settings.evidence
-        return Task(
-            model=evidence.model,
-            classes=self.shared["classes"],
-            class_count=self.class_count,
-            seed=each.seed,
-            learning_rate=each.rate,
-            schedule=evidence.schedule,
-            batch=self.size.batch,
-            epochs=evidence.epochs,
-            apart=trained_order(each.order).apart,
-            device=self.device,
-            heldout={name: self.shared[f"heldout {at}"] for at, name in enumerate(self.sources)},
-        )
 
     def data(self, order: TrainedOrder, seed: int) -> dict[str, np.ndarray]:
         """What a training reads: `ids` (n, L) in the order of the first epoch, `lengths` and `counts` of the documents
@@ -306,8 +222,7 @@ class _Prepared:
 
     def planned(self, order: TrainedOrder, seed: int) -> tuple[PackedSequences, np.ndarray]:
         """(the sequences; those of each epoch in order, int64 (E, n))."""
-        settings, rows = self.run.settings, self.size.steps * self.size.batch
-        epochs = settings.evidence.epochs
+        settings, rows, epochs = self.run.settings, self.rows, self.run.settings.evidence.epochs
         plan = self.plan if order.documents == "curated" else self.packed(order.documents, seed)
         every = np.arange(len(plan))
         if order.sequences == "curated":
@@ -377,34 +292,145 @@ class _Prepared:
             items = with_coordinates(items, plan, vector_sums(self.run, plan))
         return items
 
-    def within_budget(self) -> _Size:
-        """The size, or a smaller one that `evidence.budget_seconds` has room for. What was found first stays, so that
-        trainings that were stopped go on.
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """What the trainings of a run share. sources: names of those with held-out documents, in order. decides: hash of
+    all that decides a training but its order, seed and learning rate."""
+
+    run: Run
+    folder: str
+    tokens: _Tokens
+    sources: list[str]
+    class_count: int
+    shared: dict[str, np.ndarray]
+    device: str
+    notes: list[str]
+
+    @classmethod
+    def of(cls, run: Run, folder: str) -> _Prepared:
+        from dagster_divorder.models.spec import find_device
+        from dagster_divorder.models.training import token_classes
+
+        tokens, evidence, notes = _Tokens.of(run), run.settings.evidence, list[str]()
+        device = ask_a_machine(run, partial(find_device, setting="evidence.device"), evidence.device)
+        vocabulary = run.receipt("base_model").facts["vocabulary"]
+        counts = np.bincount(tokens.ids(tokens.plan).ravel(), minlength=vocabulary)
+        classes, class_count = token_classes(evidence.model, counts)
+        heldout = _heldout_rows(run, classes, tokens.rows, notes)
+        shared = {"classes": classes, **{f"heldout {at}": rows for at, rows in enumerate(heldout.values())}}
+        prepared = cls(run, folder, tokens, sorted(heldout), class_count, shared, device, notes)
+        if evidence.budget_seconds is None:
+            return prepared
+        size = prepared.within(evidence.budget_seconds)
+        plan = tokens.plan if size == tokens.size else tokens.plan.part(0, size.rows)
+        return replace(prepared, tokens=replace(tokens, size=size, plan=plan))
+
+    @cached_property
+    def decides(self) -> str:
+        run, evidence = self.run, self.run.settings.evidence
+        model = [evidence.model, _weights_of(evidence.model)]
+        return content_hash(
+            TRAINING_EVIDENCE.version,
+            [self.tokens.size, *model, evidence.epochs, evidence.schedule, self.device],
+            versions(run, "packed_sequences", "sequence_order", "base_model"),
+            [content_hash(array) for array in self.shared.values()],
+        )
+
+    def trainings(self) -> list[_Training]:
+        from dagster_divorder.models.training import learning_rates
+
+        settings, evidence = self.run.settings, self.run.settings.evidence
+        rates = learning_rates(evidence.model, evidence.learning_rates)
+        found = []
+        for name, seed, rate in product(orders_of(settings), range(evidence.seeds), rates):
+            # A strategy's options, and what it balances, decide its order.
+            how = _key_of(settings, name)
+            drawn = seed if {*trained_order(name)[:2]} - {"original", "curated"} else 0
+            data = f"data-{content_hash(how[0], drawn)[:16]}"
+            result = f"run-{content_hash(self.decides, [how, seed, rate])}"
+            found.append(_Training(result, name, seed, rate, data))
+        return found
+
+    def train(self, left: list[_Training]) -> None:
+        """Train, and store what was noted under the names of the trainings."""
+        from dagster_divorder.models.training import device_variables
+
+        run, folder = self.run, self.folder
+        temporary = []
+        try:
+            shared = run.store.put_hashed(folder, "shared", pack_arrays(self.shared), "safetensors")
+            temporary.append(shared)
+            data = {}
+            for each in left:
+                if each.data not in data:
+                    arrays = self.tokens.data(trained_order(each.order), each.seed)
+                    data[each.data] = run.store.put_hashed(
+                        folder, each.data, pack_arrays(arrays), "safetensors"
+                    )
+                    temporary.append(data[each.data])
+            function = _Train(run.store, folder, shared, self.task(left[0]))
+            items = [each._replace(data=data[each.data]) for each in left]
+            tokens = self.tokens.rows * self.tokens.length * run.settings.evidence.epochs
+            gpus = int(self.device == "cuda")
+            at_once = min(len(items), run.engine.gpus if gpus else run.engine.workers)
+            # Where calls run in this process they tell of their tokens as they go.
+            here = run.settings.engine.kind == "local" and at_once <= 1
+            with run.progress("training", tokens * len(items), "tokens") as advance:
+                train = partial(function, advance=advance) if here else function
+                environment = device_variables(self.device)
+                for failed in run.engine.each(train, items, gpus=gpus, environment=environment):
+                    if failed:
+                        run.progress.note(failed)
+                    if not here:
+                        advance(tokens)
+        finally:
+            run.store.delete(*temporary)
+
+    def task(self, each: _Training) -> Task:
+        from dagster_divorder.models.training import Task
+
+        evidence = self.run.settings.evidence
+        return Task(
+            model=evidence.model,
+            classes=self.shared["classes"],
+            class_count=self.class_count,
+            seed=each.seed,
+            learning_rate=each.rate,
+            schedule=evidence.schedule,
+            batch=self.tokens.size.batch,
+            epochs=evidence.epochs,
+            apart=trained_order(each.order).apart,
+            device=self.device,
+            heldout={name: self.shared[f"heldout {at}"] for at, name in enumerate(self.sources)},
+        )
+
+    def within(self, budget: float) -> _Size:
+        """The size, or a smaller one that so many seconds have room for. What was found first stays, so that trainings
+        that were stopped go on.
 
         Raises:
             InputError: there is not even room for a step.
         """
-        run, budget = self.run, self.run.settings.evidence.budget_seconds
-        if budget is None:
-            return self.size
-        kept = run.store.hashed(self.folder)
+        kept, whole = self.run.store.hashed(self.folder), self.tokens.size
         if "size" in kept:
-            size = _Size(**orjson.loads(run.store.read_verified(kept["size"])))
+            size = _Size(**orjson.loads(self.run.store.read_verified(kept["size"])))
         else:
             size = self.measured(budget)
-            run.store.put_hashed(self.folder, "size", orjson.dumps(size._asdict()), "json")
-        if size.steps < self.size.steps:
-            asked, left = (of.steps * of.batch * self.length for of in (self.size, size))
+            self.run.store.put_hashed(self.folder, "size", orjson.dumps(size._asdict()), "json")
+        if size.steps < whole.steps:
+            asked, left = (of.steps * of.batch * self.tokens.length for of in (whole, size))
             self.notes.append(
                 f"evidence.budget_seconds = {budget:g} leaves {left:,} tokens an epoch of {asked:,} that were asked for"
             )
         return size
 
     def measured(self, budget: float) -> _Size:
-        evidence, few = self.run.settings.evidence, min(TIMED_STEPS, self.size.steps)
-        trial = replace(self, size=_Size(few * self.size.batch, few, self.size.batch))
+        evidence, whole = self.run.settings.evidence, self.tokens.size
+        few = min(TIMED_STEPS, whole.steps)
+        trial = replace(self.tokens, size=_Size(few * whole.batch, few, whole.batch))
         arrays = trial.data(trained_order("curated"), 0)
-        task = replace(trial.task(_Training("", "curated", 0, 1e-3, "")), epochs=1, heldout={})
+        task = replace(self.task(_Training("", "curated", 0, 1e-3, "")), epochs=1, heldout={})
         begin = time.perf_counter()
         _trained(task, arrays | {"epochs": arrays["epochs"][:1]})
         step = (time.perf_counter() - begin) / few
@@ -417,8 +443,8 @@ class _Prepared:
                 f"{step * count * evidence.epochs / max(1, at_once):.1f} s; expected more than that: raise it, or name "
                 "fewer orders or seeds, or a smaller model"
             )
-        steps = min(steps, self.size.steps)
-        return _Size(steps * self.size.batch, steps, self.size.batch)
+        steps = min(steps, whole.steps)
+        return whole if steps == whole.steps else _Size(steps * whole.batch, steps, whole.batch)
 
 
 def _whole_size(settings: Settings, packed: PackedSequences) -> _Size:
@@ -478,7 +504,7 @@ def _weights_of(model: str) -> str:
     return content_hash(file.read_bytes().hex()) if file.is_file() else ""
 
 
-def _heldout_rows(run: Run, classes: np.ndarray, size: _Size, notes: list[str]) -> dict[str, np.ndarray]:
+def _heldout_rows(run: Run, classes: np.ndarray, sequences: int, notes: list[str]) -> dict[str, np.ndarray]:
     """By source the classes of its held-out documents laid end to end, int32 (n, L), -1 behind the last.
 
     Raises:
@@ -494,7 +520,7 @@ def _heldout_rows(run: Run, classes: np.ndarray, size: _Size, notes: list[str]) 
     texts: dict[str, list[str]] = {}
     for source, text in zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True):
         texts.setdefault(source or "", []).append(text or "")
-    most = max(1, int(HELD_OUT_SHARE * size.steps * size.batch / len(texts)))
+    most = max(1, int(HELD_OUT_SHARE * sequences / len(texts)))
     encoder, found = load_base_model(run).encoder(), {}
     for source in sorted(texts):
         ids = classes[encoder.encode(texts[source])[0]][: most * length]
@@ -520,7 +546,7 @@ class _Train:
     shared: str
     task: Task
 
-    def __call__(self, each: _Training) -> str:
+    def __call__(self, each: _Training, advance: Advance = lambda tokens: None) -> str:
         shared = unpack(self.store.read_verified(self.shared))
         heldout = {name: shared[f"heldout {at}"] for at, name in enumerate(sorted(self.task.heldout))}
         task = replace(
@@ -531,16 +557,16 @@ class _Train:
             classes=shared["classes"],
             heldout=heldout,
         )
-        trained = _trained(task, unpack(self.store.read_verified(each.data)))
+        trained = _trained(task, unpack(self.store.read_verified(each.data)), advance)
         arrays = {**trained._asdict(), "failed": np.array([trained.failed])}
         self.store.put_hashed(self.folder, each.name, pack_arrays(arrays), "safetensors")
         return "" if trained.failed < 0 else _failure(each, trained)
 
 
-def _trained(task: Task, arrays: Mapping[str, np.ndarray]) -> Trained:
+def _trained(task: Task, arrays: Mapping[str, np.ndarray], advance: Advance = lambda tokens: None) -> Trained:
     from dagster_divorder.models.training import held_export, train
 
-    return train(task, held_export(arrays, task.batch))
+    return train(task, held_export(arrays, task.batch), advance)
 
 
 def _failure(each: _Training, trained: Trained) -> str:
@@ -578,7 +604,7 @@ def _summary(
     """All that is shown. Of several learning rates the one that suits the shuffled sequences best counts."""
     from dagster_divorder.models.training import count_weights, is_attention, learning_rates
 
-    evidence, epoch = run.settings.evidence, prepared.size.steps
+    evidence, size = run.settings.evidence, prepared.tokens.size
     orders, rates = orders_of(run.settings), learning_rates(evidence.model, evidence.learning_rates)
     by = {
         (name, rate): [of for each, of in found.items() if (each.order, each.rate) == (name, rate)]
@@ -588,12 +614,12 @@ def _summary(
     heldout = {of: estimate([each.heldout[-1].mean() for each in by[of]]) for of in by}
     best = min(rates, key=lambda rate: heldout[REFERENCE, rate]["mean"] or math.inf)
     attention = np.array([is_attention(name) for name in names])
-    shuffled, diversity = by[REFERENCE, best], prepared.diversity()
+    shuffled, diversity = by[REFERENCE, best], prepared.tokens.diversity()
     rows = [
         {
             "order": name,
             "vendi": diversity[name],
-            **order_figures(by[name, best], shuffled, epoch, attention),
+            **order_figures(by[name, best], shuffled, size.steps, attention),
         }
         for name in orders
     ]
@@ -615,12 +641,12 @@ def _summary(
         ],
         "learning rate": best,
         "model": evidence.model,
-        "weights": count_weights(evidence.model, prepared.class_count, prepared.length),
+        "weights": count_weights(evidence.model, prepared.class_count, prepared.tokens.length),
         "seeds": evidence.seeds,
         "epochs": evidence.epochs,
-        "steps": epoch,
-        "batch": prepared.size.batch,
-        "length": prepared.length,
+        "steps": size.steps,
+        "batch": size.batch,
+        "length": prepared.tokens.length,
         "notes": [*prepared.notes, *(_failure(each, of) for each, of in found.items() if of.failed >= 0)],
     }
 

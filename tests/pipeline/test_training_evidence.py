@@ -62,10 +62,6 @@ def ran(settings: Settings, *more: str) -> Run:
     return Run(settings, LocalStore(settings.store.path).open(), Silent())
 
 
-def prepared(run: Run) -> Any:
-    return stage._Prepared.of(run, "stages/training_evidence/test")
-
-
 def test_unset_it_is_no_stage_and_set_it_is_a_job(settings: Callable[..., Settings]) -> None:
     of = settings({"tokens": None})
     assert "training_evidence" not in GRAPH.upstream(of)
@@ -106,24 +102,23 @@ def test_what_is_read_is_what_a_trainer_reads_of_the_export(
 ) -> None:
     of = settings({}, exports={"formats": ("parquet",), "path": tmp_path / "exports"})
     run = ran(of, "exports")
-    export, made = open_export(tmp_path / "exports" / "parquet"), prepared(run)
-    rows = made.size.steps * made.size.batch
-    block = export.block(range(rows))
+    export, made = open_export(tmp_path / "exports" / "parquet"), stage._Tokens.of(run)
+    block = export.block(range(made.rows))
     arrays = made.data(TRAINED_ORDERS["curated"], 0)
     np.testing.assert_array_equal(arrays["ids"], block.ids)
     for name, expected in zip(("lengths", "counts"), block.documents, strict=True):
         np.testing.assert_array_equal(arrays[name], expected)
-    assert (arrays["epochs"] == np.arange(rows)).all()
+    assert (arrays["epochs"] == np.arange(made.rows)).all()
 
 
 @pytest.mark.parametrize("method", ["concat", "best_fit"])
 def test_every_order_is_of_the_same_tokens(settings: Callable[..., Settings], method: str) -> None:
     orders = (*TRAINED_ORDERS, "stratified/original", "curated/f3", "round_robin/balanced")
-    made = prepared(ran(settings({}, packing={"method": method})))
+    made = stage._Tokens.of(ran(settings({}, packing={"method": method})))
+    rows = made.rows
     of_plan = np.bincount(made.ids(made.plan)[np.arange(LENGTH) < made.plan.tokens[:, None]], minlength=600)
     for name in orders:
         plan, epochs = made.planned(trained_order(name), 0)
-        rows = made.size.steps * made.size.batch
         assert epochs.shape == (2, rows), name
         assert all(len(set(epoch)) == rows for epoch in epochs.tolist()), name
         ids = made.ids(plan)[np.arange(LENGTH) < plan.tokens[:, None]]
@@ -201,7 +196,7 @@ def test_a_budget_takes_tokens_away_and_says_so(
         return stage._Prepared.of(run, f"stages/training_evidence/{budget}")
 
     made = sized(3 * 2 * 3 * 1.0)
-    assert made.size.steps == 3
+    assert made.tokens.size.steps == 3
     assert made.notes[-1].startswith("evidence.budget_seconds = 18 leaves 384 tokens an epoch of ")
     with pytest.raises(
         InputError, match=r"budget_seconds is 1, and a step of each of 3 trainings takes 6.0 s"
