@@ -102,6 +102,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "selection.tokens": (30, 100),
     "selection.quality": (None, "extra"),
     "selection.partitions": (1, 2),
+    # The last bits of a model's vectors differ with what is computed beside them, and so do weights made of them.
     "selection.vectors": ("shallow",),
     "sequence.strategy": ("balanced", "f3", "original"),
     "sequence.epochs": (1, 2),
@@ -140,10 +141,6 @@ ALL_CHOICES = CHOICES | {
     "exports.shard_bytes": (1 << 30, 700),
     "exports.workers": (1, 2),
     "exports.world_size": (1, 2),
-    "gradients.dims": (16, 8),
-    "gradients.layers": (2, 1),
-    "gradients.max_tokens": (768, 5),
-    "gradients.stored": ("float32", "float16"),
     "input.id_field": (None, "source", "extra"),
     "input.max_record_bytes": (64 << 20, 300),
     "input.max_reject_share": (1.0, 0.99),
@@ -173,7 +170,6 @@ ALL_CHOICES = CHOICES | {
     "selection.start": ("uniform", "quality"),
     "selection.steps": (20, 1),
     "selection.tolerance": (1e-4, 0.0),
-    "selection.vectors": ("shallow", "deep", "gradient"),
     "sequence.batch": (2, 5),
     "sequence.length": (64, 100),
     "sequence.vectors": (64, 0, 3),
@@ -186,8 +182,9 @@ NOT_DRAWN = {
     "order.cut",  # ids of documents
     *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights
     "heldout.paths",
-    # A model of one's own.
-    *("model.base", "model.revision", "deep.model", "deep.revision", "gradients.model"),
+    *("model.base", "model.revision", "deep.model", "deep.revision"),  # a model of one's own
+    # Of vectors that no output needs but by selection.vectors.
+    *("gradients.model", "gradients.layers", "gradients.max_tokens", "gradients.dims", "gradients.stored"),
     *(f"evidence.{name}" for name in Evidence.model_fields),  # of training_evidence, which no output needs
     *("deep.device", "deep.tensor_parallel", "engine.kind", "engine.address"),  # of the machine
 }
@@ -416,15 +413,25 @@ class Law(RuleBasedStateMachine):
         """Run all stages, or the first so many of them; without the settings that the corpus does not allow."""
         chosen = self.settings()
         stages = GRAPH.needed(chosen)[:count]
-        refusing = chosen.order.frozen_tokens or chosen.order.targets or chosen.selects
-        if "greedy_order" not in stages or not refusing:
+        may_be_refused = (
+            chosen.order.frozen_tokens,
+            chosen.order.targets,
+            chosen.selects,
+            isinstance(chosen.mixing.weights, dict),
+        )
+        if "greedy_order" not in stages or not any(may_be_refused):
             self.run_as_set(count)
             return
         self.run_as_set(stages.index("clusters") + 1)
         try:
             self.run_as_set(count)
         except InputError as error:
-            harmless = {"order.frozen_tokens": 0, "order.targets": {}, "selection.method": "none"}
+            harmless = {
+                "order.frozen_tokens": 0,
+                "order.targets": {},
+                "selection.method": "none",
+                "mixing.weights": None,
+            }
             REFUSED[next(name for name in harmless if name.removesuffix("method") in str(error))] += 1
             self.options |= harmless
             # What came to its end before it was refused is stored.
