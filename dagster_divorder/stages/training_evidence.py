@@ -56,7 +56,7 @@ from dagster_divorder.pipeline.stage import (
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import TrainedOrder, trained_order
 from dagster_divorder.stages.base_model import load_base_model
-from dagster_divorder.stages.components import chosen_vectors, space_reads
+from dagster_divorder.stages.components import chosen_space_version, chosen_vectors, space_reads
 from dagster_divorder.stages.deep_embeddings import ask_a_machine
 from dagster_divorder.stages.exports import stored_tokens
 from dagster_divorder.stages.heldout_copies import heldout_reads, heldout_table, load_heldout
@@ -82,6 +82,8 @@ STEPS = 250
 HELD_OUT_SHARE = 0.05
 """Tokens that are validated on after each epoch, as a part of those trained on, in equal shares of all sources."""
 TIMED_STEPS = 6
+PLAIN = {"original", "random", "curated"}
+"""Orders that look at no trait."""
 
 
 class _Size(NamedTuple):
@@ -345,10 +347,11 @@ class _Prepared:
         found = []
         for name, seed, rate in product(orders_of(settings), range(evidence.seeds), rates):
             # A strategy's options, and what it balances, decide its order.
-            how = _key_of(settings, name)
-            drawn = seed if {*trained_order(name)[:2]} - {"original", "curated"} else 0
+            how, of = _key_of(settings, name), {*trained_order(name)[:2]}
+            balanced = [versions(self.run, "traits"), chosen_space_version(self.run)] if of - PLAIN else []
+            drawn = seed if of - {"original", "curated"} else 0
             data = f"data-{content_hash(how[0], drawn)[:16]}"
-            result = f"run-{content_hash(self.decides, [how, seed, rate])}"
+            result = f"run-{content_hash(self.decides, [how, seed, rate, *balanced])}"
             found.append(_Training(result, name, seed, rate, data))
         return found
 
@@ -494,7 +497,7 @@ def _key_of(settings: Settings, name: str) -> list[Any]:
     used = [of for of in order[:2] if of in STRATEGIES]
     options = {of: settings.strategy_key(of) for of in used}
     balanced = [settings.order.traits, settings.sequence.vectors, settings.sequence.batch]
-    own = [settings.seed, options, balanced if set(order[:2]) - {"original", "random", "curated"} else None]
+    own = [settings.seed, options, balanced if {*order[:2]} - PLAIN else None]
     return [[order.documents, order.sequences, own], order.apart]
 
 

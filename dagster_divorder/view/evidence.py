@@ -35,7 +35,9 @@ def order_rows(summary: Figures) -> list[dict[str, str]]:
             "Vendi of batches": fixed(of["vendi"]),
             "variance of batch gradients": _with_error(of["noise"]),
             "first tenth, forgotten": _with_error(of["forgotten"]),
-            "largest bump of the loss": f"{of['bump']:+.3f} at {of['bump at']:.0%}",
+            "largest bump of the loss": "–"
+            if of["bump"] is None
+            else f"{of['bump']:+.3f} at {of['bump at']:.0%}",
         }
         rows.append(row)
     return rows
