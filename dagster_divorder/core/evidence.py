@@ -27,7 +27,7 @@ SEAM = 0.05
 SPIKE = 0.01
 """Part of an epoch behind the seam in which the longest gradient is looked for."""
 SEEN = 1.5
-"""Times its median that the gradient at the seam is at least where a seam is said to be seen."""
+"""Times its median from which on a gradient at the seam says that there is one."""
 AROUND = 0.1
 """Part of an epoch on either side of the seam that is drawn."""
 PLACES = 100
@@ -139,6 +139,7 @@ def order_figures(
         found |= {
             "before the seam": float(np.mean([of.before for of in seams])),
             "after the seam": float(np.mean([of.after for of in seams])),
+            "jump": estimate(jumps),
             "jump, less shuffled": estimate(np.subtract(jumps, level)),
             "spike": estimate([of.spike for of in seams]),
             "around the seam": losses[around],
@@ -196,14 +197,25 @@ def verdict(rows: Mapping[str, Mapping[str, Any]], name: str, reference: str) ->
     ]
     if "spike" not in ours:
         return [*sentences, "One epoch, so there is no seam."]
-    spikes = {
-        of: rows[of]["spike"]["mean"] for of in dict.fromkeys(["original", name, reference]) if of in rows
-    }
-    listed = ", ".join(f"{of} {'–' if spike is None else f'{spike:.2f}'}" for of, spike in spikes.items())
-    seen = [of for of, spike in spikes.items() if spike is not None and spike >= SEEN]
-    what = f"seen in {' and '.join(seen)}" if seen else "seen in none"
+    shown = [of for of in dict.fromkeys(["original", name, reference]) if of in rows]
+    jumps, spikes = ([rows[of][what]["mean"] for of in shown] for what in ("jump", "spike"))
+    seen = [of for of in shown if is_seam(rows[of])]
     return [
         *sentences,
-        f"The gradient at the seam of the epochs, in times its median: {listed}; a seam ({SEEN} times or more) is "
-        f"{what}.",
+        f"At the seam of the epochs the loss jumps by {_listed(shown, jumps, '+.3f')}, and the gradient is "
+        f"{_listed(shown, spikes, '.2f')} times its median: a seam is seen in {' and '.join(seen) or 'none'}.",
     ]
+
+
+def is_seam(figures: Mapping[str, Any]) -> bool:
+    """Whether the loss jumps at the seam by more than under shuffled sequences, beyond noise, or the gradient is SEEN
+    times its median."""
+    low, spike = figures["jump, less shuffled"]["low"], figures["spike"]["mean"]
+    return (low is not None and low > 0) or (spike is not None and spike >= SEEN)
+
+
+def _listed(names: Sequence[str], values: Sequence[float | None], form: str) -> str:
+    return ", ".join(
+        f"{name} {'–' if value is None else format(value, form)}"
+        for name, value in zip(names, values, strict=True)
+    )

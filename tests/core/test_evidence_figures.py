@@ -137,5 +137,22 @@ def test_the_verdict_says_no_more_than_the_interval(differences: tuple[float, ..
     }
     first, second = verdict(rows, "curated", "random_sequences")
     assert said in first
-    assert "original 3.00, curated 1.00, random_sequences 1.00" in second
+    assert "jumps by original +0.000, curated +0.000" in second
+    assert "original 3.00, curated 1.00, random_sequences 1.00 times its median" in second
     assert second.endswith("is seen in original.")
+
+
+def test_a_seam_is_a_jump_of_the_loss_beyond_that_of_shuffles_too() -> None:
+    level = [np.full(100, 4.0) + 0.01 * at for at in range(3)]
+    jump = np.r_[np.zeros(50), np.full(2, 0.6), np.zeros(48)]
+    shuffled = [trained(losses) for losses in level]
+    rows = {
+        "original": figures([trained(losses + jump) for losses in level], shuffled),
+        "random_sequences": figures(shuffled, shuffled),
+        "curated": figures(shuffled, shuffled),
+    }
+    second = verdict(rows, "curated", "random_sequences")[1]
+    assert "jumps by original +0.600, curated +0.000" in second
+    assert second.endswith("a seam is seen in original.")
+    rows["original"] = rows["curated"]
+    assert verdict(rows, "curated", "random_sequences")[1].endswith("a seam is seen in none.")
