@@ -18,6 +18,7 @@ divorder prune      remove what nothing needs any more (--dry-run: only say what
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import sys
@@ -33,6 +34,8 @@ from dagster_divorder.settings.places import as_place, is_url
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
+    # Modules and lists of texts, which hold no cycles, are otherwise searched for them over and over.
+    gc.set_threshold(10_000, 20, 20)
     options = _parser().parse_args(arguments)
     try:
         return _run(options)

@@ -23,6 +23,10 @@ DAILY = "0 3 * * *"
 SILENT_SECONDS = 60.0
 """A run whose log has been still for this long, and that does not hold the store, is dead."""
 
+HELD_SECONDS = 5.0
+"""A tick waits for a change to settle where that takes no longer, rather than for the next tick. The daemon may
+evaluate no other sensor meanwhile."""
+
 _ENDED = {dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED}
 _UNDER_WAY = [status for status in dg.DagsterRunStatus if status not in _ENDED]
 
@@ -46,6 +50,10 @@ def watch_input(graph: Graph, settings: Settings) -> dg.SensorDefinition:
             return dg.SkipReason(f"run {', '.join(dead)} was found dead, and is tried again")
         cursor = Cursor.from_json(context.cursor)
         found = check_input(settings, cursor, time.time(), lambda: run_in_progress(runs))
+        if 0 < found.settling <= HELD_SECONDS:
+            time.sleep(found.settling)
+            runs = _our_runs(context, store)
+            found = check_input(settings, found.cursor, time.time(), lambda: run_in_progress(runs))
         if found.cursor != cursor:
             context.update_cursor(found.cursor.to_json())
         if not found.start:

@@ -67,11 +67,13 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one check of the input: whether a run is to start, why (or why not), and what to remember."""
+    """What came of one check of the input: whether a run is to start, why (or why not), and what to remember; of a
+    change that has to be still for longer, for how many seconds."""
 
     start: bool
     reason: str
     cursor: Cursor
+    settling: float = 0.0
 
 
 class _File(NamedTuple):
@@ -108,10 +110,11 @@ def check_input(
     if state != cursor.noticed or now < cursor.since:
         cursor = replace(cursor, noticed=state, since=now)
     changes = _changed_sizes(files, read or [])
-    if now - cursor.since < settings.automation.settle_seconds:
+    settling = cursor.since + settings.automation.settle_seconds - now
+    if settling > 0:
         what = _few(changes) or f"times of {_count(files)}"
         wait = f"a run starts once the input has been still for {settings.automation.settle_seconds:g} s"
-        return Outcome(False, f"changed: {what}; {wait}", cursor)
+        return Outcome(False, f"changed: {what}; {wait}", cursor, settling)
     answered = Cursor(seen=state)
     changes = changes or _changed_contents(files, read or [])
     if not changes and _is_up_to_date(settings):

@@ -29,11 +29,15 @@ from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import sample_texts
 
 if TYPE_CHECKING:
-    from dagster_divorder.models.tokenize import Encoder
+    from dagster_divorder.models.tokenize import Encoder, Engine
 
 BOOTSTRAP = "bootstrap"
 INFO = "base_model.json"
 STATISTICS = "statistics.safetensors"
+
+
+_KEPT: dict[tuple[str, str], Encoder] = {}
+"""The encoder that was last used, by its tokenizer's fingerprint and its engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,21 @@ class BaseModel:
         from dagster_divorder.models.checkpoint import embedding_table
 
         return embedding_table(self.directory).weights
+
+
+def kept_encoder(directory: Path, tokenizer: str, engine: Engine) -> Encoder:
+    """The encoder of a directory that holds this tokenizer (its fingerprint). The process keeps it, since gigatoken is
+    faster on the words that it has met: the first are those of the sample that the model was pinned on."""
+    from dagster_divorder.models.tokenize import load_encoder
+
+    if (tokenizer, engine) not in _KEPT:
+        _keep(tokenizer, load_encoder(directory, engine))
+    return _KEPT[tokenizer, engine]
+
+
+def _keep(tokenizer: str, encoder: Encoder) -> None:
+    _KEPT.clear()
+    _KEPT[tokenizer, encoder.engine] = encoder
 
 
 def load_base_model(run: Run) -> BaseModel:
@@ -158,6 +177,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
             engine_reason = training.pop("engine_reason")
         if encoder.vocab_size > content["rows"]:
             embedding_table(directory, vocabulary=encoder.vocab_size)  # raises, and says what to do
+        _keep(content["tokenizer"], encoder)
         ids, lengths = encoder.encode(texts)
         frequency = document_frequency(ids, lengths, content["rows"])
     info = {

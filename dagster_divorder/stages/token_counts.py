@@ -6,7 +6,6 @@ are added.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.tokenize import load_encoder
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument
-from dagster_divorder.stages.base_model import load_base_model
+from dagster_divorder.stages.base_model import kept_encoder, load_base_model
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import Fit, model_path
 from dagster_divorder.store.fragments import read_content
@@ -25,7 +23,7 @@ from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
 
 if TYPE_CHECKING:
-    from dagster_divorder.models.tokenize import Encoder, Engine
+    from dagster_divorder.models.tokenize import Engine
 
 SLICE_ROWS = 1024
 """Rows that are Python objects at a time."""
@@ -44,7 +42,7 @@ class Tokenize:
     engine: Engine
 
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        encoder = _encoder(model_path(self.store, self.model), self.tokenizer, self.engine)
+        encoder = kept_encoder(model_path(self.store, self.model), self.tokenizer, self.engine)
         content = read_content(self.store, fragment.file)
         parts = [
             encoder.encode(content.slice(first, SLICE_ROWS).to_pylist())
@@ -52,12 +50,6 @@ class Tokenize:
         ]
         ids, lengths = zip(*parts, strict=True)
         return {"ids": np.concatenate(ids), "lengths": np.concatenate(lengths)}
-
-
-@functools.lru_cache(maxsize=1)
-def _encoder(directory: Path, tokenizer: str, engine: Engine) -> Encoder:
-    """The encoder of a directory while it holds this tokenizer (its fingerprint)."""
-    return load_encoder(directory, engine)
 
 
 def _compute(run: Run) -> Tokenize:

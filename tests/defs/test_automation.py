@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
 import pytest
 from dagster._core.test_utils import create_run_for_test
 
-from dagster_divorder.defs.automation import SILENT_SECONDS, WHY, daily, watch_input
+from dagster_divorder.defs.automation import HELD_SECONDS, SILENT_SECONDS, WHY, daily, watch_input
 from dagster_divorder.defs.jobs import STORE, store_names
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
@@ -91,6 +92,27 @@ def test_appended_lines_ask_for_one_run_and_say_why(
     other = Daemon(settings, instance)
     other.cursor = daemon.cursor
     assert other.tick() == "no change in 1 input file"
+
+
+@pytest.mark.parametrize(("settle", "slept"), [(2.0, [2.0]), (HELD_SECONDS + 1, [])])
+def test_a_tick_waits_for_a_change_that_settles_soon(
+    settings: Settings,
+    config: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    settle: float,
+    slept: list[float],
+) -> None:
+    automation = settings.automation.model_copy(update={"settle_seconds": settle})
+    daemon = Daemon(settings.model_copy(update={"automation": automation}), instance)
+    daemon.tick()
+    append(config)
+    waited: list[float] = []
+    clock = SimpleNamespace(time=lambda: 1e9 + sum(waited), sleep=waited.append)
+    monkeypatch.setattr("dagster_divorder.defs.automation.time", clock)
+    found = daemon.tick()
+    assert waited == slept
+    assert isinstance(found, dg.RunRequest) == bool(slept)
 
 
 def test_a_missing_input_is_said_plainly(

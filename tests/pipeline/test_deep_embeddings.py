@@ -117,7 +117,7 @@ def test_the_base_models_tokens_are_not_made_again(
 ) -> None:
     settings = make_settings(model={"base": str(models["llama"])}, deep={"max_tokens": 20})
     run_all(settings, Silent(), GRAPH.needed(settings, "token_counts"))
-    monkeypatch.setattr(token_counts, "load_encoder", lambda *_, **__: pytest.fail("tokenised again"))
+    monkeypatch.setattr(token_counts.Tokenize, "__call__", lambda *_: pytest.fail("tokenised again"))
     run(settings)
     found = expected(models["llama"], texts_of(corpus), max_tokens=20)
     np.testing.assert_allclose(stored(settings), found, atol=1e-5)

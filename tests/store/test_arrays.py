@@ -6,8 +6,11 @@ import io
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,6 +113,20 @@ ROWS = [{"order": "curated", "mean": 1.5, "none": None}, {"order": "random", "me
 
 def test_rows_come_back() -> None:
     assert unpack_rows(pack_rows(ROWS)) == ROWS
+
+
+columns = st.sampled_from([st.text(max_size=3), st.floats(), st.integers(-9, 9), st.booleans()]).flatmap(
+    lambda values: st.lists(values | st.none(), min_size=3, max_size=3)
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.dictionaries(st.sampled_from("abcd"), columns, min_size=1))
+def test_rows_are_the_bytes_that_arrow_makes_of_them(held: dict[str, list[Any]]) -> None:
+    rows = [dict(zip(held, row, strict=True)) for row in zip(*held.values(), strict=True)]
+    expected = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), expected)
+    assert pack_rows(rows) == expected.getvalue()
 
 
 @pytest.mark.slow

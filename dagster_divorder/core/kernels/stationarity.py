@@ -1,6 +1,7 @@
 """Hot loops of `core.metrics.stationarity`.
 
-Letters: S sequences, F values of a mix, g groups of neighbours in an order, T tokens, b bits of a bucket's number.
+Letters: S sequences, F values of a mix, g parts of an order, L groupings of them, each in at most G groups of
+neighbours, T tokens, b bits of a bucket's number.
 Twin: tests/twins/stationarity.py.
 """
 
@@ -17,35 +18,63 @@ SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 @njit(cache=True, nogil=True)
 def mix_distances(
-    indptr: Codes, indices: Codes, data: Codes, whole: NDArray[np.float64], order: Ints, edges: Ints
+    indptr: Codes,
+    indices: Codes,
+    data: Codes,
+    whole: NDArray[np.float64],
+    order: Ints,
+    edges: Ints,
+    groups: Ints,
 ) -> NDArray[np.float64]:
-    """Total variation sum_f |p_f - whole_f| / 2 of the sequences order[edges[i]:edges[i + 1]], float64 (g,).
+    """Total variation sum_f |p_f - whole_f| / 2 of each group of each of L groupings, float64 (L, G).
 
-    p_f is the group's share of value f, by the CSR counts (S, F); a group without counts is at distance 0. whole (F,)
-    sums to 1. Only values that a group has are looked at: the others add their own shares. O(entries + g + F).
+    The sequences order[edges[i]:edges[i + 1]] are part of group groups[l, i], which rises with i from 0, or of none
+    (-1); p_f is a group's share of value f, by the CSR counts (S, F); a group without counts is at distance 0. whole
+    (F,) sums to 1. Only values that a group has are looked at: the others add their own shares. The entries are read
+    once for all groupings. O(entries + L g F).
     """
-    sums = np.zeros(whole.shape[0], np.int64)
-    met = np.empty(whole.shape[0], np.int64)
-    out = np.zeros(edges.shape[0] - 1)
-    for group in range(out.shape[0]):
-        values = 0
-        total = 0
-        for place in range(edges[group], edges[group + 1]):
+    levels, parts = groups.shape
+    part = np.zeros(whole.shape[0], np.int64)
+    in_part = np.empty(whole.shape[0], np.int64)
+    sums = np.zeros((levels, whole.shape[0]), np.int64)
+    met = np.empty((levels, whole.shape[0]), np.int64)
+    values = np.zeros(levels, np.int64)
+    out = np.zeros((levels, groups.max() + 1))
+    for i in range(parts):
+        count = 0
+        for place in range(edges[i], edges[i + 1]):
             s = order[place]
             for entry in range(indptr[s], indptr[s + 1]):
                 if data[entry] == 0:
                     continue
                 f = indices[entry]
-                if sums[f] == 0:
-                    met[values] = f
-                    values += 1
-                sums[f] += data[entry]
-                total += data[entry]
-        # What a group has too much of a value, it lacks of others.
-        for i in range(values):
-            f = met[i]
-            out[group] += max(0.0, sums[f] / total - whole[f])
-            sums[f] = 0
+                if part[f] == 0:
+                    in_part[count] = f
+                    count += 1
+                part[f] += data[entry]
+        for level in range(levels):
+            group = groups[level, i]
+            if group < 0:
+                continue
+            for j in range(count):
+                f = in_part[j]
+                if sums[level, f] == 0:
+                    met[level, values[level]] = f
+                    values[level] += 1
+                sums[level, f] += part[f]
+            if i + 1 < parts and groups[level, i + 1] == group:
+                continue
+            total = 0
+            for j in range(values[level]):
+                total += sums[level, met[level, j]]
+            # What a group has too much of a value, it lacks of others.
+            for j in range(values[level]):
+                f = met[level, j]
+                out[level, group] += max(0.0, sums[level, f] / total - whole[f])
+                sums[level, f] = 0
+            values[level] = 0
+        for j in range(count):
+            part[in_part[j]] = 0
     return out
 
 

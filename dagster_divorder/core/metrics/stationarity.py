@@ -17,7 +17,8 @@ batch, is not seen; nor is a feature that nobody hands in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,8 +32,8 @@ from dagster_divorder.errors import InputError
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-Distances = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
-"""Of an order (S,) and the edges (g + 1,) of groups of neighbours in it: the distance of each group, (g,)."""
+Distances = Callable[[NDArray[np.int64]], Sequence[NDArray[np.float64]]]
+"""Of an order (S,): for each grouping of neighbours in it, the distance of each group."""
 Kind = Literal["mix", "vector", "number", "occurrences", "neighbours"]
 
 SHUFFLES = 24
@@ -311,11 +312,13 @@ def measures(feature: Feature, of: Orders) -> tuple[dict[str, NDArray[np.float64
     if feature.kind == "occurrences":
         tenths, freedom = _chi2(feature.values, of)
         return {"tenths": tenths.sum(axis=1) / freedom}, tenths
-    scores, distances = (_of_mix if feature.kind == "mix" else _of_vectors)(feature.values)
-    tenths = np.stack([distances(order, of.tenths) for order in of.orders])
+    groupings = [of.tenths] if of.batches is None else [of.tenths, of.batches]
+    scores, distances = (_of_mix if feature.kind == "mix" else _of_vectors)(feature.values, groupings)
+    with ThreadPoolExecutor(2, thread_name_prefix="divorder-drift") as threads:
+        tenths, *batches = (np.stack(each) for each in zip(*threads.map(distances, of.orders), strict=True))
     found = {"rank": _rank_correlations(scores, of.place), "tenths": tenths.max(axis=1)}
-    if (batches := of.batches) is not None:
-        found["batch"] = np.array([distances(order, batches).mean() for order in of.orders])
+    if batches:
+        found["batch"] = batches[0].mean(axis=1)
     return found, tenths
 
 
@@ -336,30 +339,44 @@ def sampled_places(sequences: int, batch: int, at_most: int, fewest: int = 2 * T
 def distances_from_whole(counts: csr_matrix) -> NDArray[np.float64]:
     """Total variation of each row's mix from the mix of all rows, float64 (S,); 0 for a row without counts."""
     rows = counts.shape[0]
-    return _mix_distances(counts)(np.arange(rows), np.arange(rows + 1))
+    return _mix_distances(counts, [np.arange(rows + 1)])(np.arange(rows))[0]
 
 
-def _of_mix(counts: csr_matrix) -> tuple[NDArray[np.float64], Distances]:
-    """(numbers whose rank is looked at (n, S), the distances of groups of neighbours from the whole) of a mix."""
+def _of_mix(
+    counts: csr_matrix, groupings: Sequence[NDArray[np.int64]]
+) -> tuple[NDArray[np.float64], Distances]:
+    """(numbers whose rank is looked at (n, S), the distances of groups of neighbours from the whole) of a mix;
+    groupings: where groups begin, and the end of the last, (g + 1,) each."""
     totals = np.maximum(np.asarray(counts.sum(axis=1), np.float64).ravel(), 1.0)
     shares = counts.data / np.repeat(totals, np.diff(counts.indptr))
     square = np.bincount(counts.indices, shares**2, counts.shape[1])
     mean = np.bincount(counts.indices, shares, counts.shape[1])
     leading = np.argsort(mean**2 / len(totals) - square, kind="stable")[:LEADING]
     scores = np.vstack([distances_from_whole(counts), np.asarray(counts[:, leading].todense()).T / totals])
-    return scores, _mix_distances(counts)
+    return scores, _mix_distances(counts, groupings)
 
 
-def _mix_distances(counts: csr_matrix) -> Distances:
+def _mix_distances(counts: csr_matrix, groupings: Sequence[NDArray[np.int64]]) -> Distances:
     from dagster_divorder.core.kernels.stationarity import mix_distances
 
     sums = np.bincount(counts.indices, counts.data, counts.shape[1])
     whole = sums / max(sums.sum(), 1.0)
     indptr, indices, data = (np.asarray(of, np.int32) for of in (counts.indptr, counts.indices, counts.data))
-    return lambda order, edges: np.asarray(mix_distances(indptr, indices, data, whole, order, edges))
+    edges = np.unique(np.concatenate(groupings))
+    groups = np.stack(
+        [np.where(edges < of[-1], np.searchsorted(of, edges, "right") - 1, -1)[:-1] for of in groupings]
+    )
+
+    def distances(order: NDArray[np.int64]) -> list[NDArray[np.float64]]:
+        found = mix_distances(indptr, indices, data, whole, order, edges, groups)
+        return [of[: len(at) - 1] for of, at in zip(found, groupings, strict=True)]
+
+    return distances
 
 
-def _of_vectors(values: ArrayLike) -> tuple[NDArray[np.float64], Distances]:
+def _of_vectors(
+    values: ArrayLike, groupings: Sequence[NDArray[np.int64]]
+) -> tuple[NDArray[np.float64], Distances]:
     """As `_of_mix`, of vectors (S, D) or numbers (S,); these in standard deviations."""
     vectors = np.asarray(values, np.float64)
     centred = vectors - vectors.mean(axis=0)
@@ -373,10 +390,12 @@ def _of_vectors(values: ArrayLike) -> tuple[NDArray[np.float64], Distances]:
         leading = np.argsort(-centred.var(axis=0), kind="stable")[:LEADING]
         scores = np.vstack([np.linalg.norm(centred, axis=1), centred[:, leading].T])
 
-    def distances(order: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.float64]:
-        inside = centred[order[: edges[-1]]]
-        means = np.add.reduceat(inside, edges[:-1], axis=0) / np.diff(edges)[:, None]
-        return np.asarray(np.linalg.norm(means, axis=1))
+    def distances(order: NDArray[np.int64]) -> list[NDArray[np.float64]]:
+        inside, found = centred[order], []
+        for edges in groupings:
+            means = np.add.reduceat(inside[: edges[-1]], edges[:-1], axis=0) / np.diff(edges)[:, None]
+            found.append(np.asarray(np.linalg.norm(means, axis=1)))
+        return found
 
     return scores, distances
 
