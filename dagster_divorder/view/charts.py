@@ -27,6 +27,8 @@ CURVE = 300
 K_TICKS = 8
 NAMED = 20
 """Clusters that are named on a map, the largest; those that find no room beside larger ones are not."""
+OFF = 8.0
+"""Times the median difference from which on one is off the scale."""
 LINES_APART = (0.0, 1.3, -1.3)
 """Where a name may lie, in lines above the middle of its cluster; the first place that is free is taken."""
 
@@ -320,29 +322,27 @@ def heldout_differences(
     axes: Axes, rows: Sequence[Mapping[str, Any]], sources: Sequence[Mapping[str, Any]]
 ) -> None:
     """Held-out loss less that of shuffled sequences with its interval, an order a mark: the mean over sources first,
-    then each source. rows, sources: `orders` and `sources` of `stages.training_evidence`."""
-    shown = [of for of in rows if of["order"] != "random_sequences"]
+    then each source. An order that is off the scale of the others is an arrow at the edge. rows, sources: `orders` and
+    `sources` of `stages.training_evidence`."""
     groups = ["all", *dict.fromkeys(of["source"] for of in sources)]
-    lines = trained_lines([of["order"] for of in rows])
-    line_of = {of["order"]: line for of, line in zip(rows, lines, strict=True)}
-    for at, of in enumerate(shown):
-        name = of["order"]
-        found = [
-            of["less shuffled"],
-            *(each["less shuffled"] for each in sources if each["order"] == name),
-        ]
+    shown: list[tuple[NDArray[np.float64], dict[str, Any]]] = []
+    for of, line in zip(rows, trained_lines([of["order"] for of in rows]), strict=True):
+        if of["order"] != "random_sequences":
+            each = (row["less shuffled"] for row in sources if row["order"] == of["order"])
+            found = [[row[key] for key in ("mean", "low", "high")] for row in (of["less shuffled"], *each)]
+            shown.append((np.array(found, np.float64), line))
+    limit = OFF * float(np.nanmedian(np.abs([found[:, 0] for found, _ in shown])) or 1.0)
+    for at, (found, line) in enumerate(shown):
         place = np.arange(len(groups)) + 0.7 * ((at + 0.5) / len(shown) - 0.5)
-        middle, low, high = (
-            np.array([np.nan if each[key] is None else each[key] for each in found], np.float64)
-            for key in ("mean", "low", "high")
-        )
-        line = line_of[name]
-        reach = np.nan_to_num(np.abs(np.stack([middle - low, high - middle])))
-        axes.errorbar(
-            middle, place, xerr=reach, fmt="o", markersize=4, linewidth=1.2,
-            color=line["color"], label=line["label"],
-        )  # fmt: skip
+        middle, low, high = np.clip(found.T, -limit, limit)
+        near = np.abs(found[:, 0]) < limit
+        axes.plot(middle[near], place[near], "o", markersize=4, color=line["color"], label=line["label"])
+        axes.hlines(place[near], low[near], high[near], color=line["color"], linewidth=1.2)
+        for edge, marker in ((limit, ">"), (-limit, "<")):
+            beyond = ~near & (middle == edge)
+            axes.plot(middle[beyond], place[beyond], marker, markersize=5, color=line["color"])
     axes.axvline(0, color=COLOURS["muted"], linewidth=0.9)
+    axes.set_xlim(-1.05 * limit, 1.05 * limit)
     axes.set_yticks(range(len(groups)), [group if len(group) < 24 else f"{group[:22]}…" for group in groups])
     axes.invert_yaxis()
     axes.set_xlabel("nats a token; left of 0 is better than shuffling")
