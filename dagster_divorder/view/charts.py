@@ -329,8 +329,8 @@ def heldout_differences(
     for of, line in zip(rows, trained_lines([of["order"] for of in rows]), strict=True):
         if of["order"] != "random_sequences":
             each = (row["less shuffled"] for row in sources if row["order"] == of["order"])
-            found = [[row[key] for key in ("mean", "low", "high")] for row in (of["less shuffled"], *each)]
-            shown.append((np.array(found, np.float64), line))
+            figures = [[row[key] for key in ("mean", "low", "high")] for row in (of["less shuffled"], *each)]
+            shown.append((np.array(figures, np.float64), line))
     limit = OFF * float(np.nanmedian(np.abs([found[:, 0] for found, _ in shown])) or 1.0)
     for at, (found, line) in enumerate(shown):
         place = np.arange(len(groups)) + 0.7 * ((at + 0.5) / len(shown) - 0.5)
