@@ -5,6 +5,7 @@ divorder run        every stage, without Dagster
 divorder summary    what the last run made: before and after, where the output is, what was new
 divorder plan       what a run would compute, why, for about how long; the disk in use
 divorder compare    strategies side by side on this corpus, every pair of them measured (comparison.*)
+divorder prove      small models trained in several orders, and what of the differences is beyond noise (evidence.*)
 divorder report     the output, then one HTML page beside it that shows what came of it
 divorder verify     what a trainer reads of an export, held against the plan; the lines for its configuration
 divorder where      which documents some steps read, or where some documents are read
