@@ -37,7 +37,8 @@ def test_the_settings_examples_load(tmp_path: Path) -> None:
     for toml in blocks("toml"):
         (tmp_path / "divorder.toml").write_text(toml)
         loaded.append(load_settings(tmp_path / "divorder.toml", environ={}))
-    own, many_machines = loaded
+    own, evidence, many_machines = loaded
+    assert evidence.evidence.tokens and evidence.holds_out
     assert own.order.traits == {"cluster": 1.0, "length": 1.0, "source": 1.0}
     assert (many_machines.store.path, many_machines.engine.kind) == ("s3://training/store", "ray")
 

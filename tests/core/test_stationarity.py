@@ -287,3 +287,7 @@ def test_what_is_said_names_what_drifts_by_how_much() -> None:
     assert (by_name["pure"]["measure"], by_name["purity"]["measure"]) == ("farthest tenth", "mean batch")
     assert [row["feature"] for row in found.rows()] == [of.feature for of in found.by_excess]
     assert len({tuple(row) for row in found.rows()}) == 1
+
+
+def test_of_no_sequence_there_is_no_distance() -> None:
+    assert distances_from_whole(csr_matrix((0, 3), dtype=np.int32)).shape == (0,)

@@ -39,7 +39,7 @@ def mix_distances(
     sums = np.zeros((levels, whole.shape[0]), np.int64)
     met = np.empty((levels, whole.shape[0]), np.int64)
     values = np.zeros(levels, np.int64)
-    out = np.zeros((levels, groups.max() + 1))
+    out = np.zeros((levels, groups.max() + 1 if parts else 0))
     for i in range(parts):
         count = 0
         for place in range(edges[i], edges[i + 1]):
