@@ -250,7 +250,7 @@ def _ordered(
         sequence_length=settings.sequence.length,
         batch=settings.sequence.batch,
         seed=settings.seed,
-        vectors=partial(vector_sums, run) if settings.sequence.vectors else None,
+        vectors=partial(vector_sums, run, view=run.view) if settings.sequence.vectors else None,
     )
     return outcome
 

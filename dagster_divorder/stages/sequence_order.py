@@ -33,6 +33,7 @@ from dagster_divorder.stages.packed_sequences import load_packed, load_sequence_
 from dagster_divorder.stages.repeats import load_stream, stream_copies, stream_reads, stream_view
 from dagster_divorder.stages.shards import Parts, each_shard
 from dagster_divorder.store.arrays import pack
+from dagster_divorder.store.view import View
 
 
 def load_sequence_order(run: Run) -> np.ndarray:
@@ -45,9 +46,10 @@ def vectors_are_balanced(settings: Settings) -> bool:
     return settings.sequence.vectors > 0 and settings.strategy(settings.sequence.strategy).takes_coordinates
 
 
-def vector_sums(run: Run, packed: PackedSequences) -> np.ndarray:
-    """int64 (S, C): the vectors of the sequences along random axes; fragment by fragment."""
-    view, space = stream_view(run), load_space(run)
+def vector_sums(run: Run, packed: PackedSequences, view: View | None = None) -> np.ndarray:
+    """int64 (S, C): the vectors of the sequences along random axes; fragment by fragment. view: what the plan's
+    documents are of, by default the stream."""
+    view, space = stream_view(run) if view is None else view, load_space(run)
     sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
     sums, axes = np.zeros((len(packed), 0), np.int64), None
     parts = list(view.by_fragment(packed.document))
