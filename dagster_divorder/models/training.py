@@ -49,10 +49,11 @@ BYTES_PER_WEIGHT = 16
 RANKED_BATCHES = 4
 """Whose gradients are ranked, before each of RANKED_AT."""
 NOISY_BATCHES = 32
-"""Of the first epoch, evenly spaced, whose gradients at its end are compared."""
+"""Of the first epoch, evenly spaced, whose gradients at its end are compared; a quarter of them where that is fewer."""
 TENTHS = 10
 REMEMBERED = 32
-"""Sequences of the first tenth, evenly spaced, whose loss is taken after each tenth."""
+"""Sequences of the first tenth, evenly spaced, whose loss is taken after each tenth; a fiftieth of an epoch, and four,
+where that is fewer."""
 
 
 class Preset(NamedTuple):
@@ -335,9 +336,10 @@ class _Loop:
             done = step + 1
             for tenth, end in enumerate(tenths):
                 if done == end:
-                    noted.remembered[tenth] = self._remembered(tenths[0])
+                    few = min(REMEMBERED, max(4, epoch * task.batch // 50))
+                    noted.remembered[tenth] = self._remembered(tenths[0] * task.batch, few)
             if done == epoch:
-                noted.noise[:] = self._noise(epoch)
+                noted.noise[:] = self._noise(epoch, min(NOISY_BATCHES, max(4, epoch // 4)))
             if done % epoch == 0 and done // epoch <= task.epochs:
                 noted.heldout[done // epoch - 1] = [
                     self._loss_of(task.heldout[name]) for name in sorted(task.heldout)
@@ -411,27 +413,26 @@ class _Loop:
                 total += float(self._sum(some[:, :-1].clamp(min=0), targets))
         return total / counted if counted else math.nan
 
-    def _remembered(self, steps: int) -> float:
-        """The loss of some sequences of the first batches."""
+    def _remembered(self, rows: int, few: int) -> float:
+        """The loss of a few of the first sequences."""
         import torch
 
         from dagster_divorder.readers.forms import IGNORED
 
-        data, rows = self.stream.dataset, steps * self.task.batch
-        wanted = np.unique(np.linspace(0, rows - 1, min(rows, REMEMBERED)).astype(int)).tolist()
-        inputs, labels = data.__getitems__(wanted)
+        wanted = np.unique(np.linspace(0, rows - 1, min(rows, few)).astype(int)).tolist()
+        inputs, labels = self.stream.dataset.__getitems__(wanted)
         total, counted = 0.0, int((labels != IGNORED).sum())
         with torch.no_grad():
             for part in self._parts(len(labels)):
                 total += float(self._sum(*self._classes(inputs, labels, part)))
         return total / max(1, counted)
 
-    def _noise(self, steps: int) -> tuple[float, float]:
-        """`Trained.noise`, of batches of the first `steps` ones, at the weights as they are."""
+    def _noise(self, steps: int, few: int) -> tuple[float, float]:
+        """`Trained.noise`, of a few of the first `steps` batches, at the weights as they are."""
         import torch
 
         batch, data = self.task.batch, self.stream.dataset
-        chosen = np.unique(np.linspace(0, steps - 1, min(steps, NOISY_BATCHES)).astype(int)).tolist()
+        chosen = np.unique(np.linspace(0, steps - 1, min(steps, few)).astype(int)).tolist()
         total = [torch.zeros_like(weight) for weight in self.weights]
         squares = 0.0
         for at in chosen:

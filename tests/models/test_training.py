@@ -158,7 +158,7 @@ def test_variance_of_batches_is_none_where_all_are_alike_and_as_by_hand_elsewher
     alike["ids"][:] = np.tile(alike["ids"][:BATCH], (4, 1))
     assert train(task(), held_export(alike, BATCH)).noise[0] == pytest.approx(0, abs=1e-5)
     loop = training._Loop(task(), held_export(data(16), BATCH))
-    noise, squared = loop._noise(4)
+    noise, squared = loop._noise(4, 4)
     gradients = []
     for at in range(4):
         loop._backward(*loop.stream.dataset.__getitems__(range(at * BATCH, (at + 1) * BATCH)))
