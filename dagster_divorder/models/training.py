@@ -405,7 +405,7 @@ class _Loop:
 
         from dagster_divorder.readers.forms import IGNORED
 
-        rows = rows[:, : max(1, int((rows >= 0).sum(axis=1).max()))]
+        rows = rows[:, : max(2, int((rows >= 0).sum(axis=1).max()))]
         total, counted = 0.0, int((rows[:, 1:] >= 0).sum())
         with torch.no_grad():
             for part in self._parts(len(rows)):
