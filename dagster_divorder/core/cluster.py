@@ -16,8 +16,9 @@ docs/decisions/base-model.md.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -37,20 +38,19 @@ ITERATIONS = 25
 RESTARTS = 5
 RESTARTS_UP_TO = 100
 """Up to this many clusters the best of RESTARTS runs counts: there runs differ most, and cost least."""
+RESTART_SEEDS = 15_486_557
 
 BATCH_POINTS = 4096
 BATCH_RESTARTS = 3
 """Of `minibatch`, as Diversity-Ordered Training has them."""
 
-THREADS = 4
-THREADS_FROM = 1 << 30
-"""Threads of a faiss fit whose pass over the sample takes at least so many multiplications; others take one.
+APART = 1 / 1024
+"""How far the two halves of a cluster that is split are pulled apart, as faiss has it."""
 
-Not the machine's own number, as the last bits of centroids depend on it. On two cores four threads take as long
-as two; in a small fit, threads that wait for each other take thirty times as long as one when cores are busy."""
+BLOCK_SCORES = 1 << 20
+"""Scores that a thread holds at once: 4 MB, of the order of a core's cache."""
 
-BLOCK_SCORES = 1 << 21
-"""Scores held at once: 8 MB, of the order of a core's cache."""
+Each = Callable[[Callable[[slice], None], Sequence[slice]], None]
 
 DRIFT = 1.25
 """Clusters are fitted again where new documents lie on average so many times as far out as the sample of the fit."""
@@ -108,7 +108,7 @@ def fit(
         raise InputError(
             f"the sample has the shape {sample.shape} and k is {k}; expected at least one row and one cluster"
         )
-    if not all(np.isfinite(sample[rows]).all() for rows in _blocks(sample)):
+    if not all(np.isfinite(sample[rows]).all() for rows in _blocks(*sample.shape)):
         raise InputError(
             "the sample holds NaN or infinity; expected finite numbers: embed those documents again"
         )
@@ -169,9 +169,6 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
     With the metric cosine a vector at the centre has no direction: label 0, distance 1. InputError for another D, NaN
     or infinity.
     """
-    from joblib import cpu_count
-    from threadpoolctl import threadpool_limits
-
     from dagster_divorder.core.kernels.pool import nearest
 
     clusters, dims = fit.centroids.shape
@@ -182,34 +179,54 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
     vectors = np.ascontiguousarray(vectors, np.float32)
     labels = np.empty(len(vectors), np.int32)
     distances = np.empty(len(vectors), np.float32)
-    step = max(1, BLOCK_SCORES // clusters)
+    euclidean = fit.metric == "euclidean"
+    lengths = np.linalg.norm(fit.centroids.astype(np.float64), axis=1)
 
-    def assign_block(first: int) -> None:
-        rows = slice(first, first + step)
-        scores = vectors[rows] @ fit.centroids.T
+    def assign_rows(rows: slice) -> None:
+        block = vectors[rows]
+        scores = np.subtract(block, fit.centre, dtype=np.float32) @ fit.centroids.T
+        if euclidean:
+            scores -= (0.5 * lengths**2).astype(np.float32)
+        best = scores.max(axis=1)
         bad = nearest(
-            vectors[rows],
+            block,
             scores,
+            best,
             fit.centre,
             fit.centroids,
-            fit.metric == "euclidean",
+            lengths,
+            euclidean,
             labels[rows],
             distances[rows],
         )
         if bad >= 0:
             raise InputError(
-                f"vector {first + bad} holds NaN or infinity; expected finite numbers: embed it again"
+                f"vector {rows.start + bad} holds NaN or infinity; expected finite numbers: embed it again"
             )
 
-    firsts = range(0, len(vectors), step)
-    if len(firsts) < 2:
-        for first in firsts:
-            assign_block(first)
-        return labels, distances
-    # A thread a block: the threads of one product would wait for each other at the end of each.
-    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(cpu_count()) as workers:
-        list(workers.map(assign_block, firsts))
+    with _threads() as each:
+        each(assign_rows, _blocks(len(vectors), clusters))
     return labels, distances
+
+
+@contextmanager
+def _threads() -> Iterator[Each]:
+    """A function that does something to each slice, a thread a slice at a time.
+
+    A matrix product has one thread meanwhile: the threads of one product would wait for each other at the end of each,
+    and its last bits would depend on their number.
+    """
+    from joblib import cpu_count
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(cpu_count()) as workers:
+
+        def each(function: Callable[[slice], None], slices: Sequence[slice]) -> None:
+            # A pool starts its threads when it is first given something.
+            for _ in workers.map(function, slices) if len(slices) > 1 else map(function, slices):
+                pass
+
+        yield each
 
 
 def _thinned(sample: NDArray[np.float32], rows: int, seed: int) -> NDArray[np.float32]:
@@ -218,10 +235,11 @@ def _thinned(sample: NDArray[np.float32], rows: int, seed: int) -> NDArray[np.fl
     return np.ascontiguousarray(sample, np.float32)
 
 
-def _blocks(rows: NDArray[np.float32]) -> Iterator[slice]:
-    """Rows in blocks of BLOCK_SCORES numbers, so that what is made of them takes little room."""
-    step = max(1, BLOCK_SCORES // rows.shape[1])
-    return (slice(first, first + step) for first in range(0, len(rows), step))
+def _blocks(rows: int, numbers: int) -> list[slice]:
+    """Slices of `rows` with BLOCK_SCORES numbers each, of so many a row, so that what is made of them takes little
+    room."""
+    step = max(1, BLOCK_SCORES // numbers)
+    return [slice(first, first + step) for first in range(0, rows, step)]
 
 
 def _directions(
@@ -233,7 +251,7 @@ def _directions(
 
     directed = np.empty(len(sample), bool)
     floor = NO_DIRECTION * np.linalg.norm(centre)
-    for rows in _blocks(sample):
+    for rows in _blocks(*sample.shape):
         points = np.subtract(sample[rows], centre, out=room[rows])
         lengths = np.linalg.norm(points, axis=1, keepdims=True)
         directed[rows] = lengths[:, 0] > floor
@@ -255,29 +273,69 @@ def _distinct(points: NDArray[np.float32], limit: int) -> NDArray[np.float32]:
 def _faiss(
     points: NDArray[np.float32], k: int, seed: int, metric: Metric
 ) -> tuple[NDArray[np.float32], int, float]:
+    """The best of some runs of Lloyd's iterations from faiss's first centroids."""
     import faiss
 
-    kmeans = faiss.Kmeans(
-        points.shape[1],
-        k,
-        niter=ITERATIONS,
-        nredo=RESTARTS if k <= RESTARTS_UP_TO else 1,
-        seed=small_seed(seed),
-        spherical=metric == "cosine",
-        # First centroids far apart, drawn by Markov chains: k-means++ without a pass for each centroid.
-        init_method=faiss.ClusteringInitMethod_AFK_MC2,
-        min_points_per_centroid=1,
-        max_points_per_centroid=len(points),
-    )
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(THREADS if points.size * k >= THREADS_FROM else 1)
-    try:
-        kmeans.train(points)
-    finally:
-        faiss.omp_set_num_threads(before)
-    # Sums, of cosines where it is spherical, else of squared distances.
-    sums = np.asarray(kmeans.obj, np.float64)
-    return np.asarray(kmeans.centroids, np.float32), len(sums), float(sums[-1]) / len(points)
+    # First centroids far apart, drawn by Markov chains: k-means++ without a pass for each centroid.
+    first = faiss.ClusteringInitialization(points.shape[1], k)  # type: ignore[attr-defined]
+    first.method = faiss.ClusteringInitMethod_AFK_MC2
+    runs = []
+    with _threads() as each:
+        for number in range(RESTARTS if k <= RESTARTS_UP_TO else 1):
+            # Far apart, so that the next seed is not the next restart.
+            first.seed = small_seed(seed + number * RESTART_SEEDS)
+            centroids = np.empty((k, points.shape[1]), np.float32)
+            first.init_centroids(len(points), faiss.swig_ptr(points), faiss.swig_ptr(centroids))
+            runs.append(_lloyd(points, centroids, metric, each))
+    return max(runs, key=lambda run: run[2] if metric == "cosine" else -run[2])
+
+
+def _lloyd(
+    points: NDArray[np.float32], centroids: NDArray[np.float32], metric: Metric, each: Each
+) -> tuple[NDArray[np.float32], int, float]:
+    """Centroids from those first ones, how many iterations, and the mean cosine or squared distance that the last met.
+
+    A product has the same rows whatever the number of threads, and a sum the order of the points.
+    """
+    from dagster_divorder.core.kernels.pool import sum_members
+
+    k, blocks, euclidean = len(centroids), _blocks(len(points), len(centroids)), metric == "euclidean"
+    labels, scores = np.full(len(points), -1), np.empty(len(points), np.float32)
+    sums, offsets, starts = np.empty(centroids.shape), np.zeros(k, np.float32), np.zeros(k + 1, np.int64)
+    squares = sum(float(np.vdot(points[rows], points[rows])) for rows in blocks) if euclidean else 0.0
+
+    def find(rows: slice) -> None:
+        found = points[rows] @ centroids.T
+        found -= offsets
+        labels[rows] = found.argmax(axis=1)
+        scores[rows] = found.max(axis=1)
+
+    def add(clusters: slice) -> None:
+        sum_members(points, members, starts, clusters.start, min(clusters.stop, k), sums)
+
+    for iteration in range(1, ITERATIONS + 1):  # noqa: B007
+        before = labels.copy()
+        if euclidean:
+            offsets[:] = 0.5 * np.einsum("kd,kd->k", centroids, centroids)
+        each(find, blocks)
+        if np.array_equal(before, labels):
+            break
+        members, counts = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=k)
+        np.cumsum(counts, out=starts[1:])
+        each(add, _blocks(k, max(1, points.size // k)))
+        # An empty cluster takes half of the largest one, whose centroid is pulled apart a little.
+        for empty in np.flatnonzero(counts == 0):
+            largest = int(counts.argmax())
+            apart = np.where(np.arange(points.shape[1]) % 2, 1 - APART, 1 + APART)
+            sums[empty], sums[largest] = sums[largest] * apart / 2, sums[largest] * (2 - apart) / 2
+            counts[empty] = counts[largest] // 2
+            counts[largest] -= counts[empty]
+        sizes = np.linalg.norm(sums, axis=1) if not euclidean else counts
+        centroids = np.divide(
+            sums, sizes[:, np.newaxis], where=sizes[:, np.newaxis] > 0, out=np.zeros_like(sums)
+        ).astype(np.float32)
+    total = float(scores.sum(dtype=np.float64))
+    return centroids, iteration, (squares - 2 * total if euclidean else total) / len(points)
 
 
 def _minibatch(

@@ -140,7 +140,7 @@ def _note(info: Mapping[str, Any], points: int, documents: int) -> str:
 
 CENTROIDS = PinnedFit(
     name="centroids",
-    version=1,
+    version=2,
     asset=False,
     description="Centroids of the clusters.",
     reads=lambda settings: (

@@ -171,7 +171,7 @@ def _number_is_clear(run: Run) -> Finding:
 
 CLUSTERS = PerDocument(
     name="clusters",
-    version=5,
+    version=6,
     group="embedding",
     kinds=lambda settings: {library(settings)},
     description="A topic for every document by k-means, named by its characteristic words. Centroids and names are "

@@ -310,7 +310,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 
 K_CALIBRATION = PinnedFit(
     name="k_calibration",
-    version=5,
+    version=6,
     kinds=lambda settings: {library(settings)},
     description="How many clusters: silhouettes over several fits, sizes and what the order gains for several numbers, "
     'and the one to take, where one is clear (`clusters.k = "auto"` takes it, or else 30). Measured again once enough '

@@ -223,7 +223,7 @@ def _inputs(run: Run) -> dict[str, Any]:
 
 STATIONARITY = WholeCorpus(
     name="stationarity",
-    version=2,
+    version=3,
     asset=False,
     description="Whether anything drifts along the sequences.",
     reads=_reads,

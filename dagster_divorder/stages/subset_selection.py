@@ -357,7 +357,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
 
 SUBSET_SELECTION = WholeCorpus(
     name="subset_selection",
-    version=1,
+    version=2,
     group="ordering",
     kinds=lambda settings: {"numpy"},
     description="Which records are trained on: chosen together for diversity and quality within a budget, or by a "

@@ -199,6 +199,56 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_threads(algorithm):
     assert fit(vectors, 50, algorithm=algorithm, seed=4).centroids.tobytes() != one.centroids.tobytes()
 
 
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_a_fit_of_many_blocks_has_the_same_bytes_on_any_number_of_cores(metric, monkeypatch):
+    """Blocks of 26 points and of a few clusters, which threads take as they come."""
+    vectors, _ = planted(3000, 96, 80, noise=1.0)
+    monkeypatch.setattr(cluster, "BLOCK_SCORES", 1000)
+    found = []
+    for cores in (1, 2, 5):
+        monkeypatch.setattr("joblib.cpu_count", lambda cores=cores: cores)
+        found.append(fit(vectors, 38, metric=metric))
+    for other in found[1:]:
+        for name, value in dataclasses.asdict(found[0]).items():
+            assert np.array_equal(value, dataclasses.asdict(other)[name]), name
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_a_fit_is_as_good_as_that_of_faiss(metric):
+    """By the mean over five seeds of what both minimise, from the same kind of first centroids."""
+    import faiss
+
+    vectors, _ = planted(4000, 32, 150, noise=0.5)
+    if metric == "euclidean":
+        vectors *= np.random.default_rng(1).uniform(0.5, 2, (len(vectors), 1)).astype(np.float32)
+    ours, theirs = [], []
+    for seed in range(5):
+        ours.append(fit(vectors, 120, metric=metric, centre=False, seed=seed).objective)
+        kmeans = faiss.Kmeans(
+            32,
+            120,
+            niter=cluster.ITERATIONS,
+            seed=seed,
+            spherical=metric == "cosine",
+            init_method=faiss.ClusteringInitMethod_AFK_MC2,
+            min_points_per_centroid=1,
+        )
+        kmeans.train(vectors)
+        theirs.append(kmeans.obj[-1] / len(vectors))
+    assert_allclose(np.mean(ours), np.mean(theirs), rtol=0.01)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_a_cluster_that_loses_all_its_points_gets_half_of_the_largest(metric):
+    vectors, truth = planted(groups=3)
+    alike = np.repeat(vectors[np.flatnonzero(truth == 0)[:1]], 3, axis=0)
+    with cluster._threads() as each:
+        centroids, iterations, _ = cluster._lloyd(vectors, alike, metric, each)
+    labels, _ = assign(vectors, dataclasses.replace(clusters_of(np.zeros(12), centroids), metric=metric))
+    assert iterations > 1
+    assert len(set(zip(truth.tolist(), labels.tolist(), strict=True))) == len(set(labels.tolist())) == 3
+
+
 def test_a_larger_sample_is_thinned_by_the_seed(monkeypatch):
     monkeypatch.setattr(cluster, "POINTS_PER_CENTROID", 20)
     vectors, _ = planted()

@@ -17,10 +17,14 @@ Tokens = NDArray[np.uint32]
 Labels = NDArray[np.int32]
 Counts = NDArray[np.int64]
 Singles = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 
 EPS = 2.0**-23
 NO_DIRECTION = 1e-6
 """A vector nearer to the centre than this share of the centre's length has rounding noise for a direction."""
+
+CLOSE_CALLS = 64
+"""Clusters whose scores are compared in one go."""
 
 
 @njit(cache=True, nogil=True)
@@ -98,11 +102,29 @@ def count_pairs(
 
 
 @njit(cache=True, nogil=True)
+def sum_members(
+    points: Singles, members: Counts, starts: Counts, first: int, last: int, sums: Doubles
+) -> None:
+    """sums[k] = the sum of points[members[starts[k]:starts[k + 1]]], in that order, for k in [first, last).
+
+    Reads points (N, D), members (N,), starts (K + 1,); writes rows of sums (K, D). O(members x D).
+    """
+    for k in range(first, last):
+        sums[k] = 0.0
+        for j in range(starts[k], starts[k + 1]):
+            row = members[j]
+            for i in range(points.shape[1]):
+                sums[k, i] += points[row, i]
+
+
+@njit(cache=True, nogil=True)
 def nearest(
     vectors: Singles,
     scores: Singles,
+    best: Singles,
     centre: Singles,
     centroids: Singles,
+    lengths: Doubles,
     euclidean: bool,
     labels: Labels,
     distances: Singles,
@@ -111,64 +133,57 @@ def nearest(
 
     euclidean: of <x_i, m_k> - |m_k|^2 / 2, which is largest where |x_i - m_k| is smallest; distances[i] is that length,
     and c has to be zero.
-    `scores` (N, K) is <x_i, m_k> from a matrix product, whose last bits depend on the shape of the batch, so it
-    only proposes: every k near enough to the best proposal is decided by a float64 sum in the order of the
-    dims. Near enough is twice the bound D eps |x| |m| on the difference of two such errors (Higham, Accuracy
-    and Stability, 2002, section 3.1). Reads vectors (N, D), centre (D,), centroids (K, D); writes labels and
-    distances (N,). Where x_i is at the centre the label is 0, and without any direction the distance is 1. Returns
-    the first row that is not finite, else -1. O(K + D) a row, and O(D) more for each close call.
+    `scores` (N, K) is <x_i - c, m_k>, or that difference, from a float32 matrix product, and `best` (N,) the largest of
+    each row. Their last bits depend on the shape of the batch, so they only propose: every k near enough to the best
+    proposal is decided by a float64 sum in the order of the dims. Near enough is twice the bound D eps |x| |m| on the
+    difference of two such errors (Higham, Accuracy and Stability, 2002, section 3.1), and some eps for what was taken
+    off. Reads vectors (N, D), centre (D,), centroids (K, D) and their lengths (K,); writes labels and distances (N,).
+    Where x_i is at the centre the label is 0, and without any direction the distance is 1. Returns the first row that
+    is not finite, else -1. O(K + D) a row, and O(D) more for each close call.
     """
     dims = vectors.shape[1]
     clusters = centroids.shape[0]
-    offsets = np.zeros(clusters)
-    norms = np.zeros(clusters)
-    longest = 1.0
+    longest = max(1.0, lengths.max())
     centre_size = 0.0
     for i in range(dims):
         centre_size += np.float64(centre[i]) * centre[i]
     centre_size = np.sqrt(centre_size)
-    for k in range(clusters):
-        for i in range(dims):
-            offsets[k] += np.float64(centre[i]) * centroids[k, i]
-            norms[k] += np.float64(centroids[k, i]) * centroids[k, i]
-        if euclidean:
-            offsets[k] = 0.5 * norms[k]
-        norms[k] = np.sqrt(norms[k])
-        longest = max(longest, norms[k])
+    besides = 2.0 * centre_size + (0.5 * longest if euclidean else 0.0)
+    error = 2.0 * (dims + 8) * EPS * longest
     centred = np.empty(dims)
-    error = 2.0 * dims * EPS * longest
     for row in range(vectors.shape[0]):
-        size = 0.0
         length = 0.0
         for i in range(dims):
-            x = np.float64(vectors[row, i])
-            centred[i] = x - centre[i]
-            size += x * x
+            centred[i] = np.float64(vectors[row, i]) - centre[i]
             length += centred[i] * centred[i]
-        size = np.sqrt(size)
         length = np.sqrt(length)
-        if not np.isfinite(size):
+        if not np.isfinite(length):
             return row
         if length <= NO_DIRECTION * centre_size and not euclidean:
             labels[row] = 0
             distances[row] = 1.0
             continue
-        best = -np.inf
-        for k in range(clusters):
-            best = max(best, scores[row, k] - offsets[k])
-        floor = best - error * (size + centre_size)
+        floor = np.float32(best[row] - error * (length + besides))
         label = 0
         largest = -np.inf
-        for k in range(clusters):
-            if scores[row, k] - offsets[k] >= floor:
-                dot = 0.0
-                for i in range(dims):
-                    dot += centred[i] * centroids[k, i]
-                if euclidean:
-                    dot -= offsets[k]
-                if dot > largest:
-                    largest = dot
-                    label = k
+        for start in range(0, clusters, CLOSE_CALLS):
+            stop = min(start + CLOSE_CALLS, clusters)
+            # Counting has no branch, so that a processor compares many at once; few runs of clusters hold a close call.
+            close = 0
+            for k in range(start, stop):
+                close += scores[row, k] >= floor
+            if close == 0:
+                continue
+            for k in range(start, stop):
+                if scores[row, k] >= floor:
+                    dot = 0.0
+                    for i in range(dims):
+                        dot += centred[i] * centroids[k, i]
+                    if euclidean:
+                        dot -= 0.5 * lengths[k] ** 2
+                    if dot > largest:
+                        largest = dot
+                        label = k
         labels[row] = label
         if euclidean:
             square = 0.0
@@ -176,6 +191,6 @@ def nearest(
                 square += (centred[i] - centroids[label, i]) ** 2
             distances[row] = np.sqrt(square)
             continue
-        scale = length * norms[label]
+        scale = length * lengths[label]
         distances[row] = max(0.0, 1.0 - largest / scale) if scale > 0.0 else 1.0
     return -1
