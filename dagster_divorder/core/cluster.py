@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,7 @@ APART = 1 / 1024
 BLOCK_SCORES = 1 << 20
 """Scores that a thread holds at once: 4 MB, of the order of a core's cache."""
 
-Each = Callable[[Callable[[slice], None], Sequence[slice]], None]
+Each = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 DRIFT = 1.25
 """Clusters are fitted again where new documents lie on average so many times as far out as the sample of the fit."""
@@ -211,7 +211,7 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
 
 @contextmanager
 def _threads() -> Iterator[Each]:
-    """A function that does something to each slice, a thread a slice at a time.
+    """A map over items, a thread an item.
 
     A matrix product has one thread meanwhile: the threads of one product would wait for each other at the end of each,
     and its last bits would depend on their number.
@@ -221,12 +221,15 @@ def _threads() -> Iterator[Each]:
 
     with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(cpu_count()) as workers:
 
-        def each(function: Callable[[slice], None], slices: Sequence[slice]) -> None:
+        def each(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
             # A pool starts its threads when it is first given something.
-            for _ in workers.map(function, slices) if len(slices) > 1 else map(function, slices):
-                pass
+            return list(workers.map(function, items)) if len(items) > 1 else _in_turn(function, items)
 
         yield each
+
+
+def _in_turn(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    return list(map(function, items))
 
 
 def _thinned(sample: NDArray[np.float32], rows: int, seed: int) -> NDArray[np.float32]:
@@ -279,14 +282,16 @@ def _faiss(
     # First centroids far apart, drawn by Markov chains: k-means++ without a pass for each centroid.
     first = faiss.ClusteringInitialization(points.shape[1], k)  # type: ignore[attr-defined]
     first.method = faiss.ClusteringInitMethod_AFK_MC2
-    runs = []
+    firsts = []
+    for number in range(RESTARTS if k <= RESTARTS_UP_TO else 1):
+        # Far apart, so that the next seed is not the next restart.
+        first.seed = small_seed(seed + number * RESTART_SEEDS)
+        firsts.append(np.empty((k, points.shape[1]), np.float32))
+        first.init_centroids(len(points), faiss.swig_ptr(points), faiss.swig_ptr(firsts[-1]))
     with _threads() as each:
-        for number in range(RESTARTS if k <= RESTARTS_UP_TO else 1):
-            # Far apart, so that the next seed is not the next restart.
-            first.seed = small_seed(seed + number * RESTART_SEEDS)
-            centroids = np.empty((k, points.shape[1]), np.float32)
-            first.init_centroids(len(points), faiss.swig_ptr(points), faiss.swig_ptr(centroids))
-            runs.append(_lloyd(points, centroids, metric, each))
+        if len(firsts) == 1:
+            return _lloyd(points, firsts[0], metric, each)
+        runs = each(lambda centroids: _lloyd(points, centroids, metric, _in_turn), firsts)
     return max(runs, key=lambda run: run[2] if metric == "cosine" else -run[2])
 
 
@@ -300,15 +305,17 @@ def _lloyd(
     from dagster_divorder.core.kernels.pool import sum_members
 
     k, blocks, euclidean = len(centroids), _blocks(len(points), len(centroids)), metric == "euclidean"
-    labels, scores = np.full(len(points), -1), np.empty(len(points), np.float32)
+    # Few bits are sorted several times as fast.
+    labels = np.full(len(points), k, np.min_scalar_type(k))
+    scores = np.empty(len(points), np.float32)
     sums, offsets, starts = np.empty(centroids.shape), np.zeros(k, np.float32), np.zeros(k + 1, np.int64)
     squares = sum(float(np.vdot(points[rows], points[rows])) for rows in blocks) if euclidean else 0.0
 
     def find(rows: slice) -> None:
         found = points[rows] @ centroids.T
         found -= offsets
-        labels[rows] = found.argmax(axis=1)
-        scores[rows] = found.max(axis=1)
+        nearest = found.argmax(axis=1)
+        labels[rows], scores[rows] = nearest, found[np.arange(len(found)), nearest]
 
     def add(clusters: slice) -> None:
         sum_members(points, members, starts, clusters.start, min(clusters.stop, k), sums)

@@ -3,14 +3,12 @@
 Letters: n texts, T tokens.
 Guarantee: the ids of Hugging Face `tokenizers` without special tokens, truncation or padding; special tokens
 spelled out in a text are text. The same ids for any number of threads, processes and any division into calls.
-Cost (2-core EPYC, 28 MB of mixture.jsonl): gigatoken some 140 MB/s for text not seen before, `tokenizers` 2.6
-MB/s on two threads. Memory: 4 bytes a token beside the result, and up to BATCH_CHARACTERS of text in
-`tokenizers`' own objects.
+Cost (mixture.jsonl on 2 cores): gigatoken some 110 MB/s for text not seen before, `tokenizers` 2.6. Memory: 4 bytes a
+token beside the result, and up to BATCH_CHARACTERS of text in `tokenizers`' own objects.
 Sources: gigatoken (Roed 2026); tokenizers (Hugging Face). Known weakness: gigatoken has no WordPiece or
 Unigram.
 
-gigatoken runs in the calling thread: many processes, not threads, are how fragments are spread. `tokenizers`
-uses its own threads, which TOKENIZERS_PARALLELISM=false or RAYON_NUM_THREADS limit.
+Both use threads of their own, which RAYON_NUM_THREADS limits.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from dagster_divorder.engine.memory import is_out_of_memory
@@ -35,7 +34,11 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Engine = Literal["gigatoken", "tokenizers"]
-Encode = Callable[[Sequence[str]], list[NDArray[np.uint32]]]
+Ids = tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]
+"""Ids of all texts end to end, (T,), and the number of each, int64 (n,)."""
+
+Encode = Callable[["Sequence[bytes] | pa.Array"], Ids]
+"""Of texts in UTF-8, one or more."""
 
 SAMPLE_BYTES = 1 << 20
 """Of the corpus sample, this much is compared: half a second of the reference."""
@@ -64,23 +67,28 @@ class Encoder:
         self.id_dtype = np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
         self.eos_id = _special_id(directory, tokens, "eos")
 
-    def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
-        """Ids of all texts end to end, id_dtype (T,), and the number of each, int64 (n,).
+    def encode(self, texts: Sequence[str] | pa.Array) -> Ids:
+        """Ids as id_dtype. An Arrow array, large_string (n,) without nulls, is read where it lies.
 
         InputError for a text that is not valid Unicode (a lone surrogate).
         """
-        try:
-            each = self._encode(texts)
-        except UnicodeEncodeError as error:
-            at = next(at for at, text in enumerate(texts) if re.search("[\ud800-\udfff]", text))
-            raise InputError(
-                f"text {at} of {len(texts)} holds a lone surrogate ({error.reason}); expected valid Unicode: "
-                "replace it with text.encode('utf-8', 'replace').decode()"
-            ) from error
-        lengths = np.fromiter(map(len, each), np.int64, len(each))
-        ids = np.empty(int(lengths.sum()), self.id_dtype)
-        np.concatenate([*each, np.empty(0, np.uint32)], out=ids, casting="same_kind")
-        return ids, lengths
+        if not len(texts):
+            return np.empty(0, self.id_dtype), np.empty(0, np.int64)
+        if not isinstance(texts, pa.Array):
+            texts = _in_utf8(texts)
+        ids, lengths = self._encode(texts)
+        return ids.astype(self.id_dtype), lengths
+
+
+def _in_utf8(texts: Sequence[str]) -> list[bytes]:
+    try:
+        return [text.encode() for text in texts]
+    except UnicodeEncodeError as error:
+        at = next(at for at, text in enumerate(texts) if re.search("[\ud800-\udfff]", text))
+        raise InputError(
+            f"text {at} of {len(texts)} holds a lone surrogate ({error.reason}); expected valid Unicode: "
+            "replace it with text.encode('utf-8', 'replace').decode()"
+        ) from error
 
 
 def load_encoder(
@@ -202,43 +210,45 @@ def _explained(path: Path, what: str) -> Iterator[None]:
 
 
 def _reference_encode(reference: Tokenizer, directory: Path) -> Encode:
-    def encode(texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+    def encode(texts: Sequence[bytes] | pa.Array) -> Ids:
         each: list[NDArray[np.uint32]] = []
-        for batch in _batches(texts):
-            for text in batch:
-                text.encode()  # raises for a lone surrogate, for which tokenizers has only a puzzling TypeError
+        plain = texts.to_pylist() if isinstance(texts, pa.Array) else [text.decode() for text in texts]
+        for batch in _batches(plain):
             with _explained(directory / TOKENIZER, "cannot encode a text"):
                 found = reference.encode_batch_fast(batch, add_special_tokens=False)
             each += [np.array(encoding.ids, np.uint32) for encoding in found]
-        return each
+        return np.concatenate(each), np.fromiter(map(len, each), np.int64, len(each))
 
     return encode
 
 
 def _gigatoken_encode(content: dict[str, Any]) -> Encode:
-    """gigatoken without the special tokens, so that it cannot find them in a text.
-
-    One call a document keeps awkward, which its batch calls import (0.3 s and more), out of every process; bytes are
-    handed over faster than str. What it returns holds up to 4 kB more than the ids, so they are copied.
-    """
+    """gigatoken without the special tokens, so that it cannot find them in a text."""
     import gigatoken
 
     plain = [token for token in content.get("added_tokens") or [] if not token["special"]]
     content = {**content, "added_tokens": plain, "truncation": None, "padding": None, "post_processor": None}
     with _panics_as_errors():
-        encode_one = gigatoken.Tokenizer.from_json(json.dumps(content)).backend.encode
+        encode_batch = gigatoken.Tokenizer.from_json(json.dumps(content)).backend.encode_batch
 
-    def encode(texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+    def encode(texts: Sequence[bytes] | pa.Array) -> Ids:
+        import awkward
+
         with _panics_as_errors():
-            return [encode_one(text.encode()).copy() for text in texts]
+            found = encode_batch(awkward.from_arrow(texts) if isinstance(texts, pa.Array) else texts)
+        return awkward.to_numpy(awkward.flatten(found)), awkward.to_numpy(awkward.num(found))
 
     return encode
 
 
 def _difference(fast: Encode, slow: Encode, texts: list[str]) -> str:
     """Where two engines first differ, in words, or ""."""
-    for text, found, expected in zip(texts, fast(texts), slow(texts), strict=True):
-        if not np.array_equal(found, expected):
+    found, expected = (
+        np.split(ids, np.cumsum(lengths)[:-1])
+        for ids, lengths in (of(_in_utf8(texts)) for of in (fast, slow))
+    )
+    for text, one, other in zip(texts, found, expected, strict=True):
+        if not np.array_equal(one, other):
             return f"gigatoken differs from tokenizers on {text[:60]!r}"
     return ""
 

@@ -25,9 +25,6 @@ from dagster_divorder.store.view import Fragment
 if TYPE_CHECKING:
     from dagster_divorder.models.tokenize import Engine
 
-SLICE_ROWS = 1024
-"""Rows that are Python objects at a time."""
-
 MAX_SHARE_WITHOUT = 0.01
 
 
@@ -43,13 +40,8 @@ class Tokenize:
 
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
         encoder = kept_encoder(model_path(self.store, self.model), self.tokenizer, self.engine)
-        content = read_content(self.store, fragment.file)
-        parts = [
-            encoder.encode(content.slice(first, SLICE_ROWS).to_pylist())
-            for first in range(0, len(content), SLICE_ROWS)
-        ]
-        ids, lengths = zip(*parts, strict=True)
-        return {"ids": np.concatenate(ids), "lengths": np.concatenate(lengths)}
+        ids, lengths = encoder.encode(read_content(self.store, fragment.file).combine_chunks())
+        return {"ids": ids, "lengths": lengths}
 
 
 def _compute(run: Run) -> Tokenize:

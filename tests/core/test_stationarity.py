@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.kernels.stationarity import copy_buckets, count_buckets
+from dagster_divorder.core.kernels.stationarity import (
+    copy_buckets,
+    count_buckets,
+    share_moments,
+    some_columns,
+)
 from dagster_divorder.core.metrics import Feature, Stationarity, stationarity
 from dagster_divorder.core.metrics.stationarity import (
     SHUFFLES,
@@ -192,6 +197,20 @@ def test_tokens_fall_into_buckets_as_they_are_defined(ids: list[int], starts: li
     found = csr_matrix((data, indices, indptr), shape=(len(cuts) - 1, 1 << 12)).toarray()
     for row, begin, end in zip(found, cuts[:-1], cuts[1:], strict=True):
         assert (row == np.bincount(buckets[begin:end], minlength=1 << 12)).all()
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=5, max_size=5), min_size=1, max_size=9))
+@settings(max_examples=60, deadline=None)
+def test_shares_and_columns_of_a_mix_are_those_of_its_table(counts: list[list[int]]) -> None:
+    dense, sparse = np.array(counts, np.int32), csr_matrix(np.array(counts, np.int32))
+    totals, sums, squares = share_moments(sparse.indptr, sparse.indices, sparse.data, 5)
+    shares = dense / np.maximum(dense.sum(axis=1, keepdims=True), 1)
+    assert totals.tolist() == np.maximum(dense.sum(axis=1), 1).tolist()
+    assert sums == pytest.approx(shares.sum(axis=0))
+    assert squares == pytest.approx((shares**2).sum(axis=0))
+    columns = np.zeros((2, len(dense)))
+    some_columns(sparse.indptr, sparse.indices, sparse.data, np.int32([-1, 1, -1, 0, -1]), columns)
+    assert columns.tolist() == dense[:, [3, 1]].T.tolist()
 
 
 def test_measures_are_what_they_are_called() -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
+Doubles = NDArray[np.float64]
 
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """2**64 divided by the golden ratio: its product with a token's number has well mixed high bits."""
@@ -91,29 +92,59 @@ def copy_buckets(
 
 @njit(cache=True, nogil=True)
 def count_buckets(buckets: NDArray[np.uint16], starts: Ints, n_values: int) -> tuple[Codes, Codes, Codes]:
-    """CSR (indptr, indices, data) int32 of how often each sequence has each bucket: sequence s holds
-    buckets[starts[s]:starts[s + 1]]. Columns come as they are met. O(T)."""
+    """CSR (indptr, indices, data) int32 of how often each sequence has each bucket, by rising bucket: sequence s holds
+    buckets[starts[s]:starts[s + 1]]. O(T + S F)."""
     sequences = starts.shape[0] - 1
-    met = np.full(n_values, -1, np.int64)
+    count = np.zeros(n_values, np.int32)
     indptr = np.zeros(sequences + 1, np.int32)
     for s in range(sequences):
-        distinct = 0
         for t in range(starts[s], starts[s + 1]):
-            if met[buckets[t]] != s:
-                met[buckets[t]] = s
-                distinct += 1
-        indptr[s + 1] = indptr[s] + distinct
+            count[buckets[t]] = 1
+        indptr[s + 1] = indptr[s] + count.sum()
+        count[:] = 0
     indices = np.empty(indptr[-1], np.int32)
-    data = np.zeros(indptr[-1], np.int32)
-    place = np.full(n_values, -1, np.int64)
+    data = np.empty(indptr[-1], np.int32)
     for s in range(sequences):
-        end = np.int64(indptr[s])
-        begin = end
         for t in range(starts[s], starts[s + 1]):
-            bucket = buckets[t]
-            if place[bucket] < begin:
-                place[bucket] = end
-                indices[end] = bucket
-                end += 1
-            data[place[bucket]] += 1
+            count[buckets[t]] += 1
+        entry = indptr[s]
+        for f in range(n_values):
+            if count[f]:
+                indices[entry] = f
+                data[entry] = count[f]
+                entry += 1
+        count[:] = 0
     return indptr, indices, data
+
+
+@njit(cache=True, nogil=True)
+def share_moments(
+    indptr: Codes, indices: Codes, data: Codes, n_values: int
+) -> tuple[Doubles, Doubles, Doubles]:
+    """(the counts of each sequence, float64 (S,), at least 1; the sum of the sequences' shares of each value, and of
+    their squares, float64 (F,)), by the CSR counts (S, F). O(entries)."""
+    totals = np.ones(indptr.shape[0] - 1)
+    sums = np.zeros(n_values)
+    squares = np.zeros(n_values)
+    for s in range(totals.shape[0]):
+        total = np.int64(0)
+        for entry in range(indptr[s], indptr[s + 1]):
+            total += data[entry]
+        totals[s] = max(total, 1)
+        for entry in range(indptr[s], indptr[s + 1]):
+            share = data[entry] / totals[s]
+            sums[indices[entry]] += share
+            squares[indices[entry]] += share * share
+    return totals, sums, squares
+
+
+@njit(cache=True, nogil=True)
+def some_columns(indptr: Codes, indices: Codes, data: Codes, column: Codes, out: Doubles) -> None:
+    """out[c, s] = the counts of sequence s at the value f with column[f] == c; no other is looked at (-1).
+
+    Reads the CSR counts (S, F), column (F,); adds to out (C, S). O(entries)."""
+    for s in range(indptr.shape[0] - 1):
+        for entry in range(indptr[s], indptr[s + 1]):
+            c = column[indices[entry]]
+            if c >= 0:
+                out[c, s] += data[entry]

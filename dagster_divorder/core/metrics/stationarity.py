@@ -347,12 +347,17 @@ def _of_mix(
 ) -> tuple[NDArray[np.float64], Distances]:
     """(numbers whose rank is looked at (n, S), the distances of groups of neighbours from the whole) of a mix;
     groupings: where groups begin, and the end of the last, (g + 1,) each."""
-    totals = np.maximum(np.asarray(counts.sum(axis=1), np.float64).ravel(), 1.0)
-    shares = counts.data / np.repeat(totals, np.diff(counts.indptr))
-    square = np.bincount(counts.indices, shares**2, counts.shape[1])
-    mean = np.bincount(counts.indices, shares, counts.shape[1])
+    from dagster_divorder.core.kernels.stationarity import share_moments, some_columns
+
+    entries = _entries(counts)
+    totals, mean, square = share_moments(*entries, counts.shape[1])
     leading = np.argsort(mean**2 / len(totals) - square, kind="stable")[:LEADING]
-    scores = np.vstack([distances_from_whole(counts), np.asarray(counts[:, leading].todense()).T / totals])
+    column = np.full(counts.shape[1], -1, np.int32)
+    column[leading] = np.arange(len(leading))
+    scores = np.zeros((1 + len(leading), len(totals)))
+    some_columns(*entries, column, scores[1:])
+    scores[1:] /= totals
+    scores[0] = distances_from_whole(counts)
     return scores, _mix_distances(counts, groupings)
 
 
@@ -361,17 +366,22 @@ def _mix_distances(counts: csr_matrix, groupings: Sequence[NDArray[np.int64]]) -
 
     sums = np.bincount(counts.indices, counts.data, counts.shape[1])
     whole = sums / max(sums.sum(), 1.0)
-    indptr, indices, data = (np.asarray(of, np.int32) for of in (counts.indptr, counts.indices, counts.data))
+    entries = _entries(counts)
     edges = np.unique(np.concatenate(groupings))
     groups = np.stack(
         [np.where(edges < of[-1], np.searchsorted(of, edges, "right") - 1, -1)[:-1] for of in groupings]
     )
 
     def distances(order: NDArray[np.int64]) -> list[NDArray[np.float64]]:
-        found = mix_distances(indptr, indices, data, whole, order, edges, groups)
+        found = mix_distances(*entries, whole, order, edges, groups)
         return [of[: len(at) - 1] for of, at in zip(found, groupings, strict=True)]
 
     return distances
+
+
+def _entries(counts: csr_matrix) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    indptr, indices, data = (np.asarray(of, np.int32) for of in (counts.indptr, counts.indices, counts.data))
+    return indptr, indices, data
 
 
 def _of_vectors(
