@@ -77,7 +77,7 @@ def run_divorder(options: argparse.Namespace, corpus: Path, folder: Path) -> tup
     }
     wall, processor, _ = timed([str(Path(sys.executable).parent / "divorder"), "run"], environ)
     receipts = [orjson.loads(path.read_bytes()) for path in (folder / "store" / "receipts").iterdir()]
-    return wall, sum(receipt["report"]["seconds"] for receipt in receipts), processor
+    return wall, sum(receipt["figures"]["seconds"] for receipt in receipts), processor
 
 
 def timed(command: list[str], environ: dict[str, str]) -> tuple[float, float, str]:

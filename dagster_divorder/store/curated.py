@@ -35,7 +35,7 @@ from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Output
 from dagster_divorder.settings.places import Place, as_place, real_place
-from dagster_divorder.store.arrays import row_array
+from dagster_divorder.store.arrays import binary_array, row_array
 from dagster_divorder.store.base import Store, temporary_name
 from dagster_divorder.store.folders import Folder, folder_at
 from dagster_divorder.store.gather import Content, Scattered, scatter
@@ -519,7 +519,7 @@ def _joined(lines: pa.Array) -> pa.Buffer:
     import pyarrow.compute as pc
 
     one_list = pa.LargeListArray.from_arrays(row_array(np.array([0, len(lines)])), lines)
-    return pc.binary_join(one_list, pa.scalar(b"\n", pa.large_binary()))[0].as_buffer()
+    return pc.binary_join(one_list, binary_array([b"\n"])[0])[0].as_buffer()
 
 
 def write_json_rows(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Writer]:
