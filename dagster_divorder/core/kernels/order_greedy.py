@@ -260,15 +260,17 @@ def best_of_pool(
                     kept += 1
             if kept <= size - part:
                 more = min(size - kept, stream.shape[0] - coming)
-                item_of[kept : kept + more] = stream[coming : coming + more]
+                for c in range(more):
+                    item_of[kept + c] = stream[coming + c]
                 coming += more
                 kept += more
-            base[kept:filled] = np.inf
+            for c in range(kept, filled):
+                base[c] = np.inf
             filled = alive = kept
             blocks = (filled + BLOCK - 1) // BLOCK
 
             share, drift, reached = path.share[segment], path.drift[segment], path.reached[segment]
-            products[:] = 0.0
+            products.fill(0.0)
             largest = 0.0
             for j in range(n_values):
                 g = groups[j]
@@ -279,7 +281,7 @@ def best_of_pool(
                 tb[g] += (t_sum[j] - reached[j]) * drift[j]
                 largest = max(largest, abs(t_sum[j] - reached[j]))
 
-            column[:] = 0
+            column.fill(0)
             for c in range(filled):
                 for k in range(indptr[item_of[c]], indptr[item_of[c] + 1]):
                     column[indices[k]] += 1
@@ -294,7 +296,7 @@ def best_of_pool(
             longest = 0.0
             for c in range(filled - 1, -1, -1):
                 item = item_of[c]
-                of_row[:] = 0.0
+                of_row.fill(0.0)
                 sum_ = 0.0
                 reach = 0.0
                 for k in range(indptr[item], indptr[item + 1]):
@@ -311,7 +313,8 @@ def best_of_pool(
                 for g in range(n_groups):
                     sum_ += self_weight * weights[g] * row_l[g] * (0.5 * row_l[g] * aa[g] - row_u[g])
                     reach += weights[g] * row_l[g]
-                features[:, c] = 0.0
+                for f in range(n_features):
+                    features[f, c] = 0.0
                 for g in range(n_groups):
                     q = classes.of[g]
                     factor = weights[g] * classes.ratio[g]
@@ -334,7 +337,7 @@ def best_of_pool(
                 longest = max(longest, reach)
 
         x = s_sum[0] - path.at[segment]
-        factors[:] = 0.0
+        factors.fill(0.0)
         for g in range(n_groups):
             q = classes.of[g]
             ratio = classes.ratio[g]
@@ -383,5 +386,6 @@ def best_of_pool(
         if base[c] != np.inf:
             out[left] = item_of[c]
             left += 1
-    out[left:] = stream[coming:]
+    for c in range(coming, stream.shape[0]):
+        out[left + c - coming] = stream[c]
     return out
