@@ -53,7 +53,8 @@ BLOCK_SCORES = 1 << 20
 Each = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 DRIFT = 1.25
-"""Clusters are fitted again where new documents lie on average so many times as far out as the sample of the fit."""
+"""Clusters are fitted again where new documents lie on average so many times as far out as the sample of the fit, by
+twice the standard error of that mean at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

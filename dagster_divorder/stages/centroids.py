@@ -107,7 +107,9 @@ def _drift(run: Run, fitted: Fitted) -> str | None:
     clusters = _clusters(fitted.files)
     _, distances = assign(load_space(run).rows(run.view, rows), clusters)
     mean = float(distances.mean(dtype=np.float64))
-    if mean <= DRIFT * clusters.mean_distance:
+    # A few documents may lie far out by chance, and a fit made again costs all that was computed.
+    chance = 2 * float(distances.std(dtype=np.float64, ddof=1)) / len(distances) ** 0.5
+    if mean - chance <= DRIFT * clusters.mean_distance:
         return None
     return f"new documents lie {mean:.3f} from their centroids, those of the fit {clusters.mean_distance:.3f}"
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.core import cluster_map
+from dagster_divorder.core.cluster import DRIFT
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline import merge
@@ -145,6 +146,29 @@ def test_an_append_computes_the_new_vectors_and_clusters_nothing_again(corpus: C
         assert made[stage].key == first[stage].key
     assert made["clusters"].figures["fitted"].startswith("no: kept")
     assert made["external_embeddings"].figures["read"] == "no: they are stored"
+
+
+def test_clusters_are_fitted_again_for_documents_that_lie_far_out_and_not_for_a_few_by_chance(
+    corpus: Corpus,
+) -> None:
+    """Of the corpus a quarter lies in no cluster. Of forty new documents a third does, which may be chance; of the next
+    hundred, all."""
+
+    def fitted(near: int, far: int) -> tuple[str, float]:
+        texts = [f"near {at}" for at in range(near)] + [f"far {at}" for at in range(far)]
+        corpus.write(texts)
+        vectors = vectors_of(texts)
+        vectors[:near] = 0.05 * vectors[:near] + np.eye(DIMS)[np.arange(near) % 2]
+        np.save(corpus.path, vectors)
+        figures = corpus.run("raw_docs", "external_embeddings", "centroids", "clusters", clusters={"k": 2})
+        return figures["clusters"].figures["fitted"], figures["clusters"].figures["mean_distance"]
+
+    _, before = fitted(near=300, far=100)
+    kept, after = fitted(near=326, far=114)
+    assert kept.startswith("no: kept")
+    assert (440 * after - 400 * before) / 40 > DRIFT * before
+    again, _ = fitted(near=326, far=214)
+    assert again.startswith("new documents lie 0.")
 
 
 def test_another_vector_of_a_known_document_is_noticed(corpus: Corpus) -> None:
