@@ -1,11 +1,11 @@
 """How long after lines are appended does the output hold them, with `dagster dev` left running?
 
-    .venv/bin/python benchmarks/speed/watched.py FILE.jsonl [--model DIRECTORY] [--appends 5] [--interval 10] [--settle 2]
+    .venv/bin/python benchmarks/speed/watched.py FILE.jsonl [--model DIRECTORY]
+        [--appends 5] [--interval 5] [--settle 2] [--scratch FOLDER]
 
 All but a percent of the lines are run first, with the job `curate`; then what is held back is appended in parts, at
-moments that have nothing to do with the sensor's. Clusters, sequences and pictures are those of the defaults. Seconds
-from the end of an append until the output's manifest is that of another run, in parts: until the run is asked for, until
-its process begins with the first stage, and the stages; and how long `dagster dev` took to answer.
+moments that have nothing to do with the sensor's. Seconds from the end of an append until the run is asked for, until
+its first stage begins, and until the output's manifest is another; and how long `dagster dev` took to answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("input", type=Path)
     made.add_argument("--appends", type=int, default=5)
-    made.add_argument("--interval", type=float, default=10)
+    made.add_argument("--interval", type=float, default=5)
     made.add_argument("--settle", type=float, default=2)
     options = made.parse_args()
     lines = options.input.read_bytes().splitlines(keepends=True)
