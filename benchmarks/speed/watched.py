@@ -1,7 +1,7 @@
 """How long after lines are appended does the output hold them, with `dagster dev` left running?
 
     .venv/bin/python benchmarks/speed/watched.py FILE.jsonl [--model DIRECTORY]
-        [--appends 5] [--interval 5] [--settle 2] [--scratch FOLDER]
+        [--appends 5] [--interval 4] [--settle 2] [--scratch FOLDER]
 
 All but a percent of the lines are run first, with the job `curate`; then what is held back is appended in parts, at
 moments that have nothing to do with the sensor's. Seconds from the end of an append until the run is asked for, until
@@ -30,7 +30,7 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("input", type=Path)
     made.add_argument("--appends", type=int, default=5)
-    made.add_argument("--interval", type=float, default=5)
+    made.add_argument("--interval", type=int, default=4)
     made.add_argument("--settle", type=float, default=2)
     options = made.parse_args()
     lines = options.input.read_bytes().splitlines(keepends=True)

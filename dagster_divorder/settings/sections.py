@@ -696,7 +696,7 @@ class Engine(_Section):
 
 
 class Automation(_Section):
-    interval_seconds: int = Field(5, ge=1, le=YEAR_SECONDS)
+    interval_seconds: int = Field(4, ge=1, le=YEAR_SECONDS)
     """How often Dagster's sensor looks at the input files; fewer looks, and later runs, as it rises."""
     settle_seconds: float = Field(10.0, ge=0, le=YEAR_SECONDS)
     """A changed file has to be still for this long before a run starts; fewer runs on half-written files as it

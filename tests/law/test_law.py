@@ -116,7 +116,7 @@ ALL_CHOICES = CHOICES | {
     "ari_comparison.refresh": (0.2, 0.0),
     "ari_comparison.sample": (0, 5),
     "ari_comparison.spaces": (("shallow", "deep"), ("shallow", "external"), ("external", "shallow")),
-    "automation.interval_seconds": (5, 1),
+    "automation.interval_seconds": (4, 1),
     "automation.settle_seconds": (10.0, 0.0),
     "cluster_map.refit": ("never", "auto"),
     "cluster_map.sample": (20_000, 1),
