@@ -233,7 +233,7 @@ def _threads() -> Iterator[Each]:
 
 
 @cache
-def _blas() -> ThreadpoolController:
+def _blas() -> "ThreadpoolController":
     """NumPy's; looking for it takes longer than the clusters of a small fragment."""
     from threadpoolctl import ThreadpoolController
 
