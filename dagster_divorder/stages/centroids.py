@@ -1,8 +1,9 @@
 """centroids: the clusters that documents are assigned to, fitted to a sample of their vectors.
 
 Under `clusters.refit = "auto"` they are fitted again when the corpus has doubled since, when hardly any of its
-documents are left, or when the documents that came since lie too far from them: of the sketch of the corpus those that
-the sketch of the fit does not have, a random sample, so that it does not matter in how many runs they came.
+documents are left, or when the documents that came since lie too far from them, by more than chance: of the sketch of
+the corpus those that the sketch of the fit does not have, a random sample, so that it does not matter in how many runs
+they came.
 """
 
 from __future__ import annotations
