@@ -52,11 +52,8 @@ def main() -> None:
             print(f"{'appended':>10}{'run asked for':>16}{'first stage':>14}{'output':>10}")
             for number in range(options.appends):
                 time.sleep(random.uniform(0, options.interval))
-                new, runs, before = (
-                    held_back[number :: options.appends],
-                    set(dev.runs()),
-                    manifest.stat().st_ino,
-                )
+                new = held_back[number :: options.appends]
+                runs, before = set(dev.runs()), manifest.stat().st_ino
                 with corpus.open("ab") as file:
                     file.writelines(new)
                 appended = time.monotonic()

@@ -43,6 +43,7 @@ RESTARTS = 5
 RESTARTS_UP_TO = 100
 """Up to this many clusters the best of RESTARTS runs counts: there runs differ most, and cost least."""
 RESTART_SEEDS = 15_486_557
+"""Between the seeds of two restarts: far apart, so that the next seed is not the next restart."""
 
 BATCH_POINTS = 4096
 BATCH_RESTARTS = 3
@@ -186,12 +187,13 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
     distances = np.empty(len(vectors), np.float32)
     euclidean = fit.metric == "euclidean"
     lengths = np.linalg.norm(fit.centroids.astype(np.float64), axis=1)
+    offsets = (0.5 * lengths**2).astype(np.float32)
 
     def assign_rows(rows: slice) -> None:
         block = vectors[rows]
         scores = np.subtract(block, fit.centre, dtype=np.float32) @ fit.centroids.T
         if euclidean:
-            scores -= (0.5 * lengths**2).astype(np.float32)
+            scores -= offsets
         best = scores.max(axis=1)
         bad = nearest(
             block,
@@ -296,7 +298,6 @@ def _faiss(
     first.method = faiss.ClusteringInitMethod_AFK_MC2
     firsts = []
     for number in range(RESTARTS if k <= RESTARTS_UP_TO else 1):
-        # Far apart, so that the next seed is not the next restart.
         first.seed = small_seed(seed + number * RESTART_SEEDS)
         firsts.append(np.empty((k, points.shape[1]), np.float32))
         first.init_centroids(len(points), faiss.swig_ptr(points), faiss.swig_ptr(firsts[-1]))

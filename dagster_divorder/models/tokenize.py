@@ -243,9 +243,9 @@ def _gigatoken_encode(content: dict[str, Any]) -> Encode:
 
 def _difference(fast: Encode, slow: Encode, texts: list[str]) -> str:
     """Where two engines first differ, in words, or ""."""
+    given = _in_utf8(texts)
     found, expected = (
-        np.split(ids, np.cumsum(lengths)[:-1])
-        for ids, lengths in (of(_in_utf8(texts)) for of in (fast, slow))
+        np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in (encode(given) for encode in (fast, slow))
     )
     for text, one, other in zip(texts, found, expected, strict=True):
         if not np.array_equal(one, other):

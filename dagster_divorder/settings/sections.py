@@ -697,7 +697,8 @@ class Engine(_Section):
 
 class Automation(_Section):
     interval_seconds: int = Field(4, ge=1, le=YEAR_SECONDS)
-    """How often Dagster's sensor looks at the input files; fewer looks, and later runs, as it rises."""
+    """How often Dagster's sensor looks at the input files; fewer looks, and later runs, as it rises. Dagster's daemon
+    turns every five seconds, and a sensor of five is passed over where a turn comes a moment early."""
     settle_seconds: float = Field(10.0, ge=0, le=YEAR_SECONDS)
     """A changed file has to be still for this long before a run starts; fewer runs on half-written files as it
     rises."""
