@@ -11,7 +11,6 @@ import dagster as dg
 
 from dagster_divorder.defs.assets import assets
 from dagster_divorder.defs.automation import daily, watch_input
-from dagster_divorder.defs.checks import checks
 from dagster_divorder.defs.jobs import jobs
 from dagster_divorder.defs.metadata import settings_resource
 from dagster_divorder.errors import DivOrderError
@@ -28,7 +27,6 @@ def definitions(graph: Graph, settings: Settings, file: Path | None = None) -> d
     """All that Dagster sees of some stages under some settings, which a file holds."""
     return dg.Definitions(
         assets=assets(graph, settings),
-        asset_checks=checks(graph, settings),
         jobs=jobs(graph, settings, file),
         sensors=[watch_input(graph, settings)] if OUTPUT in graph else [],
         schedules=[daily] if OUTPUT in graph else [],

@@ -4,6 +4,7 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_divorder.defs.checks import check_results, check_specs
 from dagster_divorder.defs.jobs import STORE, store_names
 from dagster_divorder.defs.metadata import readable, result_metadata, table
 from dagster_divorder.engine.progress import Log
@@ -35,12 +36,15 @@ def _asset(graph: Graph, settings: Settings, name: str, reads: tuple[str, ...]) 
         description=stage.description,
         group_name=group,
         kinds=set(stage.kinds(settings)),
+        check_specs=check_specs(stage),
         # Steps run one after another: evidence waits until the output is there.
         op_tags={"dagster/priority": "0" if name in graph.needed(settings) else "-1"},
     )
     def asset(
-        context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
-    ) -> dg.MaterializeResult[Any]:
+        context: dg.AssetExecutionContext,
+        settings: dg.ResourceParam[Settings],
+        # Dagster knows the result of an asset with checks by the bare name alone.
+    ) -> dg.MaterializeResult:
         return _materialize(context, settings, stage, graph)
 
     return asset
@@ -66,7 +70,11 @@ def _materialize(
     if figures["new_documents"] and figures["seconds"]:
         metadata["new_documents_per_second"] = readable(figures["new_documents"] / figures["seconds"])
     metadata |= {"changed": changed, "stored_files": table(_stored(store, receipt))}
-    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(receipt.version))
+    return dg.MaterializeResult(
+        metadata=metadata,
+        data_version=dg.DataVersion(receipt.version),
+        check_results=check_results(stage, settings, graph),
+    )
 
 
 def _version(store: Store, stage: str) -> str | None:

@@ -26,28 +26,42 @@ def all_checks(graph: Graph | None = None) -> Iterator[tuple[Stage, Check]]:
 
 
 def run_check(settings: Settings, name: str, graph: Graph | None = None) -> Finding:
-    """Hold one check against the last run's results, alone on the store meanwhile.
+    """Hold one check against the last run's results; see `run_checks`."""
+    graph = graph or default_graph()
+    return _findings(settings, [pair for pair in all_checks(graph) if pair[1].name == name], graph)[name]
+
+
+def run_checks(
+    settings: Settings, graph: Graph | None = None, stage: str | None = None
+) -> dict[str, Finding]:
+    """Hold every check, or those of a stage, against the last run's results, alone on the store meanwhile.
 
     Raises:
         MissingStageError: there is no result under these settings.
         StoreError: the store cannot be read, or is in use where `store.wait` is false.
     """
     graph = graph or default_graph()
-    stage, check = next(pair for pair in all_checks(graph) if pair[1].name == name)
+    return _findings(settings, [pair for pair in all_checks(graph) if stage in (None, pair[0].name)], graph)
+
+
+def _findings(settings: Settings, checks: list[tuple[Stage, Check]], graph: Graph) -> dict[str, Finding]:
+    if not checks:
+        return {}
     store = store_of(settings.store)
     with store.lease(wait=settings.store.wait):
-        try:
-            return check.check(Run(settings, store.open(), Silent(), graph))
-        except DamagedFileError as error:
-            # No stage reads its own result to see whether it is sound.
-            maker = discard(store, error.name, graph) or stage.name
-            return Finding(
-                passed=False,
-                text=str(error),
-                remedy=f"materialise {maker} again: a damaged file is made anew by the stage that made it",
-            )
+        run = Run(settings, store.open(), Silent(), graph)
+        return {check.name: _finding(run, stage, check) for stage, check in checks}
 
 
-def run_checks(settings: Settings, graph: Graph | None = None) -> dict[str, Finding]:
-    """Every check; see `run_check`."""
-    return {check.name: run_check(settings, check.name, graph) for _, check in all_checks(graph)}
+def _finding(run: Run, stage: Stage, check: Check) -> Finding:
+    try:
+        return check.check(run)
+    except DamagedFileError as error:
+        # No stage reads its own result to see whether it is sound.
+        maker = discard(run.store, error.name, run.graph) or stage.name
+        run.forget()
+        return Finding(
+            passed=False,
+            text=str(error),
+            remedy=f"materialise {maker} again: a damaged file is made anew by the stage that made it",
+        )
