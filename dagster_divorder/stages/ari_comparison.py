@@ -373,7 +373,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 
 ARI_COMPARISON = PinnedFit(
     name="ari_comparison",
-    version=5,
+    version=6,
     kinds=lambda settings: {library(settings), "scikitlearn"},
     description="Whether deep vectors (the second of `ari_comparison.spaces`) show other structure than shallow ones "
     "(the first) and are worth using: both are clustered at the same number of clusters and compared. With "

@@ -76,7 +76,7 @@ def _refit(settings: Settings) -> Refit:
 
 MAP_FIT = PinnedFit(
     name="map_fit",
-    version=1,
+    version=2,
     asset=False,
     description="The map of the documents.",
     reads=lambda settings: ("raw_docs", *space_reads(settings)),
