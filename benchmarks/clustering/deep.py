@@ -47,7 +47,7 @@ def uncentred(settings: Settings) -> np.ndarray:
     view, space, k = run.view, load_space(run), settings.clusters.k
     assert isinstance(k, int)
     ids, _ = document_index(run.store, view)
-    sample = space.rows(view, rows_by_id(ids, view)[: POINTS_PER_CENTROID * k])
+    sample = space.rows(view, rows_by_id(ids, view, POINTS_PER_CENTROID * k))
     found = fit(sample, k, seed=settings.seed, centre=False)
     return assign(space.rows(view, np.arange(view.document_rows)), found)[0][view.document_row]
 

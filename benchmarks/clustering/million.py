@@ -150,7 +150,7 @@ def _bare(k: int) -> dict[str, Any]:
     settings = load_settings()
     run = Run(settings, LocalStore(settings.store.path), Silent())
     view = run.view
-    rows = rows_by_id(document_index(run.store, view)[0], view)[: POINTS_PER_CENTROID * k]
+    rows = rows_by_id(document_index(run.store, view)[0], view, POINTS_PER_CENTROID * k)
     sample = load_space(run).rows(view, rows)
     sample -= sample.mean(axis=0)
     faiss.normalize_L2(sample)

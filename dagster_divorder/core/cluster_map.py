@@ -41,8 +41,8 @@ CLOSEST = 1e-3
 """Distances on the map below this count as this: a median may lie on a place that it is made of."""
 
 EPOCHS = 200
-"""Passes of the layout: umap-learn's own number for more than 10,000 points. Its 500 for fewer take 2.4 times as long, and
-keep 0.638 of the neighbours of 5,000 documents where 200 keep 0.624."""
+"""Passes of the layout: umap-learn's own number for more than 10,000 points. Its 500 for fewer take 2.4 times as long,
+and keep 0.638 of the neighbours of 5,000 documents where 200 keep 0.624."""
 
 START_NOISE = 1e-4
 """Documents that are equal have to part for UMAP to move them."""

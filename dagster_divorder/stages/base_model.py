@@ -83,6 +83,11 @@ def _keep(tokenizer: str, encoder: Encoder) -> None:
     _KEPT[tokenizer, encoder.engine] = encoder
 
 
+def forget_encoder() -> None:
+    """Free the encoder that the process keeps."""
+    _KEPT.clear()
+
+
 def load_base_model(run: Run) -> BaseModel:
     """The pinned base model.
 

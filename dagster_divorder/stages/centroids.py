@@ -57,7 +57,7 @@ def sample_rows(run: Run, space: Space, k: int) -> np.ndarray:
     ids, _ = document_index(run.store, run.view)
     most = most_points(k, run.settings.clusters.algorithm)
     held = max(1, SAMPLE_BYTES // (4 * space.dims(run.view)))
-    return rows_by_id(ids, run.view)[: min(most, held)]
+    return rows_by_id(ids, run.view, min(most, held))
 
 
 def _count(run: Run) -> int:

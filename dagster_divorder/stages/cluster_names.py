@@ -42,7 +42,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     labels = run.column("clusters", "labels")
     ids, _ = document_index(run.store, run.view)
     # Of so many documents every cluster has some, and its share of those that are read.
-    rows = rows_by_id(ids, run.view)[: min(4 * sample_size(count), POINTS_PER_CENTROID * count)]
+    rows = rows_by_id(ids, run.view, min(4 * sample_size(count), POINTS_PER_CENTROID * count))
     rows = rows[_evenly(labels[rows], sample_size(count))]
     words = count_words(beginnings(run.store, run.view, rows, CHARACTERS))
     terms = characteristic_terms(words, labels[rows], count)

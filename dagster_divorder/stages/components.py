@@ -128,7 +128,7 @@ def _compute(kind: str) -> Callable[[Run], Mapping[str, bytes]]:
         view, files = run.view, run.files(STAGE_OF[kind])
         vectors = Space(STAGE_OF[kind], files, files.key, files.key, centre=False)
         ids, _ = document_index(run.store, view)
-        rows = rows_by_id(ids, view)[: min(ROWS, max(1, BYTES // (4 * vectors.dims(view))))]
+        rows = rows_by_id(ids, view, min(ROWS, max(1, BYTES // (4 * vectors.dims(view)))))
         pca = fit(vectors.rows(view, rows), run.settings.components[kind])
         info = {"explained": pca.explained, "dims": pca.axes.shape[0], "found": pca.axes.shape[1]}
         if note := _note(run.settings.components[kind], info, run.corpus.documents):

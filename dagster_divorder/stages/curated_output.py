@@ -112,12 +112,11 @@ def load_manifest(run: Run) -> dict[str, Any]:
 def _compute(run: Run) -> Made:
     """Write the output; what is kept of it in the store are the ids of its documents and the hashes of its files."""
     key, view, folder = CURATED_OUTPUT.key(run), run.view, run.settings.output.path
-    ids = document_index(run.store, view)[0][view.used_documents()]
-    kept = File(pack({"ids": ids}), "safetensors")
+    index, _ = document_index(run.store, view)
     # The manifest names it, also where a run is killed before its receipt does.
-    file = run.store.put_hashed(f"stages/curated_output/{key}", "ids", *kept)
+    file = run.store.put_hashed(f"stages/curated_output/{key}", "ids", *_kept(index, view))
     before = read_manifest(folder)
-    manifest = _write(run, view, key, ids, file, before)
+    manifest = _write(run, view, key, index, file, before)
     if before and before.get("ids", file) != file:
         run.store.delete(before["ids"])
     run.observed["written"] = True
@@ -132,7 +131,12 @@ def _compute(run: Run) -> Made:
     }
     # The picture bears the date: the same output of another day is no other version.
     hashes = orjson.dumps({name: entry["sha256"] for name, entry in files.items() if name != PICTURE})
-    return Made({"ids": kept, "hashes": File(hashes, "json")}, {"files": list(files)}, figures)
+    return Made({"ids": _kept(index, view), "hashes": File(hashes, "json")}, {"files": list(files)}, figures)
+
+
+def _kept(index: np.ndarray, view: View) -> File:
+    """The ids of the documents of a view."""
+    return File(pack({"ids": index[view.used_documents()]}), "safetensors")
 
 
 def _lacks(run: Run, key: str) -> str | None:
@@ -151,7 +155,7 @@ def _publish(run: Run, receipt: Receipt) -> None:
 
 
 def _write(
-    run: Run, view: View, key: str, ids: np.ndarray, file: str, before: dict[str, Any] | None
+    run: Run, view: View, key: str, index: np.ndarray, file: str, before: dict[str, Any] | None
 ) -> dict[str, Any]:
     order, sizes, of = load_order(run), record_index(run, "size"), stream_records(run)
     items = view if of is None else view.take(of)
@@ -163,7 +167,7 @@ def _write(
         # Arithmetic that needs none of what is written meanwhile.
         ThreadPoolExecutor(1, thread_name_prefix="divorder-similarity") as aside,
     ):
-        similarity = aside.submit(_similarity, run, view)
+        similarity = aside.submit(_similarity, run, view, index)
         _stage_records(run, items, order, sizes, output)
         output.stage("order.npy", lambda file: _save_npy(file, order if of is None else of[order]))
         output.stage(
@@ -190,7 +194,7 @@ def _write(
             # A run that was killed after it had written this very output compared it with the one before.
             delta = before["delta"]
         else:
-            delta = _delta(run, ids, before)
+            delta = _delta(run, index[view.used_documents()], before)
             # Before the new output is there, so that none of them is ever seen beside it.
             for name in output.remove_beside():
                 run.progress.note(f"{name} showed the output that is replaced, and is removed")
@@ -309,12 +313,11 @@ def _without_curves(figures: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in figures.items() if name != "curves"} | {"prefix": prefix}
 
 
-def _similarity(run: Run, view: View) -> dict[str, Any]:
+def _similarity(run: Run, view: View, ids: np.ndarray) -> dict[str, Any]:
     """Pairwise cosine similarities of up to SIMILARITY_SAMPLE documents, by rising id."""
     from dagster_divorder.core.similarity import cosine_statistics
 
-    ids, _ = document_index(run.store, view)
-    rows = np.sort(rows_by_id(ids, view)[:SIMILARITY_SAMPLE])
+    rows = np.sort(rows_by_id(ids, view, SIMILARITY_SAMPLE))
     return dict(cosine_statistics(load_space(run).rows(view, rows)))
 
 

@@ -32,7 +32,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     view, tokens = run.view, run.files("token_counts")
     ids, _ = document_index(run.store, view)
     lengths = np.minimum(tokens.column(view.documents, "lengths"), CLIP_TOKENS)
-    rows = rows_by_id(ids, view)[:MAX_DOCUMENTS]
+    rows = rows_by_id(ids, view, MAX_DOCUMENTS)
     rows = rows[: max(1, int(np.searchsorted(np.cumsum(lengths[rows]), SAMPLE_TOKENS, side="right")))]
     counted = np.zeros_like(lengths)
     counted[rows] = lengths[rows]

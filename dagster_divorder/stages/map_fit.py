@@ -30,7 +30,7 @@ NOTE = "note.json"
 def sampled_rows(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """(ids uint64 (n, 2), document rows int64 (n,)) of the documents on the map."""
     ids, _ = document_index(run.store, run.view)
-    rows = rows_by_id(ids, run.view)[: run.settings.cluster_map.sample]
+    rows = rows_by_id(ids, run.view, run.settings.cluster_map.sample)
     return ids[rows], rows
 
 

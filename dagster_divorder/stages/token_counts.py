@@ -15,7 +15,7 @@ import numpy as np
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument
-from dagster_divorder.stages.base_model import kept_encoder, load_base_model
+from dagster_divorder.stages.base_model import forget_encoder, kept_encoder, load_base_model
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import Fit, model_path
 from dagster_divorder.store.fragments import read_content
@@ -50,6 +50,8 @@ def _compute(run: Run) -> Tokenize:
 
 
 def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
+    # All documents have their tokens now, and it holds 100 MB.
+    forget_encoder()
     lengths = files.column(run.view.documents, "lengths")[run.view.document_row]
     if not lengths.any():
         raise InputError(
