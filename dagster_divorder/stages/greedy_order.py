@@ -44,11 +44,11 @@ def load_shards(run: Run) -> np.ndarray:
 
 def _compute(run: Run) -> Made:
     settings, stream, frozen = run.settings, load_stream(run), load_frozen(run)
-    traits, texts = stream.traits, stream_copies(run, stream)
+    traits, apart = stream.traits, stream_copies(run, stream) if settings.copies_apart else None
     run.progress.note(f"ordering {len(traits.tokens):,} documents ({settings.order.strategy})")
     orders = _orders(
         run,
-        Documents(traits, texts if settings.copies_apart else None, frozen.documents if frozen else None),
+        Documents(traits, apart, frozen.documents if frozen else None),
     )
     made, bounds = np.concatenate(orders), np.cumsum([len(part) for part in orders[:-1]], dtype=np.int64)
     tokens = int(traits.tokens.sum())
@@ -57,7 +57,9 @@ def _compute(run: Run) -> Made:
         "traits": {trait: traits.sizes()[trait] for trait in settings.order.traits},
         "tokens": tokens,
         "frozen_documents": len(frozen.documents) if frozen else 0,
-        "copies": asdict(spacing(made, texts, traits.tokens)),
+        "copies": asdict(
+            spacing(made, stream_copies(run, stream) if apart is None else apart, traits.tokens)
+        ),
     }
     files = {
         "order": File(pack({"order": made} | ({"shards": bounds} if len(bounds) else {})), "safetensors"),
