@@ -1,7 +1,7 @@
 """Asset checks: what a stage claims of its result, held against it in the step that made it.
 
-A blocking check that fails ends the run: what follows is not made from a broken result. The others warn. A step of its
-own for each would take a tenth of a second, a fifth of the time of a run that finds nothing new.
+A blocking check that fails ends the run: what follows is not made from a broken result. The others warn. Steps
+of their own would add their events to every run, and take and read the store once for each.
 """
 
 from __future__ import annotations
