@@ -366,10 +366,14 @@ class WholeCorpus(Stage):
             made = self.compute(run)
             for name, (data, extension) in made.files.items():
                 run.store.put_hashed(folder, name, data, extension)
-            about = {"files": sorted(made.files), "facts": made.facts, "figures": made.figures}
-            run.store.put_hashed(
-                folder, ABOUT, orjson.dumps(about, option=orjson.OPT_SERIALIZE_NUMPY), "json"
-            )
+            made_now = {"files": sorted(made.files), "facts": made.facts, "figures": made.figures}
+            about = orjson.dumps(made_now, option=orjson.OPT_SERIALIZE_NUMPY)
+            present = run.store.hashed(folder)
+            # Made again, it is the same result; how much of it was new the first time is kept.
+            if ABOUT not in present or _uncounted(run.store.read_verified(present[ABOUT])) != _uncounted(
+                about
+            ):
+                run.store.put_hashed(folder, ABOUT, about, "json")
             receipt = self._stored(run, key, run.store.hashed(folder))
             assert receipt is not None
         self.publish(run, receipt)
@@ -379,6 +383,12 @@ class WholeCorpus(Stage):
         return replace(
             receipt, figures={**receipt.figures, **of_all} if kept else {**of_all, **receipt.figures}
         )
+
+
+def _uncounted(about: bytes) -> dict[str, Any]:
+    """What a result says of itself, but for how many of its documents were new."""
+    said: dict[str, Any] = orjson.loads(about)
+    return said | {"figures": {name: of for name, of in said["figures"].items() if name not in counts(0, 0)}}
 
 
 class Refit(NamedTuple):
