@@ -539,7 +539,15 @@ def write_parquet(parts: Iterator[pa.Array], limits: list[int], schema: pa.Schem
     def write(file: IO[bytes], shard: Iterator[pa.Array]) -> None:
         with pq.ParquetWriter(pa.PythonFile(file, "w"), schema) as writer:
             for rows in shard:
-                table = pa.Table.from_struct_array(rows).cast(schema.remove_metadata())
+                try:
+                    table = pa.Table.from_struct_array(rows).cast(schema.remove_metadata())
+                except (
+                    pa.ArrowInvalid
+                ) as error:  # of fixed-size lists of fixed-size lists of nulls, once reordered
+                    raise InputError(
+                        f'Arrow cannot write the reordered rows as Parquet: {error}; set output.format = "jsonl", or '
+                        "leave that column out of the input"
+                    ) from error
                 writer.write_table(table.replace_schema_metadata(schema.metadata))
 
     return _shards(parts, limits, write)
