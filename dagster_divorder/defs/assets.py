@@ -41,10 +41,8 @@ def _asset(graph: Graph, settings: Settings, name: str, reads: tuple[str, ...]) 
         op_tags={"dagster/priority": "0" if name in graph.needed(settings) else "-1"},
     )
     def asset(
-        context: dg.AssetExecutionContext,
-        settings: dg.ResourceParam[Settings],
-        # Dagster knows the result of an asset with checks by the bare name alone.
-    ) -> dg.MaterializeResult:
+        context: dg.AssetExecutionContext, settings: dg.ResourceParam[Settings]
+    ) -> dg.MaterializeResult:  # Dagster knows the result of an asset with checks by the bare name alone.
         return _materialize(context, settings, stage, graph)
 
     return asset

@@ -545,8 +545,8 @@ def write_parquet(parts: Iterator[pa.Array], limits: list[int], schema: pa.Schem
                     pa.ArrowInvalid
                 ) as error:  # of fixed-size lists of fixed-size lists of nulls, once reordered
                     raise InputError(
-                        f'Arrow cannot write the reordered rows as Parquet: {error}; set output.format = "jsonl", or '
-                        "leave that column out of the input"
+                        f"a column has a type that Arrow cannot read once rows are reordered: {error}; "
+                        'set output.format = "jsonl", or leave that column out of the input'
                     ) from error
                 writer.write_table(table.replace_schema_metadata(schema.metadata))
 
