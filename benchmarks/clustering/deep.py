@@ -26,7 +26,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.components import load_space
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.sample import document_index, rows_by_id
+from dagster_divorder.store.sample import rows_by_id
 
 
 def cluster(settings: Settings) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
@@ -46,8 +46,7 @@ def uncentred(settings: Settings) -> np.ndarray:
     run = Run(settings, LocalStore(settings.store.path).open())
     view, space, k = run.view, load_space(run), settings.clusters.k
     assert isinstance(k, int)
-    ids, _ = document_index(run.store, view)
-    sample = space.rows(view, rows_by_id(ids, view, POINTS_PER_CENTROID * k))
+    sample = space.rows(view, rows_by_id(run.store, view, POINTS_PER_CENTROID * k))
     found = fit(sample, k, seed=settings.seed, centre=False)
     return assign(space.rows(view, np.arange(view.document_rows)), found)[0][view.document_row]
 

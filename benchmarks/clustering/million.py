@@ -145,12 +145,12 @@ def _bare(k: int) -> dict[str, Any]:
     from dagster_divorder.settings import load_settings
     from dagster_divorder.stages.components import load_space
     from dagster_divorder.store.local import LocalStore
-    from dagster_divorder.store.sample import document_index, rows_by_id
+    from dagster_divorder.store.sample import rows_by_id
 
     settings = load_settings()
     run = Run(settings, LocalStore(settings.store.path), Silent())
     view = run.view
-    rows = rows_by_id(document_index(run.store, view)[0], view, POINTS_PER_CENTROID * k)
+    rows = rows_by_id(run.store, view, POINTS_PER_CENTROID * k)
     sample = load_space(run).rows(view, rows)
     sample -= sample.mean(axis=0)
     faiss.normalize_L2(sample)

@@ -14,7 +14,7 @@ GROWTH = 2.0
 
 def documents_left(run: Run, fitted: Fitted) -> float:
     """Share of the documents that a fit was made on that the corpus still holds."""
-    return left_share(fitted.sketch, run.corpus.ids)
+    return left_share(fitted.sketch, run.corpus.ids())
 
 
 def another_corpus(run: Run, fitted: Fitted) -> str | None:
@@ -33,5 +33,5 @@ def has_doubled(run: Run, fitted: Fitted) -> str | None:
 
 def has_changed(run: Run, fitted: Fitted, share: float) -> str | None:
     """More than a share of the documents has come or gone."""
-    changed = changed_share(fitted.sketch, sketch(run.corpus.ids))
+    changed = changed_share(fitted.sketch, sketch(run.corpus.ids()))
     return f"{changed:.0%} of the documents have changed since" if changed > share else None

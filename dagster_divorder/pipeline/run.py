@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from dagster_divorder.store.curated import refuse_foreign_files
 from dagster_divorder.store.fits import Fit, complete_records, read_fit
 from dagster_divorder.store.local import DISK_FULL, explain_os_error, megabytes
 from dagster_divorder.store.receipts import Receipt, load_receipt
-from dagster_divorder.store.sample import document_index
+from dagster_divorder.store.sample import used_halves
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View, offsets
 
@@ -50,14 +50,14 @@ class ToBeMadeError(MissingStageError):
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """The input as a run reads it: its version, how many accepted records it has, how many distinct "records" and
-    "documents" (texts) these are, of which how many each stored fragment holds, and the first half of the id of every
-    document, uint64 (documents,)."""
+    "documents" (texts) these are, of which how many each stored fragment holds, and what tells the first half of the
+    id of every document, uint64 (documents,)."""
 
     version: str
     records: int
     distinct: Mapping[str, int]
     stored: Mapping[str, Mapping[str, int]]
-    ids: np.ndarray
+    ids: Callable[[], np.ndarray]
 
     @property
     def documents(self) -> int:
@@ -226,7 +226,6 @@ def _unseen(store: Store, id: str) -> str:
 
 def _corpus_of(store: Store, version: str, view: View) -> Corpus:
     used, records = view.used_documents(), view.used_records()
-    ids, _ = document_index(store, view)
     return Corpus(
         version=version,
         records=len(view),
@@ -235,7 +234,7 @@ def _corpus_of(store: Store, version: str, view: View) -> Corpus:
             "documents": _used_by_fragment(view.documents, used),
             "records": _used_by_fragment(view.records, records),
         },
-        ids=ids[used, 0],
+        ids=partial(used_halves, store, view),
     )
 
 

@@ -487,7 +487,7 @@ class PinnedFit(Stage):
 
 def _about_documents(run: Run) -> dict[str, bytes]:
     about = {"documents": run.corpus.documents}
-    return {FITTED: orjson.dumps(about), SKETCH: pack({"ids": sketch(run.corpus.ids)})}
+    return {FITTED: orjson.dumps(about), SKETCH: pack({"ids": sketch(run.corpus.ids())})}
 
 
 def load_fitted(store: Store, fit: Fit, setting: str = "") -> Fitted:

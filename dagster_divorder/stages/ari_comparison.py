@@ -39,7 +39,7 @@ from dagster_divorder.stages.components import load_space, space_key, space_read
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.receipts import Receipt
-from dagster_divorder.store.sample import beginnings, document_index, first_lines, rows_by_id
+from dagster_divorder.store.sample import beginnings, first_lines, rows_by_id
 from dagster_divorder.store.space import Space
 from dagster_divorder.store.view import View, offsets
 
@@ -132,8 +132,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     spaces = [load_space(run, kind) for kind in settings.ari_comparison.spaces]
     kinds = settings.ari_comparison.spaces
     k = _count(settings)
-    ids, _ = document_index(run.store, view)
-    rows = rows_by_id(ids, view)
+    rows = rows_by_id(run.store, view)
     first, second = (_cluster(run, view, space, rows, k) for space in spaces)
 
     sampled = rows[: sample_size(k)]

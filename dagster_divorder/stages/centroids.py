@@ -23,7 +23,7 @@ from dagster_divorder.pipeline.stage import FITTED, Fitted, PinnedFit, Refit
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import chosen_space_key, load_space, space_reads
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.sample import document_index, rows_by_id
+from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.space import Space
 
 SAMPLE_BYTES = 1 << 30
@@ -54,10 +54,9 @@ def library(settings: Settings) -> str:
 
 def sample_rows(run: Run, space: Space, k: int) -> np.ndarray:
     """The document rows that k clusters are fitted to: a random sample, bounded in bytes; int64 (n,)."""
-    ids, _ = document_index(run.store, run.view)
     most = most_points(k, run.settings.clusters.algorithm)
     held = max(1, SAMPLE_BYTES // (4 * space.dims(run.view)))
-    return rows_by_id(ids, run.view, min(most, held))
+    return rows_by_id(run.store, run.view, min(most, held))
 
 
 def _count(run: Run) -> int:
@@ -98,12 +97,12 @@ def _drift(run: Run, fitted: Fitted) -> str | None:
     why = has_doubled(run, fitted)
     if why or run.planning:
         return why
-    now = sketch(run.corpus.ids)
+    now = sketch(run.corpus.ids())
     seen = now <= fitted.sketch[-1] if len(fitted.sketch) == SIZE else np.ones(len(now), bool)
     new = now[seen & ~np.isin(now, fitted.sketch)]
     if len(new) < MIN_NEW:
         return None
-    ids, _ = document_index(run.store, run.view)
+    ids = document_ids(run.store, run.view)
     rows = np.flatnonzero(np.isin(ids[:, 0], new) & run.view.used_documents())
     clusters = _clusters(fitted.files)
     _, distances = assign(load_space(run).rows(run.view, rows), clusters)

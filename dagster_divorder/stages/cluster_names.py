@@ -16,7 +16,7 @@ from dagster_divorder.core.cluster import POINTS_PER_CENTROID
 from dagster_divorder.core.terms import characteristic_terms, count_words, short_names
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit, Refit
-from dagster_divorder.store.sample import beginnings, document_index, rows_by_id
+from dagster_divorder.store.sample import beginnings, rows_by_id
 
 FILE = "names.json"
 
@@ -40,9 +40,8 @@ def load_names(run: Run) -> list[str]:
 def _compute(run: Run) -> Mapping[str, bytes]:
     count = run.receipt("centroids").facts["k"]
     labels = run.column("clusters", "labels")
-    ids, _ = document_index(run.store, run.view)
     # Of so many documents every cluster has some, and its share of those that are read.
-    rows = rows_by_id(ids, run.view, min(4 * sample_size(count), POINTS_PER_CENTROID * count))
+    rows = rows_by_id(run.store, run.view, min(4 * sample_size(count), POINTS_PER_CENTROID * count))
     rows = rows[_evenly(labels[rows], sample_size(count))]
     words = count_words(beginnings(run.store, run.view, rows, CHARACTERS))
     terms = characteristic_terms(words, labels[rows], count)

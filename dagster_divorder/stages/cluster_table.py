@@ -16,7 +16,7 @@ from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.stages.cluster_names import load_names
 from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.receipts import load_receipt
-from dagster_divorder.store.sample import document_index, first_lines
+from dagster_divorder.store.sample import document_ids, first_lines
 
 SHOWN = 1_000
 """Clusters that have a row, the first ones, which were the largest when they were fitted."""
@@ -39,7 +39,7 @@ def _compute(run: Run) -> Made:
     view, names = run.view, load_names(run)
     labels, distances = run.files("clusters").columns(view.documents, "labels", "distances")
     labels = np.where(view.used_documents(), labels, np.int32(-1))
-    ids, _ = document_index(run.store, view)
+    ids = document_ids(run.store, view)
     members = np.empty((min(len(names), SHOWN), NEAREST), np.int64)
     nearest_members(labels, distances, ids[:, 0], members)
     texts = _texts(run, ids, members[members >= 0])

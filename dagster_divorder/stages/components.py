@@ -19,7 +19,7 @@ from dagster_divorder.pipeline.stage import FITTED, PinnedFit, Refit, content_ha
 from dagster_divorder.settings import KINDS, Settings
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.receipts import Receipt
-from dagster_divorder.store.sample import document_index, rows_by_id
+from dagster_divorder.store.sample import rows_by_id
 from dagster_divorder.store.space import Space
 
 STAGE_OF = {kind: f"{kind}_embeddings" for kind in KINDS}
@@ -127,8 +127,7 @@ def _compute(kind: str) -> Callable[[Run], Mapping[str, bytes]]:
 
         view, files = run.view, run.files(STAGE_OF[kind])
         vectors = Space(STAGE_OF[kind], files, files.key, files.key, centre=False)
-        ids, _ = document_index(run.store, view)
-        rows = rows_by_id(ids, view, min(ROWS, max(1, BYTES // (4 * vectors.dims(view)))))
+        rows = rows_by_id(run.store, view, min(ROWS, max(1, BYTES // (4 * vectors.dims(view)))))
         pca = fit(vectors.rows(view, rows), run.settings.components[kind])
         info = {"explained": pca.explained, "dims": pca.axes.shape[0], "found": pca.axes.shape[1]}
         if note := _note(run.settings.components[kind], info, run.corpus.documents):

@@ -71,7 +71,7 @@ from dagster_divorder.store.multiset import Multiset
 from dagster_divorder.store.output_records import stored, written
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.records import with_id
-from dagster_divorder.store.sample import document_index, rows_by_id
+from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.view import View, offsets
 from dagster_divorder.view.drawing import stamped
@@ -112,7 +112,7 @@ def load_manifest(run: Run) -> dict[str, Any]:
 def _compute(run: Run) -> Made:
     """Write the output; what is kept of it in the store are the ids of its documents and the hashes of its files."""
     key, view, folder = CURATED_OUTPUT.key(run), run.view, run.settings.output.path
-    index, _ = document_index(run.store, view)
+    index = document_ids(run.store, view)
     # The manifest names it, also where a run is killed before its receipt does.
     file = run.store.put_hashed(f"stages/curated_output/{key}", "ids", *_kept(index, view))
     before = read_manifest(folder)
@@ -167,7 +167,7 @@ def _write(
         # Arithmetic that needs none of what is written meanwhile.
         ThreadPoolExecutor(1, thread_name_prefix="divorder-similarity") as aside,
     ):
-        similarity = aside.submit(_similarity, run, view, index)
+        similarity = aside.submit(_similarity, run, view)
         _stage_records(run, items, order, sizes, output)
         output.stage("order.npy", lambda file: _save_npy(file, order if of is None else of[order]))
         output.stage(
@@ -313,11 +313,11 @@ def _without_curves(figures: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in figures.items() if name != "curves"} | {"prefix": prefix}
 
 
-def _similarity(run: Run, view: View, ids: np.ndarray) -> dict[str, Any]:
+def _similarity(run: Run, view: View) -> dict[str, Any]:
     """Pairwise cosine similarities of up to SIMILARITY_SAMPLE documents, by rising id."""
     from dagster_divorder.core.similarity import cosine_statistics
 
-    rows = np.sort(rows_by_id(ids, view, SIMILARITY_SAMPLE))
+    rows = np.sort(rows_by_id(run.store, view, SIMILARITY_SAMPLE))
     return dict(cosine_statistics(load_space(run).rows(view, rows)))
 
 

@@ -39,7 +39,7 @@ from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import Fit, model_path
 from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.receipts import load_receipt
-from dagster_divorder.store.sample import document_index
+from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
 
@@ -348,7 +348,7 @@ def figures(
             "to another one"
         )
     if len(flags):
-        ids, _ = document_index(run.store, view)
+        ids = document_ids(run.store, view)
         rows = flags[:IDS_SHOWN]
         own = own_ids(run, np.array([(view.document_row == row).argmax() for row in rows]))
         shown = [own or to_bytes(of).hex() for own, of in zip(own, ids[rows], strict=True)]

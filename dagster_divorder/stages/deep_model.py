@@ -33,7 +33,7 @@ from dagster_divorder.pipeline.stage import PinnedFit, Refit
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.base_model import BOOTSTRAP, BaseModel, find_checkpoint, load_base_model
 from dagster_divorder.store.fits import Fit, model_path
-from dagster_divorder.store.sample import document_index, rows_by_id, sample_texts
+from dagster_divorder.store.sample import rows_by_id, sample_texts
 from dagster_divorder.store.view import offsets
 
 if TYPE_CHECKING:
@@ -199,8 +199,7 @@ def _pairs(run: Run) -> tuple[Pairs, np.ndarray]:
     from dagster_divorder.models.decoder import plan
 
     view, tokens = run.view, run.files("token_counts")
-    document_ids, _ = document_index(run.store, view)
-    rows = rows_by_id(document_ids, view)
+    rows = rows_by_id(run.store, view)
     lengths = tokens.column(view.documents, "lengths")
     pairs = plan(lengths[rows], run.settings.deep.train_tokens, seed=run.settings.seed)
     row, length, places = np.repeat(rows[pairs.document], 2), np.repeat(pairs.length, 2), pairs.span_starts

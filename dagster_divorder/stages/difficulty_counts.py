@@ -14,7 +14,7 @@ from dagster_divorder.pipeline.drift import another_corpus
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit, Refit
 from dagster_divorder.store.arrays import pack
-from dagster_divorder.store.sample import MAX_DOCUMENTS, document_index, rows_by_id
+from dagster_divorder.store.sample import MAX_DOCUMENTS, document_ids, rows_by_id
 from dagster_divorder.store.view import offsets
 
 COUNTS = "counts.safetensors"
@@ -30,16 +30,23 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     """tokens int64 (V,) and pairs int32 (H,) as in `core.difficulty`; documents uint64 (n,), rising: the first half of
     the ids of those counted."""
     view, tokens = run.view, run.files("token_counts")
-    ids, _ = document_index(run.store, view)
     lengths = np.minimum(tokens.column(view.documents, "lengths"), CLIP_TOKENS)
-    rows = rows_by_id(ids, view, MAX_DOCUMENTS)
+    rows = rows_by_id(run.store, view, MAX_DOCUMENTS)
     rows = rows[: max(1, int(np.searchsorted(np.cumsum(lengths[rows]), SAMPLE_TOKENS, side="right")))]
     counted = np.zeros_like(lengths)
     counted[rows] = lengths[rows]
     counts, start = Counts.none(run.receipt("base_model").facts["vocabulary"]), offsets(view.documents)
     for at, (_, held) in enumerate(tokens.each(view.documents)):
         counts.add(held["ids"], held["lengths"], counted[start[at] : start[at + 1]])
-    return {COUNTS: pack({"tokens": counts.tokens, "pairs": counts.pairs, "documents": ids[rows, 0]})}
+    return {
+        COUNTS: pack(
+            {
+                "tokens": counts.tokens,
+                "pairs": counts.pairs,
+                "documents": document_ids(run.store, view)[rows, 0],
+            }
+        )
+    }
 
 
 DIFFICULTY_COUNTS = PinnedFit(

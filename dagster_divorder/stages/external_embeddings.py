@@ -34,7 +34,7 @@ from dagster_divorder.stages.ids import IDS, id_hashes, own_ids
 from dagster_divorder.stages.raw_docs import record_index
 from dagster_divorder.store.ids import IdIndex, distinct, to_bytes
 from dagster_divorder.store.receipts import Receipt, load_receipt
-from dagster_divorder.store.sample import document_index
+from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.vectors import (
     Block,
@@ -266,7 +266,7 @@ def _scan(run: Run, view: View, file: VectorFile) -> _Found:
             advance(len(hashes))
     lacking = view.used_documents() & (row < 0)
     if lacking.any():
-        ids, _ = document_index(run.store, view)
+        ids = document_ids(run.store, view)
         own = own_ids(run, first_record[:-1][lacking][:1])[0] if file.keyed_by == "id" else None
         shown = f"doc_id {to_bytes(ids[lacking][:1]).hex()}" if own is None else f"id {own!r}"
         raise InputError(
@@ -330,7 +330,7 @@ def _records(
         index.add(hashes[once.first])
         position = np.append(records[once.first], -1)
     elif file.keyed_by == "doc_id":
-        index.add(document_index(run.store, view)[0])
+        index.add(document_ids(run.store, view))
         position = first_record
     else:
         index.add(record_index(run, "id"))

@@ -34,7 +34,7 @@ from dagster_divorder.store.find import Found, find_files, own_folders
 from dagster_divorder.store.fits import pinned, read_fit
 from dagster_divorder.store.ids import IdIndex, distinct, to_bytes
 from dagster_divorder.store.inputs import LongRecord
-from dagster_divorder.store.sample import document_index
+from dagster_divorder.store.sample import document_ids, document_sizes
 from dagster_divorder.store.sources import identity, open_source
 
 IDS, DOCUMENTS = "ids.safetensors", "documents.parquet"
@@ -46,7 +46,7 @@ def heldout_ids(run: Run) -> np.ndarray:
     """Ids of the documents that are held out, uint64 (H, 2), rising; of those that the corpus held once, the ones that
     it holds now."""
     ids = unpack(run.fit("heldout")[IDS])["ids"]
-    return ids if run.settings.heldout.paths else ids[np.isin(ids[:, 0], run.corpus.ids)]
+    return ids if run.settings.heldout.paths else ids[np.isin(ids[:, 0], run.corpus.ids())]
 
 
 def heldout_files(run: Run) -> pa.Table:
@@ -79,7 +79,7 @@ def _documents(run: Run) -> _Documents:
     view, trait = run.view, run.settings.mixing.trait
     first = np.flatnonzero(view.copies == np.arange(len(view)))
     rows = view.document_row[first]
-    ids, sizes = document_index(run.store, view)
+    ids, sizes = document_ids(run.store, view), document_sizes(run.store, view)
     codes, names = trait_codes(run, trait, load_fields(run, *{trait}.difference(BUILT_IN)))
     return _Documents(rows, ids[rows], sizes[rows], codes[first], names)
 

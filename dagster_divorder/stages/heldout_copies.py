@@ -33,7 +33,7 @@ from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.ids import to_bytes
-from dagster_divorder.store.sample import contents, document_index
+from dagster_divorder.store.sample import contents, document_ids
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
 
@@ -68,7 +68,7 @@ def load_heldout(run: Run) -> Heldout:
     ids, view = heldout_ids(run), run.view
     near, similarity = run.files("heldout_copies").columns(view.documents, "near", "similarity")
     free = view.used_documents() & ~consumed_documents(run)
-    place = places(document_index(run.store, view)[0], ids)
+    place = places(document_ids(run.store, view), ids)
     same = place >= 0
     found = Heldout(ids, same & free, (near >= 0) & ~same & free, np.where(same, place, near), similarity)
     traits, trait = load_traits(run), run.settings.mixing.trait
@@ -167,7 +167,7 @@ def _compute(run: Run) -> FindCopies:
     if run.settings.heldout.paths:
         texts = heldout_files(run).column("text").chunks
     else:
-        rows = places(heldout_ids(run), document_index(run.store, run.view)[0])
+        rows = places(heldout_ids(run), document_ids(run.store, run.view))
         texts = [contents(run.store, run.view.documents, rows)]
     return FindCopies(run.store, run.files("minhash").listed(), Index.of(texts))
 

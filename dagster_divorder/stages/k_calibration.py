@@ -48,7 +48,7 @@ from dagster_divorder.stages.strategy_comparison import row as order_row
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.receipts import Receipt
-from dagster_divorder.store.sample import document_index, rows_by_id
+from dagster_divorder.store.sample import rows_by_id
 from dagster_divorder.store.space import Space
 from dagster_divorder.store.view import View, offsets
 
@@ -106,8 +106,7 @@ class _Vectors:
 
 
 def _load(run: Run, view: View, space: Space) -> _Vectors:
-    ids, _ = document_index(run.store, view)
-    rows = rows_by_id(ids, view)
+    rows = rows_by_id(run.store, view)
     width = space.dims(view)
     return _Vectors(view, space, rows, space.rows(view, rows[: max(1, HELD_BYTES // (4 * width))]))
 

@@ -21,7 +21,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import chosen_space_key, load_space, space_reads
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.receipts import load_receipt
-from dagster_divorder.store.sample import document_index, rows_by_id
+from dagster_divorder.store.sample import document_ids, rows_by_id
 
 ARRAYS = "map.safetensors"
 NOTE = "note.json"
@@ -29,9 +29,8 @@ NOTE = "note.json"
 
 def sampled_rows(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """(ids uint64 (n, 2), document rows int64 (n,)) of the documents on the map."""
-    ids, _ = document_index(run.store, run.view)
-    rows = rows_by_id(ids, run.view, run.settings.cluster_map.sample)
-    return ids[rows], rows
+    rows = rows_by_id(run.store, run.view, run.settings.cluster_map.sample)
+    return document_ids(run.store, run.view)[rows], rows
 
 
 def load_map_fit(run: Run) -> tuple[MapFit, np.ndarray] | None:

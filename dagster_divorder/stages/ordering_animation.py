@@ -32,7 +32,7 @@ from dagster_divorder.store.base import Store
 from dagster_divorder.store.curated import write_beside
 from dagster_divorder.store.ids import IdIndex
 from dagster_divorder.store.receipts import Receipt
-from dagster_divorder.store.sample import document_index
+from dagster_divorder.store.sample import document_ids
 from dagster_divorder.view.films import (
     COLUMNS,
     ROWS,
@@ -110,7 +110,7 @@ def _bar_frames(run: Run) -> Iterable[np.ndarray]:
 
 
 def _map_frames(run: Run, shown: ClusterMap) -> Iterable[np.ndarray]:
-    ids, _ = document_index(run.store, run.view)
+    ids = document_ids(run.store, run.view)
     index = IdIndex()
     index.add(shown.ids)
     # Of several records of one text the first counts, in any order.

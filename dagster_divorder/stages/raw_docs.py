@@ -32,13 +32,12 @@ from dagster_divorder.pipeline.stage import (
     counts,
 )
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.blocks import Digest
 from dagster_divorder.store.corpus import Begin, Corpus, End
 from dagster_divorder.store.file_states import load_file_states, save_file_states
 from dagster_divorder.store.find import Found, find_input
-from dagster_divorder.store.fragments import records_folder
+from dagster_divorder.store.fragments import index_column, records_folder
 from dagster_divorder.store.ingest import Before, Ingest, Survey
 from dagster_divorder.store.inputs import Block, LineBlock, RowBlock
 from dagster_divorder.store.multiset import Multiset
@@ -66,7 +65,7 @@ class _RawDocs(Stage):
             return Decision(scope="new", documents=0, why="")
         survey, facts, key = survey_input(run)
         distinct = {"documents": survey.documents, "records": survey.distinct_records}
-        run.foresee(RunCorpus(survey.version, survey.records, distinct, survey.stored, survey.ids))
+        run.foresee(RunCorpus(survey.version, survey.records, distinct, survey.stored, lambda: survey.ids))
         last = load_receipt(run.store, self.name)
         files = last.files if last and last.version == survey.version else {}
         receipt = self.receipt(run, key, survey.version, files=files, facts=facts)
@@ -240,9 +239,8 @@ def load_multiset(run: Run) -> Multiset:
 
 def record_index(run: Run, column: str) -> np.ndarray:
     """Of all record rows of the view their `id`, uint64 (rows, 2), or their `size` in bytes, int64 (rows,)."""
-    present = run.store.hashed(f"{records_folder(run.receipt('raw_docs').key)}/index")
-    parts = [unpack(run.store.read_verified(present[fragment.name])) for fragment in run.view.records]
-    return np.concatenate([part[column] for part in parts])
+    folder = records_folder(run.receipt("raw_docs").key)
+    return index_column(run.store, folder, run.view.records, column)
 
 
 def first_rejects(run: Run, receipt: Receipt) -> list[dict[str, Any]]:

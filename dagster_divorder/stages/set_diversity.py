@@ -25,7 +25,7 @@ from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.subset_selection import load_selected, selection_reads, vectors_stage
 from dagster_divorder.store.arrays import pack, pack_rows, unpack, unpack_rows
 from dagster_divorder.store.receipts import Receipt, load_receipt
-from dagster_divorder.store.sample import document_index
+from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.space import map_vectors
 
 MOST = 32
@@ -53,7 +53,7 @@ def _compute(run: Run) -> Made:
         if len(members):
             groups.append(_group("cluster", str(cluster), len(members), vendi(gram(vectors, members))))
     batches = _batches(run, vectors)
-    ids, _ = document_index(run.store, run.view)
+    ids = document_ids(run.store, run.view)
     kept = {"sums": sums, "ids": ids[run.view.document_row[rows]], "codes": codes}
     files = {
         "groups": File(pack_rows(groups), "parquet"),
@@ -108,7 +108,7 @@ def _sums(
     ):
         return group_grams(vectors, rows, codes, len(names)), len(rows)
     kept, before = unpack(run.store.read_verified(last.files["sums"])), list(last.facts["names"])
-    ids, _ = document_index(run.store, run.view)
+    ids = document_ids(run.store, run.view)
     known = places(ids[run.view.document_row[rows]], kept["ids"])
     was, now = np.array(before)[kept["codes"][known[known >= 0]]], np.array(names)[codes[known >= 0]]
     if len(was) < len(kept["ids"]) or (was != now).any():  # some are gone, or of another source

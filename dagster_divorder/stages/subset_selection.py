@@ -37,7 +37,7 @@ from dagster_divorder.stages.raw_docs import record_index
 from dagster_divorder.store.arrays import pack_rows, row_array, unpack_rows
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.receipts import Receipt, load_receipt
-from dagster_divorder.store.sample import document_index
+from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.space import embeddings_file, map_vectors
 from dagster_divorder.store.view import View
 from dagster_divorder.view.pictures import selection_sweep
@@ -221,7 +221,7 @@ def _spokes(run: Run, pool: _Pool, alphas: list[float]) -> tuple[list[np.ndarray
 
 def _random(run: Run, rows: np.ndarray) -> np.ndarray:
     """A number from 0 to 1 of each record by its text's id and the seed, so that appended data change none."""
-    ids, _ = document_index(run.store, run.view)
+    ids = document_ids(run.store, run.view)
     mask, factor = np.random.SeedSequence([run.settings.seed, 3]).generate_state(2, np.uint64)
     return ((ids[run.view.document_row[rows], 0] ^ mask) * (factor | np.uint64(1))) / 2.0**64
 

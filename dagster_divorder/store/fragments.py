@@ -7,7 +7,7 @@ what is stored without reading any content. The index is written last: a fragmen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from dagster_divorder.errors import StoreError
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import ID_BYTES, to_bytes
+from dagster_divorder.store.view import Fragment
 
 DOCUMENTS = "documents"
 FRAGMENT_ROWS = 8192
@@ -72,6 +73,26 @@ class Fragments:
     def files(self) -> dict[str, str]:
         """Name -> content file of every fragment."""
         return self.store.hashed(self.folder)
+
+
+def index_parts(
+    store: Store, folder: str, fragments: Sequence[Fragment], column: str
+) -> Iterator[np.ndarray]:
+    """A column of the index of each fragment of a folder: `id`, uint64 (n, 2), or `size` in bytes, int64 (n,)."""
+    present = store.hashed(f"{folder}/index")
+    return (unpack(store.read_verified(present[fragment.name]))[column] for fragment in fragments)
+
+
+def index_column(store: Store, folder: str, fragments: Sequence[Fragment], column: str) -> np.ndarray:
+    """The same of all of them laid end to end."""
+    rows = sum(fragment.rows for fragment in fragments)
+    whole = np.empty((rows, 2), np.uint64) if column == "id" else np.empty(rows, np.int64)
+    # Filled part by part, so that the parts are not held beside it.
+    end = 0
+    for part in index_parts(store, folder, fragments, column):
+        whole[end : end + len(part)] = part
+        end += len(part)
+    return whole
 
 
 def read_content(store: Store, file: str) -> pa.ChunkedArray:

@@ -15,6 +15,8 @@ from itertools import pairwise
 import numpy as np
 from blake3 import blake3
 
+from dagster_divorder.store.arrays import compact
+
 ID_BYTES = 16
 _PIECE = 1 << 18
 """Ids of the larger level that are merged at a time."""
@@ -111,11 +113,6 @@ class IdIndex:
         rows = np.empty_like(found)
         rows[by_id] = found
         return rows
-
-
-def compact(rows: np.ndarray) -> np.ndarray:
-    """Row numbers in half the memory, uint32, where they fit."""
-    return rows.astype(np.uint32) if rows.max(initial=0) < 1 << 32 else rows
 
 
 def _merge(

@@ -21,6 +21,7 @@ import orjson
 from blake3 import blake3
 
 from dagster_divorder.errors import InputError, RejectLimitError
+from dagster_divorder.store.arrays import compact
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.blocks import InHand, Records, joined, put_pair
 from dagster_divorder.store.corpus import Begin, End
@@ -33,7 +34,7 @@ from dagster_divorder.store.fragments import (
     fragment_name,
     records_folder,
 )
-from dagster_divorder.store.ids import ID_BYTES, IdIndex, compact, distinct, to_bytes
+from dagster_divorder.store.ids import ID_BYTES, IdIndex, distinct, to_bytes
 from dagster_divorder.store.inputs import Block, LongRecord, RowBlock
 from dagster_divorder.store.multiset import Multiset
 from dagster_divorder.store.parts import Forward, Job, Jobs, Part, Pick, Surveyed, SurveyedRecords

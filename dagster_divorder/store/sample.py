@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.store.arrays import row_array, unpack
+from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import DOCUMENTS, read_content
+from dagster_divorder.store.fragments import DOCUMENTS, index_column, index_parts, read_content
 from dagster_divorder.store.view import Fragment, View, offsets
 
 CLIP_BYTES = 1 << 16
@@ -19,27 +19,55 @@ MAX_DOCUMENTS = 1 << 18
 """A text sample has at most this many documents: short as they may be, each takes memory while it is learnt from."""
 
 
-def document_index(store: Store, view: View) -> tuple[np.ndarray, np.ndarray]:
-    """Ids, uint64 (rows, 2), and text sizes in bytes, int64 (rows,), of all document rows of a view."""
-    present = store.hashed(f"{DOCUMENTS}/index")
-    parts = [unpack(store.read_verified(present[fragment.name])) for fragment in view.documents]
-    return np.concatenate([part["id"] for part in parts]), np.concatenate([part["size"] for part in parts])
+def document_ids(store: Store, view: View) -> np.ndarray:
+    """Ids of all document rows of a view, uint64 (rows, 2)."""
+    return index_column(store, DOCUMENTS, view.documents, "id")
 
 
-def rows_by_id(ids: np.ndarray, view: View, most: int | None = None) -> np.ndarray:
-    """Rows of the used documents by rising id, int64; the first `most`, which is quicker, or all."""
-    rows = np.flatnonzero(view.used_documents())
-    if most is not None and most < len(rows):
-        high = ids[rows, 0]
-        rows = rows[high <= np.partition(high, most)[most]]
-    return rows[np.lexsort((ids[rows, 1], ids[rows, 0]))][:most]
+def document_sizes(store: Store, view: View) -> np.ndarray:
+    """Bytes of the texts of all document rows of a view, int64 (rows,)."""
+    return index_column(store, DOCUMENTS, view.documents, "size")
+
+
+def used_halves(store: Store, view: View) -> np.ndarray:
+    """The first half of the id of every used document, by row, uint64 (documents,)."""
+    used, start = view.used_documents(), offsets(view.documents)
+    parts = index_parts(store, DOCUMENTS, view.documents, "id")
+    return np.concatenate(
+        [ids[used[low : low + len(ids)], 0] for low, ids in zip(start, parts, strict=False)]
+    )
+
+
+def rows_by_id(store: Store, view: View, most: int | None = None) -> np.ndarray:
+    """Rows of the used documents by rising id, int64; the first `most`, or all. Ids of no more than four times as many
+    are held."""
+    return first_by_id(index_parts(store, DOCUMENTS, view.documents, "id"), view.used_documents(), most)
+
+
+def first_by_id(parts: Iterable[np.ndarray], used: np.ndarray, most: int | None = None) -> np.ndarray:
+    """The used rows, bool (N,), by rising id, int64; the first `most`, or all. parts: the ids, uint64 (n, 2) each, N in
+    all."""
+    held, rows, first = [np.empty((0, 2), np.uint64)], [np.empty(0, np.int64)], 0
+    limit, count = np.uint64(2**64 - 1), 0
+    for ids in parts:
+        inside = np.flatnonzero(used[first : first + len(ids)])
+        inside = inside[ids[inside, 0] <= limit]
+        held.append(ids[inside])
+        rows.append(inside + first)
+        first, count = first + len(ids), count + len(inside)
+        if most is not None and count > 2 * most:
+            held, rows = [np.concatenate(held)], [np.concatenate(rows)]
+            limit = np.partition(held[0][:, 0], most)[most]
+            low = held[0][:, 0] <= limit
+            held, rows, count = [held[0][low]], [rows[0][low]], int(low.sum())
+    found, of = np.concatenate(held), np.concatenate(rows)
+    return of[np.lexsort((found[:, 1], found[:, 0]))][:most]
 
 
 def sample_texts(store: Store, view: View, max_bytes: int) -> list[str]:
     """Texts of a sample of at most `max_bytes` and MAX_DOCUMENTS (and at least one), each clipped, by rising id."""
-    ids, sizes = document_index(store, view)
-    rows = rows_by_id(ids, view, MAX_DOCUMENTS)
-    total = np.cumsum(np.minimum(sizes[rows], CLIP_BYTES))
+    rows = rows_by_id(store, view, MAX_DOCUMENTS)
+    total = np.cumsum(np.minimum(document_sizes(store, view)[rows], CLIP_BYTES))
     rows = rows[: max(1, int(np.searchsorted(total, max_bytes, side="right")))]
     texts = {
         row: text if len(text) <= CLIP_BYTES // 4 else text.encode()[:CLIP_BYTES].decode(errors="ignore")

@@ -1,6 +1,7 @@
 """The view: input position -> record -> document, over the fragments that hold them.
 
-Appending, editing, deleting, reordering and duplicating input is a new view; fragments stay. Memory: 16 bytes a record.
+Appending, editing, deleting, reordering and duplicating input is a new view; fragments stay. Memory: 8 bytes a record
+(16 from 2^32 rows on).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import orjson
 
-from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.arrays import compact, pack, unpack
 from dagster_divorder.store.base import Store
 
 
@@ -28,8 +29,8 @@ class Fragment:
 class View:
     """N accepted records in input order.
 
-    `record_row` and `document_row`, int64 (N,), count rows through `records` and `documents` laid end to end. Rows that
-    no record refers to (deleted input) may be there.
+    `record_row` and `document_row`, uint32 (N,), or int64 from 2^32 rows on, count rows through `records` and
+    `documents` laid end to end. Rows that no record refers to (deleted input) may be there.
     """
 
     kind: str
@@ -77,7 +78,8 @@ class View:
         row = self.document_row[records]
         by_row = np.argsort(row, kind="stable")
         start = offsets(self.documents)
-        cuts = np.searchsorted(row[by_row], start)
+        # Bounds of another type would have all rows copied.
+        cuts = np.searchsorted(row, start.astype(row.dtype), sorter=by_row)
         for at in np.flatnonzero(np.diff(cuts)).tolist():
             some = by_row[cuts[at] : cuts[at + 1]]
             yield self.documents[at], some, row[some] - start[at]
@@ -91,8 +93,8 @@ class View:
         }
         arrays = {
             "meta": np.frombuffer(orjson.dumps(meta), dtype=np.uint8),
-            "record_row": self.record_row,
-            "document_row": self.document_row,
+            "record_row": compact(self.record_row),
+            "document_row": compact(self.document_row),
         }
         return store.put_hashed("views", name, pack(arrays), "safetensors")
 
@@ -104,8 +106,8 @@ class View:
             kind=meta["kind"],
             records=tuple(Fragment(*entry) for entry in meta["records"]),
             documents=tuple(Fragment(*entry) for entry in meta["documents"]),
-            record_row=arrays["record_row"],
-            document_row=arrays["document_row"],
+            record_row=compact(arrays["record_row"]),
+            document_row=compact(arrays["document_row"]),
         )
 
 

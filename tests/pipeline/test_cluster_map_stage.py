@@ -21,7 +21,7 @@ from dagster_divorder.stages.cluster_map import ClusterMap, load_map
 from dagster_divorder.stages.cluster_names import load_names
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
-from dagster_divorder.store.sample import document_index, rows_by_id
+from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import View
 from tests.conftest import topic_records, write_jsonl
@@ -60,8 +60,7 @@ class Corpus:
     def documents(self) -> tuple[list[tuple[int, int]], np.ndarray]:
         """Ids and clusters of all documents, by rising id."""
         view = View.load(self.store, self.receipts["raw_docs"].files["view"])
-        ids, _ = document_index(self.store, view)
-        rows = rows_by_id(ids, view)
+        ids, rows = document_ids(self.store, view), rows_by_id(self.store, view)
         files = StageFiles(self.store, "clusters", self.receipts["clusters"].key)
         return [tuple(i) for i in ids[rows].tolist()], files.column(view.documents, "labels")[rows]
 

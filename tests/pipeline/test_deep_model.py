@@ -20,7 +20,7 @@ from dagster_divorder.stages import GRAPH, deep_model
 from dagster_divorder.stages.deep_model import checkpoint_fingerprint, load_deep_model
 from dagster_divorder.store import ingest, inputs
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.sample import document_index
+from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.stages import StageFiles
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
@@ -94,11 +94,11 @@ def test_it_is_trained_on_the_documents_of_the_lowest_ids(
 
     view, tokens = run.view, run.files("token_counts")
     assert len(view.documents) > 3
-    document_ids, _ = document_index(run.store, view)
+    ids_of = document_ids(run.store, view)
     parts = [arrays for _, arrays in tokens.each(view.documents)]
     ends = np.cumsum(np.concatenate([part["lengths"] for part in parts]))
     texts = np.split(np.concatenate([part["ids"] for part in parts]), ends[:-1])
-    by_id = sorted(range(len(texts)), key=lambda row: tuple(document_ids[row].tolist()))
+    by_id = sorted(range(len(texts)), key=lambda row: tuple(ids_of[row].tolist()))
     expected = [
         texts[by_id[document]][begin : begin + length]
         for document, begins, length in zip(pairs.document, pairs.begin, pairs.length, strict=True)

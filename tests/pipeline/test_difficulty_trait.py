@@ -22,7 +22,7 @@ from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import load_receipt
-from dagster_divorder.store.sample import document_index
+from dagster_divorder.store.sample import document_ids
 from tests.conftest import topic_records, write_jsonl
 from tests.pipeline.test_pipeline import output_bytes, run
 
@@ -39,7 +39,7 @@ def by_document(settings: Settings) -> dict[bytes, float]:
     """Difficulty by id of the document, as the last run has left it."""
     of = Run(settings, LocalStore(settings.store.path).open(), Silent())
     view = of.view
-    ids, _ = document_index(of.store, view)
+    ids = document_ids(of.store, view)
     used = view.used_documents()
     bits = of.column("difficulty", "bits")
     data = to_bytes(ids)
