@@ -13,4 +13,6 @@ def row_entries(
     """
     widths = np.diff(indptr)[rows]
     begins = np.concatenate([[0], np.cumsum(widths)])
-    return np.arange(begins[-1]) + (indptr[rows] - begins[:-1]).repeat(widths), begins
+    entries = (indptr[rows] - begins[:-1]).repeat(widths)
+    entries += np.arange(begins[-1])
+    return entries, begins

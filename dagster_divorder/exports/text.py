@@ -29,7 +29,7 @@ from dagster_divorder.store.arrays import binary_array
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.curated import OutputFolder, Writers, shard_limits, stage_scattered
 from dagster_divorder.store.fragments import read_content
-from dagster_divorder.store.gather import BUCKET_BYTES, gather_rows
+from dagster_divorder.store.gather import fits_memory, gather_rows
 
 TOKEN_BYTES = 4
 """Of text a token, about: files and memory are portioned by it."""
@@ -58,7 +58,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     writers = Writers(from_rows=False, schema=SCHEMA if kind == "parquet" else None)
     names = [f"train-{number:05d}-of-{len(limits):05d}.{kind}" for number in range(len(limits))]
     contents = _contents(rows, held, with_text)
-    many = sizes.sum() > BUCKET_BYTES and len(limits) > 1 and folder.by_workers
+    many = not fits_memory(sizes) and len(limits) > 1 and folder.by_workers
     if many and (engine := rows.stored.engine()).workers > 1:
         files = dict(zip(names, pairwise([0, *limits]), strict=True))
         stage_scattered(

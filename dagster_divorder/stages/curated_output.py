@@ -47,7 +47,7 @@ from dagster_divorder.stages.repeats import load_sources, stream_reads, stream_r
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import load_stationarity
 from dagster_divorder.stages.subset_selection import left_out, selection_reads
-from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.arrays import compact, pack, unpack
 from dagster_divorder.store.curated import (
     MANIFEST,
     RECORDS,
@@ -64,7 +64,7 @@ from dagster_divorder.store.curated import (
 )
 from dagster_divorder.store.find import find_input
 from dagster_divorder.store.folders import folder_at
-from dagster_divorder.store.gather import BUCKET_BYTES, gather, stored_records
+from dagster_divorder.store.gather import fits_memory, gather, stored_records
 from dagster_divorder.store.ids import IdIndex
 from dagster_divorder.store.inputs import has_dictionary
 from dagster_divorder.store.multiset import Multiset
@@ -112,11 +112,13 @@ def load_manifest(run: Run) -> dict[str, Any]:
 def _compute(run: Run) -> Made:
     """Write the output; what is kept of it in the store are the ids of its documents and the hashes of its files."""
     key, view, folder = CURATED_OUTPUT.key(run), run.view, run.settings.output.path
-    index = document_ids(run.store, view)
+    ids = document_ids(run.store, view)[view.used_documents()]
     # The manifest names it, also where a run is killed before its receipt does.
-    file = run.store.put_hashed(f"stages/curated_output/{key}", "ids", *_kept(index, view))
+    file = run.store.put_hashed(f"stages/curated_output/{key}", "ids", pack({"ids": ids}), "safetensors")
+    # Read again where they are needed: they take 16 bytes a document.
+    del ids
     before = read_manifest(folder)
-    manifest = _write(run, view, key, index, file, before)
+    manifest = _write(run, view, key, file, before)
     if before and before.get("ids", file) != file:
         run.store.delete(before["ids"])
     run.observed["written"] = True
@@ -131,12 +133,8 @@ def _compute(run: Run) -> Made:
     }
     # The picture bears the date: the same output of another day is no other version.
     hashes = orjson.dumps({name: entry["sha256"] for name, entry in files.items() if name != PICTURE})
-    return Made({"ids": _kept(index, view), "hashes": File(hashes, "json")}, {"files": list(files)}, figures)
-
-
-def _kept(index: np.ndarray, view: View) -> File:
-    """The ids of the documents of a view."""
-    return File(pack({"ids": index[view.used_documents()]}), "safetensors")
+    made = {"ids": File(run.store.read_verified(file), "safetensors"), "hashes": File(hashes, "json")}
+    return Made(made, {"files": list(files)}, figures)
 
 
 def _lacks(run: Run, key: str) -> str | None:
@@ -154,14 +152,13 @@ def _publish(run: Run, receipt: Receipt) -> None:
     tidy(run.store, run.settings.output.path, receipt.facts["files"])
 
 
-def _write(
-    run: Run, view: View, key: str, index: np.ndarray, file: str, before: dict[str, Any] | None
-) -> dict[str, Any]:
-    order, sizes, of = load_order(run), record_index(run, "size"), stream_records(run)
+def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | None) -> dict[str, Any]:
+    order, sizes, of = load_order(run), compact(record_index(run, "size")), stream_records(run)
     items = view if of is None else view.take(of)
-    records = int(sizes[items.record_row].sum())
+    taken = sizes[items.record_row]
     # A large output also passes through the gather's bucket files.
-    expected = (2 if records > BUCKET_BYTES else 1) * records + order.nbytes
+    expected = (1 if fits_memory(taken) else 2) * int(taken.sum()) + order.nbytes
+    del taken
     with (
         OutputFolder(run.store, run.settings.output.path, expected) as output,
         # Arithmetic that needs none of what is written meanwhile.
@@ -194,7 +191,7 @@ def _write(
             # A run that was killed after it had written this very output compared it with the one before.
             delta = before["delta"]
         else:
-            delta = _delta(run, index[view.used_documents()], before)
+            delta = _delta(run, _ids(run, file), before)
             # Before the new output is there, so that none of them is ever seen beside it.
             for name in output.remove_beside():
                 run.progress.note(f"{name} showed the output that is replaced, and is removed")
@@ -205,7 +202,8 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
     settings = run.settings.output
     check_format(view.kind, settings)
     kind = view.kind if settings.format == "auto" else settings.format
-    row_sizes = sizes[view.record_row[order]]
+    rows = view.record_row[order]
+    row_sizes = sizes[rows]
     limits = shard_limits(row_sizes, settings.shard_bytes)
     schema = None
     if view.kind == "parquet":
@@ -218,12 +216,11 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
         if output.by_workers and _in_workers(run, row_sizes, limits, schema):
             contents, start = stored_records(run.store, view), offsets(view.records)
             files = dict(zip(names, pairwise([0, *limits]), strict=True))
-            rows = view.record_row[order]
             stage_scattered(output, run.engine, contents, start, rows, row_sizes, files, writers, advance)
             return
         with (
             scratch_beside(run.store, settings.path, output.expected_bytes) as scratch,
-            contextlib.closing(gather(run.store, view, order, sizes, scratch, advance)) as parts,
+            contextlib.closing(gather(run.store, view, rows, row_sizes, scratch, advance)) as parts,
         ):
             for name, writer in zip(names, writers(parts, limits), strict=True):
                 output.stage(name, writer)
@@ -321,15 +318,18 @@ def _similarity(run: Run, view: View) -> dict[str, Any]:
     return dict(cosine_statistics(load_space(run).rows(view, rows)))
 
 
+def _ids(run: Run, file: str) -> np.ndarray:
+    """The ids of the documents of an output, uint64 (n, 2)."""
+    return unpack(run.store.read_verified(file))["ids"]
+
+
 def _delta(run: Run, now: np.ndarray, before: dict[str, Any] | None) -> dict[str, int]:
     """Distinct documents, by their ids, compared with the output that this one replaces.
 
     Its ids are kept apart from its view, whose fragments merging and pruning take away.
     """
-    old = np.empty((0, 2), dtype=np.uint64)
     name = (before or {}).get("ids")
-    if name and run.store.exists(name):
-        old = unpack(run.store.read_verified(name))["ids"]
+    old = _ids(run, name) if name and run.store.exists(name) else np.empty((0, 2), np.uint64)
     index = IdIndex()
     index.add(old)
     reused = int((index.find(now) >= 0).sum())

@@ -220,9 +220,12 @@ def _shuffle(run: Run, items: int, number: int) -> np.ndarray:
 def _shuffled_sequences(run: Run, traits: Traits, number: int) -> tuple[PackedSequences, np.ndarray]:
     """What training gets without any order: shuffled documents, as many tokens of each as the plan holds, packed, and
     every epoch the sequences shuffled; a last one that is not full stays last."""
-    order, plan = _shuffle(run, len(traits.tokens), number), load_packed(run)
-    tokens = np.bincount(plan.document, plan.length, len(traits.tokens)).astype(np.int64)
-    pieces = Pieces(order, np.broadcast_to(np.int64(0), order.shape), tokens[order])
+    plan = load_packed(run)
+    tokens = np.bincount(plan.document, plan.length, len(traits.tokens))
+    del plan
+    order = _shuffle(run, len(traits.tokens), number)
+    pieces = Pieces(order, np.broadcast_to(np.int64(0), order.shape), tokens[order].astype(np.int64))
+    del tokens
     packed = pack(pieces, method="concat", sequence_length=run.settings.sequence.length)
     full = int((packed.padding == 0).sum())
     random = np.random.default_rng([run.settings.seed, number, 1])

@@ -98,7 +98,8 @@ def _compute(run: Run) -> Made:
 def _pack(run: Run, stream: TrainingStream, frozen: Frozen | None) -> PackedSequences:
     settings, order, begins, traits = run.settings, load_order(run), load_shards(run), stream.traits
     lengths = traits.tokens + settings.packing.end_of_text
-    pieces = Pieces(order, np.zeros_like(order), lengths[order])
+    pieces = Pieces(order, np.broadcast_to(np.int64(0), order.shape), lengths[order])
+    del lengths
     if frozen:
         pieces = remaining(pieces, frozen.sequences)
     if settings.order.cut:

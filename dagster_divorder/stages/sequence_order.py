@@ -50,7 +50,7 @@ def vector_sums(run: Run, packed: PackedSequences, view: View | None = None) -> 
     """int64 (S, C): the vectors of the sequences along random axes; fragment by fragment. view: what the plan's
     documents are of, by default the stream."""
     view, space = stream_view(run) if view is None else view, load_space(run)
-    sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
+    sequence = np.repeat(np.arange(len(packed), dtype=np.int32), np.diff(packed.indptr))
     sums, axes = np.zeros((len(packed), 0), np.int64), None
     parts = list(view.by_fragment(packed.document))
     fragments = [fragment for fragment, _, _ in parts]
@@ -77,7 +77,7 @@ class Sequences(NamedTuple):
 
 def _compute(run: Run) -> Made:
     settings, stream, packed = run.settings, load_stream(run), load_packed(run)
-    traits, texts = stream.traits, stream_copies(run, stream)
+    traits, texts = stream.traits, stream_copies(run, stream) if settings.copies_apart else None
     run.progress.note(f"ordering {len(packed):,} sequences ({settings.sequence.strategy})")
     items = load_sequence_items(run, traits)
     sums = vector_sums(run, packed) if vectors_are_balanced(settings) else None
@@ -89,7 +89,7 @@ def _compute(run: Run) -> Made:
         some, of = items.part(begin, end), packed.part(begin, end)
         if sums is not None and end > begin:
             some = with_coordinates(some, of, sums[begin:end])
-        if not settings.copies_apart:
+        if texts is None:
             return Sequences(some, of, None, 0 if shard else frozen)
         documents, number = np.unique(of.document, return_inverse=True)
         return Sequences(some, replace(of, document=number), texts[documents], 0 if shard else frozen)
@@ -104,6 +104,8 @@ def _compute(run: Run) -> Made:
     orders = each_shard(run, in_order, Parts(len(bounds) - 1, part))
     # A shard comes at its time in every epoch, so that what is in it comes again about an epoch later.
     made = np.concatenate([begin + order for begin, order in zip(bounds, orders, strict=False)], axis=1)
+    if texts is None:
+        texts = stream_copies(run, stream)
     step = min(settings.packing.piece_tokens or settings.sequence.length, settings.sequence.length)
     figures = {
         "strategy": settings.sequence.strategy,

@@ -3,10 +3,11 @@
 In one process (`gather`), or in many (`scatter`): then each writes the rows of a group of arrays to a file of their own
 order, and any of them reads its stretch of the output (`Scattered`) from all of these files.
 
-Records are scattered from fragment order to output order. What fits in `BUCKET_BYTES` is ordered in memory; a larger
-output goes through at most `MAX_BUCKETS` files of consecutive output positions, each ordered in memory in turn. One
-thread decompresses the next fragment, another is a slice ahead of the caller. Memory: twice the larger of BUCKET_BYTES
-and output / MAX_BUCKETS, a fragment, and 32 bytes a record; in each of many processes as much, without the 32 bytes.
+Records are scattered from fragment order to output order. What fits in two `BUCKET_BYTES` is ordered in memory; a
+larger output goes through at most `MAX_BUCKETS` files of consecutive output positions, each ordered in memory in turn.
+One thread decompresses the next fragment, another is a slice ahead of the caller. Memory: twice the larger of
+BUCKET_BYTES and output / MAX_BUCKETS, a fragment, and 24 bytes a record; in each of many processes as much, without the
+24 bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from dagster_divorder.store.folders import Folder, folder_at
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.view import View, offsets
 
-BUCKET_BYTES = 256 << 20
+BUCKET_BYTES = 128 << 20
 SLICE_BYTES = 1 << 20
 """Small, so that the allocator has the memory of the last slice for the next one: pages that the system has to clear
 first cost more than copying into them."""
@@ -43,19 +44,18 @@ Content = Callable[[], pa.Array]
 
 
 def gather(
-    store: Store, view: View, order: np.ndarray, sizes: np.ndarray, scratch: Path, advance: Advance
+    store: Store, view: View, rows: np.ndarray, sizes: np.ndarray, scratch: Path, advance: Advance
 ) -> Generator[pa.Array, None, None]:
     """Record content in output order, in consecutive arrays.
 
     Args:
-        order: int64 (N,), output position -> input position.
-        sizes: int64 (record rows of the view,), bytes of each record.
+        rows: int (N,), output position -> row of the view's record fragments.
+        sizes: int (N,), bytes of the record at each output position.
         scratch: folder for the bucket files, which are removed again.
         advance: told of the records read.
     """
     contents = ahead(content() for content in stored_records(store, view))
-    rows = view.record_row[order]
-    return ahead(gather_rows(contents, offsets(view.records), rows, sizes[rows], scratch, advance))
+    return ahead(gather_rows(contents, offsets(view.records), rows, sizes, scratch, advance))
 
 
 def gather_rows(
@@ -74,7 +74,7 @@ def gather_rows(
         sizes: int64 (M,), about how many bytes each takes.
         scratch, advance: see `gather`.
     """
-    if sizes.sum() <= BUCKET_BYTES:
+    if fits_memory(sizes):
         yield from _in_order(_whole(contents, start, rows, advance), rows)
         return
     cuts = _cuts(sizes)
@@ -103,6 +103,11 @@ def gather_rows(
             if file.exists():
                 yield from _in_order(*_read_bucket(file))
                 file.unlink()
+
+
+def fits_memory(sizes: np.ndarray) -> bool:
+    """Whether rows of these sizes, int, are ordered in memory: in what a bucket and the one after it take."""
+    return bool(sizes.sum() <= 2 * BUCKET_BYTES)
 
 
 def _cuts(sizes: np.ndarray) -> np.ndarray:
@@ -249,7 +254,7 @@ def _scattered(
     """Array by array: output positions, rising; where in it they find theirs; the array."""
     # Positions by row, in runs of one fragment.
     by_row = np.argsort(rows, kind="stable")
-    ends = np.searchsorted(rows, start, sorter=by_row)
+    ends = np.searchsorted(rows, start.astype(rows.dtype), sorter=by_row)
     for at, content in enumerate(contents):
         positions = np.sort(by_row[ends[at] : ends[at + 1]])
         if len(positions):

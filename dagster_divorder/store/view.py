@@ -82,7 +82,7 @@ class View:
         cuts = np.searchsorted(row, start.astype(row.dtype), sorter=by_row)
         for at in np.flatnonzero(np.diff(cuts)).tolist():
             some = by_row[cuts[at] : cuts[at + 1]]
-            yield self.documents[at], some, row[some] - start[at]
+            yield self.documents[at], some, row[some] - row.dtype.type(start[at])
 
     def save(self, store: Store, name: str) -> str:
         """Put the view in the store; return its file."""

@@ -25,7 +25,7 @@ from dagster_divorder.exports import rows, text
 from dagster_divorder.pipeline import fill, run_all
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.store import ingest, inputs
+from dagster_divorder.store import gather, ingest, inputs
 from tests.cluster import letters
 from tests.cluster.ray_cluster import ROOT, Nodes
 from tests.conftest import topic_records, write_jsonl
@@ -150,8 +150,9 @@ def test_a_run_gives_the_bytes_of_a_local_one(
     monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 50)
     monkeypatch.setattr(fill, "WORKER_BYTES", 1)
     for module in (rows, text):
-        for name in {"MEMORY_BYTES", "WORKERS_FROM_BYTES", "BUCKET_BYTES"} & vars(module).keys():
+        for name in {"MEMORY_BYTES", "WORKERS_FROM_BYTES"} & vars(module).keys():
             monkeypatch.setattr(module, name, 0)
+    monkeypatch.setattr(gather, "BUCKET_BYTES", 1000)
     found: list[dict[str, bytes]] = []
     for kind, address in (("local", None), ("ray", ray_address)):
         settings = make_settings(

@@ -72,7 +72,7 @@ def test_output_is_the_records_in_order(
     told: list[int] = []
     try:
         lengths = np.array([len(value) for value in flat], dtype=np.int64)
-        parts = list(gather(store, view, order, lengths, folder, told.append))
+        parts = list(gather(store, view, rows := view.record_row[order], lengths[rows], folder, told.append))
     finally:
         gather_module.BUCKET_BYTES, gather_module.MAX_BUCKETS = before
     assert [value for part in parts for value in part.to_pylist()] == [flat[record_row[at]] for at in order]
@@ -148,7 +148,10 @@ def test_files_written_in_workers_have_the_bytes_of_one_pass(
     told: list[int] = []
     try:
         (folder / "single").mkdir()
-        with contextlib.closing(gather(store, view, order, lengths, folder, lambda count: None)) as parts:
+        rows = view.record_row[order]
+        with contextlib.closing(
+            gather(store, view, rows, lengths[rows], folder, lambda count: None)
+        ) as parts:
             single = run_writers(writers(parts, limits), folder / "single")
         with OutputFolder(store, folder / "out") as output:
             scattered = scatter(

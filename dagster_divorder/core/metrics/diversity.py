@@ -160,8 +160,10 @@ def measure(
     for later in next_epochs:
         later_codes = {t: codes_in_order(later, of, n_values[t], documents) for t, of in traits.items()}
         streams.append((tokens_in_order(later, tokens), later_codes))
-    history = np.concatenate([of for of, _ in streams])
-    history_codes = {t: np.concatenate([of[t] for _, of in streams]) for t in codes}
+    history, history_codes = stream, codes
+    if len(streams) > 1:
+        history = np.concatenate([of for of, _ in streams])
+        history_codes = {t: np.concatenate([of[t] for _, of in streams]) for t in codes}
     total = int(stream.sum())
     # The seam of one epoch is that of it read again.
     mixes = {

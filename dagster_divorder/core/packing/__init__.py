@@ -79,36 +79,37 @@ def pack(
     positive("sequence_length", sequence_length)
     if seed < 0:
         raise InputError(f"seed is {seed}; expected 0 or more")
-    kept = np.flatnonzero(pieces.length)
+    # Where all pieces have tokens, and none is a copy, nothing of them is copied.
+    kept = slice(None) if pieces.length.all() else np.flatnonzero(pieces.length)
     equal = None if copies is None else _whole_numbers("copies", copies, len(pieces))[kept]
     parts = in_parts(pieces.length[kept], equal, np.asarray(consumed, np.int64), sequence_length)
-    kept = kept[parts.order]
+    if not isinstance(parts.order, slice):
+        kept = np.arange(len(pieces))[kept][parts.order]
+    some = pieces.take(kept)
     problem = PackingProblem(
-        pieces=pieces.take(kept),
+        pieces=some,
         sequence_length=sequence_length,
         seed=seed,
         labels=None if labels is None else _whole_numbers("labels", labels, len(pieces))[kept],
-        vectors=_vectors(vectors, kept),
+        vectors=None if vectors is None else _vectors(vectors, np.arange(len(pieces))[kept]),
         copies=parts.copies,
         kept=parts.kept,
         bounds=parts.bounds,
     )
-    return replace(METHODS[method](problem), without_tokens=len(pieces) - len(kept))
+    return replace(METHODS[method](problem), without_tokens=len(pieces) - len(some))
 
 
-def _whole_numbers(name: str, values: ArrayLike, pieces: int) -> Ints:
+def _whole_numbers(name: str, values: ArrayLike, pieces: int) -> NDArray[np.signedinteger]:
     array = np.asarray(values)
     if array.shape != (pieces,) or (pieces and (array.dtype.kind not in "iu" or array.min() < 0)):
         raise InputError(
             f"{name} is {array.dtype} of shape {array.shape}; expected whole numbers of 0 or more, one a piece: "
             f"({pieces},)"
         )
-    return array.astype(np.int64)
+    return array if array.dtype.kind == "i" else array.astype(np.int64)
 
 
-def _vectors(vectors: Vectors | NDArray[np.float32] | None, kept: Ints) -> Vectors | None:
-    if vectors is None:
-        return None
+def _vectors(vectors: Vectors | NDArray[np.float32], kept: Ints) -> Vectors:
     if callable(vectors):
         return lambda pieces: vectors(kept[pieces])
     return lambda pieces: vectors[kept[pieces]]

@@ -26,7 +26,7 @@ def pack(problem: PackingProblem) -> PackedSequences:
     length = problem.sequence_length
     runs = cut(problem.pieces, length)
     piece = np.arange(len(problem.pieces)).repeat(-(-problem.pieces.length // length))
-    copy, kept = problem.copies[piece], problem.kept[piece]
+    copy, kept = piece if problem.copies is None else problem.copies[piece], problem.kept[piece]
     if 2 * kept.sum() * length <= runs.length.sum():
         # One of these a sequence, so that each of these texts has times of its own, unless that takes too many.
         copy = np.where(kept, -1, copy)

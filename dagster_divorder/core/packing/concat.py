@@ -15,10 +15,11 @@ def pack(problem: PackingProblem) -> PackedSequences:
     from dagster_divorder.core.kernels.packing import cut_at_multiples
 
     pieces = problem.pieces
-    piece, offset, length, indptr = cut_at_multiples(pieces.length, problem.sequence_length)
+    piece, start, length, indptr = cut_at_multiples(pieces.length, problem.sequence_length)
+    start += pieces.start[piece]
     return PackedSequences(
         document=pieces.document[piece],
-        start=pieces.start[piece] + offset,
+        start=start,
         length=length,
         indptr=indptr,
         sequence_length=problem.sequence_length,

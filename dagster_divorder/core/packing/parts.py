@@ -33,12 +33,12 @@ copies to keep their places, in the way of all others."""
 
 
 class Parts(NamedTuple):
-    """order int64 (P,): the pieces, copies evenly apart. Of the piece at each place of that order: copies int64 (P,),
-    equal for equal ones; kept bool (P,), whether it is to keep its place. bounds int64 (parts + 1,): the places between
-    which a part lies."""
+    """order int64 (P,), or a slice of all: the pieces, copies evenly apart. Of the piece at each place of that order:
+    copies int64 (P,), equal for equal ones, None where none are; kept bool (P,), whether it is to keep its place.
+    bounds int64 (parts + 1,): the places between which a part lies."""
 
-    order: Ints
-    copies: Ints
+    order: Ints | slice
+    copies: Ints | None
     kept: NDArray[np.bool_]
     bounds: Ints
 
@@ -49,7 +49,7 @@ def in_parts(length: Ints, copies: Ints | None, consumed: Ints, sequence_length:
     from scipy.sparse import csr_matrix
 
     pieces, frozen = len(length), np.arange(len(consumed))
-    whole = Parts(np.arange(pieces), np.arange(pieces), np.zeros(pieces, bool), np.array([0, pieces]))
+    whole = Parts(slice(None), None, np.zeros(pieces, bool), np.array([0, pieces]))
     if copies is None or not pieces:
         return whole
     both = np.concatenate([consumed, copies])

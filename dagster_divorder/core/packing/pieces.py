@@ -63,7 +63,7 @@ class PackingProblem:
 
     labels int (P,), the cluster of each piece, and vectors, which gives float32 (n, D) for n of the pieces, are there
     for methods that look at content, and else None.
-    copies int64 (P,) is equal for pieces that hold the same, all different where that is nobody's concern; kept bool
+    copies int64 (P,) is equal for pieces that hold the same, None where none do or that is nobody's concern; kept bool
     (P,) and bounds int64 (parts + 1,) are those of `packing.parts`.
     """
 
@@ -72,7 +72,7 @@ class PackingProblem:
     seed: int
     labels: NDArray[np.integer] | None
     vectors: Vectors | None
-    copies: Ints
+    copies: Ints | None
     kept: NDArray[np.bool_]
     bounds: Ints
 
