@@ -2,15 +2,18 @@
 
 Ids are the first 128 bits of BLAKE3, so that nobody can make two contents with one id. In memory an id is two uint64
 words, high word first, so that word order is byte order.
-Memory: 20 bytes an id (24 from 2^32 ids on), twice that for a moment while the largest levels merge. Cost: a lookup is
-a binary search in each of at most log2(N / first batch) sorted levels.
+Memory: 12 bytes an id (16 from 2^32 ids on), and for a moment what a part takes twice, while levels merge; whole ids
+are in a temporary file. Cost: a lookup is a binary search in each of at most log2(N / first batch) sorted levels, and
+for an id that is there, or shares its first half with one that is, a read of the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import IO
 
 import numpy as np
 from blake3 import blake3
@@ -18,8 +21,8 @@ from blake3 import blake3
 from dagster_divorder.store.arrays import compact
 
 ID_BYTES = 16
-_PIECE = 1 << 18
-"""Ids of the larger level that are merged at a time."""
+_PART_IDS = 1 << 20
+"""Ids in a part of a level, some."""
 
 Content = bytes | memoryview
 
@@ -71,94 +74,123 @@ def distinct(ids: np.ndarray) -> Distinct:
     return Distinct(first[by_first], inverse)
 
 
+_Part = tuple[np.ndarray, np.ndarray]
+"""First halves of ids, uint64 rising, and their rows."""
+
+
 class IdIndex:
     """Id -> row number, for rows added in batches.
 
     Sorted levels of geometrically growing size are merged as batches arrive (a log-structured merge), so adding N ids
-    costs O(N log N) in all and no Python object is kept for an id.
+    costs O(N log N) in all and no Python object is kept for an id. A level is cut by the first bits of the ids into
+    parts, which are merged one by one.
     """
 
     def __init__(self) -> None:
         self.size = 0
-        # Each level: high words (sorted), low words, rows.
-        self._levels: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._levels: list[list[_Part]] = []
+        self._file: IO[bytes] | None = None
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
     def add(self, ids: np.ndarray) -> np.ndarray:
         """Add uint64 (n, 2) ids, none of them there yet, as the next rows; return their row numbers, int64 (n,)."""
         rows = np.arange(self.size, self.size + len(ids), dtype=np.int64)
-        self.size += len(ids)
         if len(ids):
-            self._levels.append(_sort(ids[:, 0], ids[:, 1], compact(rows)))
-        while len(self._levels) > 1 and len(self._levels[-2][0]) < 2 * len(self._levels[-1][0]):
+            if self._file is None:
+                self._file = tempfile.TemporaryFile()  # noqa: SIM115
+            self._file.write(np.ascontiguousarray(ids).data)
+            self._file.flush()
+            self.size += len(ids)
+            self._levels.append([_sort(ids[:, 0], compact(rows))])
+        while len(self._levels) > 1 and _size(self._levels[-2]) < 2 * _size(self._levels[-1]):
             self._levels.append(_merge(self._levels.pop(), self._levels.pop()))
         return rows
 
+    def ids(self, rows: np.ndarray) -> np.ndarray:
+        """The ids of some rows, uint64 (n, 2)."""
+        if not len(rows):
+            return np.empty((0, 2), np.uint64)
+        # Mapped for the moment, so that what was read is none of this process's memory.
+        assert self._file is not None
+        return np.asarray(np.memmap(self._file, np.uint64, "r", shape=(self.size, 2))[rows])
+
     def first_halves(self, chosen: np.ndarray) -> np.ndarray:
         """The first half of the id of each chosen row, bool (size,), in no order; uint64 (chosen,)."""
-        return np.concatenate(
-            [np.empty(0, np.uint64), *(high[chosen[rows]] for high, _, rows in self._levels)]
-        )
+        parts = [high[chosen[rows]] for level in self._levels for high, rows in level]
+        return np.concatenate([np.empty(0, np.uint64), *parts])
 
     def find(self, ids: np.ndarray) -> np.ndarray:
         """Row number of each uint64 (n, 2) id, int64 (n,); -1 where it is not there."""
         # Looked up by rising id, neighbours share cache lines: twice as fast in a large index.
         by_id = np.argsort(ids[:, 0])
-        high, low = ids[by_id, 0], ids[by_id, 1]
+        ids = ids[by_id]
         found = np.full(len(ids), -1, dtype=np.int64)
         for level in self._levels:
             missing = np.flatnonzero(found < 0)
             if not len(missing):
                 break
-            found[missing] = _find(level, high[missing], low[missing])
+            cuts = np.searchsorted(ids[missing, 0], _bounds(0, len(level), len(level)))
+            for part, (low, end) in zip(level, pairwise([0, *cuts.tolist(), len(missing)]), strict=True):
+                if low < end:
+                    of = missing[low:end]
+                    found[of] = self._find(part, ids[of])
         rows = np.empty_like(found)
         rows[by_id] = found
         return rows
 
+    def _find(self, part: _Part, ids: np.ndarray) -> np.ndarray:
+        """Row of each id in one part, -1 where it is not there."""
+        high, rows = part
+        found = np.full(len(ids), -1, dtype=np.int64)
+        pending = np.arange(len(ids))
+        at = np.searchsorted(high, ids[:, 0])
+        # Ids that share a first half are neighbours, in no order; they are rare, so that this loop ends after one step
+        # but in the adversarial case.
+        while True:
+            inside = at < len(high)
+            pending, at = pending[inside], at[inside]
+            inside = high[at] == ids[pending, 0]
+            pending, at = pending[inside], at[inside]
+            if not len(pending):
+                return found
+            hit = self.ids(rows[at])[:, 1] == ids[pending, 1]
+            found[pending[hit]] = rows[at[hit]]
+            pending, at = pending[~hit], at[~hit] + 1
 
-def _merge(
-    upper: tuple[np.ndarray, np.ndarray, np.ndarray], lower: tuple[np.ndarray, np.ndarray, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Two levels as one, piece by piece, so that no more than both and the result is held."""
-    cuts = np.arange(0, len(lower[0]), _PIECE)[1:]
-    pieces = [
-        pairwise([0, *at.tolist(), len(level[0])])
-        for level, at in ((lower, cuts), (upper, np.searchsorted(upper[0], lower[0][cuts])))
+
+def _size(level: list[_Part]) -> int:
+    return sum(len(high) for high, _ in level)
+
+
+def _merge(upper: list[_Part], lower: list[_Part]) -> list[_Part]:
+    """Two levels, which are emptied, as one, part by part."""
+    number = 1 << ((_size(upper) + _size(lower)) // _PART_IDS).bit_length()
+    return [
+        _sort(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
+        for pieces in zip(_cut(lower, number), _cut(upper, number), strict=True)
     ]
-    whole = tuple(
-        np.empty(len(one) + len(other), np.result_type(one, other))
-        for one, other in zip(lower, upper, strict=True)
-    )
-    end = 0
-    for (low, high), (begin, until) in zip(*pieces, strict=True):
-        first, end = end, end + high - low + until - begin
-        part = _sort(
-            *(np.concatenate([a[low:high], b[begin:until]]) for a, b in zip(lower, upper, strict=True))
-        )
-        for column, found in zip(whole, part, strict=True):
-            column[first:end] = found
-    return whole  # type: ignore[return-value]
 
 
-def _sort(high: np.ndarray, low: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _sort(high: np.ndarray, rows: np.ndarray) -> _Part:
     # numpy's stable sort is timsort: merging two sorted runs takes linear time.
     by = np.argsort(high, kind="stable")
-    return high[by], low[by], rows[by]
+    return high[by], rows[by]
 
 
-def _find(level: tuple[np.ndarray, np.ndarray, np.ndarray], high: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """Row of each id in one level, -1 where it is not there."""
-    level_high, level_low, rows = level
-    found = np.full(len(high), -1, dtype=np.int64)
-    pending = np.arange(len(high))
-    at = np.searchsorted(level_high, high)
-    # Ids that share a high word are neighbours, in no order; they are rare, so that this loop ends after one step but
-    # in the adversarial case.
-    while len(pending):
-        inside = at < len(level_high)
-        pending, at = pending[inside], at[inside]
-        inside = level_high[at] == high[pending]
-        pending, at = pending[inside], at[inside]
-        hit = level_low[at] == low[pending]
-        found[pending[hit]] = rows[at[hit]]
-        pending, at = pending[~hit], at[~hit] + 1
-    return found
+def _cut(level: list[_Part], number: int) -> Iterator[_Part]:
+    """A level in a number of parts, a power of 2 that is not below that of its own."""
+    each = number // len(level)
+    level.reverse()
+    for first in range(0, number, each):
+        high, rows = level.pop()
+        cuts = np.searchsorted(high, _bounds(first, first + each, number)).tolist()
+        for low, end in pairwise([0, *cuts, len(high)]):
+            yield high[low:end], rows[low:end]
+
+
+def _bounds(first: int, end: int, number: int) -> np.ndarray:
+    """The smallest first halves of an id in the parts after `first` and before `end` of a number, a power of 2."""
+    return np.arange(first + 1, end, dtype=np.uint64) * np.uint64((1 << 64) // number if number > 1 else 0)

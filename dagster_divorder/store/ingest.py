@@ -45,7 +45,9 @@ _SHOWN_REJECTS = 10
 _WAITING_PAIRS = 1
 """Pairs of fragments that may wait to be written, so that reading goes on meanwhile and memory stays bounded."""
 _KEPT_ROWS = 1 << 16
-"""Rows of an earlier view that are taken over at a time."""
+"""Rows of a view that are gone through at a time."""
+_LOADED_IDS = 1 << 20
+"""Ids of stored fragments that are taken in at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +134,11 @@ class Ingest:
         self._open: list[Any] = []
         self._parts: list[Part] = []
         self._jobs = Jobs()
-        # Of the document rows: sizes in bytes. Of the record rows: the document row of each. In parts, in row order.
-        self._document_sizes: list[np.ndarray] = [np.empty(0, np.uint32)]
+        self._new_text_bytes = 0
+        # The document row of each record row, in parts, in row order.
         self._document_of: list[np.ndarray] = [np.empty(0, np.uint32)]
         self._version = blake3(key.encode())
-        self._load(keep_ids=before is not None)
+        self._load()
         self._old_records, self._old_documents = self._records.ids.size, self._documents.ids.size
         self._record_rows: list[np.ndarray] = []
         self._rejects: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
@@ -145,7 +147,7 @@ class Ingest:
         self._accepted = Multiset()
         self._begun = self._whole = _Place(Multiset(), 0, 0)
         self._file_states: list[FileState] = []
-        # Not the earlier view itself, which takes 16 bytes a record.
+        # Not the earlier view itself.
         self._kept_rows = self._records.rows_of(before.view) if before else None
         self._kept_rejects = b""
         self.known: Sequence[FileState] = ()
@@ -163,11 +165,7 @@ class Ingest:
         self._rejects.close()
         self._jobs.file.close()
 
-    def _load(self, *, keep_ids: bool) -> None:
-        def keep_size(index: Mapping[str, np.ndarray]) -> bool:
-            self._document_sizes.append(compact(index["size"]))
-            return True
-
+    def _load(self) -> None:
         def find_documents(index: Mapping[str, np.ndarray]) -> bool:
             rows = self._documents.ids.find(index["document"])
             # A record whose document is gone is read again, as if never seen.
@@ -176,8 +174,8 @@ class Ingest:
                 self._document_of.append(compact(rows))
             return sound
 
-        self._documents.load(keep_size)
-        self._records.load(find_documents, keep_ids=keep_ids)
+        self._documents.load(lambda index: True)
+        self._records.load(find_documents)
 
     def begin(self, file: Begin) -> None:
         """Begin with the next file of the input, and take over what is known of it."""
@@ -208,8 +206,8 @@ class Ingest:
         assert self._kept_rows is not None
         for first in range(kept.first, kept.last, _KEPT_ROWS):
             rows = self._kept_rows[first : min(first + _KEPT_ROWS, kept.last)]
-            self._version.update(to_bytes(self._records.stored_ids[rows]))
-            self._record_rows.append(compact(rows))
+            self._version.update(to_bytes(self._records.ids.ids(rows)))
+            self._record_rows.append(rows)
         self._accepted += kept.multiset
         for line in self._kept_rejects[kept.first_reject : kept.last_reject].splitlines():
             reject = orjson.loads(line) | {"path": path}
@@ -278,7 +276,7 @@ class Ingest:
         fresh = once.first[unseen]
         index = {"id": texts.ids[fresh], "size": texts.sizes[fresh]}
         document_rows[unseen] = self._documents.add(index)
-        self._document_sizes.append(compact(index["size"]))
+        self._new_text_bytes += int(index["size"].sum())
         taken, sizes = block.take(at, texts, fresh)
         index = {"id": block.ids[at], "document": texts.ids, "size": sizes}
         rows[texts.sound] = self._records.add(index)
@@ -387,16 +385,13 @@ class Ingest:
         self._jobs.close()
         if write:
             write(self._jobs)
-        self._records.forget_ids()
-        self._documents.forget_ids()
-        self._kept_rows = None
+        used = np.zeros(self._documents.ids.size, dtype=bool)
+        # Nothing is looked up any more.
+        self._records.ids, self._documents.ids, self._kept_rows = IdIndex(), IdIndex(), None
         record_row = _joined(self._record_rows)
         document_row = _joined(self._document_of)[record_row]
-        sizes = _joined(self._document_sizes)
-        used = np.zeros(len(sizes), dtype=bool)
         used[document_row] = True
-        text_bytes = int(sizes[used].sum())
-        del sizes, used
+        text_bytes = self._new_text_bytes + self._documents.stored_bytes(used)
         records = self._records.used(record_row)
         documents = self._documents.used(document_row)
         return Ingested(
@@ -425,8 +420,6 @@ class _FragmentWriter:
     def __init__(self, fragments: Fragments, *, dry: bool) -> None:
         self.fragments = fragments
         self.ids = IdIndex()
-        self.stored_ids = np.empty((0, 2), dtype=np.uint64)
-        """Of the stored rows, where they are asked for."""
         self._dry = dry
         self._names: list[str] = []
         self._rows: list[int] = []
@@ -434,27 +427,40 @@ class _FragmentWriter:
         self._open_index: list[dict[str, np.ndarray]] = []
         self._open_rows = self._open_bytes = 0
 
-    def load(self, take: Callable[[Mapping[str, np.ndarray]], bool], *, keep_ids: bool = False) -> None:
+    def load(self, take: Callable[[Mapping[str, np.ndarray]], bool]) -> None:
         """Take the stored fragments of which `take(index)` is true, in the order of their rows."""
         content = self.fragments.files()
-        ids = []
+        ids, waiting = [np.empty((0, 2), np.uint64)], 0
         for name, index in self.fragments.indexes():
             if name in content and take(index):
                 self._names.append(name)
                 self._rows.append(len(index["id"]))
                 ids.append(index["id"])
-        if ids:
-            stored = np.concatenate(ids)
-            self.ids.add(stored)
-            if keep_ids:
-                self.stored_ids = stored
+                waiting += len(index["id"])
+                if waiting >= _LOADED_IDS:
+                    self.ids.add(np.concatenate(ids))
+                    ids, waiting = ids[:1], 0
+        self.ids.add(np.concatenate(ids))
 
     def count_stored(self, used: np.ndarray) -> dict[str, int]:
         """How many of the rows of each fragment are used, of those that were there before."""
+        return {name: int(used[low:high].sum()) for name, (low, high) in self._stored().items()}
+
+    def stored_bytes(self, used: np.ndarray) -> int:
+        """The sum of their sizes."""
+        found = 0
+        stored = self._stored()
+        for name, index in self.fragments.indexes():
+            if name in stored:
+                low, high = stored[name]
+                found += int(index["size"][used[low:high]].sum())
+        return found
+
+    def _stored(self) -> dict[str, tuple[int, int]]:
+        """Where the rows of each fragment that was there before begin and end."""
         stored = len(self._names) - len(self._put)
         ends = np.cumsum(self._rows[:stored], dtype=np.int64).tolist()
-        counts = (int(used[low:high].sum()) for low, high in pairwise([0, *ends]))
-        return dict(zip(self._names, counts, strict=False))
+        return dict(zip(self._names, pairwise([0, *ends]), strict=False))
 
     def rows_of(self, view: View) -> np.ndarray | None:
         """Rows of the records at a view's input positions, int64 (N,); None where a fragment of it is gone."""
@@ -462,10 +468,10 @@ class _FragmentWriter:
         start_of = dict(zip(self._names, starts.tolist(), strict=False))
         if not all(fragment.name in start_of for fragment in view.records):
             return None
-        shift = np.array([start_of[fragment.name] for fragment in view.records], np.int64)
         first = offsets(view.records)
-        at = np.searchsorted(first, view.record_row, side="right") - 1
-        rows: np.ndarray = view.record_row + (shift - first[:-1])[at]
+        shift = np.array([start_of[fragment.name] for fragment in view.records], np.int64) - first[:-1]
+        rows = view.record_row.astype(np.uint32 if starts[-1] < 1 << 32 else np.int64)
+        _shift(rows, first, shift)
         return rows
 
     def add(self, index: dict[str, np.ndarray]) -> np.ndarray:
@@ -475,11 +481,6 @@ class _FragmentWriter:
             self._open_rows += len(index["id"])
             self._open_bytes += int(index["size"].sum())
         return self.ids.add(index["id"])
-
-    def forget_ids(self) -> None:
-        """Free the ids."""
-        self.ids = IdIndex()
-        self.stored_ids = self.stored_ids[:0].copy()
 
     @property
     def full(self) -> bool:
@@ -503,22 +504,30 @@ class _FragmentWriter:
     def used(self, rows: np.ndarray) -> tuple[Fragment, ...]:
         """The fragments that some of the rows lie in, by first use. Writes `rows`: counted through these fragments."""
         starts = np.concatenate([[0], np.cumsum(self._rows, dtype=np.int64)])
-        fragment = np.searchsorted(starts, rows, side="right") - 1
         first = np.full(len(self._names), -1, dtype=np.int64)
         # Of several values for one place the last stays, so this leaves the first use.
-        first[fragment[::-1]] = np.arange(len(rows) - 1, -1, -1)
+        for low in reversed(range(0, len(rows), _KEPT_ROWS)):
+            fragment = np.searchsorted(starts, rows[low : low + _KEPT_ROWS], side="right") - 1
+            first[fragment[::-1]] = np.arange(low + len(fragment) - 1, low - 1, -1)
         numbers = np.flatnonzero(first >= 0)
         numbers = numbers[np.argsort(first[numbers])]
         files = self.fragments.files()
         kept = tuple(Fragment(self._names[i], files[self._names[i]], self._rows[i]) for i in numbers)
         shift = np.zeros(len(self._names), dtype=np.int64)
         shift[numbers] = np.concatenate([[0], np.cumsum([f.rows for f in kept], dtype=np.int64)])[:-1]
-        rows += (shift - starts[:-1])[fragment]
+        _shift(rows, starts, shift - starts[:-1])
         return kept
 
 
+def _shift(rows: np.ndarray, starts: np.ndarray, shift: np.ndarray) -> None:
+    """Add to each row, int (N,), the shift of the fragment that it lies in, by where fragments start."""
+    for low in range(0, len(rows), _KEPT_ROWS):
+        some = rows[low : low + _KEPT_ROWS]
+        some[:] = some + shift[np.searchsorted(starts, some, side="right") - 1]
+
+
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    """Parts as one array, int64; the parts are freed."""
-    whole = np.concatenate(parts, dtype=np.int64)
+    """Parts as one array; they are freed."""
+    whole = np.concatenate(parts)
     parts.clear()
     return whole

@@ -16,7 +16,7 @@ ids = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=12)
 
 @pytest.fixture(autouse=True)
 def as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ids_module, "_PIECE", ids_module._PIECE)
+    monkeypatch.setattr(ids_module, "_PART_IDS", ids_module._PART_IDS)
 
 
 def as_array(pairs: list[tuple[int, int]]) -> np.ndarray:
@@ -28,7 +28,7 @@ def as_array(pairs: list[tuple[int, int]]) -> np.ndarray:
 def test_index_finds_the_first_row_of_every_id_and_no_other(
     batches: list[list[tuple[int, int]]], wanted: list[tuple[int, int]], piece: int
 ) -> None:
-    ids_module._PIECE = piece
+    ids_module._PART_IDS = piece
     index = IdIndex()
     twin: dict[tuple[int, int], int] = {}
     for batch in batches:
