@@ -110,6 +110,7 @@ def _pack(run: Run, stream: TrainingStream, frozen: Frozen | None) -> PackedSequ
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         bounds[1:1] = np.searchsorted(place[pieces.document], begins).tolist()
+        del place
     method, separate = settings.packing.method, bool(settings.copies_apart)
     alike = separate or method == "related"
     # Found once for all shards: it goes through all records.

@@ -221,11 +221,17 @@ class Problem:
         if targets is not None:
             rows = np.broadcast_to(of_bins / self.items, (len(targets.progress), len(of_bins)))
             targets = replace(targets, shares=np.column_stack([targets.shares, rows]))
+        indptr = self.indptr + np.arange(self.items + 1)
+        held = np.ones(indptr[-1], bool)
+        held[indptr[1:] - 1] = False
+        indices, data = (np.empty(len(held), of.dtype) for of in (self.indices, self.data))
+        indices[held], indices[~held] = self.indices, bins + np.int32(first)
+        data[held], data[~held] = self.data, unit
         return replace(
             self,
-            indptr=self.indptr + np.arange(self.items + 1),
-            indices=np.insert(self.indices, self.indptr[1:], bins + np.int32(first)),
-            data=np.insert(self.data, self.indptr[1:], unit),
+            indptr=indptr,
+            indices=indices,
+            data=data,
             groups=np.append(self.groups, np.full(len(of_bins), len(self.weights), np.int32)),
             weights=np.append(self.weights, weight),
             placed=replace(self.placed, values=np.append(self.placed.values, np.zeros(len(of_bins)))),
