@@ -373,7 +373,9 @@ class WholeCorpus(Stage):
             if ABOUT not in present or _uncounted(run.store.read_verified(present[ABOUT])) != _uncounted(
                 about
             ):
-                run.store.put_hashed(folder, ABOUT, about, "json")
+                now = run.store.put_hashed(folder, ABOUT, about, "json")
+                there = run.store.list(folder)
+                run.store.delete(*(of for of in there if of.startswith(f"{folder}/{ABOUT}.") and of != now))
             receipt = self._stored(run, key, run.store.hashed(folder))
             assert receipt is not None
         self.publish(run, receipt)

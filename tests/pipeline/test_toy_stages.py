@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +191,23 @@ def test_settings_that_decide_a_result_make_it_again_and_switching_back_is_free(
     # None of them reads it.
     other = settings_in(folder, sequence={"batch": 7})
     assert set(planned(other).values()) == {0}
+
+
+def test_what_a_result_made_again_says_of_itself_takes_the_place_of_what_it_said(folder: Path) -> None:
+    """Whichever of the two comes first by name."""
+    settings, said = settings_in(folder), itertools.count()
+    tally_now = replace(
+        TALLY,
+        compute=lambda run: replace(tally(run), figures={"above": next(said)}),
+        lacks=lambda run, key: "gone",
+    )
+    graph = Graph((RAW_DOCS, LETTERS, MEAN, tally_now))
+    for number in range(6):
+        receipt = run_all(settings, Silent(), ["raw_docs", "letters", "mean_letters", "tally"], graph)[
+            "tally"
+        ]
+        assert receipt.figures["above"] == number
+        assert len(list(folder.glob("store/stages/tally/*/about.*"))) == 1
 
 
 def test_a_killed_run_goes_on_at_the_fragment_where_it_died(folder: Path) -> None:
