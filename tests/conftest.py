@@ -67,8 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     two that compile one function for two types at once would give both the same file."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         compiled = Path(kernels.__file__).parent / "__pycache__"
-        # `make install` has compiled some of them, none of these.
-        if config.getoption("numprocesses", None) and not list(compiled.glob("pool.*.nbi")):
+        if config.getoption("numprocesses", None) and not list(compiled.glob("*.nbi")):
             subprocess.run(
                 [sys.executable, "-c", "from tests import conftest; conftest.compile_kernels()"], check=True
             )
