@@ -30,9 +30,9 @@ install: .venv/.installed ## create .venv and install the pinned packages (nothi
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@# The pip that comes with Python 3.11 takes twice the time over pinned versions.
 	@$(PIP) -c constraints.txt --upgrade pip
-	@$(PIP) -c constraints.txt umap-learn faiss-cpu pydantic
-	@# What the cluster map and an order need is compiled once for this processor, beside the rest of the installation.
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m dagster_divorder.core.warm & \
+	@$(PIP) -c constraints.txt umap-learn faiss-cpu threadpoolctl
+	@# What the cluster map needs is compiled once for this processor, beside the rest of the installation.
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'from dagster_divorder.core.cluster_map import warm; warm()' & \
 		$(PIP) -c constraints.txt torch && $(PIP) -c constraints.txt -e '.[films]' && wait $$!
 	@touch $@
 
