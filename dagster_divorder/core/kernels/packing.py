@@ -169,8 +169,10 @@ def nearest_first_path(neighbour: Ints, cosine: NDArray[np.float32]) -> Ints:
 
 
 @njit(cache=True, nogil=True)
-def add_rows(sums: Ints, sequence: Ints, length: Ints, row: Ints, rows: NDArray[np.int32]) -> None:
-    """sums[sequence[q]] += length[q] rows[row[q]]. Reads int64 (Q,) and int32 (n, C), writes sums (S, C). O(Q C)."""
+def add_rows(
+    sums: Ints, sequence: NDArray[np.integer], length: Ints, row: NDArray[np.integer], rows: NDArray[np.int32]
+) -> None:
+    """sums[sequence[q]] += length[q] rows[row[q]]. Reads int (Q,) and int32 (n, C), writes sums (S, C). O(Q C)."""
     for q in range(sequence.shape[0]):
         for c in range(rows.shape[1]):
             sums[sequence[q], c] += length[q] * np.int64(rows[row[q], c])

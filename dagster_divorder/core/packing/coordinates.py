@@ -41,9 +41,9 @@ def random_axes(dims: int, components: int, seed: int) -> NDArray[np.float64]:
 
 def add_directions(
     sums: NDArray[np.int64],
-    sequence: NDArray[np.int64],
+    sequence: NDArray[np.integer],
     length: NDArray[np.int64],
-    row: NDArray[np.int64],
+    row: NDArray[np.integer],
     directions: NDArray[np.float32],
 ) -> None:
     """Add runs of `length` tokens (Q,), of the documents whose directions are the given rows (Q,) of (n, C), to the
