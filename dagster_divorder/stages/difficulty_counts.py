@@ -38,15 +38,8 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     counts, start = Counts.none(run.receipt("base_model").facts["vocabulary"]), offsets(view.documents)
     for at, (_, held) in enumerate(tokens.each(view.documents)):
         counts.add(held["ids"], held["lengths"], counted[start[at] : start[at + 1]])
-    return {
-        COUNTS: pack(
-            {
-                "tokens": counts.tokens,
-                "pairs": counts.pairs,
-                "documents": document_ids(run.store, view)[rows, 0],
-            }
-        )
-    }
+    ids = document_ids(run.store, view)[rows, 0]
+    return {COUNTS: pack({"tokens": counts.tokens, "pairs": counts.pairs, "documents": ids})}
 
 
 DIFFICULTY_COUNTS = PinnedFit(

@@ -582,7 +582,7 @@ class WriteStretch:
 def shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
     """Output positions at which shards end: each holds about `shard_bytes`, at least one of the rows of these sizes;
     one shard of no row."""
-    ends = np.cumsum(sizes)
+    ends = np.cumsum(sizes, dtype=np.int64)
     shards = -(-int(ends[-1]) // shard_bytes) if len(ends) else 1
     limits = np.searchsorted(ends, np.arange(1, shards) * shard_bytes, side="right")
     return [*np.unique(limits[(limits > 0) & (limits < len(sizes))]).tolist(), len(sizes)]

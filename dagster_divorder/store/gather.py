@@ -27,7 +27,7 @@ from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.settings.places import Place
-from dagster_divorder.store.arrays import row_array
+from dagster_divorder.store.arrays import compact, row_array
 from dagster_divorder.store.base import TEMPORARY, Store, temporary_name
 from dagster_divorder.store.folders import Folder, folder_at
 from dagster_divorder.store.fragments import read_content
@@ -113,7 +113,7 @@ def fits_memory(sizes: np.ndarray) -> bool:
 def _cuts(sizes: np.ndarray) -> np.ndarray:
     """Where buckets begin, and the end, int64 (buckets + 1,): bucket b holds the output positions [cuts[b],
     cuts[b + 1]), of these sizes."""
-    ends = np.cumsum(sizes)
+    ends = np.cumsum(sizes, dtype=np.int64)
     buckets = int(min(MAX_BUCKETS, max(1, -(-int(ends[-1]) // BUCKET_BYTES)))) if len(ends) else 1
     cuts = np.searchsorted(ends, np.arange(1, buckets) * (ends[-1] / buckets)) if len(ends) else []
     return np.concatenate([[0], cuts, [len(sizes)]]).astype(np.int64)
@@ -215,7 +215,7 @@ def scatter(
     by_row = np.argsort(rows, kind="stable")
     firsts = np.searchsorted(rows, start, sorter=by_row)
     # Groups are as large as buckets.
-    ends = np.concatenate([[0], np.cumsum(sizes[by_row])])[firsts[1:]]
+    ends = np.concatenate([[0], np.cumsum(sizes[by_row], dtype=np.int64)])[firsts[1:]]
     group_of = ends * (len(cuts) - 1) // (ends[-1] + 1)
     groups = []
     for low, high in pairwise([0, *(np.flatnonzero(np.diff(group_of)) + 1).tolist(), len(contents)]):
@@ -254,7 +254,7 @@ def _scattered(
     """Array by array: output positions, rising; where in it they find theirs; the array."""
     # Positions by row, in runs of one fragment.
     by_row = np.argsort(rows, kind="stable")
-    ends = np.searchsorted(rows, start.astype(rows.dtype), sorter=by_row)
+    ends = np.searchsorted(rows, compact(start), sorter=by_row)
     for at, content in enumerate(contents):
         positions = np.sort(by_row[ends[at] : ends[at + 1]])
         if len(positions):

@@ -78,8 +78,8 @@ class View:
         row = self.document_row[records]
         by_row = np.argsort(row, kind="stable")
         start = offsets(self.documents)
-        # Bounds of another type would have all rows copied.
-        cuts = np.searchsorted(row, start.astype(row.dtype), sorter=by_row)
+        # Wider bounds would have all rows copied.
+        cuts = np.searchsorted(row, compact(start), sorter=by_row)
         for at in np.flatnonzero(np.diff(cuts)).tolist():
             some = by_row[cuts[at] : cuts[at + 1]]
             yield self.documents[at], some, row[some] - row.dtype.type(start[at])
