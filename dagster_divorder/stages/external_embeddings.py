@@ -244,7 +244,7 @@ def _scan(run: Run, view: View, file: VectorFile) -> _Found:
         for block in file.blocks():
             hashes = row_hashes(block.vectors)
             record = record_of(block)
-            document = np.where(record < 0, -1, view.document_row[record])
+            document = np.where(record < 0, -1, view.document_row[record].astype(np.int64))
             unmatched += int((document < 0).sum())
             _check_finite(file, block, document >= 0)
             leads = (document >= 0) & (first_record[document] == record)

@@ -86,7 +86,8 @@ class _RawDocs(Stage):
         key = records_key(run.settings, found.kind)
         before = _before(run.store, key, run.settings)
         with (
-            Ingest(run.store, found.kind, key, settings.text_field, before) as ingest,
+            run.store.scratch() as scratch,
+            Ingest(run.store, found.kind, key, settings.text_field, before, scratch=scratch) as ingest,
             run.progress("reading records", None, "records") as advance,
         ):
             corpus = Corpus(found.kind, found.files, settings.max_record_bytes, ingest.known)

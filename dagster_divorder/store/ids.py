@@ -3,8 +3,8 @@
 Ids are the first 128 bits of BLAKE3, so that nobody can make two contents with one id. In memory an id is two uint64
 words, high word first, so that word order is byte order.
 Memory: 12 bytes an id (16 from 2^32 ids on), and for a moment what a part takes twice, while levels merge; whole ids
-are in a temporary file. Cost: a lookup is a binary search in each of at most log2(N / first batch) sorted levels, and
-for an id that is there, or shares its first half with one that is, a read of the file.
+are in a temporary file, or take 16 to 32 bytes more. Cost: a lookup is a binary search in each of at most log2(N /
+first batch) sorted levels, and for an id that is there, or shares its first half with one that is, a read of the file.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import IO
+from pathlib import Path
 
 import numpy as np
 from blake3 import blake3
 
 from dagster_divorder.store.arrays import compact
+from dagster_divorder.store.local import explain_os_error
 
 ID_BYTES = 16
 _PART_IDS = 1 << 20
@@ -86,10 +87,14 @@ class IdIndex:
     parts, which are merged one by one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
+        """folder: for the file of whole ids, which has no name there; without one they are in memory."""
         self.size = 0
         self._levels: list[list[_Part]] = []
-        self._file: IO[bytes] | None = None
+        self._held = np.empty((0, 2), np.uint64)
+        self._folder = folder
+        # Unbuffered: what could not be written is not tried again when it is closed.
+        self._file = tempfile.TemporaryFile(buffering=0, dir=folder) if folder else None  # noqa: SIM115
 
     def __del__(self) -> None:
         if self._file is not None:
@@ -99,22 +104,35 @@ class IdIndex:
         """Add uint64 (n, 2) ids, none of them there yet, as the next rows; return their row numbers, int64 (n,)."""
         rows = np.arange(self.size, self.size + len(ids), dtype=np.int64)
         if len(ids):
-            if self._file is None:
-                self._file = tempfile.TemporaryFile()  # noqa: SIM115
-            self._file.write(np.ascontiguousarray(ids).data)
-            self._file.flush()
+            self._keep(ids)
             self.size += len(ids)
             self._levels.append([_sort(ids[:, 0], compact(rows))])
         while len(self._levels) > 1 and _size(self._levels[-2]) < 2 * _size(self._levels[-1]):
             self._levels.append(_merge(self._levels.pop(), self._levels.pop()))
         return rows
 
+    def _keep(self, ids: np.ndarray) -> None:
+        if self._file is not None and self._folder is not None:
+            left = np.ascontiguousarray(ids).view(np.uint8).ravel()
+            try:
+                while len(left):
+                    left = left[self._file.write(left.data) :]
+            except OSError as error:
+                size = ID_BYTES * (self.size + len(ids))
+                raise explain_os_error(error, self._folder, size, "the ids of what is read") from error
+            return
+        end = self.size + len(ids)
+        if end > len(self._held):
+            grown = np.empty((max(end, 2 * len(self._held)), 2), np.uint64)
+            grown[: self.size] = self._held[: self.size]
+            self._held = grown
+        self._held[self.size : end] = ids
+
     def ids(self, rows: np.ndarray) -> np.ndarray:
         """The ids of some rows, uint64 (n, 2)."""
-        if not len(rows):
-            return np.empty((0, 2), np.uint64)
+        if self._file is None or not len(rows):
+            return self._held[rows]
         # Mapped for the moment, so that what was read is none of this process's memory.
-        assert self._file is not None
         return np.asarray(np.memmap(self._file, np.uint64, "r", shape=(self.size, 2))[rows])
 
     def first_halves(self, chosen: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -118,8 +119,10 @@ class Ingest:
         text_field: str,
         before: Before | None = None,
         *,
+        scratch: Path | None = None,
         dry: bool = False,
     ) -> None:
+        """scratch: folder for the ids of what is read, which are in memory without one."""
         self.store = store
         self.kind = kind
         self._unit = "line" if kind == "jsonl" else "row"
@@ -128,8 +131,8 @@ class Ingest:
         # One thread compresses and writes, in the order of the flushes, while the next blocks are parsed.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="divorder-ingest")
         self._writing: deque[Future[None]] = deque()
-        self._documents = _FragmentWriter(Fragments(store, DOCUMENTS), dry=dry)
-        self._records = _FragmentWriter(Fragments(store, records_folder(key)), dry=dry)
+        self._documents = _FragmentWriter(Fragments(store, DOCUMENTS), scratch, dry=dry)
+        self._records = _FragmentWriter(Fragments(store, records_folder(key)), scratch, dry=dry)
         # Of the open pair of fragments: content of its records, or where they are in the input.
         self._open: list[Any] = []
         self._parts: list[Part] = []
@@ -417,9 +420,9 @@ class _FragmentWriter:
     The index of ids is the only holder of the ids of closed fragments.
     """
 
-    def __init__(self, fragments: Fragments, *, dry: bool) -> None:
+    def __init__(self, fragments: Fragments, scratch: Path | None, *, dry: bool) -> None:
         self.fragments = fragments
-        self.ids = IdIndex()
+        self.ids = IdIndex(scratch)
         self._dry = dry
         self._names: list[str] = []
         self._rows: list[int] = []
