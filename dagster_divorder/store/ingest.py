@@ -451,9 +451,9 @@ class _FragmentWriter:
 
     def stored_bytes(self, used: np.ndarray) -> int:
         """The sum of their sizes."""
-        found = 0
-        stored = self._stored()
-        for name, index in self.fragments.indexes():
+        found, stored = 0, self._stored()
+        # The indexes that were just written are not read back for nothing.
+        for name, index in self.fragments.indexes() if stored else ():
             if name in stored:
                 low, high = stored[name]
                 found += int(index["size"][used[low:high]].sum())
