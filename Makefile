@@ -31,9 +31,10 @@ install: .venv/.installed ## create .venv and install the pinned packages (nothi
 	@# The pip that comes with Python 3.11 takes twice the time over pinned versions.
 	@$(PIP) -c constraints.txt --upgrade pip
 	@$(PIP) -c constraints.txt umap-learn faiss-cpu threadpoolctl
-	@# What the cluster map needs is compiled once for this processor, beside the rest of the installation.
+	@# What is compiled once for this processor: for the cluster map beside the rest of the installation, then the kernels.
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'from dagster_divorder.core.cluster_map import warm; warm()' & \
-		$(PIP) -c constraints.txt torch && $(PIP) -c constraints.txt -e '.[films]' && wait $$!
+		$(PIP) -c constraints.txt torch && $(PIP) -c constraints.txt -e '.[films]' && \
+		PYTHONDONTWRITEBYTECODE= $(BIN)/python -m dagster_divorder.warm && wait $$!
 	@touch $@
 
 .venv/.dev: .venv/.installed

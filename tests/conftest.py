@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -68,9 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         compiled = Path(kernels.__file__).parent / "__pycache__"
         if config.getoption("numprocesses", None) and not list(compiled.glob("*.nbi")):
-            subprocess.run(
-                [sys.executable, "-c", "from tests import conftest; conftest.compile_kernels()"], check=True
-            )
+            subprocess.run([sys.executable, "-m", "dagster_divorder.warm"], check=True)
         return
     from numba.core.caching import IndexDataCacheFile
 
@@ -85,21 +82,6 @@ def pytest_configure(config: pytest.Config) -> None:
             os.close(folder)
 
     IndexDataCacheFile.save = save_alone
-
-
-def compile_kernels() -> None:
-    """Those of a run, by one, for the cache that all processes share."""
-    from dagster_divorder import run_all
-    from dagster_divorder.engine.progress import Silent
-
-    with tempfile.TemporaryDirectory() as folder:
-        write_jsonl(Path(folder) / "docs.jsonl", topic_records(20))
-        made = {name: {"path": f"{folder}/{name}"} for name in ("store", "output")}
-        small: dict[str, Any] = {
-            "model": {"vocab_size": 512, "dim": 8},
-            "sequence": {"length": 64, "batch": 4},
-        }
-        run_all(Settings(input={"paths": [f"{folder}/docs.jsonl"]}, **made, **small), Silent())
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -52,7 +52,7 @@ MATCHED = 1_000
 """Clusters of either space that are matched, the first ones, which were the largest when they were fitted."""
 DISAGREEMENTS = 20
 EXAMPLES = 2
-MAPPED = 5_000
+MAPPED = 2_500
 
 INFO = "ari_comparison.json"
 PAIRS = "pairs.parquet"
@@ -372,7 +372,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 
 ARI_COMPARISON = PinnedFit(
     name="ari_comparison",
-    version=6,
+    version=7,
     kinds=lambda settings: {library(settings), "scikitlearn"},
     description="Whether deep vectors (the second of `ari_comparison.spaces`) show other structure than shallow ones "
     "(the first) and are worth using: both are clustered at the same number of clusters and compared. With "

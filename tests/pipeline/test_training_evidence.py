@@ -97,6 +97,25 @@ def test_it_trains_once_and_what_is_added_alone(settings: Callable[..., Settings
     assert figures["trained_now"] == 3
 
 
+def test_workers_train_as_this_process_does(
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trainings(of: Settings) -> dict[str, str]:
+        receipt = ran(of).receipt("training_evidence")
+        return {name: file for name, file in receipt.files.items() if name.startswith("run-")}
+
+    here = trainings(settings({}))
+    monkeypatch.setattr(stage, "WORKERS_FROM", 0)
+    of = settings({})
+    store = of.store.model_copy(update={"path": of.store.path.with_name("workers")})
+    # A file's name holds the hash of its bytes.
+    in_workers = trainings(
+        of.model_copy(update={"store": store, "engine": of.engine.model_copy(update={"workers": 2})})
+    )
+    assert {Path(file).name for file in in_workers.values()} == {Path(file).name for file in here.values()}
+    assert len(here) == 3
+
+
 def test_what_is_read_is_what_a_trainer_reads_of_the_export(
     settings: Callable[..., Settings], tmp_path: Path
 ) -> None:

@@ -1,0 +1,53 @@
+"""Compile what is compiled once for a machine, so that no first run waits for it: `python -m dagster_divorder.warm`.
+
+The kernels compile as they are first called, and Numba keeps the result beside them, for a processor and a version of
+Numba; half a minute of a first run. Here all are called, by a run over a few documents in a temporary folder, with the
+types that any run calls them with.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import orjson
+
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.run import run_all
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
+
+TOPICS = ("tide anchor harbour sail reef", "oven flour crust loaf yeast", "signal wagon steam bridge track")
+EVIDENCE = ("near_duplicates", "strategy_comparison", "k_calibration")
+"""Stages with kernels that an output does not need."""
+
+
+def warm() -> None:
+    """Call every kernel that a run of any corpus calls."""
+    records = [
+        {"text": f"{number}: " + " ".join([topic] * (1 + number % 7)), "source": topic.split()[0]}
+        for number in range(60)
+        for topic in TOPICS
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        at = Path(folder)
+        (at / "docs.jsonl").write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in records))
+        settings = Settings.model_validate(
+            {
+                "input": {"paths": [str(at / "docs.jsonl")], "source_field": "source"},
+                "store": {"path": at / "store"},
+                "output": {"path": at / "output", "plot": False},
+                "model": {"vocab_size": 512, "dim": 8},
+                "clusters": {"k": 4},
+                "k_calibration": {"values": [2, 3]},
+                "heldout": {"share": 0.1},
+                "exports": {"formats": ["parquet"], "path": at / "exports"},
+                "order": {"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0}},
+                "sequence": {"length": 64, "batch": 4},
+            }
+        )
+        run_all(settings, Silent(), GRAPH.needed(settings, *GRAPH.needed(settings), *EVIDENCE))
+
+
+if __name__ == "__main__":
+    warm()
