@@ -86,11 +86,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slow folders, whose tests are all marked slow, before tests are chosen by their marks."""
+    """Begin with the slow folders, whose tests are all marked slow, before tests are chosen by their marks; then with
+    the slow files of others."""
 
     def rank(item: pytest.Item) -> int:
         folder = item.path.parent.name
-        return SLOW.index(folder) if folder in SLOW else len(SLOW)
+        if folder in SLOW:
+            return SLOW.index(folder)
+        return len(SLOW) + (item.get_closest_marker("slow") is None)
 
     items.sort(key=rank)
     for item in items:
