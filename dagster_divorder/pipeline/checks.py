@@ -25,12 +25,6 @@ def all_checks(graph: Graph | None = None) -> Iterator[tuple[Stage, Check]]:
             yield stage, check
 
 
-def run_check(settings: Settings, name: str, graph: Graph | None = None) -> Finding:
-    """Hold one check against the last run's results; see `run_checks`."""
-    graph = graph or default_graph()
-    return _findings(settings, [pair for pair in all_checks(graph) if pair[1].name == name], graph)[name]
-
-
 def run_checks(
     settings: Settings, graph: Graph | None = None, stage: str | None = None
 ) -> dict[str, Finding]:
@@ -41,16 +35,13 @@ def run_checks(
         StoreError: the store cannot be read, or is in use where `store.wait` is false.
     """
     graph = graph or default_graph()
-    return _findings(settings, [pair for pair in all_checks(graph) if stage in (None, pair[0].name)], graph)
-
-
-def _findings(settings: Settings, checks: list[tuple[Stage, Check]], graph: Graph) -> dict[str, Finding]:
+    checks = [(of, check) for of, check in all_checks(graph) if stage in (None, of.name)]
     if not checks:
         return {}
     store = store_of(settings.store)
     with store.lease(wait=settings.store.wait):
         run = Run(settings, store.open(), Silent(), graph)
-        return {check.name: _finding(run, stage, check) for stage, check in checks}
+        return {check.name: _finding(run, of, check) for of, check in checks}
 
 
 def _finding(run: Run, stage: Stage, check: Check) -> Finding:

@@ -369,10 +369,17 @@ def _trainers_keep_the_order(run: Run) -> Finding:
     (docs/decisions/trainers.md)."""
     rows, without = [], []
     for name in run.settings.exports.formats:
-        manifest = read_manifest(_folder(run, name), EXPORT_MANIFEST) or {}
+        folder = _folder(run, name)
+        manifest = read_manifest(folder, EXPORT_MANIFEST)
+        if manifest is None:
+            return Finding(
+                passed=False,
+                text=f"{folder} has no {EXPORT_MANIFEST} that is whole.",
+                remedy="materialise exports again, which then writes this format anew",
+            )
         readers = [trainer for trainer in TRAINERS.values() if name in trainer.formats]
         if readers:
-            shape = Shape.of(manifest, str(_folder(run, name)))
+            shape = Shape.of(manifest, str(folder))
             # Where ranks read contiguous parts, they are as many as the rows are laid for.
             laid = shape.layout.get("world_size", 1)
             found = [survival(shape, of, world_size=laid if of.layout else None) for of in readers]

@@ -215,12 +215,6 @@ def tells_of_store(data: bytes) -> bool:
     )
 
 
-def write_where_changed(target: Path, data: bytes) -> None:
-    """Write a file, as `write_atomically` does, unless it holds just that already."""
-    if not target.is_file() or target.read_bytes() != data:
-        write_atomically(target, data)
-
-
 def write_atomically(target: Path, data: Bytes | Iterable[Bytes] | Callable[[IO[bytes]], Any]) -> None:
     """Write bytes, chunks, or what a function writes to the open file, under a temporary name; then rename.
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
-from dagster_divorder.pipeline.checks import run_check
+from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.settings import Settings
 from tests.arrow_types import Kind, kinds, parquet
 from tests.bad_input.conftest import SOUND, Outcome
@@ -56,7 +56,7 @@ def run(folder: Path, format: str, trait: str | None, files: dict[str, bytes]) -
         run_all(chosen, Silent())
     except DivOrderError as error:
         return str(error)
-    finding = run_check(chosen, "every_record_in_output")
+    finding = run_checks(chosen, stage="curated_output")["every_record_in_output"]
     assert finding.passed, finding.text
     return None
 

@@ -15,7 +15,7 @@ from sklearn.metrics import silhouette_samples
 from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.core.cluster import ClusterFit, fit
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.checks import run_check
+from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
@@ -79,7 +79,7 @@ def test_planted_topics_are_found_and_clustered(made: tuple[Settings, dict[str, 
     assert [row["k"] for row in rows] == list(VALUES)
     assert [row["k"] for row in rows if row["recommended"]] == [4]
     assert report["best_silhouette"] == max(row["silhouette"] for row in rows)
-    assert run_check(settings, "number_of_clusters_is_clear").passed
+    assert run_checks(settings, stage="clusters")["number_of_clusters_is_clear"].passed
     for row in rows:
         assert 0 <= row["spread"] < 0.1
         assert abs(row["silhouette, as clustered"] - row["silhouette"]) <= 2 * row["spread"]
@@ -264,7 +264,7 @@ def test_without_topics_it_says_that_no_number_is_clear(tmp_path: Path) -> None:
     assert (report["recommended"], report["auto_takes"]) == ("no clear number", 12)
     assert receipts["clusters"].figures["k"] == 12
     assert not any(row["recommended"] for row in table(settings, receipts["k_calibration"]))
-    found = run_check(settings, "number_of_clusters_is_clear")
+    found = run_checks(settings, stage="clusters")["number_of_clusters_is_clear"]
     assert not found.passed
     assert found.text == f"N{note[1:]}."
 

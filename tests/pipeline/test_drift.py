@@ -13,7 +13,7 @@ import pytest
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.core.metrics import Feature
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.checks import run_check
+from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import stationarity
@@ -173,7 +173,7 @@ def test_orders_that_drift_are_found_and_a_shuffle_is_not(corpus: Path) -> None:
             corpus, order={"strategy": strategy}, sequence={"length": 64, "batch": 8, "strategy": strategy}
         )
         run_all(settings, Silent())
-        found[strategy] = run_check(settings, "nothing_drifts")
+        found[strategy] = run_checks(settings, stage="diversity_metrics")["nothing_drifts"]
     assert found["random"].passed and found["random"].text.startswith("Nothing drifts")
     assert not found["original"].passed
     places = {row["feature"]: row for row in found["original"].figures["features"]}
@@ -186,7 +186,7 @@ def test_what_is_asked_to_move_is_no_fault(corpus: Path) -> None:
     moving = {"progress": [0.0, 1.0], "sea.example": [0.9, 0.1]}
     settings = settings_of(corpus, order={"traits": {"source": 1.0}, "targets": {"source": moving}})
     run_all(settings, Silent())
-    found = run_check(settings, "nothing_drifts")
+    found = run_checks(settings, stage="diversity_metrics")["nothing_drifts"]
     assert found.passed and "order.targets asks for a mix that moves" in found.text
     assert {row["feature"] for row in found.figures["features"] if row["drifts"] == "yes"} >= {
         "source",
@@ -198,5 +198,5 @@ def test_of_a_few_sequences_nothing_is_told(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
     settings = settings_of(tmp_path, sequence={"length": 1 << 16})
     run_all(settings, Silent())
-    found = run_check(settings, "nothing_drifts")
+    found = run_checks(settings, stage="diversity_metrics")["nothing_drifts"]
     assert found.passed and "cannot be told" in found.text

@@ -19,7 +19,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports import rows as rows_module
-from dagster_divorder.pipeline.checks import run_check
+from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
@@ -144,15 +144,15 @@ def test_a_damaged_file_is_named_and_written_again(make: Make) -> None:
     data = bytearray(shard.read_bytes())
     data[7] ^= 1
     shard.write_bytes(data)
-    found = run_check(settings, "exports_are_whole")
+    found = run_checks(settings, stage="exports")["exports_are_whole"]
     assert not found.passed and str(shard) in found.text and "sha256" in found.text
     with pytest.raises(InputError, match=f"{shard} was altered: its sha256 is"):
         verify(settings, settings.exports.path / "olmo", None)
     run_all(settings, Silent())
     assert files_of(settings) == whole
-    assert run_check(settings, "exports_are_whole").passed
+    assert run_checks(settings, stage="exports")["exports_are_whole"].passed
     (settings.exports.path / "olmo/manifest.json").write_bytes(b"{}")
-    assert not run_check(settings, "exports_are_whole").passed
+    assert not any(finding.passed for finding in run_checks(settings, stage="exports").values())
     with pytest.raises(InputError, match=r"holds no manifest\.json that is whole"):
         verify(settings, settings.exports.path / "olmo", None)
 
@@ -212,7 +212,7 @@ def test_every_format_says_what_it_is(make: Make) -> None:
         assert manifest["files"].keys() | {"manifest.json"} == {
             path.name for path in (settings.exports.path / name).iterdir()
         }
-    found = run_check(settings, "trainers_keep_the_order")
+    found = run_checks(settings, stage="exports")["trainers_keep_the_order"]
     assert found.passed
     rows = {row["trainer"]: row for row in found.figures["trainers"]}
     batches = 2 * sequences // 4

@@ -12,7 +12,7 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.errors import StoreError
-from dagster_divorder.pipeline.checks import run_check
+from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
@@ -195,7 +195,7 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     stages = GRAPH.needed(settings, "curated_output", "cluster_map")
     write_jsonl(tmp_path / "docs.jsonl", topic_records(30))
     run_all(settings, Notes(), stages)
-    assert run_check(settings, "base_model_is_of_this_corpus").passed
+    assert run_checks(settings, stage="base_model")["base_model_is_of_this_corpus"].passed
 
     other = [{**record, "text": record["text"][::-1]} for record in topic_records(30, start=500)]
     write_jsonl(tmp_path / "docs.jsonl", other)
@@ -223,7 +223,7 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     assert warning in again_notes.said
     assert {receipt.figures["new_documents"] for receipt in again.values()} == {0}
     assert make_plan(settings).stages[1].why == planned["base_model"]
-    finding = run_check(settings, "base_model_is_of_this_corpus")
+    finding = run_checks(settings, stage="base_model")["base_model_is_of_this_corpus"]
     assert not finding.passed
     assert 'model.refit = "now"' in finding.remedy
 
@@ -231,7 +231,7 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     run_all(make_settings(embedding={"pca": pca}, **asked), Notes(), stages)
     renewed = run_all(settings, Notes(), stages)
     assert renewed["base_model"].figures["note"] is None
-    assert run_check(settings, "base_model_is_of_this_corpus").passed
+    assert run_checks(settings, stage="base_model")["base_model_is_of_this_corpus"].passed
     places = {"store": {"path": tmp_path / "fresh"}, "output": {"path": tmp_path / "new"}}
     fresh = run_all(make_settings(embedding={"pca": pca}, **places), Notes(), stages)
     for stage in ("token_counts", "clusters", "cluster_map", "greedy_order", "sequence_order"):

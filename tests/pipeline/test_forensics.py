@@ -10,7 +10,7 @@ from dagster_divorder import cut, run_all, where
 from dagster_divorder.cli import main
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline.checks import run_check
+from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.packed_sequences import load_packed
@@ -110,7 +110,7 @@ def test_the_rest_of_a_training_is_planned_without_what_is_cut(settings: Setting
     later = {record for _, position, _, record, _ in after[len(frozen) :] if position < epoch}
     assert not later & gone
     assert later | gone | {record for *_, record, _ in frozen} == set(range(61))
-    found = run_check(planned, "no_token_lost")
+    found = run_checks(planned, stage="packed_sequences")["no_token_lost"]
     assert found.passed and "but for those of" in found.text
     # Cut again: what was cut stays so.
     assert set(cut(planned, ids=["doc-2"], resume_at=5).order.cut) == {*planned.order.cut, "doc-2"}

@@ -11,7 +11,7 @@ import pytest
 
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline import run_all, run_stage
-from dagster_divorder.pipeline.checks import run_check
+from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
@@ -42,7 +42,7 @@ def test_three_runs_read_the_same_records_with_store_and_output_among_the_input(
         assert make_plan(settings).new_records == 0
     assert outputs[0] == outputs[1] == outputs[2]
     assert set(facts(settings)["skipped_folders"]) == {str(settings.store.path), str(settings.output.path)}
-    said = run_check(settings, "rejects_below_limit").text
+    said = run_checks(settings, stage="raw_docs")["rejects_below_limit"].text
     assert "Not read, as DivOrder wrote them: " in said
     assert ("neither JSONL nor Parquet by their names: 1 .txt." in said) == (not pattern)
     cursor = Cursor()

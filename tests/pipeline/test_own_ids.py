@@ -16,7 +16,7 @@ import pytest
 from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline.checks import run_check
+from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
@@ -68,7 +68,7 @@ def test_ids_are_shown_and_nothing_that_does_not_show_them_is_made_again(
     assert load_results(named.store.path).documents["id"].tolist() == [f"doc-{at}" for at in range(60)]
     rejects = [orjson.loads(line) for line in output_of(named)["rejects.jsonl"].splitlines()]
     assert [reject.get("id") for reject in rejects] == [7, None, None]
-    first = run_check(named, "rejects_below_limit").figures["first_rejects"]
+    first = run_checks(named, stage="raw_docs")["rejects_below_limit"].figures["first_rejects"]
     assert [reject["id"] for reject in first] == [7, None, None]
     assert b"doc-" in output_of(named)[PAGE] and b"doc-" not in files[PAGE]
     other = {name for name, data in output_of(named).items() if data != files[name]}

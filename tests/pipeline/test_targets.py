@@ -15,7 +15,7 @@ from dagster_divorder import run_all
 from dagster_divorder.cli import summary
 from dagster_divorder.core.targets import warnings_of
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.checks import run_check
+from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
@@ -119,7 +119,7 @@ def test_the_check_is_about_the_targets(corpus: Path) -> None:
     batch = next(c for c in moving if c.window == "batch")
     assert batch.passed and batch.worst < batch.shuffled_worst
     assert batch.shuffled_mean > 0.1
-    finding = run_check(settings, "order_beats_shuffling")
+    finding = run_checks(settings, stage="diversity_metrics")["order_beats_shuffling"]
     assert "source is held against the mix that can be had of its targets, which moves" in finding.text
     assert "order.targets.source asks for" in finding.text
     if not finding.passed:
