@@ -1,8 +1,8 @@
 """Compile what is compiled once for a machine, so that no first run waits for it: `python -m dagster_divorder.warm`.
 
 The kernels compile as they are first called, and Numba keeps the result beside them, for a processor and a version of
-Numba; half a minute of a first run. Here all are called, by a run over a few documents in a temporary folder, with the
-types that any run calls them with.
+Numba: half a minute of a first run. Here a run over a few documents, in a temporary folder, calls what the default
+settings and the evidence about their order call. A strategy or packing method of one's own choice still compiles.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EVIDENCE = ("near_duplicates", "strategy_comparison", "k_calibration")
 
 
 def warm() -> None:
-    """Call every kernel that a run of any corpus calls."""
+    """Call every kernel that a run with default settings calls."""
     records = [
         {"text": f"{number}: " + " ".join([topic] * (1 + number % 7)), "source": topic.split()[0]}
         for number in range(60)
