@@ -13,12 +13,14 @@ BUCKET_BYTES and output / MAX_BUCKETS, a fragment, and 24 bytes a record; in eac
 from __future__ import annotations
 
 import contextlib
+import mmap
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -132,24 +134,34 @@ class Scattered:
         """The content of output positions [first, end), in those of the arrays of `gather_rows` that they lie in."""
         folder = folder_at(self.place)
         with contextlib.ExitStack() as opened:
-            readers = [
-                pa.ipc.open_file(opened.enter_context(_arrow_file(folder, name))) for name in self.files
-            ]
+            sources = [opened.enter_context(_arrow_source(folder, name)) for name in self.files]
+            readers = [pa.ipc.open_file(source) for source, _ in sources]
             for bucket, (low, high) in enumerate(pairwise(self.cuts.tolist())):
                 if low < end and first < high:
                     batches = [batch for reader in readers for batch in self._bucket(reader, bucket)]
                     yield from _in_order(
                         *_ordered(pa.Table.from_batches(batches)), max(first - low, 0), end - low
                     )
+                    for _, release in sources:
+                        release()
 
     def _bucket(self, reader: pa.ipc.RecordBatchFileReader, bucket: int) -> Iterator[pa.RecordBatch]:
         each = reader.num_record_batches // (len(self.cuts) - 1)
         return (reader.get_batch(number) for number in range(bucket * each, (bucket + 1) * each))
 
 
-def _arrow_file(folder: Folder, name: str) -> pa.NativeFile:
+@contextlib.contextmanager
+def _arrow_source(folder: Folder, name: str) -> Iterator[tuple[Any, Callable[[], None]]]:
+    """A file for Arrow, and what takes the pages that were read of it off this process's memory."""
     source = folder.source(name)
-    return pa.memory_map(str(source)) if isinstance(source, Path) else pa.PythonFile(folder.open(name), "r")
+    if not isinstance(source, Path):
+        with pa.PythonFile(folder.open(name), "r") as remote:
+            yield remote, lambda: None
+        return
+    with source.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    # They stay in the system's cache, and come back where they are looked at again.
+    yield pa.BufferReader(mapped), lambda: mapped.madvise(mmap.MADV_DONTNEED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -51,6 +52,37 @@ def stored(
     fragments = tuple(Fragment(name, files[name], rows) for name, rows in names)
     record_rows = np.array(record_row, dtype=np.int64)
     return View("jsonl", fragments, fragments, record_rows, record_rows)
+
+
+def mapped_bytes(folder: Path) -> int:
+    """Of this process's memory, what lies in files of a folder."""
+    smaps = Path("/proc/self/smaps").read_text()
+    maps = re.findall(rf"{re.escape(str(folder))}/\S+\nSize:.*\n(?:.*\n)*?Rss: +(\d+) kB", smaps)
+    return 1024 * sum(map(int, maps))
+
+
+def test_what_was_read_of_scattered_files_leaves_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather_module, "BUCKET_BYTES", 1 << 20)
+    content = [[bytes([65 + row % 26]) * 10_000 for row in range(800)] for _ in range(2)]
+    store = LocalStore(tmp_path / "store").open()
+    view = stored(store, content, list(range(1600)))
+    rows = np.random.default_rng(0).permutation(1600)
+    (tmp_path / "out").mkdir()
+    scattered = scatter(
+        LocalEngine(1),
+        stored_records(store, view),
+        offsets(view.records),
+        rows,
+        np.full(1600, 10_000),
+        tmp_path / "out",
+        lambda count: None,
+        {},
+    )
+    resident = [mapped_bytes(tmp_path / "out") for _ in scattered.parts(0, 1600)]
+    # Those of a bucket are read ahead, and no more of 16 MB.
+    assert 0 < max(resident) < 4 << 20
 
 
 @settings(deadline=None, max_examples=40)
