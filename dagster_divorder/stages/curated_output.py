@@ -230,10 +230,8 @@ def _in_workers(run: Run, sizes: np.ndarray, limits: list[int], schema: pa.Schem
     """Whether records of these sizes are written by workers, a file each: of a large output in several files that can
     be written from several processes. (A file that they are scattered into has one dictionary a column, and fragments
     have several.)"""
-    # The threads of this process write as fast as two workers of this machine, with two thirds of the processor time.
-    least = 3 if run.settings.engine.kind == "local" else 2
     return (
-        min(run.engine.workers, len(limits)) >= least
+        min(run.engine.workers, len(limits)) > 1
         and int(sizes.sum()) >= WORKERS_FROM_BYTES
         and not (schema and any(map(has_dictionary, schema.types)))
     )
