@@ -97,15 +97,12 @@ def test_it_trains_once_and_what_is_added_alone(settings: Callable[..., Settings
     assert figures["trained_now"] == 3
 
 
-def test_workers_train_as_this_process_does(
-    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_train_as_this_process_does(settings: Callable[..., Settings]) -> None:
     def trainings(of: Settings) -> dict[str, str]:
         receipt = ran(of).receipt("training_evidence")
         return {name: file for name, file in receipt.files.items() if name.startswith("run-")}
 
     here = trainings(settings({}))
-    monkeypatch.setattr(stage, "WORKERS_FROM", 0)
     of = settings({})
     store = of.store.model_copy(update={"path": of.store.path.with_name("workers")})
     # A file's name holds the hash of its bytes.
