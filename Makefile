@@ -26,7 +26,7 @@ install: .venv/.installed ## create .venv and install the pinned packages (nothi
 	@test -n "$(PYTHON)" || { echo "No Python found: install Python 3.11 or newer, or name one with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$(PYTHON) is older than Python 3.11 or does not start: name a newer one with PYTHON=..." >&2; exit 1; }
-	@echo "Installing into .venv: a minute, some 2 GB ..."
+	@echo "Installing into .venv: a minute or two, some 2 GB ..."
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@# The pip that comes with Python 3.11 takes twice the time over pinned versions.
 	@$(PIP) -c constraints.txt --upgrade pip
