@@ -10,6 +10,7 @@ Source: the length histogram of Don't Shuffle, Optimize (quantile bins over docu
 Known weakness: appended data moves categories' ranks, so their codes; bins stay while `edges` are pinned.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -93,24 +94,42 @@ def category_codes(values: "ArrayLike | pa.Array | pa.ChunkedArray", max_values:
     text = column if pa.types.is_large_string(column.type) else column.cast(pa.string())
     parts = text.dictionary_encode().unify_dictionaries().chunks
     distinct = parts[0].dictionary if parts else pa.array([], pa.string())
-    indices = [part.indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False) for part in parts]
-    index = np.concatenate(indices) if indices else np.zeros(0, np.int32)
+    index = _filled([part.indices for part in parts], np.int32(len(distinct)))
     counts = np.bincount(index, minlength=len(distinct) + 1)
     n_missing = counts[-1]
 
     kept = len(distinct) if len(distinct) <= max_values else max_values - 1
-    ranking = pa.table({"count": counts[:-1], "name": distinct})
+    ranking = pa.table({"count": _arrow(counts[:-1]), "name": distinct})
     by = [("count", "descending"), ("name", "ascending")]
     ranked = pc.select_k_unstable(ranking, kept, by) if kept else pa.array([], pa.uint64())
     names = distinct.take(ranked).to_pylist()
     code_of = np.full(len(distinct) + 1, len(names), np.int32)
-    code_of[ranked.to_numpy()] = np.arange(kept, dtype=np.int32)
+    code_of[np.from_dlpack(ranked)] = np.arange(kept, dtype=np.int32)
     if kept < len(distinct):
         names.append(_unused("(other)", names))
     if n_missing:
         code_of[-1] = len(names)
         names.append(_unused("(missing)", names))
     return Codes(code_of[index], tuple(names))
+
+
+def _arrow(values: NDArray[Any]) -> "pa.Array":
+    """As Arrow, (n,); `pa.array` and `pa.scalar` import pandas (0.3 s), and so does Arrow's `to_numpy`."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(
+        pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))]
+    )
+
+
+def _filled(parts: "Sequence[pa.Array]", null: np.number[Any]) -> NDArray[Any]:
+    """Chunks of numbers of the type of `null` as one array, which stands where there is none."""
+    import pyarrow.compute as pc
+
+    fill = _arrow(np.array([null]))[0]
+    return np.concatenate(
+        [np.zeros(0, null.dtype), *(np.from_dlpack(pc.coalesce(part, fill)) for part in parts)]
+    )
 
 
 def column_codes(
@@ -132,7 +151,7 @@ def column_codes(
     column = _plain(values)
     of = column.type
     if types.is_integer(of) or types.is_floating(of) or types.is_decimal(of):
-        numbers = column.cast("double", safe=False).to_numpy()
+        numbers = _filled(column.cast("double", safe=False).chunks, np.float64(np.nan))
         cuts = quantile_edges(numbers, bins) if edges is None else np.asarray(edges, np.float64)
         return Codes(bin_codes(numbers, cuts), _bin_names(cuts, whole=types.is_integer(of)), cuts)
     if not (types.is_boolean(of) or types.is_null(of) or _is_text(of)):

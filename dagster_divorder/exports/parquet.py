@@ -35,7 +35,8 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
 
 
 def _write_file(stretch: Stretch, file: IO[bytes]) -> None:
-    tables, rest, count = _tables(stretch), SCHEMA.empty_table(), len(stretch)
+    # `SCHEMA.empty_table()` imports pandas.
+    tables, rest, count = _tables(stretch), pa.Table.from_batches([], SCHEMA), len(stretch)
     group = group_rows(stretch.length)
     with open_writer(file, SCHEMA) as writer:
         while count:

@@ -106,11 +106,33 @@ def unpack_some(file: IO[bytes] | MappedFile, names: Sequence[str], owner: str =
 
 def binary_array(values: Sequence[bytes]) -> pa.Array:
     """Byte strings as Arrow large_binary (n,); `pa.array` imports pandas (0.3 s) for it and is slower."""
+    return _binary_array(values, None)
+
+
+def text_array(values: Sequence[str | None]) -> pa.Array:
+    """Texts as Arrow large_string (n,), without pandas, as `binary_array`."""
+    return _binary_array([(value or "").encode() for value in values], _validity(values)).cast(
+        pa.large_string()
+    )
+
+
+def float_array(values: Sequence[float | None]) -> pa.Array:
+    """Numbers as Arrow float64 (n,), without pandas, as `binary_array`."""
+    numbers = np.fromiter((0.0 if value is None else value for value in values), np.float64, len(values))
+    return pa.Array.from_buffers(pa.float64(), len(values), [_validity(values), pa.py_buffer(numbers)])
+
+
+def _validity(values: Sequence[object]) -> pa.Buffer | None:
+    """Arrow's bitmap of what is not None; None where all are."""
+    there = np.fromiter((value is not None for value in values), np.bool_, len(values))
+    return None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+
+
+def _binary_array(values: Sequence[bytes], validity: pa.Buffer | None) -> pa.Array:
     ends = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=ends[1:])
-    return pa.Array.from_buffers(
-        pa.large_binary(), len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
-    )
+    buffers = [validity, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
 
 
 def row_array(rows: np.ndarray) -> pa.Array:
@@ -142,11 +164,9 @@ def _column(values: list[Any]) -> pa.Array:
     """What `pa.array` makes of plain values, which imports pandas (0.4 s): not for words, nor for fractions or None."""
     kinds = {type(value) for value in values}
     if kinds == {str}:
-        return binary_array([value.encode() for value in values]).cast(pa.string())
+        return text_array(values).cast(pa.string())
     if float in kinds and kinds <= {float, type(None)}:
-        there = np.packbits([value is not None for value in values], bitorder="little")
-        numbers = np.array(values, np.float64)
-        return pa.Array.from_buffers(pa.float64(), len(values), [pa.py_buffer(there), pa.py_buffer(numbers)])
+        return float_array(values)
     return pa.array(values)
 
 

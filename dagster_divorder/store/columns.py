@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_divorder.errors import InputError
+from dagster_divorder.store.arrays import float_array, text_array
 
 ID_COLUMNS = pa.schema([("number", pa.int64()), ("text", pa.large_string())])
 """Columns of `extract_ids`."""
@@ -70,7 +71,7 @@ def _column(values: list[Any]) -> pa.Array:
     is_number = [isinstance(value, (int, float)) and not isinstance(value, bool) for value in values]
     numbers = [float(value) if number else None for value, number in zip(values, is_number, strict=True)]
     texts = [None if number else _as_text(value) for value, number in zip(values, is_number, strict=True)]
-    parts = [pa.array(numbers, pa.float64()), pa.array(texts, pa.large_string())]
+    parts = [float_array(numbers), text_array(texts)]
     return pa.StructArray.from_arrays(parts, fields=list(_JSON_VALUE))
 
 

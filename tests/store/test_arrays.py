@@ -12,15 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from dagster_divorder.store.arrays import (
     binary_array,
+    float_array,
     pack,
     pack_rows,
     row_array,
+    text_array,
     unpack,
     unpack_rows,
     unpack_some,
@@ -106,6 +108,21 @@ def test_byte_strings_and_rows_as_arrow_arrays(values: list[bytes]) -> None:
     assert binary_array(values).to_pylist() == values
     rows = np.arange(len(values))[::-2]
     assert binary_array(values).take(row_array(rows)).to_pylist() == [values[row] for row in rows]
+
+
+@given(st.lists(st.none() | st.floats()), st.lists(st.none() | st.text(max_size=3)))
+@example([-0.0, None], ["", None])
+def test_numbers_and_texts_are_what_pyarrow_makes_of_them(
+    numbers: list[float | None], texts: list[str | None]
+) -> None:
+    for made, expected in (
+        (float_array(numbers), pa.array(numbers, pa.float64())),
+        (text_array(texts), pa.array(texts, pa.large_string())),
+    ):
+        made.validate(full=True)
+        assert (made.type, made.null_count) == (expected.type, expected.null_count)
+        # NaN differs from itself, and -0.0 does not from 0.0.
+        assert list(map(repr, made.to_pylist())) == list(map(repr, expected.to_pylist()))
 
 
 ROWS = [{"order": "curated", "mean": 1.5, "none": None}, {"order": "random", "mean": 2.5, "none": None}]
