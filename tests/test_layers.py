@@ -71,8 +71,10 @@ def test_the_reader_loads_little_beside_torch() -> None:
 
 @pytest.mark.slow
 def test_a_run_loads_neither_pandas_nor_matplotlib(tmp_path: Path) -> None:
-    """With fields of the records read, traits cut, and exports written: pandas alone takes 0.3 s."""
-    settings = f"load_settings({str(make_corpus(tmp_path))!r})"
+    """With ids and fields of the records read, traits cut, and exports written: pandas alone takes 0.3 s."""
+    config = make_corpus(tmp_path)
+    config.write_text(config.read_text().replace("[store]", 'id_field = "source"\n[store]', 1))
+    settings = f"load_settings({str(config)!r})"
     found = loaded(
         "from dagster_divorder.pipeline import run_all\n"
         "from dagster_divorder.settings import load_settings\n"

@@ -46,7 +46,7 @@ def read_ids(files: StageFiles, view: View, records: np.ndarray) -> pa.ChunkedAr
     row, start = view.record_row[records], offsets(view.records)
     at, which = np.unique(np.searchsorted(start, row, side="right") - 1, return_inverse=True)
     held = [view.records[fragment] for fragment in at.tolist()]
-    table = pa.concat_tables([ID_COLUMNS.empty_table(), *files.tables(held)])
+    table = pa.concat_tables([pa.Table.from_batches([], ID_COLUMNS), *files.tables(held)])
     table = table.take(row_array(row - start[at][which] + offsets(tuple(held))[which]))
     return number_or_text(*table.columns)
 
@@ -114,10 +114,10 @@ def id_hashes(files: StageFiles, view: View) -> tuple[np.ndarray, np.ndarray]:
     parts = [np.empty((0, 2), np.uint64)]
     there = [np.empty(0, bool)]
     for table in files.tables(view.records):
-        texts = number_or_text(*table.columns).cast(pa.large_string())
-        there.append(texts.is_valid().to_numpy())
+        texts = number_or_text(*table.columns).cast(pa.large_string()).to_pylist()
+        there.append(np.fromiter((text is not None for text in texts), np.bool_, len(texts)))
         hashes = np.zeros((len(texts), 2), np.uint64)
-        hashes[there[-1]] = words(hash_all(text.encode() for text in texts.drop_null().to_pylist()))
+        hashes[there[-1]] = words(hash_all(text.encode() for text in texts if text is not None))
         parts.append(hashes)
     records = np.flatnonzero(np.concatenate(there)[view.record_row])
     return records, np.concatenate(parts)[view.record_row[records]]

@@ -116,10 +116,11 @@ def text_array(values: Sequence[str | None]) -> pa.Array:
     )
 
 
-def float_array(values: Sequence[float | None]) -> pa.Array:
-    """Numbers as Arrow float64 (n,), without pandas, as `binary_array`."""
-    numbers = np.fromiter((0.0 if value is None else value for value in values), np.float64, len(values))
-    return pa.Array.from_buffers(pa.float64(), len(values), [_validity(values), pa.py_buffer(numbers)])
+def number_array(values: Sequence[float | None], dtype: type[np.int64 | np.float64]) -> pa.Array:
+    """Numbers as Arrow int64 or float64 (n,), without pandas, as `binary_array`."""
+    numbers = np.fromiter((0 if value is None else value for value in values), dtype, len(values))
+    kind = pa.from_numpy_dtype(dtype)
+    return pa.Array.from_buffers(kind, len(values), [_validity(values), pa.py_buffer(numbers)])
 
 
 def _validity(values: Sequence[object]) -> pa.Buffer | None:
@@ -166,7 +167,7 @@ def _column(values: list[Any]) -> pa.Array:
     if kinds == {str}:
         return text_array(values).cast(pa.string())
     if float in kinds and kinds <= {float, type(None)}:
-        return float_array(values)
+        return number_array(values, np.float64)
     return pa.array(values)
 
 

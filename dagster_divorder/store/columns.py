@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.arrays import float_array, text_array
+from dagster_divorder.store.arrays import number_array, text_array
 
 ID_COLUMNS = pa.schema([("number", pa.int64()), ("text", pa.large_string())])
 """Columns of `extract_ids`."""
@@ -59,7 +60,7 @@ def extract_ids(content: pa.ChunkedArray, field: str) -> pa.Table:
     ids = [as_id(value) for value in values]
     numbers = [value if isinstance(value, int) and abs(value) < 1 << 63 else None for value in ids]
     texts = [str(value) if value != number else None for value, number in zip(ids, numbers, strict=True)]
-    return pa.Table.from_pydict({"number": numbers, "text": texts}, schema=ID_COLUMNS)
+    return pa.table([number_array(numbers, np.int64), text_array(texts)], ID_COLUMNS)
 
 
 def as_id(value: Any) -> int | str | None:
@@ -71,7 +72,7 @@ def _column(values: list[Any]) -> pa.Array:
     is_number = [isinstance(value, (int, float)) and not isinstance(value, bool) for value in values]
     numbers = [float(value) if number else None for value, number in zip(values, is_number, strict=True)]
     texts = [None if number else _as_text(value) for value, number in zip(values, is_number, strict=True)]
-    parts = [float_array(numbers), text_array(texts)]
+    parts = [number_array(numbers, np.float64), text_array(texts)]
     return pa.StructArray.from_arrays(parts, fields=list(_JSON_VALUE))
 
 

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as arrays
 
 from dagster_divorder.store.arrays import (
     binary_array,
-    float_array,
+    number_array,
     pack,
     pack_rows,
     row_array,
@@ -110,13 +110,18 @@ def test_byte_strings_and_rows_as_arrow_arrays(values: list[bytes]) -> None:
     assert binary_array(values).take(row_array(rows)).to_pylist() == [values[row] for row in rows]
 
 
-@given(st.lists(st.none() | st.floats()), st.lists(st.none() | st.text(max_size=3)))
-@example([-0.0, None], ["", None])
+@given(
+    st.lists(st.none() | st.floats()),
+    st.lists(st.none() | st.integers(-(2**63), 2**63 - 1)),
+    st.lists(st.none() | st.text(max_size=3)),
+)
+@example([-0.0, None], [0, None], ["", None])
 def test_numbers_and_texts_are_what_pyarrow_makes_of_them(
-    numbers: list[float | None], texts: list[str | None]
+    numbers: list[float | None], whole: list[int | None], texts: list[str | None]
 ) -> None:
     for made, expected in (
-        (float_array(numbers), pa.array(numbers, pa.float64())),
+        (number_array(numbers, np.float64), pa.array(numbers, pa.float64())),
+        (number_array(whole, np.int64), pa.array(whole, pa.int64())),
         (text_array(texts), pa.array(texts, pa.large_string())),
     ):
         made.validate(full=True)
