@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 CHROMIUM = "/usr/bin/chromium"
+# For actions and for expectations, which have a limit of their own (five seconds unless told):
+# too few for Dagster's page on a machine that runs other tests too.
+WAIT_MS = 120_000
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -26,7 +29,7 @@ FLAGS = [
 @contextmanager
 def open_browser(profile: Path, width: int = 1600, height: int = 1000) -> Iterator[Page]:
     """A page of a browser that keeps its own in a new folder."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
     with sync_playwright() as playwright:
         # Without a locale Dagster's page stays blank in a headless Chromium.
@@ -37,6 +40,7 @@ def open_browser(profile: Path, width: int = 1600, height: int = 1000) -> Iterat
             locale="en-US",
             viewport={"width": width, "height": height},
         )
-        browser.set_default_timeout(120_000)
+        browser.set_default_timeout(WAIT_MS)
+        expect.set_options(timeout=WAIT_MS)
         yield browser.new_page()
         browser.close()

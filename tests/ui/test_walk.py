@@ -245,7 +245,7 @@ def test_a_small_screen_shows_the_orders_their_quality_over_runs_and_checks(
     page.set_viewport_size({"width": 1280, "height": 900})
     open_metrics(page, dev)
     table = show_orders(page)
-    assert table.locator("th").all_inner_texts() == ["measure", "better", *reversed(ORDERS.values())]
+    expect(table.locator("th")).to_have_text(["measure", "better", *reversed(ORDERS.values())])
     rows = [row.locator("td").all_inner_texts()[:2] for row in table.locator("tbody tr").all()]
     assert rows[0] == ["clusters in a sequence, mean", "more"] and ["batch TV, mean, %", "less"] in rows
     box, around = table.bounding_box(), page.get_by_role("dialog").bounding_box()
