@@ -7,12 +7,13 @@ a last sequence that is not full stays out, and so do those that a trainer has c
 the traits, the token ids and the vectors that an output needs, so that the result does not depend on what evidence
 has been made before; files are read fragment by fragment.
 Cost: bounded but for one walk over the files that hold the documents; docs/decisions/stationarity.md has times.
-Memory: 2 bytes a token, the entries of the words, and S x D of one kind of vectors.
+Memory: 2 bytes a token, the entries of the words, and S x D of one kind of vectors; two features at a time, as the next
+one is taken while one is held against its shuffles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from dagster_divorder.core.metrics.stationarity import (
     stationarity,
 )
 from dagster_divorder.core.traits import Traits, column_codes
+from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus, versions
 from dagster_divorder.settings import Settings
@@ -101,7 +103,7 @@ def load_sample(run: Run, traits: Traits, order: np.ndarray | None = None) -> Ru
     return Runs.of(packed, some, traits.tokens)
 
 
-def features(run: Run, traits: Traits, sample: Runs) -> Iterator[Feature]:
+def features(run: Run, traits: Traits, sample: Runs) -> Generator[Feature, None, None]:
     """What should not depend on where a sequence stands; one at a time, so that no other is in memory meanwhile."""
     balanced = set(run.settings.order.traits)
     if vectors_are_balanced(run.settings):
@@ -187,7 +189,7 @@ def _compute(run: Run) -> Made:
     traits = load_stream(run).traits
     sample = load_sample(run, traits)
     found = stationarity(
-        features(run, traits, sample),
+        ahead(features(run, traits, sample)),
         np.arange(len(sample)),
         batch=run.settings.sequence.batch,
         seed=run.settings.seed,

@@ -311,11 +311,13 @@ class OutputFolder:
 
     def _write(self, name: str, write: Callable[[IO[bytes]], Any]) -> dict[str, Any]:
         temporary = self.staged[name] = temporary_name()
-        with self._explaining(name):
+        with self.explaining(name):
             return write_hashed(self.folder, name, temporary, write)
 
     @contextlib.contextmanager
-    def _explaining(self, name: str) -> Iterator[None]:
+    def explaining(self, name: str = "") -> Iterator[None]:
+        """Turns what goes wrong while a file, or several, are written into a StoreError, once what was written is
+        removed."""
         what = "the whole output, beside the one that is there,"
         with self.folder.explaining(name, self.expected_bytes, what):
             try:
@@ -335,7 +337,7 @@ class OutputFolder:
         """
         tasks = [(name, temporary_name(), item) for name, item in items.items()]
         self.staged |= {name: temporary for name, temporary, _ in tasks}
-        with self._explaining(""):
+        with self.explaining():
             entries = engine.each(_Staging(self.path, write), tasks, **needs)
             self.entries |= dict(zip(items, entries, strict=True))
 
@@ -497,7 +499,7 @@ def stage_scattered(
 
     contents, start, rows, sizes, advance: see `scatter`.
     """
-    with output._explaining(""):
+    with output.explaining():
         scattered = scatter(engine, contents, start, rows, sizes, output.path, advance, KEEP_MEMORY)
     output.stage_each(engine, WriteStretch(scattered, writers), files, environment=KEEP_MEMORY)
     output.folder.delete(scattered.files)

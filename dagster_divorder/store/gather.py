@@ -83,7 +83,7 @@ def gather_rows(
     with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=scratch) as folder:
         files = [Path(folder) / str(bucket) for bucket in range(len(cuts) - 1)]
         writers: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
-        for positions, at, content in _scattered(contents, start, rows, advance):
+        for positions, at, content in scattered_rows(contents, start, rows, advance):
             bucket = np.searchsorted(cuts, positions, side="right") - 1
             # Positions rise, so a bucket's are neighbours.
             numbers, first = np.unique(bucket, return_index=True)
@@ -186,7 +186,7 @@ class _Scatter:
     def __call__(self, group: _Group) -> int:
         held = [list[pa.RecordBatch]() for _ in self.cuts[1:]]
         contents = ahead(content() for content in group.contents)
-        for positions, at, content in _scattered(contents, group.start, group.rows, lambda count: None):
+        for positions, at, content in scattered_rows(contents, group.start, group.rows, lambda count: None):
             output = group.positions[positions]
             order = np.argsort(output)
             output, at = output[order], at[order]
@@ -260,10 +260,11 @@ def _whole(contents: Iterator[pa.Array], start: np.ndarray, rows: np.ndarray, ad
     return pa.concat_arrays(chunks)
 
 
-def _scattered(
+def scattered_rows(
     contents: Iterator[pa.Array], start: np.ndarray, rows: np.ndarray, advance: Advance
 ) -> Iterator[tuple[np.ndarray, np.ndarray, pa.Array]]:
-    """Array by array: output positions, rising; where in it they find theirs; the array."""
+    """Array by array: output positions, rising; where in it they find theirs; the array. Parameters: see
+    `gather_rows`."""
     # Positions by row, in runs of one fragment.
     by_row = np.argsort(rows, kind="stable")
     ends = np.searchsorted(rows, compact(start), sorter=by_row)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +19,9 @@ CLIP_BYTES = 1 << 16
 
 MAX_DOCUMENTS = 1 << 18
 """A text sample has at most this many documents: short as they may be, each takes memory while it is learnt from."""
+
+READERS = 2
+"""Fragments that are decompressed at once, without the interpreter's lock."""
 
 
 def document_ids(store: Store, view: View) -> np.ndarray:
@@ -69,40 +74,21 @@ def sample_texts(store: Store, view: View, max_bytes: int) -> list[str]:
     rows = rows_by_id(store, view, MAX_DOCUMENTS)
     total = np.cumsum(np.minimum(document_sizes(store, view)[rows], CLIP_BYTES))
     rows = rows[: max(1, int(np.searchsorted(total, max_bytes, side="right")))]
-    texts = {
-        row: text if len(text) <= CLIP_BYTES // 4 else text.encode()[:CLIP_BYTES].decode(errors="ignore")
-        for row, text in _texts(store, view, rows)
-    }
-    return [texts[row] for row in rows.tolist()]
+    # So many characters are as many bytes or more.
+    texts: list[str] = beginnings(store, view, rows, CLIP_BYTES).to_pylist()
+    return [
+        text if len(text) <= CLIP_BYTES // 4 else text.encode()[:CLIP_BYTES].decode(errors="ignore")
+        for text in texts
+    ]
 
 
 def beginnings(store: Store, view: View, rows: np.ndarray, characters: int) -> pa.Array:
     """The first characters of the texts of some document rows, large_string (n,), in the order of `rows`."""
     import pyarrow.compute as pc
 
-    start = offsets(view.documents)
-    by_row = np.argsort(rows, kind="stable")
-    ordered = rows[by_row]
-    parts = []
-    for at, fragment in enumerate(view.documents):
-        low, high = np.searchsorted(ordered, start[at : at + 2])
-        if low < high:
-            content = read_content(store, fragment.file).take(row_array(ordered[low:high] - start[at]))
-            parts += pc.utf8_slice_codeunits(content, 0, characters).chunks
-    place = np.empty_like(by_row)
-    place[by_row] = np.arange(len(by_row))
-    return pa.concat_arrays(parts).take(row_array(place)) if parts else pa.nulls(0, pa.large_string())
-
-
-def _texts(store: Store, view: View, rows: np.ndarray) -> Iterator[tuple[int, str]]:
-    start = offsets(view.documents)
-    rows = np.sort(rows)
-    for at, fragment in enumerate(view.documents):
-        inside = rows[np.searchsorted(rows, start[at]) : np.searchsorted(rows, start[at + 1])]
-        if len(inside):
-            content = read_content(store, fragment.file)
-            for row in inside.tolist():
-                yield row, content[row - int(start[at])].as_py()
+    return contents(
+        store, view.documents, rows, lambda texts: pc.utf8_slice_codeunits(texts, 0, characters)
+    )
 
 
 EXAMPLE_CHARACTERS = 200
@@ -114,8 +100,14 @@ def first_lines(store: Store, view: View, rows: np.ndarray) -> list[str]:
     return [" ".join(text.split())[:EXAMPLE_CHARACTERS] for text in read.to_pylist()]
 
 
-def contents(store: Store, fragments: tuple[Fragment, ...], rows: np.ndarray) -> pa.Array:
-    """Content of some rows, int64 (n,), of fragments laid end to end, in the order of `rows`; all of it is held.
+def contents(
+    store: Store,
+    fragments: tuple[Fragment, ...],
+    rows: np.ndarray,
+    of: Callable[[pa.ChunkedArray], pa.ChunkedArray] = lambda content: content,
+) -> pa.Array:
+    """Content of some rows, int64 (n,), of fragments laid end to end, or what `of` makes of it, in the order of `rows`;
+    all of it is held.
 
     Raises:
         StoreError: a fragment is missing or damaged.
@@ -123,13 +115,14 @@ def contents(store: Store, fragments: tuple[Fragment, ...], rows: np.ndarray) ->
     start = offsets(fragments)
     by_row = np.argsort(rows, kind="stable")
     cuts = np.searchsorted(rows[by_row], start)
-    parts = [
-        part
-        for at in np.flatnonzero(np.diff(cuts)).tolist()
-        for part in read_content(store, fragments[at].file)
-        .take(row_array(rows[by_row[cuts[at] : cuts[at + 1]]] - start[at]))
-        .chunks
-    ]
+
+    def read(at: int) -> list[pa.Array]:
+        inside = rows[by_row[cuts[at] : cuts[at + 1]]] - start[at]
+        chunks: list[pa.Array] = of(read_content(store, fragments[at].file).take(row_array(inside))).chunks
+        return chunks
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="divorder-sample") as threads:
+        parts = list(chain.from_iterable(threads.map(read, np.flatnonzero(np.diff(cuts)).tolist())))
     place = np.empty_like(by_row)
     place[by_row] = np.arange(len(by_row))
     return pa.concat_arrays(parts).take(row_array(place)) if parts else pa.nulls(0, pa.large_string())
