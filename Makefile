@@ -8,6 +8,8 @@ CONFIG ?= data/demo.toml
 BIN := .venv/bin
 # --no-compile: a third less time, since most modules of the large packages are never imported.
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq --no-compile --no-warn-script-location
+# What kernels are compiled with: all that this package needs but its largest packages.
+COMPILED_WITH := $(shell sed -n '/^dependencies/,/^]/s/^ *"\([a-z0-9-]*\).*/\1/p' pyproject.toml | grep -vE '^(torch|transformers|dagster)')
 # One folder of packages a trainer: first in PYTHONPATH, they hide what .venv has of them in other versions.
 TRAINERS ?= .venv/trainers
 INSTALLED := $(patsubst tests/trainers/requirements-%.txt,$(TRAINERS)/%/.installed,$(wildcard tests/trainers/requirements-*.txt))
@@ -30,11 +32,12 @@ install: .venv/.installed ## create .venv and install the pinned packages (nothi
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@# The pip that comes with Python 3.11 takes twice the time over pinned versions.
 	@$(PIP) -c constraints.txt --upgrade pip
-	@$(PIP) -c constraints.txt umap-learn faiss-cpu threadpoolctl
-	@# What is compiled once for this processor: for the cluster map beside the rest of the installation, then the kernels.
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'from dagster_divorder.core.cluster_map import warm; warm()' & \
-		$(PIP) -c constraints.txt torch && $(PIP) -c constraints.txt -e '.[films]' && \
-		PYTHONDONTWRITEBYTECODE= $(BIN)/python -m dagster_divorder.warm && wait $$!
+	@$(PIP) -c constraints.txt $(COMPILED_WITH)
+	@# What is compiled once for this processor, the cluster map's and our own kernels, beside the rest of the installation.
+	@export PYTHONDONTWRITEBYTECODE=; \
+		$(BIN)/python -c 'from dagster_divorder.core.cluster_map import warm; warm()' & map=$$!; \
+		$(BIN)/python -m dagster_divorder.warm & kernels=$$!; \
+		$(PIP) -c constraints.txt torch && $(PIP) -c constraints.txt -e '.[films]' && wait $$map && wait $$kernels
 	@touch $@
 
 .venv/.dev: .venv/.installed

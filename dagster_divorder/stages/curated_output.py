@@ -311,11 +311,17 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
         "cluster_names": load_names(run),
         "cluster_sizes": cluster_sizes(run).tolist(),
         "seconds": {stage: of["seconds"] for stage, of in figures.items()},
-        "versions": {
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in PACKAGES},
-        },
+        "versions": {"python": platform.python_version(), **_installed_packages()},
     }
+
+
+def _installed_packages() -> dict[str, str]:
+    """The version of each of PACKAGES that is installed: `warm` runs before all of them are."""
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def _without_curves(figures: dict[str, Any]) -> dict[str, Any]:

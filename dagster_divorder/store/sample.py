@@ -86,9 +86,7 @@ def beginnings(store: Store, view: View, rows: np.ndarray, characters: int) -> p
     """The first characters of the texts of some document rows, large_string (n,), in the order of `rows`."""
     import pyarrow.compute as pc
 
-    return contents(
-        store, view.documents, rows, lambda texts: pc.utf8_slice_codeunits(texts, 0, characters)
-    )
+    return contents(store, view.documents, rows, lambda texts: pc.utf8_slice_codeunits(texts, 0, characters))
 
 
 EXAMPLE_CHARACTERS = 200

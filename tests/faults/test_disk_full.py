@@ -21,8 +21,8 @@ from tests.faults.conftest import differing, make_corpus, output_of
 from tests.faults.runner import Runner
 
 DISK = 4 << 20
-BUCKETS = {"BUCKET_BYTES": 10_000}
-"""The output goes through several bucket files."""
+CONSTANTS = {"buckets": {"BUCKET_BYTES": 10_000}, "in place": {"LINE_BYTES": 1}}
+"""With which the output goes through several bucket files, or its lines are written where they belong."""
 
 
 def disk_use(folder: Path) -> int:
@@ -118,6 +118,8 @@ def test_the_exports(share: float, tmp_path: Path, mount: Callable[..., Path], r
         ("jsonl", 0.95),
         ("buckets", 0.3),
         ("buckets", 0.9),
+        ("in place", 0.3),
+        ("in place", 0.9),
         ("parquet", 0.3),
         ("parquet", 0.95),
     ],
@@ -126,7 +128,7 @@ def test_the_output(
     kind: str, share: float, tmp_path: Path, mount: Callable[..., Path], runner: Runner
 ) -> None:
     disk = mount("disk", DISK)
-    constants = BUCKETS if kind == "buckets" else {}
+    constants = CONSTANTS.get(kind, {})
     config = make_corpus(tmp_path, files=3)
     config.write_text(config.read_text().replace('path = "curated"', f'path = "{disk}/curated"'))
     (tmp_path / "curated").symlink_to(disk / "curated")
