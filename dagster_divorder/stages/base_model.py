@@ -11,7 +11,6 @@ by which the next run knows it without reading it, are in the receipt.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,12 +165,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     checkpoint = _checkpoint(run)
     files: dict[str, bytes] = {}
     training: dict[str, Any] = {}
-    with (
-        run.store.scratch(4 * model.vocab_size * model.dim, "the base model") as folder,
-        ThreadPoolExecutor(1, thread_name_prefix="divorder-kernels") as aside,
-    ):
-        # Numba loads, for half a second, while engines are loaded and compared, most of which is not Python.
-        aside.submit(document_frequency, np.empty(0, np.uint32), np.empty(0, np.int64), 0)
+    with run.store.scratch(4 * model.vocab_size * model.dim, "the base model") as folder:
         if checkpoint:
             directory, content = Path(checkpoint["directory"]), checkpoint["content"]
             encoder = load_encoder(directory, sample=texts)

@@ -364,7 +364,7 @@ def _of_mix(
 def _mix_distances(counts: csr_matrix, groupings: Sequence[NDArray[np.int64]]) -> Distances:
     from dagster_divorder.core.kernels.stationarity import mix_distances
 
-    sums = np.asarray(counts.sum(axis=0), np.float64).ravel()
+    sums = np.bincount(counts.indices, counts.data, counts.shape[1])
     whole = sums / max(sums.sum(), 1.0)
     entries = _entries(counts)
     edges = np.unique(np.concatenate(groupings))
