@@ -3,8 +3,8 @@
 
 Guarantee: the same environment and arguments give the same bytes; the file appears whole or not at all;
     nothing is imported (`ast` reads the sources), so no package's code runs.
-Cost: nearly all of it is parsing, some 4 MB of source a second, so it stops with a package once its share is
-    full: 15,000 documents take some 6 s, all there is takes minutes. Memory holds the sample once.
+Cost: nearly all of it is parsing, some 4 MB of source a second and core, so it stops with a package once its share is
+    full: 15,000 documents take some 4 s on two cores, all there is takes minutes. Memory holds the sample once.
 Shape: one package after the other, file by file, so the order is as monochrome as a corpus gets. The 100
     largest packages share the documents by the square root of their size; in each the files with the longest
     docstrings are read first, so that the lengths have the tail of real corpora, which a sample of this size
@@ -29,6 +29,7 @@ import sysconfig
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,35 +111,71 @@ def longest_quoted(content: bytes) -> int:
     return max(map(len, content.split(b'"""')[1::2]), default=0)
 
 
+Document = tuple[str, bytes]
+"""The path of its file, and its line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Read:
+    """What was read of a package: its documents, files that hold no Python, and the files that are left."""
+
+    documents: list[Document]
+    skipped_files: int
+    left: list[SourceFile]
+
+
+def read_package(name: str, files: list[SourceFile], at_least: int) -> Read:
+    """Read files of a package, those with the longest docstrings first, until there are `at_least` documents."""
+    ranked = sorted(files[:RANKED_FILES], key=lambda file: -longest_quoted(file.location.read_bytes()))
+    return read_files(name, ranked + files[RANKED_FILES:], at_least)
+
+
+def read_files(name: str, files: list[SourceFile], at_least: int) -> Read:
+    """The same in the order given."""
+    documents: list[Document] = []
+    skipped = done = 0
+    for file in files:
+        if len(documents) >= at_least:
+            break
+        done += 1
+        try:
+            found = list(docstrings(ast.parse(file.location.read_bytes())))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            skipped += 1
+            continue
+        for qualified, text in found:
+            path = f"{file.path}:{qualified}" if qualified else file.path
+            record = {"text": text, "source": name, "path": path}
+            try:
+                line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
+            except UnicodeEncodeError:  # A lone surrogate, spelled as an escape.
+                continue
+            documents.append((file.path, line))
+    return Read(documents=documents, skipped_files=skipped, left=files[done:])
+
+
 class Package:
-    """The documents of one package, read file by file as they are asked for."""
+    """The documents of one package: those that were read beforehand, if any, then file by file as they are asked
+    for."""
 
-    def __init__(self, name: str, files: list[SourceFile]) -> None:
+    def __init__(self, name: str, weight: int, files: list[SourceFile], read: Read | None) -> None:
         self.name = name
-        self.weight = math.isqrt(sum(file.size for file in files))
+        self.weight = weight
         self.skipped_files = 0
-        self._documents = self._read(files)
+        self._documents = self._in_turn(files, read)
 
-    def take(self) -> tuple[str, bytes] | None:
-        """The next document as (file path, line), or None when there are no more."""
+    def take(self) -> Document | None:
+        """The next document, or None when there are no more."""
         return next(self._documents, None)
 
-    def _read(self, files: list[SourceFile]) -> Iterator[tuple[str, bytes]]:
-        ranked = sorted(files[:RANKED_FILES], key=lambda file: -longest_quoted(file.location.read_bytes()))
-        for file in ranked + files[RANKED_FILES:]:
-            try:
-                found = list(docstrings(ast.parse(file.location.read_bytes())))
-            except (SyntaxError, ValueError, RecursionError, MemoryError):
-                self.skipped_files += 1
-                continue
-            for name, text in found:
-                path = f"{file.path}:{name}" if name else file.path
-                record = {"text": text, "source": self.name, "path": path}
-                try:
-                    line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
-                except UnicodeEncodeError:  # A lone surrogate, spelled as an escape.
-                    continue
-                yield file.path, line
+    def _in_turn(self, files: list[SourceFile], read: Read | None) -> Iterator[Document]:
+        read = read or read_package(self.name, files, 1)
+        while True:
+            self.skipped_files += read.skipped_files
+            yield from read.documents
+            if not read.left:
+                return
+            read = read_files(self.name, read.left, 1)
 
 
 def collect(files: dict[str, list[SourceFile]], *, documents: int, max_bytes: int | None = None) -> Sample:
@@ -147,7 +184,17 @@ def collect(files: dict[str, list[SourceFile]], *, documents: int, max_bytes: in
     Small packages come first, so that what they cannot give goes to the larger ones; further rounds take what
     is still missing from whoever has more. Lines come out by package, file and place in the file.
     """
-    packages = sorted((Package(*item) for item in files.items()), key=lambda p: (p.weight, p.name))
+    weights = {name: math.isqrt(sum(file.size for file in of)) for name, of in files.items()}
+    names = sorted(files, key=lambda name: (weights[name], name))
+    # The largest first, so that no long one is left for the end.
+    largest = names[: -PACKAGES - 1 : -1]
+    total = max(1, sum(weights[name] for name in largest))
+    shares = [documents * weights[name] // total if max_bytes is None else 1 for name in largest]
+    with ProcessPoolExecutor() as pool:
+        read = dict(
+            zip(largest, pool.map(read_package, largest, map(files.get, largest), shares), strict=True)
+        )
+    packages = [Package(name, weights[name], files[name], read.get(name)) for name in names]
     missing = documents if max_bytes is None else max_bytes
     taken: list[tuple[str, str, bytes]] = []
     for group in (packages[-PACKAGES:], packages[:-PACKAGES]):
