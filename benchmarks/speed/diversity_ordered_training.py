@@ -1,4 +1,5 @@
-"""The whole pipeline against the script of Diversity-Ordered Training, in turn on this machine, on one model.
+"""The whole pipeline, by its own command and through Dagster, against the script of Diversity-Ordered Training, in turn
+on this machine, on one model.
 
     .venv/bin/python benchmarks/speed/diversity_ordered_training.py FILE.jsonl --model DIRECTORY
         --script curate_dataset.py [--scratch FOLDER] [--repeat 3]
@@ -26,6 +27,8 @@ from pathlib import Path
 import orjson
 from shared import environment, parser
 
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
 STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", re.MULTILINE)
 
 
@@ -35,20 +38,22 @@ def main() -> None:
     made.add_argument("--script", type=Path, required=True)
     made.add_argument("--repeat", type=int, default=1)
     options = made.parse_args()
+    options.script, options.model = options.script.resolve(), str(Path(options.model).resolve())
     best: dict[str, tuple[float, ...]] = {}
     for _ in range(options.repeat):
         with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
             # The script leaves its token counts beside its input.
             corpus = Path(folder) / "corpus.jsonl"
             corpus.symlink_to(options.input.resolve())
-            for name, run in (("script", run_script), ("divorder", run_divorder)):
+            (Path(folder) / "dagster.yaml").symlink_to(ROOT / "dagster.yaml")
+            for name, run in (("script", run_script), ("divorder", run_divorder), ("dagster", run_dagster)):
                 found = run(options, corpus, Path(folder))
                 best[name] = tuple(map(min, best.get(name, found), found))
     print(f"{'':10}{'wall, s':>10}{'compute, s':>12}{'processor, s':>14}")
     for name, figures in best.items():
         print(f"{name:10}{figures[0]:10.2f}{figures[1]:12.2f}{figures[2]:14.2f}")
-    ratios = [slow / fast for slow, fast in zip(best["script"], best["divorder"], strict=True)]
-    print(f"{'ratio':10}{ratios[0]:10.1f}{ratios[1]:12.1f}{ratios[2]:14.1f}")
+        ratios = [slow / fast for slow, fast in zip(best["script"], figures, strict=True)]
+        print(f"{'  times':10}{ratios[0]:10.1f}{ratios[1]:12.1f}{ratios[2]:14.1f}")
 
 
 def run_script(options: argparse.Namespace, corpus: Path, folder: Path) -> tuple[float, float, float]:
@@ -63,29 +68,41 @@ def run_script(options: argparse.Namespace, corpus: Path, folder: Path) -> tuple
     ]
     command += ["--model-dir", options.model, "--n-clusters", "30", "--seq-len", "8192", "--no-plot"]
     (folder / "script").mkdir()
-    wall, processor, log = timed([str(part) for part in command], {})
+    wall, processor, log = timed([str(part) for part in command], {}, folder)
     stamps = [datetime.datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S,%f") for stamp in STAMP.findall(log)]
     return wall, (stamps[-1] - stamps[0]).total_seconds(), processor
 
 
 def run_divorder(options: argparse.Namespace, corpus: Path, folder: Path) -> tuple[float, float, float]:
     """Seconds: wall, compute, processor."""
+    return run_package([str(BIN / "divorder"), "run"], options, corpus, folder / "divorder")
+
+
+def run_dagster(options: argparse.Namespace, corpus: Path, folder: Path) -> tuple[float, float, float]:
+    """Seconds: wall, compute, processor."""
+    select = ["asset", "materialize", "--select", "*curated_output", "-m", "dagster_divorder.definitions"]
+    return run_package([str(BIN / "dagster"), *select], options, corpus, folder / "dagster")
+
+
+def run_package(
+    command: list[str], options: argparse.Namespace, corpus: Path, folder: Path
+) -> tuple[float, float, float]:
     environ = {
         **environment(corpus, folder, options.model),
         "DIVORDER_CLUSTERS__K": "30",
         "DIVORDER_SEQUENCE__LENGTH": "8192",
     }
-    wall, processor, _ = timed([str(Path(sys.executable).parent / "divorder"), "run"], environ)
+    wall, processor, _ = timed(command, environ, corpus.parent)
     receipts = [orjson.loads(path.read_bytes()) for path in (folder / "store" / "receipts").iterdir()]
     return wall, sum(receipt["figures"]["seconds"] for receipt in receipts), processor
 
 
-def timed(command: list[str], environ: dict[str, str]) -> tuple[float, float, str]:
-    """Wall and processor seconds of a command, and what it wrote to standard error."""
+def timed(command: list[str], environ: dict[str, str], folder: Path) -> tuple[float, float, str]:
+    """Wall and processor seconds of a command in a folder, and what it wrote to standard error."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     process = subprocess.run(
-        command, env={**os.environ, **environ}, capture_output=True, text=True, check=True
+        command, env={**os.environ, **environ}, cwd=folder, capture_output=True, text=True, check=True
     )
     wall = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
