@@ -193,8 +193,7 @@ def cell_number(
 
 def keep_times(items: int, copies: NDArray[np.int64], cells: int) -> NDArray[np.bool_]:
     """Which items have so many copies that they keep their times. copies: int64, of each item's document."""
-    kept: NDArray[np.bool_] = (copies > 1) & (items < MIN_DISTANCE * copies * (items // cells))
-    return kept
+    return (copies > 1) & (items < MIN_DISTANCE * copies * (items // cells))
 
 
 def copy_groups(copies: ArrayLike, items: int) -> NDArray[np.int64]:
@@ -291,7 +290,7 @@ def _dealt_times(
     lacking = wanted - held(np.flatnonzero(~free))
     stream = np.random.default_rng([problem.seed, 2]).permutation(problem.items)
     anywhere = stream[free[stream]]
-    cell[anywhere] = deal(anywhere, *rows, np.ascontiguousarray(np.maximum(lacking, 0.0)))
+    cell[anywhere] = deal(anywhere, rows, np.ascontiguousarray(np.maximum(lacking, 0.0)))
 
     dense = np.zeros((cells, rows.dense.shape[1]))
     np.add.at(dense, cell, rows.dense)
@@ -299,7 +298,7 @@ def _dealt_times(
         stream,
         cell,
         ranges,
-        *(rows.indptr, rows.indices, rows.data, rows.dense, problem.weights[groups]),
+        rows,
         np.cumsum(held(anywhere) - lacking, axis=1),
         np.ascontiguousarray(np.cumsum(dense - dense.mean(axis=0), axis=0).T),
         ROUNDS,
