@@ -105,19 +105,15 @@ class _Vectors:
             yield places[used], vectors[used]
 
 
-def _load(run: Run, view: View, space: Space) -> _Vectors:
-    rows = rows_by_id(run.store, view)
-    width = space.dims(view)
-    return _Vectors(view, space, rows, space.rows(view, rows[: max(1, HELD_BYTES // (4 * width))]))
-
-
 def _calibrate(
     run: Run, view: View, space: Space, seconds: dict[str, float]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Table and facts; `seconds` is told what each part took."""
     settings = run.settings.k_calibration
     with _timed(seconds, "reading vectors"):
-        vectors = _load(run, view, space)
+        by_id = rows_by_id(run.store, view)
+        held = space.rows(view, by_id[: max(1, HELD_BYTES // (4 * space.dims(view)))])
+        vectors = _Vectors(view, space, by_id, held)
     documents = len(vectors.rows)
     with _timed(seconds, "fitting"):
         fits, notes = _fit_each(run, space, vectors.held, possible(settings.values, documents))
@@ -284,10 +280,6 @@ def _settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
-    return {**orjson.loads(files[INFO]), "documents": orjson.loads(files[FITTED])["documents"]}
-
-
 def _figures(run: Run, receipt: Receipt) -> dict[str, Any]:
     facts = receipt.facts
     return {
@@ -324,7 +316,10 @@ K_CALIBRATION = PinnedFit(
     # The limit may have been lowered.
     of_corpus=False,
     is_choice=True,
-    facts=_facts,
+    facts=lambda run, files: {
+        **orjson.loads(files[INFO]),
+        "documents": orjson.loads(files[FITTED])["documents"],
+    },
     figures=_figures,
     show=_show,
 )
