@@ -77,10 +77,7 @@ def aligned_windows(
 
     share = token_shares(tokens, codes, n_values)
     heaviest = np.argsort(-share, kind="stable")
-    found: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] = window_deviations(
-        tokens, codes, share, heaviest, window, windows
-    )
-    return found
+    return window_deviations(tokens, codes, share, heaviest, window, windows)
 
 
 def cluster_mix(
