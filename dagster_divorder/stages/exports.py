@@ -318,14 +318,8 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 
 def _reads(settings: Settings) -> tuple[str, ...]:
     named = TEXT.name in settings.exports.formats and settings.input.id_field
-    read = (
-        "raw_docs",
-        "base_model",
-        "token_counts",
-        *stream_reads(settings),
-        "packed_sequences",
-        "sequence_order",
-    )
+    stream = stream_reads(settings)
+    read = ("raw_docs", "base_model", "token_counts", *stream, "packed_sequences", "sequence_order")
     return (*read, "ids") if named else read
 
 
