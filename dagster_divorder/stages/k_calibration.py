@@ -105,15 +105,18 @@ class _Vectors:
             yield places[used], vectors[used]
 
 
+def _load(run: Run, view: View, space: Space) -> _Vectors:
+    rows = rows_by_id(run.store, view)
+    return _Vectors(view, space, rows, space.rows(view, rows[: max(1, HELD_BYTES // (4 * space.dims(view)))]))
+
+
 def _calibrate(
     run: Run, view: View, space: Space, seconds: dict[str, float]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Table and facts; `seconds` is told what each part took."""
     settings = run.settings.k_calibration
     with _timed(seconds, "reading vectors"):
-        by_id = rows_by_id(run.store, view)
-        held = space.rows(view, by_id[: max(1, HELD_BYTES // (4 * space.dims(view)))])
-        vectors = _Vectors(view, space, by_id, held)
+        vectors = _load(run, view, space)
     documents = len(vectors.rows)
     with _timed(seconds, "fitting"):
         fits, notes = _fit_each(run, space, vectors.held, possible(settings.values, documents))
