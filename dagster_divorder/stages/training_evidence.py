@@ -106,8 +106,7 @@ class _Training(NamedTuple):
 
 def orders_of(settings: Settings) -> list[str]:
     """`evidence.orders`, with what all are held against."""
-    given = settings.evidence.orders
-    return [*given, *([REFERENCE] if REFERENCE not in given else [])]
+    return list(dict.fromkeys([*settings.evidence.orders, REFERENCE]))
 
 
 def _compute(run: Run) -> Made:

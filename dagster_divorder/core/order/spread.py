@@ -126,7 +126,8 @@ def spread_rest(task: Task, copies: ArrayLike | Times) -> Spread:
     """The rest with its copies apart. copies: as for `spread_order`."""
     nothing = np.zeros(task.problem.items, bool)
     if not isinstance(copies, Times):
-        copies = _times_of_copies(task, copy_groups(copies, task.problem.items))
+        _, group = np.unique(_of_items(copies, task.problem.items), return_inverse=True)
+        copies = _times_of_copies(task, group.astype(np.int64))
     times, number = copies.times[task.rest].copy(), copies.copies[task.rest]
     free = np.isnan(times)
     if not task.rest.size:
@@ -194,15 +195,6 @@ def cell_number(
 def keep_times(items: int, copies: NDArray[np.int64], cells: int) -> NDArray[np.bool_]:
     """Which items have so many copies that they keep their times. copies: int64, of each item's document."""
     return (copies > 1) & (items < MIN_DISTANCE * copies * (items // cells))
-
-
-def copy_groups(copies: ArrayLike, items: int) -> NDArray[np.int64]:
-    """`copies` renumbered 0..n-1, int64 (M,).
-
-    Raises:
-        InputError: not one whole number an item.
-    """
-    return np.unique(_of_items(copies, items), return_inverse=True)[1].astype(np.int64)
 
 
 def _of_items(copies: ArrayLike, items: int) -> NDArray[np.integer]:
