@@ -442,12 +442,13 @@ def _settings(settings: Settings) -> dict[str, Any]:
 
 
 def _inputs(run: Run) -> dict[str, Any]:
+    output = run.receipt(OUTPUT).key
     found, missing = at_hand(run)
     ids = ["ids"] if run.settings.input.id_field else []
     read = ("clusters", "cluster_names", "diversity_metrics", "stationarity", "traits")
     return {
         **versions(run, *read, *ids, *stream_reads(run.settings)),
-        "output": run.receipt(OUTPUT).key,
+        "output": output,
         "evidence": {stage: receipt.version for stage, receipt in found.items()},
         "missing": missing,
     }
