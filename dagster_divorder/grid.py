@@ -182,7 +182,6 @@ class _Files:
     def _column(self, number: int, name: str) -> None:
         if self._is_there(name):
             return
-
         parts = self.grid.column(number)
         self._write(name, self._read, parts, self.grid.mixed_column(number), [len(part) for part in parts])
 

@@ -51,7 +51,7 @@ class Results:
         import pandas as pd
 
         view = self._view()
-        order = unpack(self.store.read_verified(self._receipt("greedy_order").files["order"]))["order"]
+        order = self._arrays("greedy_order", "order")["order"]
         records = self._stream_records()
         order = order if records is None else records[order]
         repeats = np.bincount(order, minlength=len(view))
@@ -127,8 +127,8 @@ class Results:
         """
         import pandas as pd
 
-        plan = unpack(self.store.read_verified(self._receipt("packed_sequences").files["plan"]))
-        order = unpack(self.store.read_verified(self._receipt("sequence_order").files["order"]))["order"][0]
+        plan = self._arrays("packed_sequences", "plan")
+        order = self._arrays("sequence_order", "order")["order"][0]
         position = np.empty(len(order), dtype=np.int64)
         position[order] = np.arange(len(order))
         sequence = np.repeat(np.arange(len(order)), np.diff(plan["indptr"]))
@@ -147,10 +147,7 @@ class Results:
     @property
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Measures of document and sequence orders by name (see `core.metrics.Diversity`)."""
-        metrics: dict[str, dict[str, Any]] = orjson.loads(
-            self.store.read_verified(self._receipt("diversity_metrics").files["metrics"])
-        )
-        return metrics
+        return orjson.loads(self._read("diversity_metrics", "metrics"))
 
     @property
     def selection(self) -> pd.DataFrame:
@@ -159,11 +156,7 @@ class Results:
         Columns: `record_id` (hex), `weight` (by which it was chosen, 0 where it was not weighed), `selected`, `reason`
         (a category).
         """
-        import pyarrow.parquet as pq
-
-        data = self.store.read_verified(self._receipt("subset_selection").files["selection"])
-        frame: pd.DataFrame = pq.read_table(pa.BufferReader(data)).to_pandas()
-        return frame
+        return self._table("subset_selection", "selection")
 
     @property
     def evidence(self) -> pd.DataFrame:
@@ -172,11 +165,7 @@ class Results:
         Columns: `order`, `seed`, `learning_rate`, `epoch` (from 1), `source` ("all, equal shares": their mean), `loss`
         (nats a token after that epoch; NaN where the training failed).
         """
-        import pyarrow.parquet as pq
-
-        data = self.store.read_verified(self._receipt("training_evidence").files["table"])
-        frame: pd.DataFrame = pq.read_table(pa.BufferReader(data)).to_pandas()
-        return frame
+        return self._table("training_evidence", "table")
 
     @property
     def near_duplicates(self) -> pd.DataFrame:
@@ -188,7 +177,7 @@ class Results:
         import pandas as pd
 
         view = self._view()
-        near = unpack(self.store.read_verified(self._receipt("near_duplicates").files["near"]))
+        near = self._arrays("near_duplicates", "near")
         ids = self._ids(records_folder(self._receipt("raw_docs").key), view.records)[view.record_row]
         return pd.DataFrame({"record_id": ids, **near, "first": near["group"] == np.arange(len(view))})
 
@@ -201,7 +190,18 @@ class Results:
         """The record of each item that was ordered; None where these are the records."""
         if "repeats" not in self._receipt("greedy_order").upstream:
             return None
-        return items_of(unpack(self.store.read_verified(self._receipt("repeats").files["times"]))["times"])
+        return items_of(self._arrays("repeats", "times")["times"])
+
+    def _read(self, stage: str, name: str) -> bytes:
+        return self.store.read_verified(self._receipt(stage).files[name])
+
+    def _arrays(self, stage: str, name: str) -> dict[str, np.ndarray]:
+        return unpack(self._read(stage, name))
+
+    def _table(self, stage: str, name: str) -> pd.DataFrame:
+        import pyarrow.parquet as pq
+
+        return pq.read_table(pa.BufferReader(self._read(stage, name))).to_pandas()
 
     def _receipt(self, stage: str) -> Receipt:
         receipt = load_receipt(self.store, stage)

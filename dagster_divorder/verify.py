@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,14 +117,14 @@ def _table(found: Mapping[str, Survival]) -> list[str]:
         ("trainer", "by default", "at its best", "reads"),
         *((name, of.default.text, of.best.text, " ".join(of.trainer.formats)) for name, of in found.items()),
     ]
+    about = "`--trainer NAME` has the lines for its configuration, and what is lost without them."
+    return [*_aligned(rows), "", about]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    shown = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
     return [
-        *shown,
-        "",
-        "`--trainer NAME` has the lines for its configuration, and what is lost without them.",
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
 
 
@@ -192,11 +192,7 @@ def _certificate(run: Run, found: Survival) -> list[str]:
             rows.append(_measured(name, figures, drift))
             claims.append((name, drift.claim()))
     table = side_by_side(rows[::-1])
-    widths = {name: max(len(name), *(len(row[name]) for row in table)) for name in table[0]}
-    shown = [
-        "  ".join(row[name].ljust(width) for name, width in widths.items()).rstrip()
-        for row in ({name: name for name in widths}, *table)
-    ]
+    shown = _aligned([list(table[0]), *(list(row.values()) for row in table)])
     return [*shown, "", *(f"{name}: {claim}" for name, claim in claims), ""]
 
 

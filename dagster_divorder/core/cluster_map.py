@@ -66,11 +66,6 @@ def why_no_map() -> str | None:
     return None
 
 
-def layout(vectors: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
-    """Places float32 (n, 2) of vectors float32 (n, D) on a map of their own; see `fit`."""
-    return fit(vectors, seed).xy
-
-
 def fit(vectors: NDArray[np.float32], seed: int) -> MapFit:
     """A map of vectors float32 (n, D), n >= 1.
 

@@ -122,10 +122,11 @@ def compare_strategies(
             ordered, sequence_cost = _order(
                 rows, sequence_strategy, {**arguments, **options(sequence_strategy)}, meter
             )
+            whole = np.concatenate([ordered, np.arange(full, len(packed))])
             yield Outcome(
                 document_strategy,
                 sequence_strategy,
-                replace(_measure(packed, ordered, traits, n_values, batch), flush=flush),
+                replace(measure_packed(packed, whole, traits, n_values, batch=batch), flush=flush),
                 _drift(packed, ordered, traits, lengths, list(balanced), sums, batch, seed)
                 if drift
                 else None,
@@ -166,14 +167,3 @@ def _drift(
     if vectors is not None:
         features.append(Feature("vectors", "vector", vectors[some]))
     return stationarity(features, np.arange(len(some)), batch=batch, seed=seed)
-
-
-def _measure(
-    packed: PackedSequences,
-    ordered: NDArray[np.int64],
-    traits: Mapping[str, ArrayLike],
-    n_values: Mapping[str, int],
-    batch: int,
-) -> Diversity:
-    whole = np.concatenate([ordered, np.arange(len(ordered), len(packed))])
-    return measure_packed(packed, whole, traits, n_values, batch=batch)

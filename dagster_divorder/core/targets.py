@@ -141,8 +141,7 @@ def _shares(
     by_tokens = np.bincount(traits.codes[trait], weights=traits.tokens, minlength=len(own))
     factor = _factors(trait, table, traits.names[trait], by_tokens / max(by_tokens.sum(), 1.0))
     wanted = own * np.array([np.interp(progress, table["progress"], of) for of in factor.T]).T
-    shares: np.ndarray = wanted / wanted.sum(axis=1, keepdims=True)
-    return shares
+    return wanted / wanted.sum(axis=1, keepdims=True)
 
 
 def _factors(

@@ -154,7 +154,8 @@ def column_codes(
         numbers = _filled(column.cast("double", safe=False).chunks, np.float64(np.nan))
         cuts = quantile_edges(numbers, bins) if edges is None else np.asarray(edges, np.float64)
         return Codes(bin_codes(numbers, cuts), _bin_names(cuts, whole=types.is_integer(of)), cuts)
-    if not (types.is_boolean(of) or types.is_null(of) or _is_text(of)):
+    text = types.is_string(of) or types.is_large_string(of) or types.is_string_view(of)
+    if not (text or types.is_boolean(of) or types.is_null(of)):
         raise InputError(
             f"{name} holds {of}; a trait is made of numbers, text or booleans: convert it to one of these"
         )
@@ -176,12 +177,6 @@ def _plain(values: Any) -> "pa.ChunkedArray":
             raise InputError(f"a trait column must hold values of one type: {error}") from error
     column = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-
-
-def _is_text(of: "pa.DataType") -> bool:
-    import pyarrow.types as types
-
-    return bool(types.is_string(of) or types.is_large_string(of) or types.is_string_view(of))
 
 
 def _bin_names(edges: Edges, whole: bool) -> tuple[str, ...]:

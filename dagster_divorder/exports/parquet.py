@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.exports.format import Format, Options
+from dagster_divorder.exports.raw import row_files
 from dagster_divorder.exports.rows import Rows
 from dagster_divorder.exports.stretch import Stretch
 from dagster_divorder.store.curated import OutputFolder
@@ -28,10 +29,9 @@ SCHEMA = pa.schema([pa.field(name, _IDS, nullable=False) for name in ("input_ids
 
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
-    shards = rows.shards(4 * rows.length, options.shard_bytes)
-    names = (f"train-{number:05d}-of-{len(shards):05d}.parquet" for number in range(len(shards)))
-    rows.stage(folder, [(name, span, _write_file) for name, span in zip(names, shards, strict=True)])
-    return {"dtype": "int32", "rows_of_files": [end - first for first, end in shards]}
+    files = row_files(rows, options, np.dtype(np.int32), ".parquet")
+    rows.stage(folder, [(name, span, _write_file) for name, span in files.items()])
+    return {"dtype": "int32", "rows_of_files": [end - first for first, end in files.values()]}
 
 
 def _write_file(stretch: Stretch, file: IO[bytes]) -> None:

@@ -16,7 +16,7 @@ from dagster_divorder.store.curated import OutputFolder
 
 
 def row_files(rows: Rows, options: Options, dtype: np.dtype, suffix: str) -> dict[str, tuple[int, int]]:
-    """Files of ids, L a row, without a header: the first row of each and its end, by its name.
+    """Files of ids of a dtype, L a row: the first row of each and its end, by its name.
 
     Names are of one length and sort as text in the order of the rows.
     """

@@ -25,7 +25,7 @@ from dagster_divorder.core.rows import row_entries
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.local import KEEP_MEMORY
 from dagster_divorder.errors import StoreError
-from dagster_divorder.exports.stretch import Group, Scatter, Scattered, Stretch, Write, mapped_ids
+from dagster_divorder.exports.stretch import Group, Scattered, Stretch, Write, mapped_ids, scatter
 from dagster_divorder.store.base import temporary_name
 from dagster_divorder.store.curated import OutputFolder
 from dagster_divorder.store.folders import folder_at
@@ -73,8 +73,7 @@ class Tokens:
     @cached_property
     def counts(self) -> list[int]:
         """Ids of each fragment."""
-        found: list[int] = np.diff(self.begins[offsets(self.view.documents)]).tolist()
-        return found
+        return np.diff(self.begins[offsets(self.view.documents)]).tolist()
 
     @cached_property
     def mapped(self) -> list[np.ndarray]:
@@ -184,10 +183,10 @@ class Rows:
         groups, begins, source = self._groups(limits)
         names = tuple(group.name for group in groups)
         try:
-            scatter = Scatter(stored.files.listed(), place, stored.dtype)
+            to_files = partial(scatter, stored.files.listed(), place, stored.dtype)
             each = partial(engine.each, environment=KEEP_MEMORY) if engine else map
             with folder_at(place).explaining("", int(begins[:, -1].sum()), "what passes through it"):
-                for _ in each(scatter, groups):
+                for _ in each(to_files, groups):
                     pass
             tasks = {}
             for name, span, write in files:
@@ -213,8 +212,7 @@ class Rows:
     def _source(self) -> np.ndarray:
         """Where in memory each run begins, int64 (Q,)."""
         row = self.stored.view.document_row[self.document]
-        source: np.ndarray = self.stored.addresses[row] + self.start * self.stored.dtype.itemsize
-        return source
+        return self.stored.addresses[row] + self.start * self.stored.dtype.itemsize
 
     def _stretch(self, span: tuple[int, int], source: np.ndarray, scattered: Scattered | None) -> Stretch:
         """The rows of a span; source: see `Stretch`, of all runs, int64 (Q,)."""

@@ -43,8 +43,7 @@ class Block:
 
     def filled(self, length: int) -> np.ndarray:
         """bool (n, length): where there is a token, and no padding."""
-        found: np.ndarray = np.arange(length) < self.tokens[:, None]
-        return found
+        return np.arange(length) < self.tokens[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,24 +159,17 @@ class Group:
     own: np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
-class Scatter:
-    """Writes the file of a group into a folder."""
+def scatter(files: StageFiles, place: Place, dtype: np.dtype, group: Group) -> None:
+    """Write the file of a group into a folder."""
+    from dagster_divorder.core.kernels.token_runs import copy_runs
 
-    files: StageFiles
-    place: Place
-    dtype: np.dtype
-
-    def __call__(self, group: Group) -> None:
-        from dagster_divorder.core.kernels.token_runs import copy_runs
-
-        size, own = self.dtype.itemsize, group.own
-        mapped = list(mapped_ids(self.files, group.fragments, group.counts, self.dtype))
-        first = np.cumsum([0, *group.counts[:-1]])
-        base = np.array([ids.ctypes.data for ids in mapped], np.int64) - first * size
-        source = base[np.searchsorted(first, group.inside, side="right") - 1] + group.inside * size
-        with folder_at(self.place).create(group.name, group.name, lasting=False) as file:
-            for low, high in pairwise([0, *shard_limits(own * size, BLOCK_BYTES)]):
-                block = np.empty(int(own[low:high].sum()), self.dtype)
-                copy_runs(source[low:high], own[low:high], own[low:high], 0, block)
-                file.write(block.data)
+    size, own = dtype.itemsize, group.own
+    mapped = list(mapped_ids(files, group.fragments, group.counts, dtype))
+    first = np.cumsum([0, *group.counts[:-1]])
+    base = np.array([ids.ctypes.data for ids in mapped], np.int64) - first * size
+    source = base[np.searchsorted(first, group.inside, side="right") - 1] + group.inside * size
+    with folder_at(place).create(group.name, group.name, lasting=False) as file:
+        for low, high in pairwise([0, *shard_limits(own * size, BLOCK_BYTES)]):
+            block = np.empty(int(own[low:high].sum()), dtype)
+            copy_runs(source[low:high], own[low:high], own[low:high], 0, block)
+            file.write(block.data)

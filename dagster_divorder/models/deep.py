@@ -265,10 +265,7 @@ def _use_onednn(module: torch.nn.Module) -> None:
 
     class Linear(torch.nn.Linear):
         def forward(self, input: torch.Tensor) -> torch.Tensor:
-            product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
-                input, self.weight, self.bias, "none", [], ""
-            )
-            return product
+            return torch.ops.mkldnn._linear_pointwise(input, self.weight, self.bias, "none", [], "")
 
     for layer in module.modules():
         if type(layer) is torch.nn.Linear and layer.weight.dtype == torch.float32:

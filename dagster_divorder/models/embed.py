@@ -284,8 +284,7 @@ class _ForwardPasses:
         found = self._forward(np.array([begin]), np.array([length]))
         if found is not None:
             self._count(np.array([length + self.added]))
-            vector: NDArray[np.float32] = found[0].cpu().numpy()
-            return vector
+            return found[0].cpu().numpy()
         if length <= SHORTEST:
             raise InputError(
                 f"memory ran out in a forward pass of {length} tokens on {self.spec.device}; free some, or "

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -252,7 +253,7 @@ def train(task: Task, data: Export, advance: Callable[[int], object] = lambda to
     import torch
 
     try:
-        with torch_threads(1) if task.device == "cpu" else _Deterministic(), quiet():
+        with torch_threads(1) if task.device == "cpu" else _deterministic(), quiet():
             return _Loop(task, data).run(advance)
     except Exception as error:
         if not is_out_of_memory(error):
@@ -264,28 +265,27 @@ def train(task: Task, data: Export, advance: Callable[[int], object] = lambda to
         ) from error
 
 
-class _Deterministic:
+@contextmanager
+def _deterministic() -> Iterator[None]:
     """Kernels of a GPU that give the same numbers each time, meanwhile."""
+    import torch
 
-    def __enter__(self) -> None:
-        import torch
-
-        self._before = torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(True, warn_only=True)
-
-    def __exit__(self, *_: object) -> None:
-        import torch
-
-        torch.use_deterministic_algorithms(self._before)
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 class _Loop:
     def __init__(self, task: Task, data: Export) -> None:
         import torch
 
+        from dagster_divorder.readers.forms import IGNORED
         from dagster_divorder.readers.loading import SequenceStream
 
-        self.task, self.length = task, data.length
+        self.task, self.length, self.ignored = task, data.length, IGNORED
         self.model = make_model(task.model, task.class_count, data.length, task.seed).to(task.device)
         self.model.train()
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
@@ -350,10 +350,8 @@ class _Loop:
 
     def _backward(self, inputs: dict[str, torch.Tensor], labels: torch.Tensor) -> float:
         """The loss of a batch; its gradient is left in the weights."""
-        from dagster_divorder.readers.forms import IGNORED
-
         self.optimiser.zero_grad()
-        counted = int((labels != IGNORED).sum())
+        counted = int((labels != self.ignored).sum())
         total = 0.0
         for part in self._parts(len(labels)):
             loss = self._sum(*self._classes(inputs, labels, part)) / max(1, counted)
@@ -372,11 +370,9 @@ class _Loop:
         self, inputs: Mapping[str, torch.Tensor], labels: torch.Tensor, part: slice
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """(classes read, classes to predict, positions where attention stops at documents) of some rows."""
-        from dagster_divorder.readers.forms import IGNORED
-
         device = self.task.device
         ids, wanted = inputs["input"][part].to(device).long(), labels[part].to(device)
-        targets = self.classes[wanted.clamp(min=0)].masked_fill(wanted == IGNORED, IGNORED)
+        targets = self.classes[wanted.clamp(min=0)].masked_fill(wanted == self.ignored, self.ignored)
         positions = inputs["positions"][part].to(device) if self.task.apart else None
         return self.classes[ids], targets, positions
 
@@ -386,8 +382,6 @@ class _Loop:
         """The sum of the losses of all tokens to predict."""
         import torch
 
-        from dagster_divorder.readers.forms import IGNORED
-
         more: dict[str, Any] = {}
         if positions is not None:
             document = (positions == 0).cumsum(1)
@@ -396,21 +390,19 @@ class _Loop:
         with torch.autocast(self.task.device, self.dtype, enabled=self.dtype != torch.float32):
             scores = self.model(input_ids=read, use_cache=False, **more).logits
         return torch.nn.functional.cross_entropy(
-            scores.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+            scores.flatten(0, 1).float(), targets.flatten(), ignore_index=self.ignored, reduction="sum"
         )
 
     def _loss_of(self, rows: NDArray[np.int32]) -> float:
         """Nats a token of rows of classes, -1 where there is none; NaN of rows without any to predict."""
         import torch
 
-        from dagster_divorder.readers.forms import IGNORED
-
         rows = rows[:, : max(2, int((rows >= 0).sum(axis=1).max()))]
         total, counted = 0.0, int((rows[:, 1:] >= 0).sum())
         with torch.no_grad():
             for part in self._parts(len(rows)):
                 some = torch.from_numpy(rows[part].astype(np.int64)).to(self.task.device)
-                targets = some[:, 1:].masked_fill(some[:, 1:] < 0, IGNORED)
+                targets = some[:, 1:].masked_fill(some[:, 1:] < 0, self.ignored)
                 total += float(self._sum(some[:, :-1].clamp(min=0), targets))
         return total / counted if counted else math.nan
 
@@ -418,11 +410,9 @@ class _Loop:
         """The loss of a few of the first sequences."""
         import torch
 
-        from dagster_divorder.readers.forms import IGNORED
-
         wanted = np.unique(np.linspace(0, rows - 1, min(rows, few)).astype(int)).tolist()
         inputs, labels = self.stream.dataset.__getitems__(wanted)
-        total, counted = 0.0, int((labels != IGNORED).sum())
+        total, counted = 0.0, int((labels != self.ignored).sum())
         with torch.no_grad():
             for part in self._parts(len(labels)):
                 total += float(self._sum(*self._classes(inputs, labels, part)))

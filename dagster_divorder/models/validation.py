@@ -242,5 +242,4 @@ class _Reader:
             .sum()
             for at, ids in enumerate(rows)
         ]
-        found: NDArray[np.float64] = torch.stack(sums).cpu().numpy()
-        return found
+        return torch.stack(sums).cpu().numpy()

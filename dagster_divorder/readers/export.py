@@ -65,8 +65,7 @@ class Block:
             return None
         lengths, counts = self.documents
         tokens = np.add.reduceat(lengths, np.cumsum(counts) - counts)
-        found: np.ndarray = np.arange(self.ids.shape[1]) < tokens[:, None]
-        return found
+        return np.arange(self.ids.shape[1]) < tokens[:, None]
 
 
 class Export:

@@ -115,8 +115,7 @@ def _next(block: Block) -> torch.Tensor:
 
 def _positions(lengths: np.ndarray) -> np.ndarray:
     """0, 1, ... in each of stretches of these lengths, int64."""
-    found: np.ndarray = np.arange(lengths.sum()) - (np.cumsum(lengths) - lengths).repeat(lengths)
-    return found
+    return np.arange(lengths.sum()) - (np.cumsum(lengths) - lengths).repeat(lengths)
 
 
 def _filled_up(block: Block) -> np.ndarray:

@@ -94,8 +94,7 @@ def megatron(path: Path, manifest: dict[str, Any]) -> tuple[FixedRows | PackedRo
 
 
 def _mapped(path: Path, name: str) -> np.ndarray:
-    found: np.ndarray = np.load(path / name, mmap_mode="r")
-    return found
+    return np.load(path / name, mmap_mode="r")
 
 
 def _epochs(path: Path, manifest: dict[str, Any]) -> np.ndarray | None:

@@ -9,20 +9,17 @@ it: an edited settings file shows its stages as stale.
 """
 
 from dagster_divorder.settings.loading import (
-    CONFIG_VARIABLE,
     DEFAULT_FILE,
     config_file,
     load_settings,
     refuse_overlap,
     valid_keys,
 )
-from dagster_divorder.settings.model import ENV_PREFIX, Settings
+from dagster_divorder.settings.model import Settings
 from dagster_divorder.settings.sections import KINDS, MAX_RECORD_BYTES, Embedding, Input, Model, Order, Output
 
 __all__ = [
-    "CONFIG_VARIABLE",
     "DEFAULT_FILE",
-    "ENV_PREFIX",
     "KINDS",
     "MAX_RECORD_BYTES",
     "Embedding",

@@ -167,20 +167,18 @@ def _anchor(settings: Settings, base: Path) -> Settings:
         return absolute(model) if local and model != "bootstrap" else model
 
     deep, path, cache = settings.deep, settings.embedding.path, settings.store.cache
-    return settings.model_copy(
-        update={
-            "input": settings.input.model_copy(update={"paths": absolute_paths(settings.input.paths)}),
-            "heldout": settings.heldout.model_copy(update={"paths": absolute_paths(settings.heldout.paths)}),
-            "store": settings.store.model_copy(
-                update={"path": absolute_place(settings.store.path), "cache": cache and Path(absolute(cache))}
-            ),
-            "output": settings.output.model_copy(update={"path": absolute_place(settings.output.path)}),
-            "exports": settings.exports.model_copy(update={"path": absolute_place(settings.exports.path)}),
-            "model": settings.model.model_copy(update={"base": absolute_model(settings.model.base)}),
-            "deep": deep.model_copy(update={"model": deep.model and absolute_model(deep.model)}),
-            "embedding": settings.embedding.model_copy(update={"path": path and Path(absolute(path))}),
-        }
-    )
+    places: dict[str, dict[str, Any]] = {
+        "input": {"paths": absolute_paths(settings.input.paths)},
+        "heldout": {"paths": absolute_paths(settings.heldout.paths)},
+        "store": {"path": absolute_place(settings.store.path), "cache": cache and Path(absolute(cache))},
+        "output": {"path": absolute_place(settings.output.path)},
+        "exports": {"path": absolute_place(settings.exports.path)},
+        "model": {"base": absolute_model(settings.model.base)},
+        "deep": {"model": deep.model and absolute_model(deep.model)},
+        "embedding": {"path": path and Path(absolute(path))},
+    }
+    update = {name: getattr(settings, name).model_copy(update=of) for name, of in places.items()}
+    return settings.model_copy(update=update)
 
 
 def _explain(error: ValidationError, path: Path | None) -> str:

@@ -298,9 +298,9 @@ def _maps(
     run: Run, view: View, rows: np.ndarray, both: _Both, pairs: Pairs
 ) -> tuple[bytes | None, str | None]:
     """Both spaces' maps of the same documents, matched clusters in the same colour; or why there are none."""
-    from dagster_divorder.core.cluster_map import layout, why_no_map
+    from dagster_divorder.core import cluster_map
 
-    if missing := why_no_map():
+    if missing := cluster_map.why_no_map():
         run.progress.note(missing)
         return None, missing
     from dagster_divorder.view.pictures import cluster_maps
@@ -320,7 +320,7 @@ def _maps(
         (both.kinds[0], first, first.labels, both.names[0] + [""] * (len(placed) - first.clusters)),
         (both.kinds[1], second, place[second.labels], placed),
     ):
-        xy = layout(of.space.rows(view, mapped), run.settings.seed)
+        xy = cluster_map.fit(of.space.rows(view, mapped), run.settings.seed).xy
         panels.append((kind.capitalize(), xy, labels[: len(mapped)], own))
     note = f"{len(mapped):,} documents; clusters that are matched have the same colour"
     return cluster_maps(panels, "The same documents in both spaces", note), None
@@ -340,10 +340,6 @@ def _settings(settings: Settings) -> dict[str, Any]:
         "metric": settings.clusters.metric,
         "seed": settings.seed,
     }
-
-
-def _facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
-    return {**orjson.loads(files[INFO]), "documents": orjson.loads(files[FITTED])["documents"]}
 
 
 def _figures(run: Run, receipt: Receipt) -> dict[str, Any]:
@@ -388,7 +384,10 @@ ARI_COMPARISON = PinnedFit(
     # The limit may have been lowered.
     of_corpus=False,
     is_choice=True,
-    facts=_facts,
+    facts=lambda run, files: {
+        **orjson.loads(files[INFO]),
+        "documents": orjson.loads(files[FITTED])["documents"],
+    },
     figures=_figures,
     show=_show,
 )

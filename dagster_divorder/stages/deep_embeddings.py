@@ -32,6 +32,7 @@ from dagster_divorder.pipeline.fill import Filled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, content_hash
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import Deep
 from dagster_divorder.stages.deep_model import DeepModel, load_deep_model
 from dagster_divorder.stages.ids import own_ids
 from dagster_divorder.stages.token_counts import Tokenize
@@ -69,8 +70,7 @@ def facts(
         known = last and last.facts["source"] == source and not vectors.missing(run, last.key)
         made = last.facts["made"] if last and known else embed_of(run).made()
         run.memo |= {"made": {"source": source, "made": made}}
-    found: dict[str, Any] = run.memo["made"]
-    return found
+    return run.memo["made"]
 
 
 def _facts(run: Run) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _embed_of(run: Run) -> Embed:
     """How the engine's machines compute vectors under these settings."""
     if "embed" not in run.memo:
         deep, model = run.settings.deep, load_deep_model(run)
-        read = _ReadSpec(run.store, model.place, deep.pooling, deep.max_tokens, deep.dtype)
+        read = functools.partial(_read_spec, run.store, model.place, deep)
         run.memo["embed"] = Embed(
             **on_machines(run, model),
             spec=ask_a_machine(run, read, deep.device),
@@ -89,8 +89,7 @@ def _embed_of(run: Run) -> Embed:
             chunk=deep.long_documents == "chunk",
             processes=deep.tensor_parallel,
         )
-    embed: Embed = run.memo["embed"]
-    return embed
+    return run.memo["embed"]
 
 
 def on_machines(run: Run, model: DeepModel) -> dict[str, Any]:
@@ -115,24 +114,12 @@ def ask_a_machine(run: Run, read: Callable[[Device], Result], device: Device) ->
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _ReadSpec:
+def _read_spec(store: Store, model: Fit | Path, deep: Deep, device: Device) -> EmbeddingSpec:
     """What settings come to on a machine that computes, for a `deep.device`."""
-
-    store: Store
-    model: Fit | Path
-    pooling: Literal["auto", "mean", "last", "cls"]
-    max_tokens: int
-    dtype: Literal["auto", "float32", "bfloat16", "float16"]
-
-    def __call__(self, device: Device) -> EmbeddingSpec:
-        return read_spec(
-            model_path(self.store, self.model),
-            pooling=self.pooling,
-            max_tokens=self.max_tokens,
-            device=device,
-            dtype=self.dtype,
-        )
+    directory = model_path(store, model)
+    return read_spec(
+        directory, pooling=deep.pooling, max_tokens=deep.max_tokens, device=device, dtype=deep.dtype
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -82,21 +82,13 @@ def load_deep_model(run: Run, stage: str = "deep_model") -> DeepModel:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """The model that some settings ask for: its id, directory or `bootstrap`, its revision, and the setting that names
+def _asked(settings: Settings, stage: str) -> tuple[str | None, str | None, str]:
+    """The model that some settings ask for: its id, directory or `bootstrap`; its revision; the setting that names
     it."""
-
-    model: str | None
-    revision: str | None
-    setting: str
-
-
-def _asked(settings: Settings, stage: str) -> _Asked:
     if stage == "gradient_model":
-        return _Asked(settings.gradients.model, None, "gradients.model")
+        return settings.gradients.model, None, "gradients.model"
     setting = "deep.model" if settings.deep.model else "model.base"
-    return _Asked(settings.deep_model, settings.deep_revision, setting)
+    return settings.deep_model, settings.deep_revision, setting
 
 
 def _locate(settings: Settings, stage: str) -> Path | None:
@@ -106,13 +98,13 @@ def _locate(settings: Settings, stage: str) -> Path | None:
         SettingsError: the model is `bootstrap` and `model.base` is not.
         InputError: no checkpoint, or not all of it.
     """
-    asked = _asked(settings, stage)
-    if asked.model is not None and asked.model != BOOTSTRAP:
-        return locate(asked.model, weights="all", setting=asked.setting, revision=asked.revision)
+    model, revision, setting = _asked(settings, stage)
+    if model is not None and model != BOOTSTRAP:
+        return locate(model, weights="all", setting=setting, revision=revision)
     if settings.model.base != BOOTSTRAP:
         raise SettingsError(
-            f'{asked.setting} is "{BOOTSTRAP}" and model.base is {settings.model.base!r}; the bootstrap decoder reads '
-            f'the bootstrap token table: set model.base = "{BOOTSTRAP}" too, or leave {asked.setting} out to use '
+            f'{setting} is "{BOOTSTRAP}" and model.base is {settings.model.base!r}; the bootstrap decoder reads '
+            f'the bootstrap token table: set model.base = "{BOOTSTRAP}" too, or leave {setting} out to use '
             f"{'model.base' if stage == 'deep_model' else 'the model of deep_embeddings'}"
         )
     return None
@@ -224,9 +216,9 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def _settings(settings: Settings, stage: str) -> dict[str, Any]:
-    asked = _asked(settings, stage)
-    if asked.model != BOOTSTRAP:
-        return {"model": asked.model, "revision": asked.revision}
+    model, revision, _ = _asked(settings, stage)
+    if model != BOOTSTRAP:
+        return {"model": model, "revision": revision}
     return {"train_tokens": settings.deep.train_tokens, "seed": settings.seed}
 
 

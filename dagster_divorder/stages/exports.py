@@ -272,8 +272,7 @@ def _lacks_each(run: Run) -> dict[str, str]:
     if "lacks" not in run.memo:
         found = {name: _lacks_format(run, name) for name in run.settings.exports.formats}
         run.memo["lacks"] = {name: why for name, why in found.items() if why}
-    lacks: dict[str, str] = run.memo["lacks"]
-    return lacks
+    return run.memo["lacks"]
 
 
 def _lacks_format(run: Run, name: str) -> str | None:
@@ -284,11 +283,6 @@ def _lacks_format(run: Run, name: str) -> str | None:
     if manifest["key"] != _key(run, FORMATS[name]):
         return f"{name} is of another plan or other settings"
     return None if is_whole(folder, manifest["files"]) else f"files of {name} are gone or altered"
-
-
-def _lacks(run: Run, key: str) -> str | None:
-    """Why `exports.path` does not hold all exports."""
-    return next(iter(_lacks_each(run).values()), None)
 
 
 def _publish(run: Run, receipt: Receipt) -> None:
@@ -324,14 +318,8 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 
 def _reads(settings: Settings) -> tuple[str, ...]:
     named = TEXT.name in settings.exports.formats and settings.input.id_field
-    read = (
-        "raw_docs",
-        "base_model",
-        "token_counts",
-        *stream_reads(settings),
-        "packed_sequences",
-        "sequence_order",
-    )
+    stream = stream_reads(settings)
+    read = ("raw_docs", "base_model", "token_counts", *stream, "packed_sequences", "sequence_order")
     return (*read, "ids") if named else read
 
 
@@ -342,10 +330,6 @@ def _settings(settings: Settings) -> dict[str, Any]:
         # Megatron's is one file.
         "shard_bytes": settings.exports.shard_bytes if formats != (MEGATRON.name,) else None,
     }
-
-
-def _inputs(run: Run) -> dict[str, Any]:
-    return {name: _key(run, FORMATS[name]) for name in run.settings.exports.formats}
 
 
 def _whole(run: Run) -> Finding:
@@ -414,9 +398,9 @@ EXPORTS = WholeCorpus(
     reads=_reads,
     when=lambda settings: bool(settings.exports.formats),
     settings=_settings,
-    inputs=_inputs,
+    inputs=lambda run: {name: _key(run, FORMATS[name]) for name in run.settings.exports.formats},
     content=("hashes",),
-    lacks=_lacks,
+    lacks=lambda run, key: next(iter(_lacks_each(run).values()), None),
     publish=_publish,
     doing="writing exports",
     check_settings=_check_settings,

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
@@ -28,7 +27,6 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.fill import Filled
 from dagster_divorder.pipeline.run import Run, ToBeMadeError
 from dagster_divorder.pipeline.stage import Decision, PerDocument, content_hash
-from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import kinds_of
 from dagster_divorder.stages.ids import IDS, id_hashes, own_ids
 from dagster_divorder.stages.raw_docs import record_index
@@ -338,18 +336,6 @@ def _records(
     return lambda block: position[index.find(block.keys)]
 
 
-def _facts(run: Run) -> dict[str, Any]:
-    return {**run.memo["facts"], "read_as": run.memo["read_as"]}
-
-
-def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
-    return {name: value for name, value in run.memo["facts"].items() if name != "read_as"}
-
-
-def _is_there(settings: Settings) -> bool:
-    return "external" in (*kinds_of(settings), *settings.ari_comparison.spaces)
-
-
 EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
     name=STAGE,
     version=2,
@@ -361,13 +347,15 @@ EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
         "path": str(settings.embedding.path),
         "nan_as_zero": settings.embedding.nan_as_zero,
     },
-    when=_is_there,
+    when=lambda settings: "external" in (*kinds_of(settings), *settings.ari_comparison.spaces),
     doing="storing vectors",
     check_settings=_vectors_are_there,
     compute=lambda run: _units(run, run.memo["file"]),
     needs=lambda run, fragments: {"workers": 1},  # which sees the file
-    facts=_facts,
-    figures=_figures,
+    facts=lambda run: {**run.memo["facts"], "read_as": run.memo["read_as"]},
+    figures=lambda run, files: {
+        name: value for name, value in run.memo["facts"].items() if name != "read_as"
+    },
 )
 
 _CODE = f"{EXTERNAL_EMBEDDINGS.version}-"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,10 +53,6 @@ def _load(run: Run) -> DeepModel:
     return load_deep_model(run, _model_stage(run.settings))
 
 
-def _model(settings: Settings) -> str:
-    return settings.gradients.model or settings.deep_model
-
-
 def _facts(run: Run) -> dict[str, Any]:
     return facts(run, STAGE, _load(run), _settings(run.settings), _embed_of)
 
@@ -65,9 +62,7 @@ def _embed_of(run: Run) -> _Gradients:
     if "embed" not in run.memo:
         asked, model, settings = run.settings.gradients, _load(run), run.settings
         setting = "gradients.model" if asked.model else "deep.model" if settings.deep.model else "model.base"
-        read = _Read(
-            run.store, model.place, settings.deep.dtype, asked.max_tokens, asked.layers, asked.dims, setting
-        )
+        read = partial(_read, run.store, model.place, settings, setting)
         spec, parameters, left_out = ask_a_machine(run, read, settings.deep.device)
         run.memo["embed"] = _Gradients(
             **on_machines(run, model),
@@ -80,32 +75,22 @@ def _embed_of(run: Run) -> _Gradients:
             left_out=tuple(left_out.items()),
             setting=setting,
         )
-    embed: _Gradients = run.memo["embed"]
-    return embed
+    return run.memo["embed"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+def _read(
+    store: Store, model: Fit | Path, settings: Settings, setting: str, device: Device
+) -> tuple[EmbeddingSpec, dict[str, int], dict[str, int]]:
     """What settings come to on a machine that computes: how the model reads documents, and of which parameters
     gradients are taken and of which not, by name, with their sizes."""
+    from dagster_divorder.models.gradients import describe
 
-    store: Store
-    model: Fit | Path
-    dtype: Any
-    max_tokens: int
-    layers: int
-    dims: int
-    setting: str
-
-    def __call__(self, device: Device) -> tuple[EmbeddingSpec, dict[str, int], dict[str, int]]:
-        from dagster_divorder.models.gradients import describe
-
-        directory = model_path(self.store, self.model)
-        spec = read_spec(directory, pooling="last", device=device, dtype=self.dtype)
-        proxy = describe(directory, layers=self.layers, dims=self.dims, setting=self.setting)
-        # A text that is cut does not end where it is cut.
-        window = min(spec.window, len(spec.prefix) + self.max_tokens)
-        return replace(spec, suffix=(), window=window), proxy.included, proxy.left_out
+    directory, asked = model_path(store, model), settings.gradients
+    spec = read_spec(directory, pooling="last", device=device, dtype=settings.deep.dtype)
+    proxy = describe(directory, layers=asked.layers, dims=asked.dims, setting=setting)
+    # A text that is cut does not end where it is cut.
+    window = min(spec.window, len(spec.prefix) + asked.max_tokens)
+    return replace(spec, suffix=(), window=window), proxy.included, proxy.left_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +136,7 @@ def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
         run,
         files,
         EmbeddingSpec(**made["spec"]),
-        _model(run.settings),
+        run.settings.gradients.model or run.settings.deep_model,
         "are kept out of every choice",
         what="gradient",
     )

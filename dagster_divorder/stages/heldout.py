@@ -282,10 +282,6 @@ def _settings(settings: Settings) -> dict[str, Any]:
     return {"trait": settings.mixing.trait, **of, **drawn}
 
 
-def _facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
-    return {"held_out": len(unpack(files[IDS])["ids"])}
-
-
 HELDOUT = PinnedFit(
     name="heldout",
     version=1,
@@ -303,6 +299,6 @@ HELDOUT = PinnedFit(
     # What was drawn of an earlier corpus; what files hold can be read again.
     outlives=lambda files: not any(name.endswith(DOCUMENTS) for name in files),
     tentative="a value of mixing.trait has documents enough and none held out",
-    facts=_facts,
+    facts=lambda run, files: {"held_out": len(unpack(files[IDS])["ids"])},
     figures=lambda run, receipt: {"held_out_documents": receipt.facts["held_out"]},
 )

@@ -7,7 +7,9 @@ is near itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -144,24 +146,19 @@ def heldout_reads(settings: Settings) -> tuple[str, ...]:
     return ("heldout", "heldout_copies") if settings.holds_out else ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FindCopies:
-    """Finds the near copies of held-out documents in a fragment."""
-
-    store: Store
-    signatures: StageFiles
-    index: Index
-
-    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        signed = self.signatures.read(fragment)["signature"]
-        near, similarity = np.full(fragment.rows, -1, np.int32), np.zeros(fragment.rows, np.float32)
-        if len(rows := self.index.candidates(signed)):
-            texts = read_content(self.store, fragment.file).take(row_array(rows)).combine_chunks()
-            near[rows], similarity[rows] = self.index.nearest(texts, signed[rows])
-        return {"near": near, "similarity": similarity}
+def find_copies(
+    store: Store, signatures: StageFiles, index: Index, fragment: Fragment
+) -> dict[str, np.ndarray]:
+    """The near copies of the documents of an index in a fragment."""
+    signed = signatures.read(fragment)["signature"]
+    near, similarity = np.full(fragment.rows, -1, np.int32), np.zeros(fragment.rows, np.float32)
+    if len(rows := index.candidates(signed)):
+        texts = read_content(store, fragment.file).take(row_array(rows)).combine_chunks()
+        near[rows], similarity[rows] = index.nearest(texts, signed[rows])
+    return {"near": near, "similarity": similarity}
 
 
-def _compute(run: Run) -> FindCopies:
+def _compute(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
     from dagster_divorder.core.near_duplicates import Index
 
     if run.settings.heldout.paths:
@@ -169,7 +166,7 @@ def _compute(run: Run) -> FindCopies:
     else:
         rows = places(heldout_ids(run), document_ids(run.store, run.view))
         texts = [contents(run.store, run.view.documents, rows)]
-    return FindCopies(run.store, run.files("minhash").listed(), Index.of(texts))
+    return partial(find_copies, run.store, run.files("minhash").listed(), Index.of(texts))
 
 
 HELDOUT_COPIES = PerDocument(

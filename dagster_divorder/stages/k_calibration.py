@@ -107,8 +107,7 @@ class _Vectors:
 
 def _load(run: Run, view: View, space: Space) -> _Vectors:
     rows = rows_by_id(run.store, view)
-    width = space.dims(view)
-    return _Vectors(view, space, rows, space.rows(view, rows[: max(1, HELD_BYTES // (4 * width))]))
+    return _Vectors(view, space, rows, space.rows(view, rows[: max(1, HELD_BYTES // (4 * space.dims(view)))]))
 
 
 def _calibrate(
@@ -284,10 +283,6 @@ def _settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
-    return {**orjson.loads(files[INFO]), "documents": orjson.loads(files[FITTED])["documents"]}
-
-
 def _figures(run: Run, receipt: Receipt) -> dict[str, Any]:
     facts = receipt.facts
     return {
@@ -324,7 +319,10 @@ K_CALIBRATION = PinnedFit(
     # The limit may have been lowered.
     of_corpus=False,
     is_choice=True,
-    facts=_facts,
+    facts=lambda run, files: {
+        **orjson.loads(files[INFO]),
+        "documents": orjson.loads(files[FITTED])["documents"],
+    },
     figures=_figures,
     show=_show,
 )

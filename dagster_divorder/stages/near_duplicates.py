@@ -11,7 +11,7 @@ that may be near another, 8 bytes a word.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +47,12 @@ def near_reads(settings: Settings) -> tuple[str, ...]:
     return ("near_duplicates",) if settings.copies_apart == "near" else ()
 
 
-@dataclass(frozen=True, slots=True)
-class FindShingles:
-    """The shingles of some rows of a fragment; picklable, for workers."""
+def _find_shingles(store: Store, of: tuple[Fragment, np.ndarray]) -> list[np.ndarray]:
+    """The shingles of some rows of a fragment."""
+    from dagster_divorder.core.minhash import shingles
 
-    store: Store
-
-    def __call__(self, of: tuple[Fragment, np.ndarray]) -> list[np.ndarray]:
-        from dagster_divorder.core.minhash import shingles
-
-        fragment, rows = of
-        return shingles(read_content(self.store, fragment.file).take(row_array(rows)).combine_chunks())
+    fragment, rows = of
+    return shingles(read_content(store, fragment.file).take(row_array(rows)).combine_chunks())
 
 
 def _compute(run: Run) -> Made:
@@ -142,7 +137,7 @@ def _shingles(run: Run, records: np.ndarray, folder: Path) -> tuple[np.ndarray, 
     file = folder / "shingles"
     with file.open("wb") as out, run.progress("comparing documents", len(records), "documents") as advance:
         needs = by_size(run, [fragment for fragment, _ in items])
-        for made in run.engine.each(FindShingles(run.store), items, **needs):
+        for made in run.engine.each(partial(_find_shingles, run.store), items, **needs):
             sizes += map(len, made)
             out.writelines(part.data for part in made)
             advance(len(made))

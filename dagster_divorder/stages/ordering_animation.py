@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,17 +19,16 @@ from dagster_divorder.core.migration import sample_cells
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Link, Made, Shown, WholeCorpus, versions
-from dagster_divorder.settings import Settings
+from dagster_divorder.pipeline.stage import File, Link, Made, WholeCorpus, versions
 from dagster_divorder.stages.cluster_map import ClusterMap, load_map
 from dagster_divorder.stages.cluster_names import load_names
 from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.curated_output import load_manifest
 from dagster_divorder.stages.diversity_metrics import read_in_order
+from dagster_divorder.stages.heldout import places
 from dagster_divorder.stages.repeats import load_stream, stream_reads
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.curated import write_beside
-from dagster_divorder.store.ids import IdIndex
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.view.films import (
@@ -110,12 +108,9 @@ def _bar_frames(run: Run) -> Iterable[np.ndarray]:
 
 
 def _map_frames(run: Run, shown: ClusterMap) -> Iterable[np.ndarray]:
-    ids = document_ids(run.store, run.view)
-    index = IdIndex()
-    index.add(shown.ids)
     # Of several records of one text the first counts, in any order.
     stream = load_stream(run)
-    point = index.find(ids)[stream.view.document_row]
+    point = places(document_ids(run.store, run.view), shown.ids)[stream.view.document_row]
     orders = {}
     for name, (of, _) in read_in_order(run, stream.traits).items():
         if name != "curated":
@@ -124,14 +119,6 @@ def _map_frames(run: Run, shown: ClusterMap) -> Iterable[np.ndarray]:
             np.minimum.at(first, read[read >= 0], np.flatnonzero(read >= 0))
             orders[name] = np.argsort(first, kind="stable")
     return map_frames(shown.xy, shown.labels, orders, _corpus(run), count=run.settings.animation.frames)
-
-
-def _show(run: Run, receipt: Receipt) -> Shown:
-    return {Path(name).stem: Link(run.settings.output.path / name) for name in receipt.facts["films"]}
-
-
-def _settings(settings: Settings) -> dict[str, Any]:
-    return {"animation": settings.animation.model_dump(mode="json")}
 
 
 ORDERING_ANIMATION = WholeCorpus(
@@ -144,7 +131,7 @@ ORDERING_ANIMATION = WholeCorpus(
         *("raw_docs", "clusters", "cluster_names", "cluster_map", "traits", *stream_reads(settings)),
         *("greedy_order", "packed_sequences", "sequence_order", OUTPUT),
     ),
-    settings=_settings,
+    settings=lambda settings: {"animation": settings.animation.model_dump(mode="json")},
     # Films that were left out for want of ffmpeg are made once it is there.
     inputs=lambda run: {
         **versions(run, "clusters", "traits", *stream_reads(run.settings), "cluster_map"),
@@ -155,5 +142,7 @@ ORDERING_ANIMATION = WholeCorpus(
     publish=_publish,
     doing="drawing films",
     compute=_compute,
-    show=_show,
+    show=lambda run, receipt: {
+        Path(name).stem: Link(run.settings.output.path / name) for name in receipt.facts["films"]
+    },
 )

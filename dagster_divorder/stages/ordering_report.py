@@ -444,15 +444,12 @@ def _settings(settings: Settings) -> dict[str, Any]:
 def _inputs(run: Run) -> dict[str, Any]:
     output = run.receipt(OUTPUT).key
     found, missing = at_hand(run)
-    evidence = {stage: receipt.version for stage, receipt in found.items()}
-    of = versions(run, "clusters", "cluster_names", "diversity_metrics", "stationarity", "traits")
-    ids = versions(run, "ids") if run.settings.input.id_field else {}
+    ids = ["ids"] if run.settings.input.id_field else []
+    read = ("clusters", "cluster_names", "diversity_metrics", "stationarity", "traits")
     return {
-        **of,
-        **ids,
-        **versions(run, *stream_reads(run.settings)),
+        **versions(run, *read, *ids, *stream_reads(run.settings)),
         "output": output,
-        "evidence": evidence,
+        "evidence": {stage: receipt.version for stage, receipt in found.items()},
         "missing": missing,
     }
 
@@ -465,15 +462,8 @@ ORDERING_REPORT = WholeCorpus(
     "shuffling, before and after, the worst windows and their documents, and the evidence that there is. It opens in "
     "any browser, without a network.",
     reads=lambda settings: (
-        *(
-            "raw_docs",
-            "centroids",
-            "clusters",
-            "cluster_names",
-            "bin_edges",
-            "traits",
-            *stream_reads(settings),
-        ),
+        *("raw_docs", "centroids", "clusters", "cluster_names", "bin_edges", "traits"),
+        *stream_reads(settings),
         *("greedy_order", "packed_sequences", "sequence_order", "stationarity", "diversity_metrics", OUTPUT),
         *(["ids"] if settings.input.id_field else []),
     ),

@@ -14,6 +14,7 @@ not weighed), selected, reason. `choices`, Parquet: what would have been chosen 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,7 @@ SELECTED, CONSUMED, LOWER, COPY, NO_VECTOR, HELD_OUT = range(len(REASONS))
 
 def load_selected(run: Run) -> np.ndarray:
     """Which records are trained on, bool (N,)."""
-    selected: np.ndarray = _read(run.read("subset_selection", "selection"), "selected")[0].to_numpy()
-    return selected
+    return _read(run.read("subset_selection", "selection"), "selected")[0].to_numpy()
 
 
 def left_out(run: Run) -> pa.Table:
@@ -176,32 +176,24 @@ def _quality(run: Run, rows: np.ndarray) -> np.ndarray:
     return quality
 
 
-@dataclass(frozen=True, slots=True)
-class _Optimise:
-    """Finds the weights of candidates, given with their quality and an alpha; picklable, for workers."""
-
-    store: Store
-    file: str
-    settings: Selection
-
-    def __call__(self, of: tuple[float, np.ndarray, np.ndarray | None]) -> tuple[np.ndarray, int]:
-        """(weights, the steps they took)."""
-        alpha, rows, quality = of
-        if quality is not None and not quality.any():
-            quality = np.ones(len(rows))  # of a part where all are as bad, none is preferred
-        vectors = np.load(self.store.local(self.file), mmap_mode="r", allow_pickle=False)
-        settings = self.settings
-        found = spokes(
-            vectors,
-            rows,
-            quality,
-            alpha=alpha,
-            steps=settings.steps,
-            rate=settings.rate,
-            tolerance=settings.tolerance,
-            start=quality if settings.start == "quality" else None,
-        )
-        return found.weights, len(found.objective) - 1
+def _optimise(
+    store: Store, file: str, settings: Selection, of: tuple[float, np.ndarray, np.ndarray | None]
+) -> tuple[np.ndarray, int]:
+    """(the weights of candidates, given with an alpha and their quality; the steps they took)."""
+    alpha, rows, quality = of
+    if quality is not None and not quality.any():
+        quality = np.ones(len(rows))  # of a part where all are as bad, none is preferred
+    found = spokes(
+        np.load(store.local(file), mmap_mode="r", allow_pickle=False),
+        rows,
+        quality,
+        alpha=alpha,
+        steps=settings.steps,
+        rate=settings.rate,
+        tolerance=settings.tolerance,
+        start=quality if settings.start == "quality" else None,
+    )
+    return found.weights, len(found.objective) - 1
 
 
 def _spokes(run: Run, pool: _Pool, alphas: list[float]) -> tuple[list[np.ndarray], int]:
@@ -212,7 +204,7 @@ def _spokes(run: Run, pool: _Pool, alphas: list[float]) -> tuple[list[np.ndarray
     count = min(settings.partitions, len(rows))
     parts = [(alpha, slice(first, None, count)) for alpha in alphas for first in range(count)]
     items = [(alpha, rows[part], None if quality is None else quality[part]) for alpha, part in parts]
-    found = list(run.engine.each(_Optimise(run.store, file, settings), items, threads=0))
+    found = list(run.engine.each(partial(_optimise, run.store, file, settings), items, threads=0))
     weights = {alpha: np.empty(len(rows)) for alpha in alphas}
     for (alpha, part), (made, _) in zip(parts, found, strict=True):
         weights[alpha][part] = made * (len(made) / len(rows))

@@ -106,8 +106,7 @@ class _Training(NamedTuple):
 
 def orders_of(settings: Settings) -> list[str]:
     """`evidence.orders`, with what all are held against."""
-    given = settings.evidence.orders
-    return [*given, *([REFERENCE] if REFERENCE not in given else [])]
+    return list(dict.fromkeys([*settings.evidence.orders, REFERENCE]))
 
 
 def _compute(run: Run) -> Made:
@@ -126,7 +125,11 @@ def _compute(run: Run) -> Made:
     }
     left = [each for each in trainings if each.name not in made]
     if left:
-        run.progress.note(_says(prepared, len(left), len(trainings)))
+        size = prepared.tokens.size
+        run.progress.note(
+            f"training {len(left):,} of {len(trainings):,} models ({evidence.model}): "
+            f"{size.steps * evidence.epochs:,} steps of {size.batch:,} sequences each"
+        )
         prepared.train(left)
         files = store.hashed(folder)
         made |= {each.name: store.read_verified(files[each.name]) for each in left}
@@ -152,14 +155,6 @@ def _compute(run: Run) -> Made:
         "notes": summary["notes"],
     }
     return Made(files_made, figures=figures)
-
-
-def _says(prepared: _Prepared, left: int, trainings: int) -> str:
-    evidence, size = prepared.run.settings.evidence, prepared.tokens.size
-    return (
-        f"training {left:,} of {trainings:,} models ({evidence.model}): {size.steps * evidence.epochs:,} steps of "
-        f"{size.batch:,} sequences each"
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,8 +357,6 @@ class _Prepared:
         run, folder = self.run, self.folder
         temporary = []
         try:
-            shared = run.store.put_hashed(folder, "shared", pack_arrays(self.shared), "safetensors")
-            temporary.append(shared)
             data = {}
             for each in left:
                 if each.data not in data:
@@ -372,7 +365,7 @@ class _Prepared:
                         folder, each.data, pack_arrays(arrays), "safetensors"
                     )
                     temporary.append(data[each.data])
-            function = _Train(run.store, folder, shared, self.task(left[0]))
+            function = _Train(run.store, folder, self.task(left[0]))
             items = [each._replace(data=data[each.data]) for each in left]
             tokens = self.tokens.rows * self.tokens.length * run.settings.evidence.epochs
             gpus = int(self.device == "cuda")
@@ -546,20 +539,11 @@ class _Train:
 
     store: Store
     folder: str
-    shared: str
     task: Task
 
     def __call__(self, each: _Training, advance: Advance = lambda tokens: None) -> str:
-        shared = unpack(self.store.read_verified(self.shared))
-        heldout = {name: shared[f"heldout {at}"] for at, name in enumerate(sorted(self.task.heldout))}
-        task = replace(
-            self.task,
-            seed=each.seed,
-            learning_rate=each.rate,
-            apart=trained_order(each.order).apart,
-            classes=shared["classes"],
-            heldout=heldout,
-        )
+        apart = trained_order(each.order).apart
+        task = replace(self.task, seed=each.seed, learning_rate=each.rate, apart=apart)
         trained = _trained(task, unpack(self.store.read_verified(each.data)), advance)
         arrays = {**trained._asdict(), "failed": np.array([trained.failed])}
         self.store.put_hashed(self.folder, each.name, pack_arrays(arrays), "safetensors")
@@ -656,8 +640,7 @@ def _summary(
 
 def load_evidence(run: Run) -> dict[str, Any]:
     """The summary."""
-    summary: dict[str, Any] = orjson.loads(run.read(STAGE, "summary"))
-    return summary
+    return orjson.loads(run.read(STAGE, "summary"))
 
 
 def _show(run: Run, receipt: Receipt) -> Shown:

@@ -21,11 +21,10 @@ from dagster_divorder.trainers import (
     torchtitan_streaming,
     trl,
 )
-from dagster_divorder.trainers.compare import Difference, Kept, compare
-from dagster_divorder.trainers.layout import transposed
-from dagster_divorder.trainers.trainer import Reading, Trainer
+from dagster_divorder.trainers.compare import Kept, compare
+from dagster_divorder.trainers.trainer import Reading, Trainer, transposed
 
-__all__ = ["TRAINERS", "Difference", "Kept", "Reading", "Trainer", "compare", "transposed"]
+__all__ = ["TRAINERS", "Kept", "Reading", "Trainer", "compare", "transposed"]
 
 TRAINERS: dict[str, Trainer] = {
     module.TRAINER.name: module.TRAINER

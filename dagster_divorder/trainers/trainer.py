@@ -103,7 +103,7 @@ class Trainer:
     resumes: str
     """What a resume at another world size does."""
     layout: bool = False
-    """`best` needs the export's rows transposed, see `layout.transposed`, and numbers them as they lie then."""
+    """`best` needs the export's rows transposed, see `transposed`, and numbers them as they lie then."""
 
     def configuration(self, reading: Reading, *, path: str, sequence_length: int) -> str:
         """The lines for the best way. sequence_length: tokens that the export stores a row."""
@@ -154,6 +154,22 @@ def from_workers(streams: Sequence[Rows], micro_batch: int) -> Rows:
     streams = [stream[: len(stream) // micro_batch * micro_batch] for stream in streams]
     turn = np.concatenate([np.arange(len(stream)) // micro_batch for stream in streams])
     return np.concatenate(streams)[np.argsort(turn, kind="stable")]
+
+
+def transposed(rows: int, *, world_size: int, micro_batch: int, workers: int = 0) -> Rows:
+    """Where rows lie for ranks and workers that each read a contiguous slice of the export.
+
+    int64 (n,): position in the file -> row of the order, so that step i of all ranks reads the order's own rows
+    i * W * b up to (i + 1) * W * b.
+
+    The file is W slices of `workers` slices (0 counts as 1), and a rank takes a micro-batch from each of its workers
+    in turn. n is the largest multiple of W * b * workers up to `rows`: the last `rows` - n rows are left out, since
+    slices of unequal length would shift all others.
+    """
+    turn = max(workers, 1)
+    whole = rows // (world_size * micro_batch * turn)
+    order = np.arange(whole * turn * world_size * micro_batch).reshape(whole, turn, world_size, micro_batch)
+    return order.transpose(2, 1, 0, 3).reshape(-1)
 
 
 def torch_permutation(rows: int, seed: int) -> Rows:

@@ -230,8 +230,7 @@ def by_place(mix: NDArray[np.floating]) -> NDArray[np.int64]:
     together are neighbours."""
     total = mix.sum(axis=0, dtype=np.float64)
     moment = (np.arange(len(mix))[:, None] * mix).sum(axis=0, dtype=np.float64)
-    ranked: NDArray[np.int64] = np.argsort(moment / np.where(total > 0, total, 1.0), kind="stable")
-    return ranked
+    return np.argsort(moment / np.where(total > 0, total, 1.0), kind="stable")
 
 
 def cluster_colours(k: int) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from dagster_divorder.core import cluster_map
-from dagster_divorder.core.cluster_map import A, B, MapFit, fit, layout, place
+from dagster_divorder.core.cluster_map import A, B, MapFit, fit, place
 from dagster_divorder.core.pca import project
 from dagster_divorder.errors import InputError
 
@@ -74,8 +74,7 @@ def test_a_copy_of_a_document_lies_upon_it(fitted):
 def test_a_map_repeats_and_follows_the_seed(fitted):
     vectors = blobs(500)[0]
     assert fit(vectors, seed=3).xy.tobytes() == fitted.xy.tobytes()
-    assert layout(vectors, 3).tobytes() == fitted.xy.tobytes()
-    assert layout(vectors, 4).tobytes() != fitted.xy.tobytes()
+    assert fit(vectors, 4).xy.tobytes() != fitted.xy.tobytes()
     assert fitted.xy.dtype == np.float32 and fitted.xy.shape == (500, 2)
 
 

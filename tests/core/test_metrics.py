@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from dagster_divorder.core import metrics
+from dagster_divorder.core.metrics.prefix import PrefixDeviation, prefix_of, squares_in_stream
+from dagster_divorder.core.metrics.shares import ShareDeviation
 from dagster_divorder.core.packing import Pieces, pack, sequence_counts
 from dagster_divorder.errors import InputError
 from tests.twins import metrics as slow
@@ -28,6 +30,20 @@ def measured(order, tokens, labels, lengths=None, *, sequence_length=4, batch=2)
     traits = {"cluster": labels, "length": labels if lengths is None else lengths}
     sizes = {name: int(np.max(codes, initial=0)) + 1 for name, codes in traits.items()}
     return metrics.measure(order, tokens, traits, sizes, sequence_length=sequence_length, batch=batch)
+
+
+def shares(order, tokens, codes, values: int, window: int) -> ShareDeviation:
+    """Of one trait in aligned windows."""
+    found = metrics.measure(
+        order, tokens, {"cluster": codes}, {"cluster": values}, sequence_length=window, batch=1
+    )
+    return found.sequence_shares["cluster"]
+
+
+def prefix(order, tokens, groups: list, length: int) -> PrefixDeviation:
+    traits = dict(zip(("cluster", "length"), groups, strict=False))
+    sizes = {name: int(np.max(codes)) + 1 for name, codes in traits.items()}
+    return metrics.measure(order, tokens, traits, sizes, sequence_length=length, batch=1).prefix
 
 
 def random_corpus(n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -69,7 +85,7 @@ def test_documents_without_tokens_count_under_flush_only():
 
 def test_share_deviation_by_hand():
     # Clusters in windows of 5 tokens: 0 0 0 1 1 | 2 2 2 2 0; in the corpus 0.4, 0.2, 0.4.
-    found = metrics.share_deviation(ORDER, TOKENS, LABELS, 3, 5)
+    found = shares(ORDER, TOKENS, LABELS, 3, 5)
     # |0.6 - 0.4|, |0.4 - 0.2|, |0 - 0.4|  and  |0.2 - 0.4|, |0 - 0.2|, |0.8 - 0.4|
     assert_allclose([found.mean_worst, found.max_worst, found.mean_tv, found.max_tv], 0.4)
     assert (found.windows, found.partial) == (2, False)
@@ -77,7 +93,7 @@ def test_share_deviation_by_hand():
 
 def test_the_last_window_counts_only_when_full():
     # 0 0 0 1 1 2 2 is full, 2 2 0 is not: |3/7 - 0.4|, |2/7 - 0.2|, |2/7 - 0.4|.
-    found = metrics.share_deviation(ORDER, TOKENS, LABELS, 3, 7)
+    found = shares(ORDER, TOKENS, LABELS, 3, 7)
     assert found.windows == 1
     assert_allclose(found.max_worst, 0.4 - 2 / 7)
     assert_allclose(found.max_tv, 0.4 - 2 / 7)
@@ -85,7 +101,7 @@ def test_the_last_window_counts_only_when_full():
 
 def test_the_worst_window_is_named():
     tokens, labels = [1] * 12, [0, 1, 0, 1, 0, 0, 1, 1, 0, 1, 0, 1]
-    found = metrics.share_deviation(np.arange(12), tokens, labels, 2, 2)
+    found = shares(np.arange(12), tokens, labels, 2, 2)
     assert (found.worst_window, found.max_worst, found.windows) == (2, 0.5, 6)
 
 
@@ -93,7 +109,7 @@ def test_prefix_deviation_by_hand():
     # At t = 4: T = 3, 1, 0 against 1.6, 0.8, 1.6. At t = 8: 3, 2, 3 against 3.2, 1.6, 3.2. At t = 10: 0.
     first = np.sqrt(1.4**2 + 0.2**2 + 1.6**2)
     second = np.sqrt(0.2**2 + 0.4**2 + 0.2**2)
-    found = metrics.prefix_deviation(ORDER, TOKENS, [LABELS], 4)
+    found = prefix(ORDER, TOKENS, [LABELS], 4)
     assert_allclose(found.l2, [first, second, 0.0], atol=1e-12)
     assert_allclose(found.share, [0.4, 0.8, 1.0])
     assert_allclose(found.mean, (first + second) / 3)
@@ -101,15 +117,15 @@ def test_prefix_deviation_by_hand():
 
 
 def test_prefix_deviation_adds_the_groups_as_squares():
-    one = metrics.prefix_deviation(ORDER, TOKENS, [LABELS], 4)
-    two = metrics.prefix_deviation(ORDER, TOKENS, [LABELS, LABELS], 4)
+    one = prefix(ORDER, TOKENS, [LABELS], 4)
+    two = prefix(ORDER, TOKENS, [LABELS, LABELS], 4)
     assert_allclose(two.l2, np.sqrt(2) * one.l2)
 
 
 def test_coverage_by_hand():
-    assert metrics.coverage(ORDER, TOKENS, LABELS) == 6 / 10  # cluster 2 starts at token 6
-    assert metrics.coverage([2, 0, 3, 1], TOKENS, LABELS) == 9 / 10
-    assert metrics.coverage([0, 1], [5, 5], [0, 0]) == 1 / 10  # one cluster is seen at its first token
+    assert measured(ORDER, TOKENS, LABELS).coverage == 6 / 10  # cluster 2 starts at token 6
+    assert measured([2, 0, 3, 1], TOKENS, LABELS).coverage == 9 / 10
+    assert measured([0, 1], [5, 5], [0, 0]).coverage == 1 / 10  # one cluster is seen at its first token
 
 
 def test_cluster_mix_splits_tokens_between_columns():
@@ -126,9 +142,9 @@ def test_measure_collects_every_measure():
     assert (found.documents, found.tokens) == (4, 10)
     assert found.split == metrics.Distinct(mean=2.0, min=2, max=2, std=0.0, count=3)
     assert found.flush == metrics.Distinct(mean=1.0, min=1, max=1, std=0.0, count=4)
-    assert found.sequence_shares["cluster"] == metrics.share_deviation(ORDER, TOKENS, LABELS, 3, 4)
-    assert found.batch_shares["length"] == metrics.share_deviation(ORDER, TOKENS, [1, 0, 1, 0], 2, 4)
-    assert found.prefix.mean == metrics.prefix_deviation(ORDER, TOKENS, [LABELS, [1, 0, 1, 0]], 4).mean
+    assert found.sequence_shares["cluster"] == shares(ORDER, TOKENS, LABELS, 3, 4)
+    assert found.batch_shares["length"] == shares(ORDER, TOKENS, [1, 0, 1, 0], 2, 4)
+    assert found.prefix.mean == prefix(ORDER, TOKENS, [LABELS, [1, 0, 1, 0]], 4).mean
     assert found.coverage == 0.6
 
 
@@ -140,7 +156,7 @@ def test_measure_collects_every_measure():
 def test_coverage_equals_its_twin(rows, sequence_length, random):
     tokens, labels, _ = (np.array(column) for column in zip(*rows, strict=True))
     order = random.sample(range(len(rows)), len(rows))
-    assert metrics.coverage(order, tokens, labels) == slow.coverage(
+    assert measured(order, tokens, labels).coverage == slow.coverage(
         tokens[order], labels[order].astype(np.int32)
     )
 
@@ -166,7 +182,7 @@ def test_names_of_clusters_do_not_matter(rows, sequence_length):
 @given(documents, st.integers(1, 20))
 def test_worst_value_is_at_most_the_total_variation(rows, window):
     tokens, labels, _ = (np.array(column) for column in zip(*rows, strict=True))
-    found = metrics.share_deviation(np.arange(len(rows)), tokens, labels, 4, window)
+    found = shares(np.arange(len(rows)), tokens, labels, 4, window)
     assert 0 <= found.mean_worst <= found.max_worst <= found.max_tv + 1e-12 <= 1 + 2e-12
     assert found.mean_worst <= found.mean_tv + 1e-12
 
@@ -176,10 +192,9 @@ def test_worst_value_is_at_most_the_total_variation(rows, window):
 def test_the_prefix_deviation_bounds_every_window(rows, length):
     tokens, labels, _ = (np.array(column) for column in zip(*rows, strict=True))
     order = np.arange(len(rows))
-    prefix = metrics.prefix_deviation(order, tokens, [labels], length)
-    shares = metrics.share_deviation(order, tokens, labels, 4, length)
-    if not shares.partial:
-        assert shares.max_worst * length <= 2 * prefix.max + 1e-9
+    aligned = shares(order, tokens, labels, 4, length)
+    if not aligned.partial:
+        assert aligned.max_worst * length <= 2 * prefix(order, tokens, [labels], length).max + 1e-9
 
 
 @laws
@@ -251,16 +266,16 @@ def test_nothing_to_measure_gives_zeros(tokens, labels):
 def test_one_document_in_one_sequence_longer_than_everything():
     found = measured([0], [5], [0], sequence_length=10**15, batch=1000)
     assert found.split == metrics.Distinct(1.0, 1, 1, 0.0, 1)
-    shares = found.batch_shares["cluster"]
-    assert (shares.windows, shares.partial, shares.max_worst, shares.worst_window) == (1, True, 0.0, 0)
+    one = found.batch_shares["cluster"]
+    assert (one.windows, one.partial, one.max_worst, one.worst_window) == (1, True, 0.0, 0)
     assert (found.prefix.max, found.coverage) == (0.0, 0.2)
-    assert not metrics.share_deviation([0], [5], [0], 1, 5).partial
+    assert not shares([0], [5], [0], 1, 5).partial
 
 
 def test_the_curve_is_thinned_and_ends_at_the_end():
     tokens, labels = random_corpus(5000, 4)
-    full = metrics.prefix_deviation(np.arange(5000), tokens, [labels], 10, points=10**9)
-    thin = metrics.prefix_deviation(np.arange(5000), tokens, [labels], 10, points=50)
+    squares = squares_in_stream(tokens, labels, 4, 10)
+    full, thin = (prefix_of(squares, int(tokens.sum()), 10, points) for points in (10**9, 50))
     assert len(full.share) == -(-tokens.sum() // 10)
     assert len(thin.share) == 50 and thin.share[-1] == 1.0 and thin.l2[-1] == 0.0
     assert np.isin(thin.share, full.share).all() and (np.diff(thin.share) > 0).all()
@@ -315,8 +330,8 @@ def test_average_of_one_order_is_that_order():
         (lambda: metrics.distinct_clusters(ORDER, TOKENS, [0.0, 1, 1, 1], 4), "float64"),
         (lambda: metrics.distinct_clusters(ORDER, TOKENS, LABELS, 0), "sequence_length is 0"),
         (lambda: metrics.distinct_clusters(ORDER, TOKENS, LABELS, 4, packer="best"), "'best'"),
-        (lambda: metrics.share_deviation(ORDER, TOKENS, LABELS, 2, 4), r"\[0, 2\)"),
-        (lambda: metrics.share_deviation(ORDER, TOKENS, [2**40] * 4, 3, 4), str(2**40)),
+        (lambda: shares(ORDER, TOKENS, LABELS, 2, 4), r"\[0, 2\)"),
+        (lambda: shares(ORDER, TOKENS, [2**40] * 4, 3, 4), str(2**40)),
         (lambda: metrics.cluster_mix(ORDER, TOKENS, LABELS, 3, 0), "columns is 0"),
         (lambda: metrics.cluster_mix([0], [10**18], [0], 1, 100), "overflow"),
         (lambda: metrics.measure(ORDER, TOKENS, {}, {}, sequence_length=4, batch=1), "'cluster' must be"),

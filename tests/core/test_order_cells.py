@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.kernels.order_cells import move_to_mix
+from dagster_divorder.core.kernels.order_greedy import Rows
 
 
 @given(
@@ -49,7 +50,14 @@ def test_moving_equals_trying_every_cell(seed, items, cells, dims, rounds):
         stream,
         fast,
         np.stack([first, end], axis=1),
-        *(matrix.indptr.astype(np.int64), matrix.indices, matrix.data, dense, weights),
+        Rows(
+            matrix.indptr.astype(np.int64),
+            matrix.indices,
+            matrix.data,
+            np.arange(4, dtype=np.int32),
+            weights,
+            dense,
+        ),
         *(np.ascontiguousarray(part) for part in kept),
         rounds,
     )

@@ -257,7 +257,7 @@ def test_dealing_equals_its_dense_twin(problem, segments, dims):
     portions = np.random.default_rng(1).random((rows.shape[1], segments))
     wanted = rows.sum(axis=0)[:, np.newaxis] * portions / portions.sum(axis=1, keepdims=True)
     stream = np.random.default_rng(0).permutation(len(rows))
-    fast = order_items.deal(stream, *rows_of(rows, groups, weights, dense), wanted)
+    fast = order_items.deal(stream, rows_of(rows, groups, weights, dense), wanted)
     slow = slow_order.deal(stream.tolist(), rows, groups, weights, dense.astype(np.float64), wanted)
     # The same sums in another order may break a tie otherwise; equal rows make some.
     if dims or len(np.unique(rows, axis=0)) == len(rows):

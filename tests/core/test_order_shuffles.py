@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.kernels.order_baselines import through_buffer
-from dagster_divorder.core.metrics import share_deviation
+from dagster_divorder.core.metrics.shares import aligned_windows
 from dagster_divorder.core.order import order
 from tests.twins import buffer as slow_buffer
 
@@ -88,9 +88,9 @@ def test_a_sorted_corpus_stays_sorted_within_shards_and_buffers():
     codes = corpus[0].indices
     options = {"within_shard": {"shards": 64}, "grid_shuffle": {"shards": 64}, "buffer": {"buffer": 1024}}
     worst = {
-        name: share_deviation(
-            order(*corpus, strategy=name, **options.get(name, {})), np.ones(32_768, int), codes, 8, 256
-        ).mean_tv
+        name: aligned_windows(
+            np.ones(32_768, int), codes[order(*corpus, strategy=name, **options.get(name, {}))], 8, 256
+        )[1].mean()
         for name in ("random", "within_shard", "buffer", "grid_shuffle", "balanced")
     }
     assert worst["within_shard"] > 0.85

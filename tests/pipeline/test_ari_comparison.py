@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -306,7 +307,7 @@ def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     png = load_picture(run.store, receipt.files["fit"], HEATMAP)
     assert png is not None and png.startswith(b"\x89PNG")
     monkeypatch.setattr(cluster_map, "why_no_map", lambda: None)
-    monkeypatch.setattr(cluster_map, "layout", lambda vectors, seed: vectors[:, :2].copy())
+    monkeypatch.setattr(cluster_map, "fit", lambda vectors, seed: SimpleNamespace(xy=vectors[:, :2].copy()))
     # Fewer clusters in one space than in the other.
     receipt = compare(embed(settings_of(tmp_path, seed=1), shallow="topics", deep="noise"))
     assert receipt.figures["note"] is None

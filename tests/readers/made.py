@@ -16,7 +16,7 @@ from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Options
 from dagster_divorder.readers.export import SOURCES
 from dagster_divorder.store.manifests import manifest_check
-from dagster_divorder.trainers.layout import transposed
+from dagster_divorder.trainers import transposed
 from tests.exports.made import Folder, rows_of, runs_of
 
 NAMES = [name for name in SOURCES if name in FORMATS]

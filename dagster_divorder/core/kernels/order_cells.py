@@ -8,33 +8,23 @@ o <= q < p, so that F changes by sum_{o <= q < p} (|c|^2 - 2 <E_q, c>); to an ea
 sum_{p <= q < o} (|c|^2 + 2 <E_q, c>).
 """
 
-from typing import Any
-
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+
+from dagster_divorder.core.kernels.order_greedy import Floats, Ints, Rows
 
 
 @njit(cache=True, nogil=True)
 def move_to_mix(
-    stream: NDArray[np.int64],
-    cell: NDArray[np.int64],
-    ranges: NDArray[np.int64],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
-    data: NDArray[Any],
-    dense: NDArray[np.float32],
-    weights: NDArray[np.float64],
-    beyond: NDArray[np.float64],
-    dense_beyond: NDArray[np.float64],
-    rounds: int,
+    stream: Ints, cell: Ints, ranges: Ints, rows: Rows, beyond: Floats, dense_beyond: Floats, rounds: int
 ) -> None:
     """Each item of `stream` in turn goes where F is least, and stays if that is where it is; so `rounds` times.
 
     cell int64 (M,), where each item is, and E, beyond float64 (J, C) and dense_beyond float64 (D, C), are kept up.
-    ranges int64 (M, 2): the first cell that an item may be in, and the one after the last. weights float64 (J,).
+    ranges int64 (M, 2): the first cell that an item may be in, and the one after the last.
     O(rounds (entries + M D) C) time, of the C those in range.
     """
+    indptr, indices, data, groups, weights, dense = rows
     product = np.empty(beyond.shape[1])
     for _ in range(rounds):
         for item in stream:
@@ -45,7 +35,7 @@ def move_to_mix(
             square = 0.0
             for k in range(indptr[item], indptr[item + 1]):
                 value, more = float(data[k]), beyond[indices[k]]
-                weighed = weights[indices[k]] * value
+                weighed = weights[groups[indices[k]]] * value
                 square += weighed * value
                 for q in range(first, last):
                     product[q] += weighed * more[q]

@@ -6,23 +6,18 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dagster_divorder.core.kernels.order_greedy import ROUNDING
+from dagster_divorder.core.kernels.order_greedy import ROUNDING, Codes, Floats, Ints, Rows
 
 
 @njit(cache=True, nogil=True)
-def largest_and_sum(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
-    data: NDArray[Any],
-    wanted: NDArray[np.bool_],
-    sums: NDArray[Any],
-) -> NDArray[np.int32]:
-    """out[s] = argmax over the wanted columns stored in row s (the first of equal ones); sums[s] = their sum.
+def largest_and_sum(rows: Rows, sums: NDArray[Any]) -> Codes:
+    """out[s] = argmax over the columns of group 0 stored in row s (the first of equal ones); sums[s] = their sum.
 
-    Reads all, writes `sums` (M,) and the result int32 (M,). A row with none gets the first wanted column. O(nnz + J).
+    Reads all, writes `sums` (M,) and the result int32 (M,). A row with none gets the group's first column. O(nnz + J).
     """
+    indptr, indices, data, groups, _, _ = rows
     first = 0
-    while not wanted[first]:
+    while groups[first] != 0:
         first += 1
     items = indptr.shape[0] - 1
     out = np.full(items, first, np.int32)
@@ -30,7 +25,7 @@ def largest_and_sum(
         largest = data.dtype.type(0)
         found = False
         for k in range(indptr[s], indptr[s + 1]):
-            if wanted[indices[k]]:
+            if groups[indices[k]] == 0:
                 sums[s] += data[k]
                 if not found or data[k] > largest:
                     largest = data[k]
@@ -40,39 +35,25 @@ def largest_and_sum(
 
 
 @njit(cache=True, nogil=True)
-def norms_and_sums(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
-    data: NDArray[Any],
-    wanted: NDArray[np.bool_],
-    norms: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """norms[s] = L2 norm of the wanted columns of row s, where `norms` is float64 (M,), or (1,) for their sum over all
-    rows; it is added to. Returns the sum of every column, float64 (J,). O(nnz + J), no scratch."""
-    sums = np.zeros(wanted.shape[0])
+def norms_and_sums(rows: Rows, norms: Floats) -> Floats:
+    """norms[s] = L2 norm of row s in group 0, where `norms` is float64 (M,), or (1,) for their sum over all rows; it is
+    added to. Returns the sum of every column, float64 (J,). O(nnz + J), no scratch."""
+    indptr, indices, data, groups, _, _ = rows
+    sums = np.zeros(groups.shape[0])
     summed = norms.shape[0] == 1
     for s in range(indptr.shape[0] - 1):
         square = 0.0
         for k in range(indptr[s], indptr[s + 1]):
             value = np.float64(data[k])
             sums[indices[k]] += value
-            if wanted[indices[k]]:
+            if groups[indices[k]] == 0:
                 square += value * value
         norms[0 if summed else s] += np.sqrt(square)
     return sums
 
 
 @njit(cache=True, nogil=True)
-def deal(
-    stream: NDArray[np.int64],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
-    data: NDArray[Any],
-    groups: NDArray[np.int32],
-    weights: NDArray[np.float64],
-    dense: NDArray[np.float32],
-    wanted: NDArray[np.float64],
-) -> NDArray[np.int32]:
+def deal(stream: Ints, rows: Rows, wanted: Floats) -> Codes:
     """The segment of each item of `stream`, int32 (n,): items are dealt so that all segments fill evenly.
 
     wanted: float64 (J, P), what segment p is to hold of trait value j. With f_g the share of group g dealt so far, the
@@ -80,6 +61,7 @@ def deal(
     coordinates z are to sum to nothing in every segment, and add sum_d z_d Z_dp.
     O((entries + D) P) time, O((J + D) P) scratch.
     """
+    indptr, indices, data, groups, weights, dense = rows
     segments = wanted.shape[1]
     total = np.zeros(weights.shape[0])
     for j in range(groups.shape[0]):
@@ -117,17 +99,10 @@ def deal(
 
 
 @njit(cache=True, nogil=True)
-def row_norms(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
-    data: NDArray[Any],
-    groups: NDArray[np.int32],
-    weights: NDArray[np.float64],
-    shares: NDArray[np.float64],
-    dense: NDArray[np.float32],
-) -> NDArray[np.float64]:
+def row_norms(rows: Rows, shares: Floats) -> Floats:
     """L2 norm of every whole row, centred by the shares float64 (J,) of the values in their groups and weighed, with
     its dense coordinates; float64 (M,). O(nnz + J + M (G + D))."""
+    indptr, indices, data, groups, weights, dense = rows
     square_of = np.zeros(weights.shape[0])
     for j in range(groups.shape[0]):
         square_of[groups[j]] += shares[j] * shares[j]

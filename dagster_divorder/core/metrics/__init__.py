@@ -10,8 +10,8 @@ Guarantee: exact token counts in int64, to 9.2e18 tokens; shares and deviations 
 gives the same bytes, whatever the number of threads.
 Cost: O(N + W) for each measure, O(N log J) for windows at every position, O(N + S x J) for the prefix deviation;
 O(N + W) memory.
-`share_deviation` looks at aligned windows (they start at multiples of their length), `windows_in_stream` at windows at
-every position. Packed sequences are measured as documents are, a run of tokens in a document's place.
+`ShareDeviation` is of aligned windows (they start at multiples of their length), `WindowDeviation` of windows at every
+position. Packed sequences are measured as documents are, a run of tokens in a document's place.
 What is said of the corpus's mix is, for a trait with targets that move, what can be had of them (`moving`).
 Sources: the objective is that of Don't Shuffle, Optimize; distinct clusters are those of Diversity-Ordered Training.
 """
@@ -19,40 +19,31 @@ Sources: the objective is that of Don't Shuffle, Optimize; distinct clusters are
 from dagster_divorder.core.metrics.distinct import Distinct, distinct_clusters
 from dagster_divorder.core.metrics.diversity import WINDOWS, Diversity, average, measure, worse_batches
 from dagster_divorder.core.metrics.packed import measure_packed
-from dagster_divorder.core.metrics.prefix import PrefixDeviation, coverage, prefix_deviation
 from dagster_divorder.core.metrics.seam import Seam
-from dagster_divorder.core.metrics.shares import ShareDeviation, cluster_mix, share_deviation
+from dagster_divorder.core.metrics.shares import cluster_mix
 from dagster_divorder.core.metrics.shuffling_check import ShufflingCheck, beats_shuffling
-from dagster_divorder.core.metrics.stationarity import Drift, Feature, Stationarity, stationarity
-from dagster_divorder.core.metrics.tracking import Tracking, track
-from dagster_divorder.core.metrics.trait_errors import TraitErrors, compare_errors, error_curves
+from dagster_divorder.core.metrics.stationarity import Feature, Stationarity, stationarity
+from dagster_divorder.core.metrics.tracking import track
+from dagster_divorder.core.metrics.trait_errors import compare_errors, error_curves
 from dagster_divorder.core.metrics.window_deviation import WindowDeviation, shuffled_tokens, windows_in_stream
 
 __all__ = [
     "WINDOWS",
     "Distinct",
     "Diversity",
-    "Drift",
     "Feature",
-    "PrefixDeviation",
     "Seam",
-    "ShareDeviation",
     "ShufflingCheck",
     "Stationarity",
-    "Tracking",
-    "TraitErrors",
     "WindowDeviation",
     "average",
     "beats_shuffling",
     "cluster_mix",
     "compare_errors",
-    "coverage",
     "distinct_clusters",
     "error_curves",
     "measure",
     "measure_packed",
-    "prefix_deviation",
-    "share_deviation",
     "shuffled_tokens",
     "stationarity",
     "track",

@@ -62,8 +62,7 @@ def distinct_in_stream(
     kernels = {"split": windows.distinct_split, "flush": windows.distinct_flush}
     if packer not in kernels:
         raise InputError(f"packer is {packer!r}; expected 'split' or 'flush'")
-    counts: NDArray[np.int64] = kernels[packer](tokens, codes, n_values, sequence_length)
-    return counts
+    return kernels[packer](tokens, codes, n_values, sequence_length)
 
 
 def distinct_in_sequences(
@@ -72,8 +71,7 @@ def distinct_in_sequences(
     """The same for sequences packed before: sequence s holds the runs indptr[s]:indptr[s+1] of those in order."""
     from dagster_divorder.core.kernels.packing import distinct_values
 
-    counts: NDArray[np.int64] = distinct_values(indptr, np.arange(len(codes)), codes, n_values)
-    return counts
+    return distinct_values(indptr, np.arange(len(codes)), codes, n_values)
 
 
 def summarize(counts: NDArray[np.int64]) -> Distinct:

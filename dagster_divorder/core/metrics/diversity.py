@@ -1,8 +1,8 @@
 """Every measure of one order in one value, for tables and for comparison with other orders."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,7 +31,6 @@ from dagster_divorder.core.order import Targets
 from dagster_divorder.errors import InputError
 
 Row = dict[str, str | float]
-Frozen = TypeVar("Frozen", Distinct, ShareDeviation, PrefixDeviation, WindowDeviation, Seam)
 
 BATCHES = 10
 """Batches in the largest window that is measured."""
@@ -233,20 +232,8 @@ def average(orders: Sequence[Diversity]) -> Diversity:
     corpora = {(d.documents, d.tokens, d.sequence_length, d.batch, tuple(d.batch_shares)) for d in orders}
     if len(corpora) > 1:
         raise InputError(f"average got orders of {len(corpora)} different corpora or settings; expected one")
-    return Diversity(
-        documents=first.documents,
-        tokens=first.tokens,
-        sequence_length=first.sequence_length,
-        batch=first.batch,
-        split=_mean([d.split for d in orders]),
-        flush=_mean([d.flush for d in orders]),
-        sequence_shares={t: _mean([d.sequence_shares[t] for d in orders]) for t in first.sequence_shares},
-        batch_shares={t: _mean([d.batch_shares[t] for d in orders]) for t in first.batch_shares},
-        windows={
-            name: {t: _mean([d.windows[name][t] for d in orders]) for t in traits}
-            for name, traits in first.windows.items()
-        },
-        seam={t: _mean([d.seam[t] for d in orders]) for t in first.seam},
+    return replace(
+        _mean([replace(d, batch_tv={}, errors={}) for d in orders]),
         batch_tv={t: np.concatenate([d.batch_tv[t] for d in orders]) for t in first.batch_tv},
         errors={
             t: TraitErrors(
@@ -255,21 +242,23 @@ def average(orders: Sequence[Diversity]) -> Diversity:
             )
             for t in first.errors
         },
-        prefix=_mean([d.prefix for d in orders]),
-        coverage=float(np.mean([d.coverage for d in orders])),
     )
 
 
-def _mean(values: Sequence[Frozen]) -> Frozen:
-    """Field by field; a field that all agree on is kept as it is, so counts stay whole numbers."""
-    merged: dict[str, Any] = {}
-    for field in fields(values[0]):
-        column = [getattr(value, field.name) for value in values]
-        if all(np.array_equal(column[0], other) for other in column[1:]):
-            merged[field.name] = column[0]
-        elif field.name in ("worst_window", "worst_start"):
-            merged[field.name] = -1
-        else:
-            mean = np.mean(column, axis=0)
-            merged[field.name] = mean if isinstance(column[0], np.ndarray) else float(mean)
-    return type(values[0])(**merged)
+def _mean(values: Sequence[Any], name: str = "") -> Any:
+    """Of numbers, arrays, or what holds them by key or field; what all agree on is kept as it is, so counts stay whole
+    numbers. name: of the field that they are."""
+    first = values[0]
+    if isinstance(first, Mapping):
+        return {key: _mean([value[key] for value in values]) for key in first}
+    if is_dataclass(first) and not isinstance(first, type):
+        means = {
+            of.name: _mean([getattr(value, of.name) for value in values], of.name) for of in fields(first)
+        }
+        return replace(first, **means)
+    if all(np.array_equal(first, other) for other in values[1:]):
+        return first
+    if name in ("worst_window", "worst_start"):
+        return -1
+    mean = np.mean(values, axis=0)
+    return mean if isinstance(first, np.ndarray) else float(mean)

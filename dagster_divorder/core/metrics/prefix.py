@@ -5,20 +5,13 @@ A window is the difference of two prefixes, so a small prefix deviation bounds t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from dagster_divorder.core.checks import positive
-from dagster_divorder.core.metrics.stream import (
-    codes_in_order,
-    n_values_of,
-    token_shares,
-    tokens_in_order,
-)
+from dagster_divorder.core.metrics.stream import token_shares
 
 if TYPE_CHECKING:
     from dagster_divorder.core.kernels.moving_windows import Mix
@@ -29,35 +22,14 @@ class PrefixDeviation:
     """The prefix deviation in tokens, D(t) = sqrt(sum over the values j of all groups of (T_j(t) - p_j t)^2).
 
     mean, max: over every sequence end t = L, 2L, ..., the end of the data (D = 0 there); 0.0 without tokens.
-    share, l2: float64 (P,) each, D at `share` of the corpus's tokens, thinned evenly from the same ends.
+    share, l2: float64 (P,) each, D at `share` of the corpus's tokens, thinned evenly from the same ends. T_j(t) is the
+    number of tokens with trait value j among the first t, p_j its share of all tokens.
     """
 
     mean: float
     max: float
     share: NDArray[np.float64]
     l2: NDArray[np.float64]
-
-
-def prefix_deviation(
-    order: ArrayLike,
-    tokens: ArrayLike,
-    codes: Sequence[ArrayLike],
-    sequence_length: int,
-    *,
-    points: int = 1000,
-) -> PrefixDeviation:
-    """D at every sequence end over the trait groups `codes` (G arrays (N,)); its curve has at most `points`.
-
-    T_j(t) is the number of tokens with trait value j among the first t, p_j its share of all tokens.
-    """
-    documents = len(np.asarray(tokens))
-    values = [n_values_of(group) for group in codes]
-    groups = [codes_in_order(order, group, j, documents) for group, j in zip(codes, values, strict=True)]
-    stream = tokens_in_order(order, tokens)
-    length = positive("sequence_length", sequence_length)
-    squares = [squares_in_stream(stream, of, j, length) for of, j in zip(groups, values, strict=True)]
-    total = int(stream.sum())
-    return prefix_of(sum(squares, np.zeros(-(-total // length))), total, length, positive("points", points))
 
 
 def squares_in_stream(
@@ -86,7 +58,8 @@ def squares_in_stream(
 def prefix_of(
     squares: NDArray[np.float64], total: int, sequence_length: int, points: int = 1000
 ) -> PrefixDeviation:
-    """The deviation of all groups together. squares: the sum of D(t)^2 over them, (S,); total: tokens."""
+    """The deviation of all groups together, its curve of at most `points`. squares: the sum of D(t)^2 over them, (S,);
+    total: tokens."""
     sequences = len(squares)
     if not sequences:
         return PrefixDeviation(0.0, 0.0, np.zeros(0), np.zeros(0))
@@ -96,19 +69,11 @@ def prefix_of(
     return PrefixDeviation(float(l2.mean()), float(l2.max()), ends / total, l2[kept])
 
 
-def coverage(order: ArrayLike, tokens: ArrayLike, labels: ArrayLike) -> float:
-    """The share of the corpus's tokens after which every cluster has been seen, in (0, 1]; 0.0 without any.
+def coverage_in_stream(tokens: NDArray[np.int64], codes: NDArray[np.int32], n_values: int) -> float:
+    """The share of the tokens, of documents in order, after which every cluster has been seen, in (0, 1]; 0.0 of none.
 
     A cluster is seen at its first token; one whose documents have no tokens is never waited for.
     """
-    stream = tokens_in_order(order, tokens)
-    n_values = n_values_of(labels)
-    codes = codes_in_order(order, labels, n_values, len(np.asarray(tokens)))
-    return coverage_in_stream(stream, codes, n_values)
-
-
-def coverage_in_stream(tokens: NDArray[np.int64], codes: NDArray[np.int32], n_values: int) -> float:
-    """The same for documents already in order."""
     total = int(tokens.sum())
     if total == 0:
         return 0.0

@@ -7,14 +7,13 @@ Cost: O(Q log Q).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.metrics.packed import runs_in_order
+from dagster_divorder.core.metrics.packed import Stream, sequences_stream
 from dagster_divorder.core.metrics.stationarity import TENTHS, Feature, distances_from_whole
 from dagster_divorder.core.packing import PackedSequences
 
@@ -28,29 +27,19 @@ LONG = TENTHS
 """A document in so many of the sequences is a long one, whose parts are to be spread over the tenths."""
 
 
-@dataclass(frozen=True, eq=False)
-class Runs:
-    """Some sequences in an order, and the runs of tokens in them.
-
-    document, start, length: int64 (Q,), as in a plan, length > 0; indptr: int64 (S + 1,).
-    """
-
-    document: Ints
-    start: Ints
-    length: Ints
-    indptr: Ints
+class Runs(Stream):
+    """Some sequences in an order, and the runs of tokens in them, all of one token or more."""
 
     @classmethod
     def of(cls, packed: PackedSequences, order: ArrayLike, tokens: ArrayLike) -> Runs:
         """The sequences of `order`, int (S,), in that order, without the tokens that a document (N,) has not of its
         own: end-of-text tokens."""
-        runs, indptr = runs_in_order(packed.indptr, order)
-        document, start = packed.document[runs], packed.start[runs]
-        length = np.minimum(packed.length[runs], np.asarray(tokens, np.int64)[document] - start)
+        read = sequences_stream(packed, order)
+        length = np.minimum(read.length, np.asarray(tokens, np.int64)[read.document] - read.start)
         # An end-of-text token may be alone in its sequence.
         some = length > 0
         kept = np.concatenate([[0], np.cumsum(some)])
-        return cls(document[some], start[some], length[some], kept[indptr])
+        return cls(read.document[some], read.start[some], length[some], kept[read.indptr])
 
     def __len__(self) -> int:
         """S."""

@@ -39,27 +39,6 @@ class ShareDeviation:
     partial: bool
 
 
-def share_deviation(
-    order: ArrayLike, tokens: ArrayLike, codes: ArrayLike, n_values: int, window_tokens: int
-) -> ShareDeviation:
-    """Mean and worst deviation of one trait over the windows [i W, (i+1) W), W = window_tokens.
-
-    A last window that is not full is left out: a few tokens always deviate.
-    """
-    stream = tokens_in_order(order, tokens)
-    values = codes_in_order(order, codes, n_values, len(np.asarray(tokens)))
-    return deviation_in_stream(stream, values, n_values, positive("window_tokens", window_tokens))
-
-
-def deviation_in_stream(
-    tokens: NDArray[np.int64], codes: NDArray[np.int32], n_values: int, window_tokens: int
-) -> ShareDeviation:
-    """The same for documents already in order."""
-    total = int(tokens.sum())
-    worst, tv, l2 = aligned_windows(tokens, codes, n_values, max(1, min(window_tokens, total)))
-    return summarize_windows(worst, tv, l2, partial=0 < total < window_tokens)
-
-
 def summarize_windows(
     worst: NDArray[np.float64], tv: NDArray[np.float64], l2: NDArray[np.float64], *, partial: bool
 ) -> ShareDeviation:
@@ -82,8 +61,9 @@ def summarize_windows(
 def aligned_windows(
     tokens: NDArray[np.int64], codes: NDArray[np.int32], n_values: int, window: int, mix: Mix | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """worst, tv and l2 of each full window, float64 (windows,). mix: what they are held against where it moves
-    (`core.metrics.moving`), in place of the whole's p."""
+    """worst, tv and l2 of each full window [i W, (i+1) W), float64 (windows,); one that is not full is left out: a few
+    tokens always deviate. mix: what they are held against where it moves (`core.metrics.moving`), in place of the
+    whole's p."""
     windows = int(tokens.sum()) // window
     if mix is not None:
         from dagster_divorder.core.kernels.moving_windows import moving_deviations
@@ -97,10 +77,7 @@ def aligned_windows(
 
     share = token_shares(tokens, codes, n_values)
     heaviest = np.argsort(-share, kind="stable")
-    found: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] = window_deviations(
-        tokens, codes, share, heaviest, window, windows
-    )
-    return found
+    return window_deviations(tokens, codes, share, heaviest, window, windows)
 
 
 def cluster_mix(

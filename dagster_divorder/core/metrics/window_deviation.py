@@ -76,11 +76,15 @@ def windows_in_stream(
     window = positive("window_tokens", window_tokens)
     total = int(tokens.sum())
     share = token_shares(tokens, codes, n_values)
+    ideal = shuffled_tokens(share, window)
     if total <= window:
-        return _one_window(window, total, share)
-    if mix is not None:
-        return _every_window(window, total, share, *slide_along(tokens, codes, mix, window))
-    return _every_window(window, total, share, *slide_documents(tokens, codes, share, window))
+        # What is no longer than a window is the whole, and deviates from itself by nothing.
+        start = 0 if total else -1
+        return WindowDeviation(window, int(total > 0), 0.0, 0.0, 0.0, 0.0, start, 0 < total < window, *ideal)
+    slid = (
+        slide_documents(tokens, codes, share, window) if not mix else slide_along(tokens, codes, mix, window)
+    )
+    return WindowDeviation(window, total - window + 1, *slid, False, *ideal)
 
 
 def shuffled_tokens(share: ArrayLike, window_tokens: int) -> tuple[float, float]:
@@ -95,35 +99,3 @@ def shuffled_tokens(share: ArrayLike, window_tokens: int) -> tuple[float, float]
     p = np.asarray(share, np.float64)
     off = np.sqrt(2 * p * (1 - p) / (math.pi * positive("window_tokens", window_tokens)))
     return float(off.max(initial=0.0)), float(off.sum() / 2)
-
-
-def _every_window(
-    window: int,
-    total: int,
-    share: NDArray[np.float64],
-    worst: float,
-    mean: float,
-    worst_tv: float,
-    mean_tv: float,
-    start: int,
-) -> WindowDeviation:
-    ideal, ideal_tv = shuffled_tokens(share, window)
-    return WindowDeviation(
-        window_tokens=window,
-        positions=total - window + 1,
-        worst=worst,
-        mean=mean,
-        worst_tv=worst_tv,
-        mean_tv=mean_tv,
-        worst_start=start,
-        partial=False,
-        ideal=ideal,
-        ideal_tv=ideal_tv,
-    )
-
-
-def _one_window(window: int, total: int, share: NDArray[np.float64]) -> WindowDeviation:
-    """What is no longer than a window is the whole, and deviates from itself by nothing."""
-    start = 0 if total else -1
-    ideal = shuffled_tokens(share, window)
-    return WindowDeviation(window, int(total > 0), 0.0, 0.0, 0.0, 0.0, start, 0 < total < window, *ideal)

@@ -168,7 +168,7 @@ def _along(problem: Problem) -> Order:
     points = reached_at(path, problem.groups, np.linspace(begin, end, segments + 1))
     wanted = np.diff(points, axis=0)
     stream = np.random.default_rng(problem.seed).permutation(problem.items)
-    segment = deal(stream, *rows, np.ascontiguousarray(wanted.T))
+    segment = deal(stream, rows, np.ascontiguousarray(wanted.T))
     parts = []
     for part in range(segments):
         items = stream[segment == part]

@@ -150,7 +150,7 @@ class Problem:
     def _norms_into(self, norms: NDArray[np.float64]) -> NDArray[np.float64]:
         from dagster_divorder.core.kernels.order_items import norms_and_sums
 
-        return norms_and_sums(self.indptr, self.indices, self.data, self.groups == 0, norms)
+        return norms_and_sums(self.rows(), norms)
 
     def part(
         self, items: NDArray[np.int64], placed: Totals | None = None, seed: int | None = None
@@ -204,7 +204,7 @@ class Problem:
         if not self.items:
             return self
         shares = mix(self.whole.values, self.groups)
-        exact = row_norms(self.indptr, self.indices, self.data, self.groups, self.weights, shares, self.dense)
+        exact = row_norms(self.rows(), shares)
         # Rows that differ by rounding alone are of one bin.
         norms = np.round(exact / (float(exact.max()) or 1.0), 9)
         edges = quantile_edges(norms, NORM_BINS)
@@ -266,10 +266,9 @@ class Problem:
     def _first_group(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
         from dagster_divorder.core.kernels.order_items import largest_and_sum
 
-        in_first = self.groups == 0
         # The result has the kind of the sum: whole numbers stay whole.
         sums = np.zeros(self.items, np.float64 if self.data.dtype.kind == "f" else np.int64)
-        values = largest_and_sum(self.indptr, self.indices, self.data, in_first, sums)
+        values = largest_and_sum(self.rows(), sums)
         return values, sums
 
 

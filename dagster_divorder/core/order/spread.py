@@ -126,7 +126,8 @@ def spread_rest(task: Task, copies: ArrayLike | Times) -> Spread:
     """The rest with its copies apart. copies: as for `spread_order`."""
     nothing = np.zeros(task.problem.items, bool)
     if not isinstance(copies, Times):
-        copies = _times_of_copies(task, copy_groups(copies, task.problem.items))
+        _, group = np.unique(_of_items(copies, task.problem.items), return_inverse=True)
+        copies = _times_of_copies(task, group.astype(np.int64))
     times, number = copies.times[task.rest].copy(), copies.copies[task.rest]
     free = np.isnan(times)
     if not task.rest.size:
@@ -193,17 +194,7 @@ def cell_number(
 
 def keep_times(items: int, copies: NDArray[np.int64], cells: int) -> NDArray[np.bool_]:
     """Which items have so many copies that they keep their times. copies: int64, of each item's document."""
-    kept: NDArray[np.bool_] = (copies > 1) & (items < MIN_DISTANCE * copies * (items // cells))
-    return kept
-
-
-def copy_groups(copies: ArrayLike, items: int) -> NDArray[np.int64]:
-    """`copies` renumbered 0..n-1, int64 (M,).
-
-    Raises:
-        InputError: not one whole number an item.
-    """
-    return np.unique(_of_items(copies, items), return_inverse=True)[1].astype(np.int64)
+    return (copies > 1) & (items < MIN_DISTANCE * copies * (items // cells))
 
 
 def _of_items(copies: ArrayLike, items: int) -> NDArray[np.integer]:
@@ -291,7 +282,7 @@ def _dealt_times(
     lacking = wanted - held(np.flatnonzero(~free))
     stream = np.random.default_rng([problem.seed, 2]).permutation(problem.items)
     anywhere = stream[free[stream]]
-    cell[anywhere] = deal(anywhere, *rows, np.ascontiguousarray(np.maximum(lacking, 0.0)))
+    cell[anywhere] = deal(anywhere, rows, np.ascontiguousarray(np.maximum(lacking, 0.0)))
 
     dense = np.zeros((cells, rows.dense.shape[1]))
     np.add.at(dense, cell, rows.dense)
@@ -299,7 +290,7 @@ def _dealt_times(
         stream,
         cell,
         ranges,
-        *(rows.indptr, rows.indices, rows.data, rows.dense, problem.weights[groups]),
+        rows,
         np.cumsum(held(anywhere) - lacking, axis=1),
         np.ascontiguousarray(np.cumsum(dense - dense.mean(axis=0), axis=0).T),
         ROUNDS,

@@ -57,8 +57,7 @@ def page(**values: Any) -> bytes:
 
 def part(name: str, *values: Any) -> Markup:
     """A macro of templates/parts.html.j2, filled."""
-    filled: Markup = getattr(_environment().get_template("parts.html.j2").module, name)(*values)
-    return filled
+    return getattr(_environment().get_template("parts.html.j2").module, name)(*values)
 
 
 def table(
