@@ -302,9 +302,9 @@ def test_a_bar_shows_each_share_to_a_pixel() -> None:
 
 
 def test_a_strip_is_as_dark_as_the_share() -> None:
-    drawn = np.asarray(opened(sections.strip_uri(np.array([0.0, 0.001, 0.125, 1.0]), (10, 20, 30))))
+    drawn = np.asarray(opened(sections.strip_uri(np.array([0.0, 0.001, 0.216, 1.0]), (10, 20, 30))))
     assert drawn.shape == (1, 4, 4)
-    assert drawn[0, :, 3].tolist() == [0, round(255 * 0.1), round(255 * 0.5), 255]
+    assert drawn[0, :, 3].tolist() == [0, round(255 * 0.1), round(255 * 0.6), 255]
 
 
 def test_the_bars_say_what_they_show_in_words() -> None:
