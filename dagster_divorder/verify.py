@@ -134,7 +134,7 @@ def _in_full(run: Run, found: Survival, other: str) -> list[str]:
     for name, of in (("by default", found.default), ("with the lines below", found.best)):
         lines += [f"{name}: {of.text} are the plan's", *(f"  {line}" for line in _said(of))]
     lines += [f"resume at another world size: {trainer.resumes}", ""]
-    lines += [f"what is read cannot be measured: {other}", ""] if other else _certificate(run, found)
+    lines += [f"what is read cannot be measured: {other}", ""] if other else _measures(run, found)
     return [
         *lines,
         "its configuration:",
@@ -176,7 +176,7 @@ def _some(positions: np.ndarray) -> str:
     return f"sequences {shown}{', ...' if len(positions) > 3 else ''}"
 
 
-def _certificate(run: Run, found: Survival) -> list[str]:
+def _measures(run: Run, found: Survival) -> list[str]:
     """The measures of what is really read, beside the plan's, and what drifts along it."""
     order = load_sequence_order(run)
     rows = [_measured("the plan", load_metrics(run)["sequences"], load_stationarity(run))]

@@ -36,13 +36,13 @@ Computed: TypeAlias = "Result | tuple[Result, Any]"
 
 class Filled(NamedTuple):
     """Of a fragment whose result is stored: its name and rows, the file of the result, its bytes before they were
-    packed, and what the stage was told of how it was computed."""
+    packed, and what the stage says `about` how it was computed."""
 
     fragment: str
     rows: int
     file: str
     size: int
-    told: Any
+    about: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Fill:
             DiskFullError: with the bytes that a row takes.
         """
         computed = self.compute(fragment)
-        result, told = computed if isinstance(computed, tuple) else (computed, None)
+        result, about = computed if isinstance(computed, tuple) else (computed, None)
         files = StageFiles(self.store, self.stage, self.key)
         table = isinstance(result, pa.Table)
         size = result.nbytes if table else sum(array.nbytes for array in result.values())
@@ -74,7 +74,7 @@ class Fill:
         except DiskFullError as error:
             error.row_bytes = size / fragment.rows
             raise
-        return Filled(fragment.name, fragment.rows, file, size, told)
+        return Filled(fragment.name, fragment.rows, file, size, about)
 
 
 def by_size(run: Run, fragments: Sequence[Fragment]) -> Needs:

@@ -139,9 +139,9 @@ class VectorsOfAModel(PerDocument):
             try:
                 compute = functools.partial(embed.compute, advance=advance) if here else embed
                 for filled in self.fill_by(compute, run, key, missing):
-                    total += filled.told
+                    total += filled.about
                     if not here:
-                        advance(filled.told["tokens"])
+                        advance(filled.about["tokens"])
                     yield filled
             finally:
                 _free(embed.spec.device)

@@ -28,7 +28,7 @@ from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.space import map_vectors
 
-MOST = 32
+MAX_VALUES = 32
 """Sources and clusters with a score of their own: the largest; sums of a source take 8 D^2 bytes. The other sources
 count as one."""
 OTHERS = "(other)"
@@ -48,7 +48,7 @@ def _compute(run: Run) -> Made:
         of = (sizes, found.groups.tolist(), found.without.tolist())
         groups += [_group("source", name, *scores) for name, *scores in zip(names, *of, strict=True)]
     labels = run.column("clusters", "labels")[run.view.document_row[rows]]
-    for cluster in np.argsort(-np.bincount(labels), kind="stable")[:MOST].tolist():
+    for cluster in np.argsort(-np.bincount(labels), kind="stable")[:MAX_VALUES].tolist():
         members = rows[labels == cluster]
         if len(members):
             groups.append(_group("cluster", str(cluster), len(members), vendi(gram(vectors, members))))
@@ -82,17 +82,17 @@ def _group(of: str, value: str, documents: int, score: float, without: float | N
 
 
 def _sources(run: Run, rows: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """(names of the sources, the largest MOST - 1 by name and OTHERS for the rest; the code of each row)."""
+    """(names of the sources, the largest MAX_VALUES - 1 by name and OTHERS for the rest; the code of each row)."""
     field = run.settings.input.source_field
     if field is None:
         return [OTHERS], np.zeros(len(rows), np.int64)
     values = load_fields(run, field).column(field).to_pandas().iloc[rows].astype("str").to_numpy()
     names, codes, sizes = np.unique(values.astype(str), return_inverse=True, return_counts=True)
-    if len(names) <= MOST:
+    if len(names) <= MAX_VALUES:
         return names.tolist(), codes
-    largest = np.sort(np.argsort(-sizes, kind="stable")[: MOST - 1])
-    code = np.full(len(names), MOST - 1)
-    code[largest] = np.arange(MOST - 1)
+    largest = np.sort(np.argsort(-sizes, kind="stable")[: MAX_VALUES - 1])
+    code = np.full(len(names), MAX_VALUES - 1)
+    code[largest] = np.arange(MAX_VALUES - 1)
     return [*names[largest].tolist(), OTHERS], code[codes]
 
 

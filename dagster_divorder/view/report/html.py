@@ -28,7 +28,7 @@ SIZES = {1: (500, 280), 2: (420, 250), 3: (300, 220)}
 above each other, in much the same size."""
 LEFT, BOTTOM, RIGHT, TOP = 46, 28, 14, 32
 """Margins of a panel, in CSS pixels."""
-NUMBER = re.compile(r"[–\d-]|$")
+NUMERIC = re.compile(r"[–\d-]|$")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def table(
     rows: cells, text or markup, by what stands above them. marked: rows that stand out. strips: a table of pictures,
     which is open, and whose rows are laid out anew on a phone.
     """
-    numbers = [all(NUMBER.match(row[head]) for row in rows) for head in (rows[0] if rows else ())]
+    numbers = [all(NUMERIC.match(row[head]) for row in rows) for head in (rows[0] if rows else ())]
     return part("table", caption, rows, numbers, marked, strips) if rows else Markup("")
 
 
