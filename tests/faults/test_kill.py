@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from dagster_divorder.settings import Settings
-from dagster_divorder.settings.sections import Exports
+from dagster_divorder.settings.sections import KINDS, Exports
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.base import TEMPORARY
 from tests.conftest import TOPICS, examples, topic_records, write_jsonl
@@ -27,7 +27,7 @@ SCENARIOS = dict.fromkeys(("first", "append"), examples(1))
 """And how many points of each stage to try, beside those where much hangs on one."""
 AT_RANDOM = examples(2)
 PER_FRAGMENT = ("documents", "records", *(f"stages/{name}" for name in (
-    "token_counts", "shallow_embeddings", "clusters", "fields"
+    "token_counts", *(f"{kind}_embeddings" for kind in (*KINDS, "gradient")), "clusters", "fields"
 )))  # fmt: skip
 
 
