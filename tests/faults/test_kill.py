@@ -51,6 +51,7 @@ class Scenario:
     """By stage and number."""
     seconds: float = 0.0
     per_stage: int = 2
+    commits: int = examples(5)
 
     def copy(self, to: Path) -> Path:
         shutil.copytree(self.start, to)
@@ -71,7 +72,7 @@ class Scenario:
         self.output = output_of(config)
         events = [line for line in lines if not line.startswith(("put", "copy"))]
         for stage, numbers in by_stage(events).items():
-            # And always where one rename decides what all later runs see, and all commits of output and exports.
+            # And always where one rename decides what all later runs see, and at commits of output and exports.
             wanted = set(spread(numbers, self.per_stage))
             decisive = (
                 "/views/",
@@ -81,7 +82,8 @@ class Scenario:
                 "/exports/megatron/train.bin",
             )
             for part in decisive:
-                wanted |= {n for n in numbers if part in events[n] and not events[n].startswith("fsync")}
+                of = [n for n in numbers if part in events[n] and not events[n].startswith("fsync")]
+                wanted |= set(spread(of, self.commits)) if of else set()
             for part in ("/documents/", "/fits/", "/records/"):
                 wanted |= {*[number for number in numbers if part in events[number]][:1]}
             for at, number in enumerate(sorted(wanted)):

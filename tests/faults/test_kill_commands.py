@@ -73,17 +73,17 @@ class Scenario:
 
 
 SCENARIOS = {
-    "prune": Scenario(after=shrink, command="prune", points=8),
-    "report": Scenario(after=nothing, command="report", points=5, imports=REPORTING),
-    "Parquet": Scenario(before=as_parquet, points=6),
-    "vectors of one's own": Scenario(before=with_vectors, points=5),
+    "prune": Scenario(after=shrink, command="prune", points=6),
+    "report": Scenario(after=nothing, command="report", points=3, imports=REPORTING),
+    "Parquet": Scenario(before=as_parquet, points=4),
+    "vectors of one's own": Scenario(before=with_vectors, points=3),
     "deep vectors": Scenario(
         before=with_deep_vectors,
         points=1,
         fragments_of=("deep_embeddings", "gradient_embeddings"),
         imports=("torch", "sklearn.covariance", "transformers.models.llama.modeling_llama"),
     ),
-    "two workers": Scenario(workers=2, points=3),
+    "two workers": Scenario(workers=2, points=2),
 }
 
 

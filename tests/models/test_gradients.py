@@ -256,7 +256,7 @@ def test_signs_are_the_same_everywhere() -> None:
     )
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     seed=st.integers(0, 2**63 - 1),
     cuts=st.lists(st.integers(0, 500), max_size=4),
