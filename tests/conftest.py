@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import gc
+import importlib.metadata
 import os
 import signal
 import subprocess
@@ -33,6 +35,8 @@ os.fsync = lambda descriptor: None
 # Nor is memory short between the stages of tiny runs; searching the large heap of a test process for what can be given
 # back is a tenth of their time.
 run.give_back_memory = lambda: None
+# Nor is anything installed meanwhile: what is takes a twentieth of their time to find out.
+importlib.metadata.version = functools.cache(importlib.metadata.version)
 
 # Modules and tests stay: the collector need not look at them while they are collected, nor ever after.
 gc.disable()
