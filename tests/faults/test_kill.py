@@ -51,7 +51,6 @@ class Scenario:
     """By stage and number."""
     seconds: float = 0.0
     per_stage: int = 2
-    commits: int = examples(5)
 
     def copy(self, to: Path) -> Path:
         shutil.copytree(self.start, to)
@@ -72,18 +71,18 @@ class Scenario:
         self.output = output_of(config)
         events = [line for line in lines if not line.startswith(("put", "copy"))]
         for stage, numbers in by_stage(events).items():
-            # And always where one rename decides what all later runs see, and at commits of output and exports.
+            # And always where one rename decides what all later runs see, and at commits of output and exports,
+            # the first and the last of them among these.
             wanted = set(spread(numbers, self.per_stage))
             decisive = (
                 "/views/",
                 "/pins/",
-                "/curated/",
+                *(f"/curated/{name}" for name in ("curated.jsonl", "curated-00000", "order", "curated_meta")),
                 "/exports/parquet/manifest",
                 "/exports/megatron/train.bin",
             )
             for part in decisive:
-                of = [n for n in numbers if part in events[n] and not events[n].startswith("fsync")]
-                wanted |= set(spread(of, self.commits)) if of else set()
+                wanted |= {n for n in numbers if part in events[n] and not events[n].startswith("fsync")}
             for part in ("/documents/", "/fits/", "/records/"):
                 wanted |= {*[number for number in numbers if part in events[number]][:1]}
             for at, number in enumerate(sorted(wanted)):
