@@ -67,8 +67,8 @@ test: .venv/.trainers ## run the tests, on all cores: some eleven minutes on two
 test-fast: .venv/.trainers ## run the tests of every edit: in two minutes, no command, browser or Dagster run among them
 	@$(PYTEST) 'not slow and not cluster'
 
-test-long: .venv/.trainers ## run ten times as many examples of histories, settings, kills and damage; for a night
-	@$(PYTEST) --hypothesis-profile long tests/law tests/faults tests/bad_input
+test-long: .venv/.trainers ## run all tests with ten times as many examples of histories, settings, kills and numbers; for a night
+	@$(PYTEST) 'not cluster' --hypothesis-profile long
 
 .venv/.cluster: .venv/.installed
 	@echo "Installing Ray and an object store ..."

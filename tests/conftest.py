@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import gc
+import importlib.metadata
 import os
 import signal
 import subprocess
@@ -18,8 +20,11 @@ import orjson
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-# Tests run in several processes at once (`make test`), and what they multiply is small: threads would only wait.
-os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
+# Tests run in several processes at once (`make test`), and what they multiply or tokenise is small: threads would only
+# wait.
+os.environ.update(
+    dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
+)
 
 from dagster_divorder.core import kernels
 from dagster_divorder.pipeline import run
@@ -30,6 +35,8 @@ os.fsync = lambda descriptor: None
 # Nor is memory short between the stages of tiny runs; searching the large heap of a test process for what can be given
 # back is a tenth of their time.
 run.give_back_memory = lambda: None
+# Nor is anything installed meanwhile: what is takes a twentieth of their time to find out.
+importlib.metadata.version = functools.cache(importlib.metadata.version)
 
 # Modules and tests stay: the collector need not look at them while they are collected, nor ever after.
 gc.disable()
@@ -37,12 +44,16 @@ gc.disable()
 # A shell's background job ignores Ctrl-C, and so would every process that the tests start and stop.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-hypothesis.settings.register_profile("long", max_examples=1000)
+USUAL = 40
+# Without a deadline: a machine that is busy otherwise is no failure.
+hypothesis.settings.register_profile("usual", max_examples=USUAL, deadline=None)
+hypothesis.settings.register_profile("long", max_examples=10 * USUAL, deadline=None)
+hypothesis.settings.load_profile("usual")
 
 
 def examples(usual: int) -> int:
     """How many examples of a property: the usual number, and ten times as many in `make test-long`."""
-    return usual * hypothesis.settings().max_examples // 100
+    return usual * hypothesis.settings().max_examples // USUAL
 
 
 def is_long() -> bool:
@@ -52,6 +63,15 @@ def is_long() -> bool:
 
 SLOW = ("faults", "ui", "law", "bad_input", "pipeline", "defs", "engine")
 """Folders of tests that run whole pipelines, in the order in which they are begun: no long one is left for the end."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Folders none of whose tests would be chosen are not imported: they import Dagster, and more."""
+    marks = config.option.markexpr
+    unwanted = (*(SLOW if "not slow" in marks else ()), *(["cluster"] if "not cluster" in marks else []))
+    return (
+        True if collection_path.name in unwanted and collection_path.parent == Path(__file__).parent else None
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -64,6 +84,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_configure(config: pytest.Config) -> None:
     """Compile the kernels once before several processes would each; and let one of them add to Numba's cache at a time:
     two that compile one function for two types at once would give both the same file."""
+    if "not slow" not in config.option.markexpr:  # The fast tests do not import Dagster.
+        config.addinivalue_line("filterwarnings", "error::dagster.SupersessionWarning:dagster_divorder")
     if "PYTEST_XDIST_WORKER" not in os.environ:
         compiled = Path(kernels.__file__).parent / "__pycache__"
         if config.getoption("numprocesses", None) and not list(compiled.glob("*.nbi")):

@@ -132,7 +132,7 @@ def test_a_traceback_is_never_what_a_shell_sees(tmp_path: Path) -> None:
 
 
 def test_one_document_of_many_megabytes(tmp_path: Path, divorder: Divorder) -> None:
-    size = 50_000_000 if is_long() else 5_000_000
+    size = 50_000_000 if is_long() else 2_000_000
     words = b" ".join(b"%d tides, %d boats" % (n, n % 97) for n in range(50_000))
     line = b'{"text": "%s"}' % b" ".join([words] * (size // len(words) + 1))
     assert len(line) > size
@@ -149,12 +149,17 @@ def test_10_000_copies_of_one_document(tmp_path: Path, divorder: Divorder) -> No
     assert outcome.records == [SOUND[0]] * 10_000
 
 
-@pytest.mark.parametrize("lines", [SOUND[:1], SOUND[:1] * 30, SOUND[:4]], ids=["one", "identical", "k above"])
-def test_every_strategy_orders_one_document_identical_ones_and_fewer_than_k(
-    tmp_path: Path, divorder: Divorder, lines: list[bytes]
+@pytest.mark.parametrize(
+    ("lines", "part"),
+    [(SOUND[:1], 0), (SOUND[:1] * 30, 1), (SOUND[:4], 2)],
+    ids=["one", "identical", "k above"],
+)
+def test_every_strategy_orders_one_document_identical_ones_or_fewer_than_k(
+    tmp_path: Path, divorder: Divorder, lines: list[bytes], part: int
 ) -> None:
+    """A third of the strategies each, and the usual one always: that none stumbles, tests/core/test_order.py shows."""
     (tmp_path / "in/docs.jsonl").write_bytes(b"\n".join(lines))
-    for strategy in STRATEGIES:
+    for strategy in {"balanced", *sorted(STRATEGIES)[part::3]}:
         outcome = divorder("clusters.k = 50", f'order.strategy = "{strategy}"')
         assert outcome.status == 0, strategy
         assert sorted(outcome.records) == sorted(lines), strategy

@@ -106,7 +106,7 @@ def rewrite(folder: Path, part: str, change: Callable[[Any], Any]) -> None:
 
 
 @settings(
-    max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(part=st.sampled_from(PARTS), data=st.data(), value=VALUES)
 def test_loading_runs_or_ends_in_a_sentence(

@@ -22,7 +22,7 @@ from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.settings import Settings
 from tests.arrow_types import Kind, kinds, parquet
 from tests.bad_input.conftest import SOUND, Outcome
-from tests.conftest import topic_records
+from tests.conftest import examples, topic_records
 
 Divorder = Callable[..., Outcome]
 TEXTS = [record["text"] for record in topic_records(5)]
@@ -69,7 +69,7 @@ def table_of(chosen: list[Kind], names: list[str], rows: list[tuple[Any, ...]]) 
 
 
 # Ends in an error of ours, or well: which is not said, as every type is allowed in one place and not in another.
-@settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(12), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_every_table_runs_or_ends_in_a_sentence(folder: Path, data: st.DataObject) -> None:
     chosen = data.draw(st.lists(kinds, min_size=1, max_size=4))

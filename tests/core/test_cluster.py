@@ -14,6 +14,7 @@ from dagster_divorder.core import cluster
 from dagster_divorder.core.cluster import ClusterFit, assign, fit
 from dagster_divorder.core.seeds import small_seed
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 from tests.twins import pool as slow_pool
 
 ALGORITHMS = ["faiss", "minibatch"]
@@ -43,7 +44,7 @@ def planted(n=600, dims=12, groups=5, noise=0.15, seed=0):
     return unit(rng.normal(size=(groups, dims))[truth] + noise * rng.normal(size=(n, dims))), truth
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(1, 12), st.integers(1, 6), st.integers(1, 7), st.integers(0, 1000))
 def test_assignment_equals_the_exhaustive_search(n, dims, k, seed):
     rng = np.random.default_rng(seed)
@@ -56,7 +57,7 @@ def test_assignment_equals_the_exhaustive_search(n, dims, k, seed):
     assert_allclose(distances, expected_distances, atol=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(1, 12), st.integers(1, 6), st.integers(1, 7), st.floats(0.1, 30), st.integers(0, 1000))
 def test_euclidean_assignment_equals_the_exhaustive_search(n, dims, k, size, seed):
     rng = np.random.default_rng(seed)

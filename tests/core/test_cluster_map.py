@@ -12,6 +12,7 @@ from dagster_divorder.core import cluster_map
 from dagster_divorder.core.cluster_map import A, B, MapFit, fit, place
 from dagster_divorder.core.pca import project
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 
 BLOBS = 6
 
@@ -51,7 +52,7 @@ def test_documents_are_placed_where_umap_places_one_at_a_time(fitted):
     assert apart.mean() < np.linalg.norm(means - theirs, axis=1).mean() / extent
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(1, 15), st.integers(0, 1000))
 def test_no_place_is_nearer_to_the_neighbours_than_their_geometric_median(k, seed):
     from scipy.optimize import minimize

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from dagster_divorder.core.heldout import choose
+from tests.conftest import examples
 
 SIZES = st.lists(st.integers(0, 60), min_size=1, max_size=6).filter(any)
 SHARES = st.one_of(st.floats(0.001, 0.5), st.sampled_from([0.01, 0.1, 0.25, 0.5]))
@@ -22,7 +23,7 @@ def none(codes: np.ndarray) -> np.ndarray:
     return np.zeros(len(codes), bool)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SIZES, SHARES, st.integers(0, 99))
 def test_of_each_source_its_share_within_one_document_and_never_all(
     sizes: list[int], share: float, seed: int
@@ -35,7 +36,7 @@ def test_of_each_source_its_share_within_one_document_and_never_all(
         assert held < size or not size
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(SIZES, SHARES, st.integers(0, 99))
 def test_the_order_of_documents_and_of_sources_does_not_matter(
     sizes: list[int], share: float, seed: int
@@ -47,7 +48,7 @@ def test_the_order_of_documents_and_of_sources_does_not_matter(
     assert_array_equal(first[order], again)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(SIZES, SIZES, SHARES, st.integers(0, 99))
 def test_what_is_held_out_stays_and_what_is_barred_never_comes(
     sizes: list[int], more: list[int], share: float, seed: int

@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from dagster_divorder.core.kernels import members
+from tests.conftest import examples
 from tests.twins import members as slow_members
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 60), st.integers(1, 6), st.integers(1, 7), st.integers(0, 1000))
 def test_it_equals_sorting(n: int, clusters: int, kept: int, seed: int) -> None:
     random = np.random.default_rng(seed)

@@ -13,6 +13,7 @@ from dagster_divorder.core.metrics.prefix import PrefixDeviation, prefix_of, squ
 from dagster_divorder.core.metrics.shares import ShareDeviation
 from dagster_divorder.core.packing import Pieces, pack, sequence_counts
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 from tests.twins import metrics as slow
 
 # Four documents of 3, 2, 4 and 1 tokens: clusters 0 0 0 1 | 1 2 2 2 | 2 0 in sequences of 4.
@@ -23,7 +24,7 @@ ORDER = [0, 1, 2, 3]
 documents = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=25
 )
-laws = settings(max_examples=60, deadline=None)
+laws = settings(max_examples=examples(25), deadline=None)
 
 
 def measured(order, tokens, labels, lengths=None, *, sequence_length=4, batch=2) -> metrics.Diversity:

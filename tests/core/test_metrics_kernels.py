@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from dagster_divorder.core.kernels import windows
+from tests.conftest import examples
 from tests.twins import metrics as slow
 
 # Zero-token documents, documents longer than many windows, one document, one value, no document at all.
@@ -15,7 +16,7 @@ corpora = st.integers(1, 6).flatmap(
     lambda j: st.tuples(st.lists(st.tuples(lengths, st.integers(0, j - 1)), max_size=25), st.just(j))
 )
 window_sizes = st.one_of(st.integers(1, 12), st.sampled_from([8, 50, 1000]))
-laws = settings(max_examples=150, deadline=None)
+laws = settings(max_examples=examples(60), deadline=None)
 
 
 def arrays(documents: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:

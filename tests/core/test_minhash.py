@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder.core.kernels.minhash import ALONE, KINDS, LETTER, SEPARATOR
 from dagster_divorder.core.minhash import SLOTS, shingles, signatures
-from tests.conftest import topic_text
+from tests.conftest import examples, topic_text
 from tests.golden import digest
 from tests.twins import minhash as slow
 
@@ -22,7 +22,7 @@ TEXTS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(TEXTS, st.sampled_from([pa.string(), pa.large_string()]), st.integers(0, 2))
 def test_they_equal_the_twin(texts: list[str], kind: pa.DataType, skipped: int) -> None:
     array = pa.array(texts, kind)[skipped:]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder.core.mixing import RULES, MixPlan, plan_mix, realised, times_of
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 
 SIZES = {"news": 6000, "books": 3000, "law": 900, "tldr": 100}
 some_sizes = st.lists(st.integers(0, 10**6), min_size=1, max_size=8).filter(any)
@@ -190,7 +191,7 @@ def test_the_corpus_as_it_is_has_each_record_once(drawn):
 
 
 @given(drawn=records, rule=st.sampled_from(RULES[:3]), total=st.integers(1, 200_000), seed=st.integers(0, 3))
-@settings(max_examples=200)
+@settings(max_examples=examples(80))
 def test_records_follow_the_plan_within_half_a_document(drawn, rule, total, seed):
     tokens, codes, order, sizes = corpus(drawn, seed)
     assume(tokens.sum())

@@ -16,9 +16,10 @@ from dagster_divorder.core.metrics.seam import seams
 from dagster_divorder.core.metrics.tracking import track
 from dagster_divorder.core.metrics.window_deviation import windows_in_stream
 from dagster_divorder.core.order import Targets
+from tests.conftest import examples
 from tests.twins import metrics as slow
 
-laws = settings(max_examples=100, deadline=None)
+laws = settings(max_examples=examples(40), deadline=None)
 
 
 @st.composite

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dagster_divorder.core import near_duplicates
 from dagster_divorder.core.minhash import shingles, signatures
 from dagster_divorder.core.near_duplicates import THRESHOLD, Index, candidate_pairs, group
+from tests.conftest import examples
 from tests.twins import minhash as slow
 
 WORDS = st.lists(
@@ -32,7 +33,7 @@ def corpora(draw: st.DrawFn) -> tuple[list[str], list[str]]:
     return [" ".join(text) for text in few], [" ".join(text) for text in many]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(corpora(), st.integers(1, 3))
 def test_it_finds_what_all_pairs_find(corpus: tuple[list[str], list[str]], step: int) -> None:
     few, many = corpus
@@ -67,7 +68,7 @@ def groups(texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return *group(pairs, np.concatenate(sets), spans), pairs
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(corpora())
 def test_groups_are_those_of_all_pairs(corpus: tuple[list[str], list[str]]) -> None:
     texts = [*corpus[0], *corpus[1]]
@@ -106,7 +107,7 @@ def test_many_near_copies_of_one_text_are_one_group() -> None:
     assert len(pairs) < 40 * len(texts)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(corpora())
 def test_with_fewer_texts_that_stand_for_a_bucket_groups_are_parts_of_the_true_ones(
     corpus: tuple[list[str], list[str]],

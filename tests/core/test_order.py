@@ -14,9 +14,10 @@ from scipy.sparse import csr_array, csr_matrix
 
 from dagster_divorder.core.order import STRATEGIES, order
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
-quick = settings(deadline=None, max_examples=30)
+quick = settings(deadline=None, max_examples=examples(15))
 
 
 def run(counts: csr_matrix, groups: object, strategy: str, **options: object) -> NDArray[np.int64]:

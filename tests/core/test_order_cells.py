@@ -7,6 +7,7 @@ from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.kernels.order_cells import move_to_mix
 from dagster_divorder.core.kernels.order_greedy import Rows
+from tests.conftest import examples
 
 
 @given(
@@ -16,7 +17,7 @@ from dagster_divorder.core.kernels.order_greedy import Rows
     dims=st.integers(0, 2),
     rounds=st.integers(1, 3),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_moving_equals_trying_every_cell(seed, items, cells, dims, rounds):
     random = np.random.default_rng(seed)
     rows = random.integers(0, 9, (items, 4)) * (random.random((items, 4)) < 0.6) * 1.0

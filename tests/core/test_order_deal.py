@@ -36,7 +36,7 @@ def corpora(draw: st.DrawFn) -> Traits:
 
 
 @given(corpora(), st.integers(1, 9), st.data())
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_every_document_goes_to_one_shard_and_none_takes_too_many(
     traits: Traits, shards: int, data: st.DataObject
 ) -> None:
@@ -53,7 +53,7 @@ def test_every_document_goes_to_one_shard_and_none_takes_too_many(
 
 
 @given(corpora(), st.integers(1, 9), st.permutations(range(4)))
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_what_values_are_called_does_not_matter(traits: Traits, shards: int, names: list[int]) -> None:
     other = Traits(
         traits.tokens,
@@ -64,7 +64,7 @@ def test_what_values_are_called_does_not_matter(traits: Traits, shards: int, nam
 
 
 @given(corpora(), st.integers(1, 6), st.booleans(), st.integers(0, 99))
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_each_text_goes_where_the_seams_then_stray_least(
     traits: Traits, shards: int, tight: bool, seed: int
 ) -> None:
@@ -102,7 +102,7 @@ def test_each_text_goes_where_the_seams_then_stray_least(
 
 
 @given(st.integers(1, 40), st.data())
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_products_are_those_of_the_seams(shards: int, data: st.DataObject) -> None:
     of = [data.draw(st.integers(0, shards - 1)) for _ in range(2)]
     seams = np.arange(shards)

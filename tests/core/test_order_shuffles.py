@@ -9,9 +9,10 @@ from scipy.sparse import csr_matrix
 from dagster_divorder.core.kernels.order_baselines import through_buffer
 from dagster_divorder.core.metrics.shares import aligned_windows
 from dagster_divorder.core.order import order
+from tests.conftest import examples
 from tests.twins import buffer as slow_buffer
 
-laws = settings(max_examples=60, deadline=None)
+laws = settings(max_examples=examples(25), deadline=None)
 
 
 def sorted_corpus(items: int, values: int = 8) -> tuple[csr_matrix, list[int]]:

@@ -11,6 +11,7 @@ from scipy.sparse import csr_matrix
 from dagster_divorder.core.order import STRATEGIES, Targets, order, spread
 from dagster_divorder.core.order.spread import spacing, spread_order
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 laws = settings(max_examples=25, deadline=None)
@@ -165,7 +166,7 @@ def test_a_mix_that_moves_is_followed():
 
 
 @given(document=st.lists(st.integers(0, 6), max_size=30), seed=st.integers(0, 3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_spacing_equals_its_twin(document, seed):
     random = np.random.default_rng(seed)
     made = random.permutation(len(document))

@@ -20,6 +20,7 @@ from dagster_divorder.core.order.targets import (
     target_path,
 )
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 from tests.twins import order as slow_order
 
 GROUPS = np.repeat([0, 1], [40, 10])
@@ -76,7 +77,7 @@ def test_a_straight_path_is_the_wholes_mix(corpus):
 
 
 @given(data=st.data(), seed=st.integers(0, 2**32))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(15))
 def test_fitted_shares_place_everything_and_sum_to_one(data, seed):
     random = np.random.default_rng(seed)
     groups = np.array([0, 1, 0, 1, 0])

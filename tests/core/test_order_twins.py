@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.order import order
+from tests.conftest import examples
 from tests.twins import order as slow_order
 
-twin_test = settings(deadline=None, max_examples=60)
+twin_test = settings(deadline=None, max_examples=examples(25))
 labelled = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=40)
 far_apart = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2**40)), min_size=1, max_size=25)
 

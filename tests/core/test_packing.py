@@ -20,12 +20,13 @@ from dagster_divorder.core.packing import (
     sequence_counts,
 )
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 from tests.twins import packing as slow
 
 Runs = list[tuple[int, int, int]]
 
 every_method = pytest.mark.parametrize("method", METHODS)
-laws = settings(max_examples=150, deadline=None)
+laws = settings(max_examples=examples(60), deadline=None)
 runs_of = st.lists(
     st.tuples(st.integers(0, 3), st.one_of(st.integers(0, 5), st.integers(0, 60), st.sampled_from([8, 16]))),
     max_size=25,

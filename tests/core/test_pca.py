@@ -9,6 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from dagster_divorder.core.pca import Pca, fit, project
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 from tests.twins import project as slow_project
 
 
@@ -23,7 +24,7 @@ def spread(n=400, dims=12, seed=0):
 shapes = st.tuples(st.integers(0, 9), st.integers(1, 7), st.integers(0, 1000))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(shapes, st.integers(1, 7))
 def test_a_projection_equals_its_twin(shape, components):
     n, dims, seed = shape

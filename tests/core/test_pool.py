@@ -8,11 +8,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from dagster_divorder.core.pool import document_frequency, pool, token_weights
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 from tests.twins import pool as slow_pool
 
 VOCABULARY, DIM = 11, 5
 documents = st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=9), max_size=8)
-cases = settings(max_examples=60, deadline=None)
+cases = settings(max_examples=examples(25), deadline=None)
 
 
 def flat(documents, dtype=np.uint16):

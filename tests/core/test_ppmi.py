@@ -9,6 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from dagster_divorder.core import ppmi
 from dagster_divorder.core.ppmi import token_vectors
+from tests.conftest import examples
 from tests.twins import pool as slow_pool
 
 VOCABULARY = 9
@@ -36,7 +37,7 @@ def dense_ppmi(documents, contexts):
     return np.log(np.maximum(ratio, 1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(corpora)
 def test_ppmi_equals_the_dense_formula(documents):
     pairs = ppmi._pairs(*flat(documents), VOCABULARY)

@@ -12,6 +12,7 @@ from dagster_divorder.core.cluster import assign, fit
 from dagster_divorder.core.selection import choose, diversity_gradient, log_root, semdedup, spokes
 from dagster_divorder.core.vendi import gram, spectrum
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 from tests.core.test_vendi import quick, seeds, unit
 
 
@@ -100,7 +101,7 @@ def test_what_cannot_be_optimised_is_refused() -> None:
         spokes(vectors, rows[:0])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=30), st.integers(0, 120)
 )

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.core.shared_topic import topic_map
+from tests.conftest import examples
 
 DIMS = 6
 
@@ -41,7 +42,7 @@ def test_columns_fall_and_what_is_not_shared_comes_to_nothing() -> None:
     assert (np.diff(found) < 1e-3).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(0, 40), st.integers(0, 2**32), st.sampled_from([1.0, 1e-6, 1e6]))
 def test_few_pairs_give_a_usable_map_whichever_part_comes_first(pairs: int, seed: int, scale: float) -> None:
     first, second = (scale * part for part in planted(pairs, seed)[:2])

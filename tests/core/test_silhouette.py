@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 from dagster_divorder.core import silhouette as module
 from dagster_divorder.core.silhouette import silhouette
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 
 
 def in_batches(vectors, labels, size):
@@ -47,7 +48,7 @@ def clusterings(draw):
     return vectors.astype(np.float32), labels, k
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(clusterings(), st.sampled_from(["origin", "mean", "a vector"]))
 def test_it_is_the_silhouette_of_scikit_learn_from_any_centre(case, seen_from):
     from sklearn.metrics import silhouette_samples

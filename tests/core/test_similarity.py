@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 from dagster_divorder.core import similarity
 from dagster_divorder.core.similarity import cosine_statistics
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 
 
 def dense(vectors: np.ndarray) -> dict[str, float]:
@@ -38,7 +39,7 @@ def vectors(n: int, d: int, seed: int) -> np.ndarray:
     return drawn.astype(np.float32)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(2, 60), st.integers(1, 9), st.integers(0, 100))
 def test_statistics_equal_the_dense_formula(n, d, seed):
     drawn = vectors(n, d, seed)

@@ -30,6 +30,7 @@ from dagster_divorder.core.metrics.stationarity import (
     sampled_places,
 )
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 from tests.twins import stationarity as twin
 
 SEQUENCES, BATCH = 1000, 32
@@ -165,7 +166,7 @@ def test_shuffles_do_not_drift() -> None:
     cuts=st.lists(st.lists(st.integers(0, 12), max_size=4), min_size=1, max_size=2),
     seed=st.integers(0, 5),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_distances_of_mixes_are_as_they_are_defined(
     counts: list[list[int]], cuts: list[list[int]], seed: int
 ) -> None:
@@ -183,7 +184,7 @@ def test_distances_of_mixes_are_as_they_are_defined(
     ids=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=40),
     starts=st.lists(st.integers(0, 40), max_size=4),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_tokens_fall_into_buckets_as_they_are_defined(ids: list[int], starts: list[int]) -> None:
     """Copied in two runs, the second before the first."""
     half = len(ids) // 2
@@ -200,7 +201,7 @@ def test_tokens_fall_into_buckets_as_they_are_defined(ids: list[int], starts: li
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=5, max_size=5), min_size=1, max_size=9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_shares_and_columns_of_a_mix_are_those_of_its_table(counts: list[list[int]]) -> None:
     dense, sparse = np.array(counts, np.int32), csr_matrix(np.array(counts, np.int32))
     totals, sums, squares = share_moments(sparse.indptr, sparse.indices, sparse.data, 5)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.core.terms import TERMS, characteristic_terms, count_words, short_names
+from tests.conftest import examples
 
 TOPICS = ("harbour anchor gull reef", "oven yeast crust dough", "soil hedge mulch spade")
 FUNCTION = ["the", "and", "that", "with", "from", "this"]
@@ -131,7 +132,7 @@ def test_the_number_of_a_cluster_changes_none_of_its_terms(seed: int, numbers: l
     assert before[3] == ()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 12))
 def test_terms_are_words_of_several_documents_of_their_cluster(seed: int, clusters: int) -> None:
     random = np.random.default_rng(seed)

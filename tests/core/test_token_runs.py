@@ -13,7 +13,7 @@ from tests.twins import token_runs
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(data=st.data())
 def test_runs_are_laid_end_to_end(dtype: type, data: st.DataObject) -> None:
     ids = np.arange(100, 100 + data.draw(st.integers(0, 30))).astype(dtype)

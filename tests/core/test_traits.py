@@ -10,10 +10,11 @@ from numpy.testing import assert_array_equal
 
 from dagster_divorder.core.traits import bin_codes, category_codes, column_codes, quantile_edges
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 
 numbers = st.lists(st.one_of(st.floats(allow_infinity=True), st.integers(0, 5).map(float), st.just(np.nan)))
 words = st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "c", "é", "", "(other)", "(missing)"])))
-laws = settings(max_examples=100, deadline=None)
+laws = settings(max_examples=examples(40), deadline=None)
 
 
 # ---- numbers

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from dagster_divorder.core import unit
 from dagster_divorder.core.unit import unit_rows
+from tests.conftest import examples
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.integers(0, 9),
     st.integers(1, 300),

@@ -17,10 +17,11 @@ from dagster_divorder.core.vendi import (
     vendi,
     window_scores,
 )
+from tests.conftest import examples
 from tests.twins import vendi as twin
 
 seeds = st.integers(0, 2**32 - 1)
-quick = settings(max_examples=25, deadline=None)
+quick = settings(max_examples=examples(12), deadline=None)
 
 
 def unit(seed: int, count: int, dims: int) -> np.ndarray:

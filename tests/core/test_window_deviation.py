@@ -10,9 +10,10 @@ from dagster_divorder.core import metrics
 from dagster_divorder.core.metrics import windows_in_stream
 from dagster_divorder.core.metrics.shares import aligned_windows
 from dagster_divorder.errors import InputError
+from tests.conftest import examples
 from tests.twins import metrics as slow
 
-laws = settings(max_examples=150, deadline=None)
+laws = settings(max_examples=examples(60), deadline=None)
 
 
 def windows(tokens, codes, n_values, window):

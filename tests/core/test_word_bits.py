@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from dagster_divorder.core.word_bits import SMOOTHING, word_bits
+from tests.conftest import examples
 
 
 def obvious(documents: list[set[int]], labels: list[int]) -> float:
@@ -33,7 +34,7 @@ def obvious(documents: list[set[int]], labels: list[int]) -> float:
     return max(0.0, *saved.values()) / max(1, words)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.lists(st.tuples(st.lists(st.integers(0, 6), max_size=8), st.integers(0, 3)), min_size=1, max_size=30)
 )

@@ -8,8 +8,10 @@ wrapping `os`, so that the package itself has no hook for it.
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
+import importlib.metadata
 import json
 import os
 import pkgutil
@@ -28,6 +30,7 @@ from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
 
 import dagster_divorder
+from dagster_divorder.stages.curated_output import PACKAGES
 
 IMPORTED_IN_FUNCTIONS = (
     *(
@@ -89,6 +92,10 @@ def serve() -> None:
     for name in IMPORTED_IN_FUNCTIONS:
         importlib.import_module(name)
     numba.core.entrypoints.init_all()
+    # Looked up once for all children, which find the same.
+    importlib.metadata.version = functools.cache(importlib.metadata.version)
+    for name in PACKAGES:
+        importlib.metadata.version(name)
 
     assert threading.active_count() == 1, "a process with threads must not fork"
     # The collector touches every object, and each touched page is copied in the child.

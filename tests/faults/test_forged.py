@@ -68,7 +68,7 @@ def changed(value: Any, way: tuple[Any, ...], new: Any, remove: bool) -> Any:
     return made
 
 
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), new=VALUES, remove=st.booleans(), append=st.booleans())
 def test_a_pointer_of_any_shape_ends_well_or_in_a_sentence(
     data: st.DataObject,

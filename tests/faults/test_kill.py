@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from dagster_divorder.settings import Settings
-from dagster_divorder.settings.sections import Exports
+from dagster_divorder.settings.sections import KINDS, Exports
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.base import TEMPORARY
 from tests.conftest import TOPICS, examples, topic_records, write_jsonl
@@ -27,7 +27,7 @@ SCENARIOS = dict.fromkeys(("first", "append"), examples(1))
 """And how many points of each stage to try, beside those where much hangs on one."""
 AT_RANDOM = examples(2)
 PER_FRAGMENT = ("documents", "records", *(f"stages/{name}" for name in (
-    "token_counts", "shallow_embeddings", "clusters", "fields"
+    "token_counts", *(f"{kind}_embeddings" for kind in (*KINDS, "gradient")), "clusters", "fields"
 )))  # fmt: skip
 
 
@@ -71,12 +71,13 @@ class Scenario:
         self.output = output_of(config)
         events = [line for line in lines if not line.startswith(("put", "copy"))]
         for stage, numbers in by_stage(events).items():
-            # And always where one rename decides what all later runs see, and all commits of output and exports.
+            # And always where one rename decides what all later runs see, and at commits of output and exports,
+            # the first and the last of them among these.
             wanted = set(spread(numbers, self.per_stage))
             decisive = (
                 "/views/",
                 "/pins/",
-                "/curated/",
+                *(f"/curated/{name}" for name in ("curated.jsonl", "curated-00000", "order", "curated_meta")),
                 "/exports/parquet/manifest",
                 "/exports/megatron/train.bin",
             )

@@ -1,7 +1,7 @@
 """kill -9 beside the plain run of JSONL: in prune and report, on Parquet, vectors of one's own, deep vectors, workers.
 
 Each is killed at some of the calls that reach the disk, spread over the whole of it, then done again. The output is
-that of a command that was never killed, and the store holds the same files.
+that of a command that was never killed, the store holds the same files, and no fragment is computed twice.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dagster_divorder.store.base import TEMPORARY
 from tests.conftest import topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of
 from tests.faults.runner import REPORTING, Runner
+from tests.faults.test_kill import finished_fragments
 
 
 def shrink(folder: Path) -> None:
@@ -49,7 +50,9 @@ def with_vectors(folder: Path) -> None:
 
 def with_deep_vectors(folder: Path) -> None:
     config = folder / "divorder.toml"
-    config.write_text(f'{config.read_text()}[embedding]\nkind = "deep"\n[deep]\ntrain_tokens = 2000\n')
+    deep = '[embedding]\nkind = "deep"\n[deep]\ntrain_tokens = 2000\n'
+    chosen = '[selection]\nmethod = "random"\ndocuments = 90\nvectors = "gradient"\n[gradients]\ndims = 64\n'
+    config.write_text(config.read_text() + deep + chosen)
 
 
 def nothing(folder: Path) -> None: ...
@@ -63,21 +66,24 @@ class Scenario:
     after: Callable[[Path], None] | None = None
     command: str = "run"
     points: int = 5
+    fragments_of: tuple[str, ...] = ()
+    """Stages in the midst of whose fragments it is killed besides."""
     workers: int = 1
     imports: tuple[str, ...] = ()
 
 
 SCENARIOS = {
-    "prune": Scenario(after=shrink, command="prune", points=8),
-    "report": Scenario(after=nothing, command="report", points=5, imports=REPORTING),
-    "Parquet": Scenario(before=as_parquet, points=6),
-    "vectors of one's own": Scenario(before=with_vectors, points=5),
+    "prune": Scenario(after=shrink, command="prune", points=6),
+    "report": Scenario(after=nothing, command="report", points=3, imports=REPORTING),
+    "Parquet": Scenario(before=as_parquet, points=4),
+    "vectors of one's own": Scenario(before=with_vectors, points=3),
     "deep vectors": Scenario(
         before=with_deep_vectors,
-        points=2,
+        points=1,
+        fragments_of=("deep_embeddings", "gradient_embeddings"),
         imports=("torch", "sklearn.covariance", "transformers.models.llama.modeling_llama"),
     ),
-    "two workers": Scenario(workers=2, points=3),
+    "two workers": Scenario(workers=2, points=2),
 }
 
 
@@ -129,14 +135,20 @@ def test_a_command_that_is_killed_and_done_again_leaves_what_an_undisturbed_one_
     expected, names = output_of(config), stored(place)
     assert len(events) >= scenario.points
 
-    for at in range(scenario.points):
-        number = (2 * at + 1) * len(events) // (2 * scenario.points)
+    numbers = [(2 * at + 1) * len(events) // (2 * scenario.points) for at in range(scenario.points)]
+    for stage in scenario.fragments_of:
+        _, second, *_ = (number for number, event in enumerate(events) if f"/stages/{stage}/" in event)
+        numbers.append(second)
+    for at, number in enumerate(numbers):
         when = {"fsync": "half", "replace": ("before", "after")[at % 2], "unlink": "after"}[
             events[number].split()[0]
         ]
         restore()
         assert divorder(scenario.command, stop=(number, when)) == -9, said()
+        finished = finished_fragments(place / "store")
         assert divorder(scenario.command) == 0, (events[number], said())
+        lines = (tmp_path / "log").read_text().splitlines()
+        assert finished.isdisjoint(line.removeprefix("put ") for line in lines), events[number]
         assert divorder("run") == 0, (events[number], said())
         wrong = differing(config, expected)
         # The page shows how long its stages took.

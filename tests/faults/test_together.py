@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 
 from dagster_divorder.errors import StoreBusyError
 from dagster_divorder.store.local import LocalStore
-from tests.faults.conftest import differing, output_of
+from tests.faults.conftest import differing, make_corpus, output_of
 from tests.faults.runner import Runner
 
 DEADLINE = 60.0
@@ -64,14 +63,12 @@ def is_free(store: Path) -> bool:
         return False
 
 
-@pytest.fixture
-def alone(config: Path, runner: Runner) -> dict[str, Any]:
-    """The output of an undisturbed run, which leaves nothing behind."""
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> dict[str, Any]:
+    """The output of an undisturbed run."""
+    config = make_corpus(tmp_path_factory.mktemp("alone"))
     assert runner.run(config, config.parent / "log") == 0
-    made = output_of(config)
-    shutil.rmtree(config.parent / "store")
-    shutil.rmtree(config.parent / "curated")
-    return made
+    return output_of(config)
 
 
 def test_two_runs_wait_for_each_other_and_both_end_well(config: Path, alone: dict[str, Any]) -> None:
@@ -90,7 +87,7 @@ def test_two_runs_wait_for_each_other_and_both_end_well(config: Path, alone: dic
     assert differing(config, alone) == []
 
 
-def test_a_second_run_fails_at_once_where_it_is_not_to_wait(config: Path, alone: dict[str, Any]) -> None:
+def test_a_second_run_fails_at_once_where_it_is_not_to_wait(config: Path) -> None:
     store = config.parent / "store"
     with LocalStore(store).lease(), started(*RUN, config=config, DIVORDER_STORE__WAIT="false") as process:
         said = process.communicate(timeout=DEADLINE)[0]

@@ -274,7 +274,7 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
 
 
 @settings(
-    max_examples=examples(25),
+    max_examples=examples(15),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,

@@ -23,6 +23,7 @@ from dagster_divorder.models.checkpoint import embedding_table
 from dagster_divorder.models.decoder import BATCH, EPOCHS, SHORTEST, SPAN, Pairs, plan, train
 from dagster_divorder.models.spec import quiet
 from dagster_divorder.models.tokenize import load_encoder
+from tests.conftest import examples
 
 TOPICS, TOPIC_WORDS, WORDS = 4, 40, 257
 """Words of each topic, then words of none."""
@@ -103,7 +104,7 @@ def vectors_of(model: torch.nn.Module, texts: list[np.ndarray]) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.lists(st.integers(0, 5 * SPAN), max_size=3 * BATCH),
     st.integers(0, 1 << 17),

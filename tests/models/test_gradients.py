@@ -97,12 +97,16 @@ def batch(*lengths: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return ids, np.array(lengths)
 
 
-def autograd(folder: Path, layers: int, ids: np.ndarray) -> dict[str, np.ndarray]:
-    """Gradients of the mean loss of one document, as plain transformers and autograd have them."""
+def plain(folder: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
     with quiet():
-        model = AutoModelForCausalLM.from_pretrained(folder)
+        return AutoModelForCausalLM.from_pretrained(folder)
+
+
+def autograd(model: Any, layers: int, ids: np.ndarray) -> dict[str, np.ndarray]:
+    """Gradients of the mean loss of one document, as plain transformers and autograd have them."""
+    model.zero_grad()
     blocks = model.base_model.h if hasattr(model.base_model, "h") else model.base_model.layers
     chosen = {id(each) for block in blocks[len(blocks) - layers :] for each in block.parameters()}
     tokens = torch.from_numpy(ids)[None]
@@ -119,14 +123,14 @@ def autograd(folder: Path, layers: int, ids: np.ndarray) -> dict[str, np.ndarray
 @pytest.mark.parametrize("kind", [*KINDS, "bootstrap"])
 def test_gradients_are_those_of_autograd(checkpoints: Callable[[str], Path], kind: str, layers: int) -> None:
     folder = checkpoints(kind)
-    model = opened(folder, layers=layers)
+    model, theirs = opened(folder, layers=layers), plain(folder)
     ids, lengths = batch(CONTEXT, 31, 30, 2, 1)
     found = model.gradients(ids, lengths)
     for row, length in enumerate(lengths.tolist()):
         if length == 1:
             assert not any(each[row].any() for each in found.values())
             continue
-        expected = autograd(folder, layers, ids[row, :length])
+        expected = autograd(theirs, layers, ids[row, :length])
         size = math.sqrt(sum(float(np.square(each).sum()) for each in expected.values()))
         assert size > 0 or length == 2
         for name, each in found.items():
@@ -149,7 +153,7 @@ def test_an_output_layer_of_its_own(checkpoints: Callable[[str], Path], tmp_path
     save_tokenizer(tmp_path)
     ids, lengths = batch(20)
     found = opened(tmp_path).gradients(ids, lengths)
-    for name, each in autograd(tmp_path, 2, ids[0]).items():
+    for name, each in autograd(plain(tmp_path), 2, ids[0]).items():
         np.testing.assert_allclose(found[name][0], each, atol=1e-6)
 
 
@@ -256,7 +260,7 @@ def test_signs_are_the_same_everywhere() -> None:
     )
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     seed=st.integers(0, 2**63 - 1),
     cuts=st.lists(st.integers(0, 500), max_size=4),

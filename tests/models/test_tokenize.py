@@ -19,6 +19,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.models import tokenize
 from dagster_divorder.models.conformance import SPELLED, conformance_texts
 from dagster_divorder.models.tokenize import load_encoder
+from tests.conftest import examples
 
 FAST = ["gpt2", "cl100k", "added text tokens", "truncating and padding", "sentencepiece"]
 SLOW = ["wordpiece", "unknown splitting"]
@@ -75,7 +76,7 @@ awkward = st.sampled_from(
 anything = st.lists(awkward | st.text(max_size=3), max_size=12).map("".join)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(anything, max_size=5))
 def test_engines_agree_on_any_unicode(engines, texts):
     fast, slow = (encoder.encode(texts) for encoder in engines)

@@ -1,11 +1,8 @@
-"""The stage of deep embeddings: what it stores and reuses, what its key hangs on, and that a kill loses nothing."""
+"""The stage of deep embeddings: what it stores and reuses, what its key hangs on, and a model in two processes."""
 
 from __future__ import annotations
 
 import pickle
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +23,6 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, deep_embeddings, token_counts
 from dagster_divorder.store import ingest, inputs
-from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.stages import StageFiles
@@ -229,62 +225,6 @@ def test_documents_without_a_finite_vector_are_named(
     named = make_settings(deep={"model": str(models["bert"])}, input={"id_field": "id"})
     report = run(named).figures
     assert (report["new_documents"], report["flagged_ids"]) == (0, ["doc-3", "doc-25"])
-
-
-KILLED = """
-import os, signal, sys
-from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline import run_all
-from dagster_divorder.stages import GRAPH
-from dagster_divorder.settings import load_settings
-from dagster_divorder.store import ingest, inputs
-from dagster_divorder.store.stages import StageFiles
-
-ingest.FRAGMENT_ROWS, inputs.BLOCK_BYTES = 20, 4096
-put, count = StageFiles.put, 0
-
-def put_two(self, fragment, arrays):
-    global count
-    put(self, fragment, arrays)
-    count += self.stage == "deep_embeddings"
-    if count == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-StageFiles.put = put_two
-settings = load_settings(sys.argv[1])
-run_all(settings, Silent(), GRAPH.needed(settings, "deep_embeddings"))
-"""
-
-
-def test_a_killed_run_goes_on_at_the_fragment(
-    corpus: Path, make_settings: Make, models: dict[str, Path], tmp_path: Path
-) -> None:
-    write_jsonl(corpus, topic_records(15))
-    settings = make_settings(deep={"model": str(models["bert"]), "dtype": "float32"})
-    config = tmp_path / "divorder.toml"
-    config.write_text(
-        f'[input]\npaths = ["docs.jsonl"]\n[store]\npath = "store"\n[model]\nvocab_size = 512\ndim = 16\n'
-        f'[deep]\nmodel = "{models["bert"]}"\ndtype = "float32"\n'
-    )
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(config)], cwd=root, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    there = {
-        path: path.stat().st_ino for path in (settings.store.path / "stages" / STAGE).rglob("*.safetensors")
-    }
-    assert len(there) == 2
-    kept = sum(len(unpack(path.read_bytes())["tokens"]) for path in there)
-    receipt = run(settings)
-    assert receipt.figures["reused_documents"] == kept
-    assert receipt.figures["new_documents"] == 60 - kept > 0
-    assert {path: path.stat().st_ino for path in there} == there
-    never = make_settings(
-        deep={"model": str(models["bert"]), "dtype": "float32"}, store={"path": tmp_path / "never"}
-    )
-    assert run(never).version == receipt.version
-    np.testing.assert_array_equal(stored(settings), stored(never))
 
 
 def fail_in_rank_one(item: str) -> None:

@@ -32,7 +32,7 @@ from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.vectors import Block, NpyVectors
 from dagster_divorder.store.view import View
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import examples, topic_records, write_jsonl
 
 Make = Callable[..., Settings]
 READ = ("raw_docs", "external_embeddings")
@@ -353,7 +353,9 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
 steps = st.tuples(st.lists(st.integers(0, 14), min_size=1, max_size=12), st.integers(0, 5), st.booleans())
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.lists(steps, min_size=1, max_size=5))
 def test_whatever_happened_before_every_record_has_its_vector(
     tmp_path_factory: pytest.TempPathFactory, make_settings: Make, history: list[tuple[list[int], int, bool]]

@@ -122,8 +122,17 @@ def lose_fit(store: Path, stage: str) -> Path:
     return fit
 
 
-@pytest.mark.parametrize("lose", [lose_pin, lose_pins_and_fits, lose_fit])
-@pytest.mark.parametrize("stage", FITS)
+@pytest.mark.parametrize(
+    ("lose", "stage"),
+    [
+        *((lose_pin, stage) for stage in FITS),
+        *(
+            (lose, stage)
+            for lose in (lose_pins_and_fits, lose_fit)
+            for stage in ("base_model", "centroids", "cluster_names", "k_calibration")
+        ),
+    ],
+)
 def test_a_lost_fit_is_refused_and_what_is_said_to_do_helps(
     stage: str,
     lose: Callable[[Path, str], Path],

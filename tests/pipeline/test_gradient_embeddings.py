@@ -1,10 +1,7 @@
-"""The stage of gradients: what it stores and reuses, that a kill loses nothing, and documents without a gradient."""
+"""The stage of gradients: what it stores and reuses, what its key hangs on, and documents without a gradient."""
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,51 +110,6 @@ def test_nothing_of_it_runs_unless_it_is_asked_for(make_settings: Make) -> None:
     assert "gradient_model" in GRAPH.needed(settings, STAGE)
     assert "deep_model" not in GRAPH.needed(settings, STAGE)
     assert "gradient_model" not in GRAPH.needed(make_settings(), STAGE)
-
-
-KILLED = """
-import os, signal, sys
-from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline import run_all
-from dagster_divorder.stages import GRAPH
-from dagster_divorder.settings import load_settings
-from dagster_divorder.store import ingest, inputs
-from dagster_divorder.store.stages import StageFiles
-
-ingest.FRAGMENT_ROWS, inputs.BLOCK_BYTES = 20, 4096
-put = StageFiles.put
-
-def put_one(self, fragment, arrays):
-    put(self, fragment, arrays)
-    if self.stage == "gradient_embeddings":
-        os.kill(os.getpid(), signal.SIGKILL)
-
-StageFiles.put = put_one
-settings = load_settings(sys.argv[1])
-run_all(settings, Silent(), GRAPH.needed(settings, "gradient_embeddings"))
-"""
-
-
-def test_a_killed_run_goes_on_at_the_fragment(corpus: Path, make_settings: Make, tmp_path: Path) -> None:
-    settings = made(make_settings)
-    config = tmp_path / "divorder.toml"
-    config.write_text(
-        '[input]\npaths = ["docs.jsonl"]\n[store]\npath = "store"\n[model]\nvocab_size = 512\ndim = 16\n'
-        '[deep]\ntrain_tokens = 2000\ndtype = "float32"\n[gradients]\ndims = 64\n[engine]\nworkers = 1\n'
-    )
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(config)], cwd=root, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    receipt = run(settings)
-    assert 0 < receipt.figures["reused_documents"] < len(RECORDS)
-    assert receipt.figures["reused_documents"] + receipt.figures["new_documents"] == len(RECORDS)
-    never = made(make_settings, store={"path": tmp_path / "never"})
-    assert run(never).version == receipt.version
-    np.testing.assert_array_equal(
-        load_results(settings.store.path).gradients, load_results(never.store.path).gradients
-    )
 
 
 @pytest.fixture(scope="module")

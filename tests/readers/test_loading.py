@@ -58,7 +58,7 @@ ranks = st.tuples(st.sampled_from(STEPS), st.sampled_from(STEPS)).filter(
 )
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(before=ranks, after=ranks, part=st.floats(0, 1))
 def test_any_ranks_go_on_where_any_others_stopped(
     export: tuple[Path, list[Any]], before: tuple[int, int], after: tuple[int, int], part: float

@@ -37,7 +37,7 @@ def pools(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, list[Any]]:
     return found
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(parts=st.lists(st.integers(1, 200), min_size=1, max_size=12))
 def test_every_beginning_has_the_quotas_within_one(parts: list[int]) -> None:
     made, period = np.array(quotas(parts)), sum(parts)
@@ -48,7 +48,7 @@ def test_every_beginning_has_the_quotas_within_one(parts: list[int]) -> None:
     assert counts[-1].tolist() == parts
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     weights=st.lists(st.integers(1, 12), min_size=3, max_size=3),
     sequences=st.integers(4, 80),

@@ -21,7 +21,7 @@ from tests.conftest import examples
 from tests.readers.made import exported
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(40))
 @given(
     sizes=st.lists(st.integers(0, 4), min_size=1, max_size=5), epochs=st.integers(1, 3), part=st.floats(0, 1)
 )
@@ -73,7 +73,7 @@ def test_other_shards_are_refused() -> None:
 EXPORTED = {"lengths": [8] * 11, "length": 8, "end_of_text": False}
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(samples=st.integers(0, 60), shard_bytes=st.sampled_from([32, 64, 100, 1000]), epochs=st.integers(1, 2))
 def test_an_export_is_read_on_in_rotated_files(samples: int, shard_bytes: int, epochs: int) -> None:
     with exported("parquet", EXPORTED | {"epochs": epochs}, shard_bytes=shard_bytes) as (path, stream):

@@ -27,6 +27,7 @@ from dagster_divorder.store.arrays import (
     unpack_rows,
     unpack_some,
 )
+from tests.conftest import examples
 
 dtypes = st.sampled_from([np.int32, np.int64, np.uint16, np.uint32, np.uint64, np.float32])
 shapes = arrays.array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=5)
@@ -142,7 +143,7 @@ columns = st.sampled_from([st.text(max_size=3), st.floats(), st.integers(-9, 9),
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(20))
 @given(st.dictionaries(st.sampled_from("abcd"), columns, min_size=1))
 def test_rows_are_the_bytes_that_arrow_makes_of_them(held: dict[str, list[Any]]) -> None:
     rows = [dict(zip(held, row, strict=True)) for row in zip(*held.values(), strict=True)]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.columns import concat, extract, settle
+from tests.conftest import examples
 
 values = (
     st.none()
@@ -41,7 +42,7 @@ def test_numbers_stay_numbers_until_one_value_is_none(held: list[Any], settled: 
     assert settle(column(held)).to_pylist() == settled
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(25))
 @given(held=st.lists(values, min_size=1, max_size=12), cuts=st.sets(st.integers(1, 11)), data=st.data())
 def test_fragments_and_records_left_out_do_not_matter(
     held: list[Any], cuts: set[int], data: st.DataObject

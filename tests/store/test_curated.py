@@ -33,6 +33,7 @@ from dagster_divorder.store.curated import (
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import manifest_check
 from dagster_divorder.store.pointers import write_pointer
+from tests.conftest import examples
 
 ABOUT: dict[str, Any] = {
     "meta_version": 2,
@@ -232,7 +233,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     key=st.sampled_from(["files", "store", "ids", "delta", "key", "check", "new"]),
     value=VALUES,

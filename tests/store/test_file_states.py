@@ -30,6 +30,7 @@ from dagster_divorder.store.file_states import (
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.view import View
+from tests.conftest import examples
 
 Make = Callable[..., Settings]
 CHUNK = 64
@@ -294,7 +295,7 @@ def test_samples_miss_an_edit_between_them_that_keeps_the_length_and_nothing_els
             assert KnownFiles([state], file_states.WHOLE_BYTES + 1).unchanged(file, "x") is None
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(25))
 @given(parts=st.lists(st.binary(max_size=20), max_size=8), chunk=st.integers(1, 9))
 def test_a_prefix_is_the_same_however_it_was_read(
     tmp_path_factory: pytest.TempPathFactory, parts: list[bytes], chunk: int

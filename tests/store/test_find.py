@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.find import find_files
+from tests.conftest import examples
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -124,7 +125,7 @@ PARTS = st.sampled_from(
 )
 
 
-@hypothesis_settings(deadline=None, max_examples=150)
+@hypothesis_settings(deadline=None, max_examples=examples(60))
 @given(
     files=st.sets(
         st.lists(st.sampled_from(["a", "b", ".h", "_u"]), max_size=3).map(tuple), min_size=1, max_size=6

@@ -32,6 +32,7 @@ from dagster_divorder.store.gather import gather, scatter, stored_records
 from dagster_divorder.store.ids import hash_all, words
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.view import Fragment, View, offsets
+from tests.conftest import examples
 
 
 def stored(
@@ -85,7 +86,7 @@ def test_what_was_read_of_scattered_files_leaves_the_memory(
     assert 0 < max(resident) < 4 << 20
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(15))
 @given(data=st.data(), bucket=st.integers(1, 60), max_buckets=st.integers(1, 6))
 def test_output_is_the_records_in_order(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, bucket: int, max_buckets: int
@@ -143,7 +144,7 @@ def test_parquet_keeps_schema_metadata_and_types(tmp_path: Path) -> None:
     assert [orjson.loads(one) for one in plain.read_bytes().splitlines()] == table.to_pylist()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(15))
 @given(
     data=st.data(),
     bucket=st.integers(1, 60),

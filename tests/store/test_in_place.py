@@ -76,7 +76,7 @@ def test_files_hold_the_lines_in_order(
 def test_long_lines_of_a_folder_that_the_cache_holds_are_written_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_place, "main_memory", lambda: 40_000)
+    monkeypatch.setattr(in_place, "main_memory", lambda: 16 * 10_000)
     long = np.full(5, 2_000)
     assert can_stage_in_place(tmp_path, long)
     assert not can_stage_in_place(tmp_path, long // 2 - 1)

@@ -17,6 +17,7 @@ from dagster_divorder.store.ingest import Ingest, Ingested
 from dagster_divorder.store.inputs import LineBlock
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.view import View
+from tests.conftest import examples
 
 KEY = "key"
 
@@ -54,7 +55,7 @@ few_lines = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(15))
 @given(runs=st.lists(few_lines, min_size=1, max_size=4), block=st.integers(1, 7), rows=st.integers(1, 9))
 def test_every_state_of_the_input_is_seen_whole_and_nothing_is_stored_twice(
     tmp_path_factory: pytest.TempPathFactory, runs: list[list[bytes]], block: int, rows: int

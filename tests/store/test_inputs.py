@@ -19,6 +19,7 @@ from dagster_divorder.store.compression import CODECS
 from dagster_divorder.store.file_states import FileState, PrefixHashes
 from dagster_divorder.store.find import find_files
 from dagster_divorder.store.inputs import LineBlock, LongRecord, RowBlock, read_lines, read_rows
+from tests.conftest import examples
 
 BOM = b"\xef\xbb\xbf"
 
@@ -69,7 +70,7 @@ def test_terminators_bom_blank_lines_and_missing_last_newline(tmp_path: Path) ->
     assert last.unterminated
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     lines=st.lists(st.binary(max_size=12).filter(lambda line: b"\n" not in line), max_size=30),
     block=st.integers(1, 40),

@@ -402,7 +402,7 @@ def test_the_thread_of_a_holder_shows_that_it_lives(
 FAULTS = ("done", "lost", "lost, refused when repeated", "not done", "late")
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(faults=st.lists(st.sampled_from(FAULTS), max_size=8), writes=st.integers(1, 5))
 def test_whatever_becomes_of_answers_a_pointer_is_what_was_written_last(
     faults: list[str], writes: int

@@ -25,6 +25,7 @@ from dagster_divorder.store import file_states, ingest, inputs, parts
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from tests import arrow_types
+from tests.conftest import examples
 
 Make = Callable[..., Settings]
 BLOCK, LIMIT = 64, 100
@@ -97,7 +98,7 @@ file = st.builds(
 )
 few = settings(
     deadline=None,
-    max_examples=40,
+    max_examples=examples(15),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -16,6 +16,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.store.ids import hash_all, words
 from dagster_divorder.store.records import parse_lines, parse_rows, reject_line
 from dagster_divorder.store.rows import row_bytes
+from tests.conftest import examples
 
 REFUSED = {
     b"{": "not valid JSON",
@@ -129,7 +130,7 @@ def test_null_and_zero_and_empty_are_three_values() -> None:
     assert len(set(ids_of(rows, schema))) == 4
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(20))
 @given(
     rows=st.lists(
         st.tuples(st.none() | st.text(max_size=3), st.none() | st.integers(-3, 3)), min_size=1, max_size=20

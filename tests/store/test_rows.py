@@ -19,8 +19,9 @@ from dagster_divorder.store.ids import hash_all, words
 from dagster_divorder.store.inputs import read_rows
 from dagster_divorder.store.rows import check_columns, json_lines, row_as_json, row_bytes
 from tests.arrow_types import LEAVES, Kind, kinds, parquet
+from tests.conftest import examples
 
-some = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+some = settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
 
 
 @st.composite

@@ -28,6 +28,7 @@ from dagster_divorder.store import sources
 from dagster_divorder.store.find import find_files
 from dagster_divorder.store.inputs import LineBlock, read_lines, read_rows
 from dagster_divorder.store.sources import RemoteFile, open_source, tree_of
+from tests.conftest import examples
 from tests.store.remote import memory, put, served
 
 __all__ = ["memory"]
@@ -49,7 +50,7 @@ def remote(url: str) -> RemoteFile:
     kept=st.integers(1, 4),
 )
 @hypothesis_settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(25)
 )
 def test_a_remote_file_reads_as_bytes_in_memory_do(
     memory: Any, size: int, reads: list[tuple[int, int]], kept: int

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dagster_divorder.errors import InputError
 from dagster_divorder.store import vectors
 from dagster_divorder.store.vectors import NpyVectors, ParquetVectors, open_vectors, row_hashes
+from tests.conftest import examples
 
 IDS = [f"{number:032x}" for number in range(7)]
 
@@ -100,7 +101,7 @@ def test_of_several_lists_the_one_named_vector_is_meant(tmp_path: Path) -> None:
     assert (everything(path)[1] == matrix()).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(0, 9), st.integers(1, 5), st.sampled_from(["float16", "float32", "float64"]))
 def test_a_row_s_hash_is_that_of_its_bytes_alone(rows: int, dims: int, dtype: str) -> None:
     values = matrix(rows, dims, dtype)

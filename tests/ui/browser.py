@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 CHROMIUM = "/usr/bin/chromium"
 # For actions and for expectations, which have a limit of their own (five seconds unless told):
@@ -27,20 +26,19 @@ FLAGS = [
 
 
 @contextmanager
-def open_browser(profile: Path, width: int = 1600, height: int = 1000) -> Iterator[Page]:
-    """A page of a browser that keeps its own in a new folder."""
+def open_browser() -> Iterator[Browser]:
     from playwright.sync_api import expect, sync_playwright
 
     with sync_playwright() as playwright:
-        # Without a locale Dagster's page stays blank in a headless Chromium.
-        browser = playwright.chromium.launch_persistent_context(
-            profile,
-            executable_path=CHROMIUM,
-            args=FLAGS,
-            locale="en-US",
-            viewport={"width": width, "height": height},
-        )
-        browser.set_default_timeout(WAIT_MS)
         expect.set_options(timeout=WAIT_MS)
-        yield browser.new_page()
-        browser.close()
+        with playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS) as browser:
+            yield browser
+
+
+@contextmanager
+def new_page(browser: Browser, width: int = 1600, height: int = 1000) -> Iterator[Page]:
+    """A page that knows nothing of the others."""
+    # Without a locale Dagster's page stays blank in a headless Chromium.
+    with browser.new_context(locale="en-US", viewport={"width": width, "height": height}) as context:
+        context.set_default_timeout(WAIT_MS)
+        yield context.new_page()

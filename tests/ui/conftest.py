@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.defs.conftest import make_corpus
-from tests.ui.browser import CHROMIUM, open_browser
+from tests.ui.browser import CHROMIUM, new_page, open_browser
 from tests.ui.dagster_dev import DagsterDev
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 AUTOMATION = "[automation]\ninterval_seconds = 1\nsettle_seconds = 1\n"
 
@@ -32,10 +32,15 @@ def dev(config: Path) -> Iterator[DagsterDev]:
         yield running
 
 
-@pytest.fixture
-def page(tmp_path: Path) -> Iterator[Page]:
-    """A new browser's page."""
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
     if not shutil.which(CHROMIUM):
         pytest.skip(f"there is no {CHROMIUM}; `apt-get install chromium` brings it, as .ci/run does")
-    with open_browser(tmp_path / "profile") as opened:
+    with open_browser() as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    with new_page(browser) as opened:
         yield opened

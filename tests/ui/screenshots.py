@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.ui.browser import open_browser
+from tests.ui.browser import new_page, open_browser
 from tests.ui.dagster_dev import DagsterDev
 from tests.ui.pages import (
     close_dialog,
@@ -83,8 +83,7 @@ def main() -> None:
             "DIVORDER_EXPORTS__PATH": str(scratch / "exports"),
         }
         stack.enter_context(dev)
-        profile = stack.enter_context(tempfile.TemporaryDirectory())
-        page = stack.enter_context(open_browser(Path(profile), width=2000, height=1500))
+        page = stack.enter_context(new_page(stack.enter_context(open_browser()), width=2000, height=1500))
         open_graph(page, dev)
         materialise_all(page)
         open_graph(page, dev)
