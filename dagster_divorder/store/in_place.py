@@ -30,8 +30,8 @@ from dagster_divorder.store.gather import Content, scattered_rows
 LINE_BYTES = 1024
 """Lines of this many bytes in the mean, or more, are written one by one."""
 CACHE_PART = 16
-"""Of main memory such a part may be written. From a tenth on Linux begins to write to the disk by itself, pages that are
-yet to be filled among them: 4.3 GB of 24 took 15 s, and 25 s where an older output lay there."""
+"""Of main memory such a part may be written. From a tenth on Linux begins to write to the disk by itself, pages that
+are yet to be filled among them: 4.3 GB of 24 took 15 s, and 25 s where an older output lay there."""
 LINE_FEED = b"\n"
 
 
