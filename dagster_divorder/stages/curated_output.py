@@ -82,8 +82,8 @@ META_VERSION = 2
 WORKERS_FROM_BYTES = 1 << 30
 """Records from which on workers write them."""
 WORKERS_FROM_CORES = 4
-"""On fewer cores one process writes lines in place, where it can: it keeps a core and a half busy, without the memory of
-workers."""
+"""On fewer cores one process writes lines in place, where it can: it keeps a core and a half busy, without the
+memory of workers."""
 PICTURE = "ordering_comparison.png"
 SIMILARITY_SAMPLE = 5_000
 PACKED = (
