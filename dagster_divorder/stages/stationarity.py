@@ -104,7 +104,7 @@ def load_sample(run: Run, traits: Traits, order: np.ndarray | None = None) -> Ru
 
 
 def features(run: Run, traits: Traits, sample: Runs) -> Generator[Feature, None, None]:
-    """What should not depend on where a sequence stands; one at a time, so that no other is in memory meanwhile."""
+    """What should not depend on where a sequence stands; one at a time, so that not all are in memory."""
     balanced = set(run.settings.order.traits)
     if vectors_are_balanced(run.settings):
         balanced |= {DOCUMENTS, f"{chosen_kind(run)} vectors"}

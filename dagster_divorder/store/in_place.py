@@ -75,7 +75,8 @@ def stage_in_place(
             output.staged[name] = temporary_name()
             opened.append(stack.enter_context(open(output.path / output.staged[name], "w+b")))
         descriptors = np.array([file.fileno() for file in opened])
-        arrays = ahead(content() for content in contents)
+        # Closed before the files are, also where a write fails.
+        arrays = stack.enter_context(contextlib.closing(ahead(content() for content in contents)))
         for positions, at, lines in scattered_rows(arrays, start, rows, advance):
             of_file = np.searchsorted(limits, positions, side="right") - 1
             _, offsets, data = lines.buffers()

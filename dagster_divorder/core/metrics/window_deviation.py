@@ -82,7 +82,9 @@ def windows_in_stream(
         start = 0 if total else -1
         return WindowDeviation(window, int(total > 0), 0.0, 0.0, 0.0, 0.0, start, 0 < total < window, *ideal)
     slid = (
-        slide_documents(tokens, codes, share, window) if not mix else slide_along(tokens, codes, mix, window)
+        slide_documents(tokens, codes, share, window)
+        if mix is None
+        else slide_along(tokens, codes, mix, window)
     )
     return WindowDeviation(window, total - window + 1, *slid, False, *ideal)
 
