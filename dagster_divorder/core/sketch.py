@@ -11,13 +11,14 @@ Known weakness: ids have to be hashes, spread evenly over 64 bits.
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.distinct import distinct_values
+
 SIZE = 4096
 
 
 def sketch(ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The SIZE smallest of distinct ids, uint64 (m,), rising; ids uint64 (N,)."""
-    ids = np.unique(ids)
-    return ids[:SIZE]
+    return distinct_values(ids)[:SIZE]
 
 
 def changed_share(before: NDArray[np.uint64], now: NDArray[np.uint64]) -> float:

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
+from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.unit import unit_rows
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.fill import Filled
@@ -93,7 +94,7 @@ class _ExternalEmbeddings(PerDocument):
             return
         first, row = _first_rows(run.view), run.memo["found"].row
         of = [row[first[fragment.name] :][: fragment.rows] for fragment in missing]
-        rows = np.unique(np.concatenate(of))
+        rows = distinct_values(np.concatenate(of))
         rows = rows[rows >= 0]
         size = len(rows) * file.dims * file.dtype.itemsize
         with run.store.scratch(size, "a copy of new vectors") as folder:

@@ -185,16 +185,18 @@ class _Scatter:
 
     def __call__(self, group: _Group) -> int:
         held = [list[pa.RecordBatch]() for _ in self.cuts[1:]]
-        contents = ahead(content() for content in group.contents)
-        for positions, at, content in scattered_rows(contents, group.start, group.rows, lambda count: None):
-            output = group.positions[positions]
-            order = np.argsort(output)
-            output, at = output[order], at[order]
-            for batches, (low, high) in zip(
-                held, pairwise(np.searchsorted(output, self.cuts).tolist()), strict=True
+        with contextlib.closing(ahead(content() for content in group.contents)) as contents:
+            for positions, at, content in scattered_rows(
+                contents, group.start, group.rows, lambda count: None
             ):
-                columns = [row_array(output[low:high]), content.take(row_array(at[low:high]))]
-                batches.append(pa.record_batch(columns, ["position", "content"]))
+                output = group.positions[positions]
+                order = np.argsort(output)
+                output, at = output[order], at[order]
+                for batches, (low, high) in zip(
+                    held, pairwise(np.searchsorted(output, self.cuts).tolist()), strict=True
+                ):
+                    columns = [row_array(output[low:high]), content.take(row_array(at[low:high]))]
+                    batches.append(pa.record_batch(columns, ["position", "content"]))
         with (
             folder_at(self.place).create(group.name, group.name, lasting=False) as file,
             pa.ipc.new_file(pa.PythonFile(file, "w"), held[0][0].schema) as writer,

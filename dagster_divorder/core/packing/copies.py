@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.order.spread import Times, cell_number, keep_times
 from dagster_divorder.core.packing.parts import CELLS_APART, MIN_PART
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences
@@ -98,8 +99,8 @@ def _room(
     document, start, end = packed.document[run], packed.start[run], (packed.start + packed.length)[run]
     # Wherever a run begins in one document, the runs of all its copies that hold that token are looked up.
     span = int(end.max(initial=0)) + 1
-    marks = np.unique(texts[document] * span + start)
-    held = np.unique(document)
+    marks = distinct_values(texts[document] * span + start)
+    held = distinct_values(document)
     held = held[np.argsort(texts[held], kind="stable")]
     begins, ends = (np.searchsorted(texts[held], marks // span, side=side) for side in ("left", "right"))
     mark = np.arange(len(marks)).repeat(ends - begins)

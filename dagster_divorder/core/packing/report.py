@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.packing.counts import document_codes
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences
 
@@ -78,7 +79,7 @@ def packing_report(packed: PackedSequences, labels: ArrayLike | None = None) -> 
 
 def _cut_documents(packed: PackedSequences) -> int:
     """A run that starts above 0 is a cut, unless its sequence holds the tokens right before it."""
-    later = np.unique(packed.document[packed.start > 0])
+    later = distinct_values(packed.document[packed.start > 0])
     runs = np.flatnonzero(np.isin(packed.document, later))
     sequence = np.searchsorted(packed.indptr, runs, side="right") - 1
     order = np.lexsort((packed.start[runs], packed.document[runs], sequence))
@@ -87,7 +88,7 @@ def _cut_documents(packed: PackedSequences) -> int:
     end = start + packed.length[runs]
     joined = np.zeros(len(runs), bool)
     joined[1:] = (sequence[1:] == sequence[:-1]) & (document[1:] == document[:-1]) & (start[1:] == end[:-1])
-    return len(np.unique(document[(start > 0) & ~joined]))
+    return len(distinct_values(document[(start > 0) & ~joined]))
 
 
 def _summary(values: Ints | NDArray[np.integer]) -> PerSequence:
