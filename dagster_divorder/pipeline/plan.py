@@ -70,7 +70,8 @@ def _plan(run: Run, stage: str) -> StagePlan:
     try:
         decision = run.graph[stage].decide(run)
     except ToBeMadeError as missing:
-        as_it_was = f"{missing.stage} comes out as it was"
+        # What was never made cannot come out as it was.
+        as_it_was = f"{missing.stage} comes out as it was" if receipt else ""
         why = what_changed(run.graph[stage], run, str(missing))
         decision = Decision(scope="all", documents=run.corpus.documents, why=why, unless=as_it_was)
     run.foreseen[stage] = decision.receipt
