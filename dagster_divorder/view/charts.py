@@ -252,7 +252,10 @@ def _log_axis(axes: Axes) -> None:
     from matplotlib.ticker import LogLocator, NullLocator
 
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=20))
+    low, high = axes.get_ylim()
+    # Of less than two ticks matplotlib makes many, which touch.
+    subs = (1.0, 3.0) if high >= 10 * low else (1.0, 2.0, 5.0)
+    axes.yaxis.set_major_locator(LogLocator(subs=subs, numticks=20))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(lambda value, _: short(value))
 

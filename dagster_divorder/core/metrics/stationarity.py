@@ -160,7 +160,10 @@ class Stationarity:
         if self.exempt:
             return f"Of {looked}, {len(self.drifting)} drift, and no fault is found with it: {self.exempt}."
         if self.passed:
-            return f"Nothing drifts: of {looked}, {unseen} of which the order never saw, none is worse than shuffled."
+            return (
+                f"Nothing drifts: of {looked}, {unseen} of which the order never saw, none is clearly worse than "
+                "shuffled."
+            )
         names = ", ".join(feature.feature for feature in self.drifting)
         return f"Of {looked}, {len(self.drifting)} drift along the order, worse than any shuffle: {names}."
 

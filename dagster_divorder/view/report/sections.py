@@ -296,7 +296,8 @@ def _target(name: str, trait: str, metrics: Mapping[str, Any]) -> list[Markup]:
 def drift(of: Numbers) -> Section:
     """Whether anything drifts along the sequences: what the order balanced, and what it never saw."""
     found = of.drift
-    with_tenths = [feature for feature in found.features if feature.along]
+    # Of a field of one value all tenths are alike.
+    with_tenths = [feature for feature in found.features if any(feature.along)]
     drawn = sorted(with_tenths, key=lambda of: -of.measures["tenths"].excess)[:DRIFTS_DRAWN]
     heads = {
         "rank": "rank correlation",
