@@ -72,7 +72,7 @@ def test_the_reader_loads_little_beside_torch() -> None:
 @pytest.mark.slow
 def test_a_run_loads_neither_pandas_nor_matplotlib(tmp_path: Path) -> None:
     """With ids and fields of the records read, traits cut, and exports written: pandas alone takes 0.3 s."""
-    config = make_corpus(tmp_path)
+    config = make_corpus(tmp_path, files=1)
     config.write_text(config.read_text().replace("[store]", 'id_field = "source"\n[store]', 1))
     settings = f"load_settings({str(config)!r})"
     found = loaded(

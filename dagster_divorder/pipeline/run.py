@@ -117,18 +117,23 @@ class Run:
         return self._current[stage]
 
     def _load(self, stage: str) -> Receipt:
-        receipt = load_receipt(self.store, stage)
-        asset = stage if self.graph[stage].asset else self._asset_of(stage)
-        remedy = f"materialise it first: dagster asset materialize --select '*{asset}' -m dagster_divorder.definitions"
-        if receipt is None:
-            raise MissingStageError(f"{stage} has no result in {self.store.place}; {remedy}")
+        def missing(what: str) -> MissingStageError:
+            asset = stage if here.asset else self._asset_of(stage)
+            return MissingStageError(
+                f"{what}; materialise it first: "
+                f"dagster asset materialize --select '*{asset}' -m dagster_divorder.definitions"
+            )
+
         here = self.graph[stage]
+        receipt = load_receipt(self.store, stage)
+        if receipt is None:
+            raise missing(f"{stage} has no result in {self.store.place}")
         made = (receipt.fingerprint, set(receipt.upstream))
         if made != (here.fingerprint(self.settings), set(here.reads(self.settings))):
-            raise MissingStageError(f"{stage} was last made with other settings; {remedy}")
+            raise missing(f"{stage} was last made with other settings")
         for name, version in receipt.upstream.items():
             if self.receipt(name).version != version:
-                raise MissingStageError(f"{stage} was made for an earlier state of {name}; {remedy}")
+                raise missing(f"{stage} was made for an earlier state of {name}")
         return receipt
 
     def _asset_of(self, stage: str) -> str:

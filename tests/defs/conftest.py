@@ -27,6 +27,7 @@ source_field = "source"
 path = "store"
 [output]
 path = "curated"
+plot = false
 [model]
 vocab_size = 512
 dim = 16

@@ -30,6 +30,7 @@ from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
 
 import dagster_divorder
+from dagster_divorder.pipeline import run
 from dagster_divorder.stages.curated_output import PACKAGES
 
 IMPORTED_IN_FUNCTIONS = (
@@ -37,6 +38,7 @@ IMPORTED_IN_FUNCTIONS = (
         "awkward",
         "faiss",
         "gigatoken",
+        "joblib",
         "pandas",
         "pyarrow.pandas_compat",
         "pyarrow.parquet",
@@ -96,6 +98,8 @@ def serve() -> None:
     importlib.metadata.version = functools.cache(importlib.metadata.version)
     for name in PACKAGES:
         importlib.metadata.version(name)
+    # As in tests/conftest.py.
+    run.give_back_memory = lambda: None
 
     assert threading.active_count() == 1, "a process with threads must not fork"
     # The collector touches every object, and each touched page is copied in the child.

@@ -130,10 +130,11 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> dict[
     make_corpus(first.start)
     first.observe(folder / "first/whole")
 
-    shutil.copytree(folder / "first/start", append.start)
+    shutil.copytree(folder / "first/whole", append.start)
     config = append.start / "divorder.toml"
     for number in range(4):
-        assert append.run(config)[0] == 0
+        if number:
+            assert append.run(config)[0] == 0
         write_jsonl(append.start / f"in/small-{number}.jsonl", topic_records(2, start=100 + 2 * number))
     edited = topic_records(10)
     edited[7]["text"] += " edited"

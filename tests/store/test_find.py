@@ -155,31 +155,32 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.store.find import find_files
 from dagster_divorder.store.inputs import read_lines
 os.setuid(65534)
-try:
-    print([[line for block in read_lines(file) for line in block.lines] for file in find_files(sys.argv[1:]).files])
-except InputError as error:
-    print(error)
+for pattern in sys.argv[1:]:
+    try:
+        print([[line for block in read_lines(file) for line in block.lines] for file in find_files([pattern]).files])
+    except InputError as error:
+        print(error)
 """
+UNREADABLE = [("in/sub", 0o000), ("in/sub", 0o644), ("in/sub/b.jsonl", 0o000)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pattern", ["in", "in/**/*.jsonl", "in/*/b.jsonl"])
-@pytest.mark.parametrize(("what", "mode"), [("in/sub", 0o000), ("in/sub", 0o644), ("in/sub/b.jsonl", 0o000)])
-def test_what_cannot_be_read_is_an_error_that_names_it(
-    tmp_path_factory: pytest.TempPathFactory, pattern: str, what: str, mode: int
-) -> None:
+def test_what_cannot_be_read_is_an_error_that_names_it() -> None:
     if os.getuid():
         pytest.skip("only root can become another user, and may read everything itself")
     # Not below the folder of pytest, which other users may not enter.
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        root.chmod(0o755)
-        touch(root, "in/a.jsonl", "in/sub/b.jsonl")
-        (root / what).chmod(mode)
-        command = [sys.executable, "-c", AS_NOBODY, str(root / pattern)]
+        Path(folder).chmod(0o755)
+        asked = []
+        for number, (what, mode) in enumerate(UNREADABLE):
+            root = Path(folder) / str(number)
+            touch(root, "in/a.jsonl", "in/sub/b.jsonl")
+            (root / what).chmod(mode)
+            asked += [(root, pattern) for pattern in ("in", "in/**/*.jsonl", "in/*/b.jsonl")]
+        command = [sys.executable, "-c", AS_NOBODY, *(str(root / pattern) for root, pattern in asked)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        (root / what).chmod(0o755)
-    assert f"{root}/in/sub" in done.stdout, done
-    assert "Permission denied; make it readable" in done.stdout
+    for (root, pattern), said in zip(asked, done.stdout.splitlines(), strict=True):
+        assert f"{root}/in/sub" in said, (pattern, said)
+        assert "Permission denied; make it readable" in said

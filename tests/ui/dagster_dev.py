@@ -21,13 +21,14 @@ Found = TypeVar("Found")
 ROOT = Path(__file__).parent.parent.parent
 READY_SECONDS = 180.0
 RUN_SECONDS = 400.0
-POLL_SECONDS = 0.25
+POLL_SECONDS = 0.5
 
 _LAUNCH = """mutation($params: ExecutionParams!) { launchRun(executionParams: $params) {
     __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }"""
 _TERMINATE = """mutation($run: String!) { terminateRun(runId: $run) {
     __typename ... on PythonError { message } ... on TerminateRunFailure { message } } }"""
 _RUNS = "{ runsOrError { ... on Runs { results { runId jobName status tags { key value } } } } }"
+_STATUS = "query($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"
 _LOGS = """query($run: ID!) { logsForRun(runId: $run) { ... on EventConnection { events {
     __typename ... on MessageEvent { message stepKey timestamp } } } } }"""
 _TICKS = """query($selector: SensorSelector!) { sensorOrError(sensorSelector: $selector) { ... on Sensor {
@@ -190,7 +191,7 @@ class DagsterDev:
         """The status that a run ends with."""
 
         def ended() -> str | None:
-            status: str = self.runs()[run]["status"]
+            status: str = self.ask(_STATUS, run=run)["runOrError"]["status"]
             return status if status in ("SUCCESS", "FAILURE", "CANCELED") else None
 
         return until(ended, seconds, f"end of run {run}")

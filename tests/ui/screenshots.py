@@ -85,7 +85,7 @@ def main() -> None:
         stack.enter_context(dev)
         page = stack.enter_context(new_page(stack.enter_context(open_browser()), width=2000, height=1500))
         open_graph(page, dev)
-        materialise_all(page)
+        materialise_all(page, dev)
         open_graph(page, dev)
         page.wait_for_timeout(SETTLE_MS)
         save(page.screenshot(), options.folder / "ui_graph.png")

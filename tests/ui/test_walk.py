@@ -225,7 +225,7 @@ def test_a_click_materialises_all_and_the_output_before_the_evidence(
     open_graph(page, dev)
     for asset in assets:
         expect(on_graph(page, asset)).to_be_visible()
-    materialise_all(page)
+    materialise_all(page, dev)
     expect(page.get_by_text(f"{len(assets)} assets")).to_be_visible()
     expect(page.get_by_text(f"{len(list(all_checks()))} checks")).to_be_visible()
     ((run, about),) = dev.runs().items()

@@ -1,5 +1,6 @@
 """Every measure of one order in one value, for tables and for comparison with other orders."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -249,6 +250,8 @@ def _mean(values: Sequence[Any], name: str = "") -> Any:
     """Of numbers, arrays, or what holds them by key or field; what all agree on is kept as it is, so counts stay whole
     numbers. name: of the field that they are."""
     first = values[0]
+    if len(values) == 1:
+        return first
     if isinstance(first, Mapping):
         return {key: _mean([value[key] for value in values]) for key in first}
     if is_dataclass(first) and not isinstance(first, type):
@@ -256,7 +259,8 @@ def _mean(values: Sequence[Any], name: str = "") -> Any:
             of.name: _mean([getattr(value, of.name) for value in values], of.name) for of in fields(first)
         }
         return replace(first, **means)
-    if all(np.array_equal(first, other) for other in values[1:]):
+    same = np.array_equal if isinstance(first, np.ndarray) else operator.eq
+    if all(same(first, other) for other in values[1:]):
         return first
     if name in ("worst_window", "worst_start"):
         return -1

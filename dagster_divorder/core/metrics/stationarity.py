@@ -17,6 +17,7 @@ batch, is not seen; nor is a feature that nobody hands in.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -317,8 +318,14 @@ def measures(feature: Feature, of: Orders) -> tuple[dict[str, NDArray[np.float64
         return {"tenths": tenths.sum(axis=1) / freedom}, tenths
     groupings = [of.tenths] if of.batches is None else [of.tenths, of.batches]
     scores, distances = (_of_mix if feature.kind == "mix" else _of_vectors)(feature.values, groupings)
+
+    def of_some(orders: NDArray[np.int64]) -> list[Sequence[NDArray[np.float64]]]:
+        return [distances(order) for order in orders]
+
+    # Half of the orders each: to hand a thread one at a time costs more than a short order does.
     with ThreadPoolExecutor(2, thread_name_prefix="divorder-drift") as threads:
-        tenths, *batches = (np.stack(each) for each in zip(*threads.map(distances, of.orders), strict=True))
+        each = itertools.chain(*threads.map(of_some, np.array_split(of.orders, 2)))
+        tenths, *batches = (np.stack(one) for one in zip(*each, strict=True))
     found = {"rank": _rank_correlations(scores, of.place), "tenths": tenths.max(axis=1)}
     if batches:
         found["batch"] = batches[0].mean(axis=1)
