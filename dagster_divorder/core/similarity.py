@@ -12,6 +12,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dagster_divorder.core.blas import one_blas_thread
 from dagster_divorder.errors import InputError
 
 MAX_ROWS = 20_000
