@@ -1,4 +1,4 @@
-"""NumPy's BLAS with one thread: the last bits of a product depend on their number, and small ones wait for each other."""
+"""NumPy's BLAS on one thread: the last bits of a product depend on their number, and small ones are done sooner."""
 
 from __future__ import annotations
 
