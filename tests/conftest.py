@@ -156,10 +156,11 @@ def one_training_for_the_same_texts(request: pytest.FixtureRequest, monkeypatch:
     """Most whole pipelines run on the same few corpora, and training is a fifth of their time. That the same texts give
     the same bytes is proved where `bootstrap.train` is tested."""
 
-    def known(texts: Sequence[str], directory: Path, **how: int) -> Any:
+    def known(texts: Sequence[str], directory: Path | str, **how: int) -> Any:
         report, files = trained(tuple(texts), bootstrap.TOKENIZER_BYTES, **how)
+        Path(directory).mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
-            (directory / name).write_bytes(data)
+            Path(directory, name).write_bytes(data)
         return report
 
     if request.path.parent.name in SLOW:
