@@ -80,7 +80,7 @@ def where_sums_are(sums: Floats, path: Path, group: int, placed: Floats, most: f
         low, high = 0.0, most
         for _ in range(60):
             middle = 0.5 * (low + high)
-            segment = max(np.searchsorted(path.at, middle, side="right") - 1, 0)
+            segment = max(int(np.searchsorted(path.at, middle, side="right")) - 1, 0)
             x = middle - path.at[segment]
             grown = path.growth[segment, group] * x
             total = 0.0
