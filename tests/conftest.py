@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ os.environ.update(
 )
 
 from dagster_divorder.core import kernels
+from dagster_divorder.models import bootstrap
 from dagster_divorder.pipeline import run
 from dagster_divorder.settings import Settings
 
@@ -148,6 +149,32 @@ def no_process_in_a_fast_test(request: pytest.FixtureRequest, monkeypatch: pytes
 
     if not any(map(request.node.get_closest_marker, ("slow", "cluster"))):
         monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+
+
+train = bootstrap.train
+
+
+@functools.lru_cache(100)
+def trained(texts: tuple[str, ...], tokenizer_bytes: int, **how: int) -> tuple[Any, dict[str, bytes]]:
+    with tempfile.TemporaryDirectory() as folder:
+        report = train(texts, folder, **how)
+        return report, {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+@pytest.fixture(autouse=True)
+def one_training_for_the_same_texts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most whole pipelines run on the same few corpora, and training is a fifth of their time. That the same texts give
+    the same bytes is proved in tests/models and tests/law."""
+
+    def known(texts: Sequence[str], directory: Path | str, **how: int) -> Any:
+        report, files = trained(tuple(texts), bootstrap.TOKENIZER_BYTES, **how)
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            Path(directory, name).write_bytes(data)
+        return report
+
+    if request.path.parent.name in ("pipeline", "defs", "bad_input"):
+        monkeypatch.setattr(bootstrap, "train", known)
 
 
 TOPICS = {

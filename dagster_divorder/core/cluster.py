@@ -20,17 +20,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.blas import one_blas_thread
 from dagster_divorder.core.seeds import small_seed
 from dagster_divorder.errors import InputError
-
-if TYPE_CHECKING:
-    from threadpoolctl import ThreadpoolController
 
 Algorithm = Literal["faiss", "minibatch"]
 Metric = Literal["cosine", "euclidean"]
@@ -225,21 +222,13 @@ def _threads() -> Iterator[Each]:
     """
     from joblib import cpu_count
 
-    with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(cpu_count()) as workers:
+    with one_blas_thread(), ThreadPoolExecutor(cpu_count()) as workers:
 
         def each(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
             # A pool starts its threads when it is first given something.
             return list(workers.map(function, items)) if len(items) > 1 else _in_turn(function, items)
 
         yield each
-
-
-@cache
-def _blas() -> "ThreadpoolController":
-    """NumPy's; looking for it takes longer than the clusters of a small fragment."""
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
 
 
 def _in_turn(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:

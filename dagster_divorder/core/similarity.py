@@ -12,6 +12,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dagster_divorder.core.blas import one_blas_thread
 from dagster_divorder.errors import InputError
 
 MAX_ROWS = 20_000
@@ -30,8 +31,6 @@ def cosine_statistics(vectors: ArrayLike) -> dict[str, float | int | None]:
     A zero vector has cosine 0 with every other. With fewer than two rows there is no pair, and the statistics
     are None. InputError for more than MAX_ROWS rows, and for NaN or infinity.
     """
-    from threadpoolctl import threadpool_limits
-
     unit = np.array(vectors, np.float32)
     if unit.ndim != 2 or len(unit) > MAX_ROWS:
         raise InputError(
@@ -49,7 +48,7 @@ def cosine_statistics(vectors: ArrayLike) -> dict[str, float | int | None]:
 
     pairs = np.empty(n * (n - 1) // 2, np.float32)
     filled = 0
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         for start in range(0, n, BLOCK_ROWS):
             block = unit[start : start + BLOCK_ROWS] @ unit[start:].T
             for i, row in enumerate(block):

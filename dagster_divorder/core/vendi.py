@@ -25,6 +25,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.blas import one_blas_thread
+
 Result = TypeVar("Result")
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -49,7 +51,6 @@ def each_block(
     that nothing depends on how many there are.
     """
     from joblib import cpu_count
-    from threadpoolctl import threadpool_limits
 
     step = max(1, BLOCK // vectors.shape[1])
 
@@ -57,7 +58,7 @@ def each_block(
         part = slice(first, first + step)
         return of_block(part, vectors[rows[part]].astype(np.float32, copy=False))
 
-    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(cpu_count()) as threads:
+    with one_blas_thread(), ThreadPoolExecutor(cpu_count()) as threads:
         stride = step * AHEAD * cpu_count()
         for first in range(0, len(rows), stride):
             yield from threads.map(run, range(first, min(first + stride, len(rows)), step))
@@ -93,11 +94,9 @@ def group_grams(vectors: Vectors, rows: Rows, codes: NDArray[np.integer], groups
 
 def spectrum(gram: Floats) -> tuple[Floats, Floats]:
     """Eigenvalues float64 (D,) of a Gram matrix over its trace, and eigenvectors (D, D) in columns."""
-    from threadpoolctl import threadpool_limits
-
     trace = float(np.trace(gram))
     # Several threads give other last bits.
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_blas_thread():
         values, axes = np.linalg.eigh(gram / trace if trace > 0 else gram)
     return values, axes
 

@@ -68,6 +68,8 @@ _STYLE: Any = {
     "axes.titlesize": 13,
     "axes.titleweight": "bold",
     "axes.titlepad": 9,
+    # Where it is always; without it matplotlib measures all labels of an axis to find out.
+    "axes.titley": 1.0,
     **{f"{axis}tick.{name}": value for axis in "xy" for name, value in _TICKS.items()},
     "grid.color": COLOURS["rule"],
     "grid.linewidth": 0.8,

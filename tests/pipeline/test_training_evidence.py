@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,30 +33,34 @@ from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model
 
-Make = Callable[..., Settings]
 LENGTH = 32
 FEW = ("original", "curated")
 
 
-@pytest.fixture
-def settings(tmp_path: Path, make_settings: Make) -> Callable[..., Settings]:
-    """Of a corpus in blocks of one topic each, two of them in one source."""
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In blocks of one topic each, and each topic a source."""
     records = sorted(topic_records(40), key=lambda record: record["text"].split()[0])
     for record in records:
         record["source"] = record["source"].split(".")[0]
-    corpus = write_jsonl(tmp_path / "docs.jsonl", records)
+    return write_jsonl(tmp_path_factory.mktemp("evidence") / "docs.jsonl", records)
 
-    def make(evidence: dict[str, Any], **sections: Any) -> Settings:
-        return make_settings(
-            input={"paths": [str(corpus)], "source_field": "source"},
-            heldout={"share": 0.1},
-            sequence={"length": LENGTH, "batch": 4},
-            engine={"workers": 1},
-            **sections,
-            evidence={"tokens": 2_000, "orders": FEW, "seeds": 1, "batch": 4, **evidence},
-        )
 
-    return make
+def settings_of(folder: Path, corpus: Path, evidence: dict[str, Any], **sections: Any) -> Settings:
+    """The `corpus` in a store in `folder`."""
+    defaults: dict[str, Any] = {
+        "input": {"paths": [str(corpus)], "source_field": "source"},
+        "store": {"path": folder / "store"},
+        "output": {"path": folder / "curated", "plot": False},
+        "model": {"vocab_size": 512, "dim": 16},
+        "clusters": {"k": 4},
+        "order": {"length_bins": 5},
+        "heldout": {"share": 0.1},
+        "sequence": {"length": LENGTH, "batch": 4},
+        "engine": {"workers": 1},
+        "evidence": {"tokens": 1_000, "orders": FEW, "seeds": 1, "batch": 4, **evidence},
+    }
+    return Settings(**{**defaults, **sections})
 
 
 def ran(settings: Settings, *stages: str) -> Run:
@@ -67,14 +73,38 @@ def planned(settings: Settings, *more: str) -> Run:
     return ran(settings, *GRAPH["training_evidence"].reads(settings), *more)
 
 
+@pytest.fixture(scope="module")
+def plan(corpus: Path) -> Path:
+    """A folder whose store holds what trainings read."""
+    planned(settings_of(corpus.parent / "plan", corpus, {}))
+    return corpus.parent / "plan"
+
+
+@pytest.fixture(scope="module")
+def done(corpus: Path, plan: Path) -> Path:
+    """A folder whose store holds the trainings of both orders, too."""
+    folder = shutil.copytree(plan, plan.with_name("done"))
+    ran(settings_of(folder, corpus, {}))
+    return folder
+
+
+@pytest.fixture
+def settings(tmp_path: Path, corpus: Path, plan: Path) -> Callable[..., Settings]:
+    """Of a store in which everything but trainings is made."""
+    shutil.copytree(plan, tmp_path, dirs_exist_ok=True)
+    return partial(settings_of, tmp_path, corpus)
+
+
 def test_unset_it_is_no_stage_and_set_it_is_a_job(settings: Callable[..., Settings]) -> None:
     of = settings({"tokens": None})
     assert "training_evidence" not in GRAPH.upstream(of)
     assert "training_evidence" not in GRAPH.needed(settings({}))
 
 
-def test_it_trains_once_and_what_is_added_alone(settings: Callable[..., Settings]) -> None:
-    run = ran(settings({}))
+def test_it_trains_once_and_what_is_added_alone(tmp_path: Path, corpus: Path, done: Path) -> None:
+    shutil.copytree(done, tmp_path, dirs_exist_ok=True)
+    settings = partial(settings_of, tmp_path, corpus)
+    run = Run(settings({}), LocalStore(tmp_path / "store").open(), Silent())
     figures = run.receipt("training_evidence").figures
     # Shuffled sequences, against which all is held, come by themselves.
     assert (figures["trainings"], figures["trained_now"]) == (3, 3)
@@ -102,20 +132,17 @@ def test_it_trains_once_and_what_is_added_alone(settings: Callable[..., Settings
     assert figures["trained_now"] == 2
 
 
-def test_workers_train_as_this_process_does(settings: Callable[..., Settings]) -> None:
-    def trainings(of: Settings) -> dict[str, str]:
-        receipt = ran(of).receipt("training_evidence")
-        return {name: file for name, file in receipt.files.items() if name.startswith("run-")}
+def test_workers_train_as_this_process_does(
+    settings: Callable[..., Settings], corpus: Path, done: Path
+) -> None:
+    def trainings(run: Run) -> set[str]:
+        """Names of files, which hold the hash of their bytes."""
+        files = run.receipt("training_evidence").files
+        return {Path(file).name for name, file in files.items() if name.startswith("run-")}
 
-    here = trainings(settings({}))
-    of = settings({})
-    store = of.store.model_copy(update={"path": of.store.path.with_name("workers")})
-    # A file's name holds the hash of its bytes.
-    in_workers = trainings(
-        of.model_copy(update={"store": store, "engine": of.engine.model_copy(update={"workers": 2})})
-    )
-    assert {Path(file).name for file in in_workers.values()} == {Path(file).name for file in here.values()}
-    assert len(here) == 3
+    here = Run(settings_of(done, corpus, {}), LocalStore(done / "store").open(), Silent())
+    assert trainings(ran(settings({}, engine={"workers": 2}))) == trainings(here)
+    assert len(trainings(here)) == 3
 
 
 def test_what_is_read_is_what_a_trainer_reads_of_the_export(
@@ -163,7 +190,7 @@ def test_every_order_is_of_the_same_tokens(settings: Callable[..., Settings], me
 
 def test_a_known_bad_order_is_caught(settings: Callable[..., Settings]) -> None:
     """Blocks of one topic each, as the input has them: a check that cannot tell them from a shuffle is none."""
-    run = ran(settings({"tokens": 10**6, "seeds": 2, "orders": FEW, "learning_rates": (1e-2,)}))
+    run = ran(settings({"tokens": 6_000, "seeds": 2, "orders": FEW, "learning_rates": (1e-2,)}))
     summary = stage.load_evidence(run)
     original, curated, shuffled = summary["orders"]
     assert original["less shuffled"]["mean"] > 0.2
@@ -205,8 +232,6 @@ def test_a_killed_run_goes_on_with_the_trainings_that_are_left(settings: Callabl
 def test_a_budget_takes_tokens_away_and_says_so(
     settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = settings({"tokens": None})
-    run_all(before, Silent(), GRAPH.needed(before, "sequence_order"))
     # The steps that are timed take a second each.
     ticks = count(0, stage.TIMED_STEPS)
     monkeypatch.setattr(stage, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
@@ -273,25 +298,22 @@ def test_orders_that_are_none_are_refused(settings: Callable[..., Settings]) -> 
             settings({"orders": orders})
 
 
-def test_a_source_without_held_out_documents_is_named(
-    settings: Callable[..., Settings], tmp_path: Path
-) -> None:
-    of = settings({})
-    with (tmp_path / "docs.jsonl").open("a") as file:
-        file.write('{"text": "one document of its own source", "source": "lonely"}\n')
-    summary = stage.load_evidence(ran(of))
+def test_a_source_without_held_out_documents_is_named(tmp_path: Path, corpus: Path) -> None:
+    lonely = tmp_path / "docs.jsonl"
+    lonely.write_text(corpus.read_text() + '{"text": "one document of its own source", "source": "lonely"}\n')
+    summary = stage.load_evidence(ran(settings_of(tmp_path, lonely, {"orders": ("curated",)})))
     assert any(note.startswith("no document of source lonely is held out") for note in summary["notes"])
 
 
 def test_a_directory_is_a_model(settings: Callable[..., Settings], tmp_path: Path) -> None:
-    run = ran(settings({"model": str(save_model(tmp_path / "gpt2", "gpt2"))}))
+    run = ran(settings({"model": str(save_model(tmp_path / "gpt2", "gpt2")), "orders": ("curated",)}))
     assert stage.load_evidence(run)["weights"] > 10_000
 
 
 def test_one_command_shows_it(
     settings: Callable[..., Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    of = settings({})
+    of = settings({"orders": ("curated",)})
     monkeypatch.setattr("dagster_divorder.cli.load_settings", lambda config: of)
     assert main(["prove"]) == 0
     shown = capsys.readouterr().out

@@ -71,6 +71,31 @@ class Path(NamedTuple):
     growth: Floats
 
 
+@njit(cache=True, nogil=True)
+def where_sums_are(sums: Floats, path: Path, group: int, placed: Floats, most: float) -> Floats:
+    """theta, float64 (n,): tokens of group 0 after which the max(placed_j, X_j(theta)) sum to each of `sums`. By
+    bisection from 0 to `most`, since they rise with theta. path, placed: of the trait values of one group alone."""
+    found = np.empty_like(sums)
+    for at in range(len(sums)):
+        low, high = 0.0, most
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            segment = max(int(np.searchsorted(path.at, middle, side="right")) - 1, 0)
+            x = middle - path.at[segment]
+            grown = path.growth[segment, group] * x
+            total = 0.0
+            # Summed value by value, whatever their number: its order decides the last bits.
+            for j in range(len(placed)):
+                share = path.share[segment, j] + 0.5 * x * path.drift[segment, j]
+                total += max(placed[j], path.reached[segment, j] + grown * share)
+            if total > sums[at]:
+                high = middle
+            else:
+                low = middle
+        found[at] = high
+    return found
+
+
 class Classes(NamedTuple):
     """Groups of proportional lengths: of int64 (G,), the class of each group; ratio float64 (G,), its lengths over
     those of the first of its class; varies bool (classes,), whether lengths differ between items."""

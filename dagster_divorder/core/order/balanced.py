@@ -130,21 +130,21 @@ def _from_both_ends(problem: Problem) -> Order:
         made = best_of_pool(half, rows, path, classes, *so_far, pool, self_weight, fixed, steps)
         return made[:steps], made[steps:]
 
-    while pool > LAST_POOL:
-        halved = np.empty_like(stream)
-        middle = sign_pass(stream, rows, path.share[0], halved)
-        with ThreadPoolExecutor(2) as threads:
+    with ThreadPoolExecutor(2) as threads:
+        while pool > LAST_POOL:
+            halved = np.empty_like(stream)
+            middle = sign_pass(stream, rows, path.share[0], halved)
             halves = (halved[:middle], halved[middle:])
             found = list(threads.map(lay, halves, so_far, repeat(pool), repeat(fixed)))
-        for end, (laid, _) in enumerate(found):
-            ends[end].append(laid)
-            values, dense = so_far[end]
-            so_far[end] = (
-                values + totals_of(laid, rows),
-                dense + rows.dense[laid].sum(axis=0, dtype=np.float64),
-            )
-        stream = np.concatenate([left for _, left in found])
-        pool, fixed = pool // SHRINK, 0
+            for end, (laid, _) in enumerate(found):
+                ends[end].append(laid)
+                values, dense = so_far[end]
+                so_far[end] = (
+                    values + totals_of(laid, rows),
+                    dense + rows.dense[laid].sum(axis=0, dtype=np.float64),
+                )
+            stream = np.concatenate([left for _, left in found])
+            pool, fixed = pool // SHRINK, 0
     # Nothing comes after the gap, so there is less to lose by putting off.
     between = best_of_pool(
         stream, rows, path, classes, *so_far[0], len(stream), 0.5 * (1.0 + self_weight), 0, len(stream)

@@ -178,7 +178,7 @@ def reached_at(path: Path, groups: NDArray[np.int32], tokens: Floats) -> Floats:
 
 def path_back(problem: Problem) -> Path:
     """From `problem.placed` to the end, straight between SEGMENTS + 1 points: the module's Y."""
-    from dagster_divorder.core.kernels.order_greedy import Path
+    from dagster_divorder.core.kernels.order_greedy import Path, where_sums_are
 
     groups = problem.groups
     begin, end = (_group_totals(t.values, problem) for t in (problem.placed, problem.whole))
@@ -191,20 +191,13 @@ def path_back(problem: Problem) -> Path:
     for group in range(len(begin)):
         columns = np.flatnonzero(groups == group)
         of_group = towards._replace(
-            reached=towards.reached[:, columns],
-            share=towards.share[:, columns],
-            drift=towards.drift[:, columns],
+            reached=towards.reached.take(columns, axis=1),
+            share=towards.share.take(columns, axis=1),
+            drift=towards.drift.take(columns, axis=1),
         )
-        placed, only = problem.placed.values[columns], groups[columns]
-        low, high = np.zeros(SEGMENTS + 1), np.full(SEGMENTS + 1, end[0])
-        # Bisection for theta; the sum of the Y_j rises with it.
-        for _ in range(60):
-            middle = 0.5 * (low + high)
-            y = np.maximum(placed, reached_at(of_group, only, middle))
-            # Summed value by value, whatever their number: its order decides the last bits.
-            over = y.T.copy().sum(axis=0) > sums[:, group]
-            low, high = np.where(over, low, middle), np.where(over, middle, high)
-        points[:, columns] = np.maximum(placed, reached_at(of_group, only, high))
+        placed = problem.placed.values[columns]
+        theta = where_sums_are(sums[:, group].copy(), of_group, group, placed, end[0])
+        points[:, columns] = np.maximum(placed, reached_at(of_group, groups[columns], theta))
     points[0], points[-1] = problem.placed.values, problem.whole.values
     rises = np.diff(points, axis=0)
     return Path(
