@@ -61,7 +61,7 @@ demo: sample ## order the sample corpus with Dagster and show what it changed
 # start Python processes: without kept bytecode each would compile its imports again.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m
 
-test: .venv/.trainers ## run the tests, on all cores: some eleven minutes on two
+test: .venv/.trainers ## run the tests, on all cores: some ten minutes on two
 	@$(PYTEST) 'not cluster'
 
 test-fast: .venv/.trainers ## run the tests of every edit: in two minutes, no command, browser or Dagster run among them
