@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import fcntl
 import functools
 import gc
@@ -34,14 +33,6 @@ from dagster_divorder.models import bootstrap
 from dagster_divorder.pipeline import run
 from dagster_divorder.settings import Settings
 
-# On a disk the many small files of a run are a fifth of its time. To look at what a test has left: `--basetemp FOLDER`.
-MEMORY = "/dev/shm"
-roomy = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30
-if roomy and "PYTEST_XDIST_WORKER" not in os.environ:
-    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="divorder-tests-", dir=MEMORY)
-    # As that of /tmp: what another user may read is a test's to say.
-    os.chmod(tempfile.tempdir, 0o755)
-    atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 # Syncing tiny files to disk is most of the time of a run, and no test cuts the power.
 os.fsync = lambda descriptor: None
 # Nor is memory short between the stages of tiny runs; searching the large heap of a test process for what can be given
@@ -93,12 +84,29 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(8, max(2, joblib.cpu_count()) + 2 * ("not slow" not in config.option.markexpr))
 
 
+MEMORY = Path("/dev/shm")
+
+
+def keep_files_in_memory(config: pytest.Config) -> None:
+    """On a disk the many small files of a run are a fifth of its time. Paths of Ray's sockets would be too long there.
+    To look at what a test has left: `--basetemp FOLDER`."""
+    if "not cluster" not in config.option.markexpr or not os.access(MEMORY, os.W_OK):
+        return
+    if shutil.disk_usage(MEMORY).free > 4 << 30:
+        folder = tempfile.mkdtemp(prefix="divorder-tests-", dir=MEMORY)
+        # As /tmp is: what another user may read is a test's to say.
+        os.chmod(folder, 0o755)
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Compile the kernels once before several processes would each; and let one of them add to Numba's cache at a time:
     two that compile one function for two types at once would give both the same file."""
     if "not slow" not in config.option.markexpr:  # The fast tests do not import Dagster.
         config.addinivalue_line("filterwarnings", "error::dagster.SupersessionWarning:dagster_divorder")
     if "PYTEST_XDIST_WORKER" not in os.environ:
+        keep_files_in_memory(config)
         compiled = Path(kernels.__file__).parent / "__pycache__"
         if config.getoption("numprocesses", None) and not list(compiled.glob("*.nbi")):
             subprocess.run([sys.executable, "-m", "dagster_divorder.warm"], check=True)
