@@ -171,3 +171,13 @@ def test_thirty_colours_differ_and_neighbours_in_hue_differ_in_lightness():
 def test_importing_it_loads_no_matplotlib():
     code = "import sys, dagster_divorder.view.pictures; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("top", [8_500.0, 20_000.0, 3e6])
+def test_a_logarithmic_axis_has_few_labels_whatever_it_spans(top: float) -> None:
+    axes = Figure().add_subplot()
+    charts.along(
+        axes, [(np.linspace(0, 1, 50), np.linspace(1_300.0, top, 50), charts.SERIES["original"])], log=True
+    )
+    low, high = axes.get_ylim()
+    assert 2 <= sum(low <= tick <= high for tick in axes.get_yticks()) <= 8
