@@ -173,11 +173,11 @@ def test_importing_it_loads_no_matplotlib():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("top", [8_500.0, 20_000.0, 3e6])
+@pytest.mark.parametrize("top", [8_500.0, 20_000.0, 3e5])
 def test_a_logarithmic_axis_has_few_labels_whatever_it_spans(top: float) -> None:
     axes = Figure().add_subplot()
     charts.along(
         axes, [(np.linspace(0, 1, 50), np.linspace(1_300.0, top, 50), charts.SERIES["original"])], log=True
     )
     low, high = axes.get_ylim()
-    assert 2 <= sum(low <= tick <= high for tick in axes.get_yticks()) <= 8
+    assert 2 <= sum(low <= tick <= high for tick in axes.get_yticks()) <= 7
