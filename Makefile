@@ -64,8 +64,8 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfi
 test: .venv/.trainers ## run the tests, on all cores: some ten minutes on two
 	@$(PYTEST) 'not cluster'
 
-test-fast: .venv/.trainers ## run the tests of every edit: in two minutes, no command, browser or Dagster run among them
-	@$(PYTEST) 'not slow and not cluster'
+test-fast: .venv/.trainers ## run the tests of every edit: in a minute, no command, browser or Dagster run among them
+	@$(PYTEST) 'not slow and not cluster' --hypothesis-profile quick
 
 test-long: .venv/.trainers ## run all tests with ten times as many examples of histories, settings, kills and numbers; for a night
 	@$(PYTEST) 'not cluster' --hypothesis-profile long

@@ -50,12 +50,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 USUAL = 40
 # Without a deadline: a machine that is busy otherwise is no failure.
 hypothesis.settings.register_profile("usual", max_examples=USUAL, deadline=None)
+hypothesis.settings.register_profile("quick", max_examples=USUAL // 4, deadline=None)
 hypothesis.settings.register_profile("long", max_examples=10 * USUAL, deadline=None)
 hypothesis.settings.load_profile("usual")
 
 
 def examples(usual: int) -> int:
-    """How many examples of a property: the usual number, and ten times as many in `make test-long`."""
+    """How many examples of a property: the usual number, a quarter of it in `make test-fast`, and ten times as many in
+    `make test-long`."""
     return usual * hypothesis.settings().max_examples // USUAL
 
 

@@ -229,6 +229,7 @@ def test_a_second_build_does_nothing_and_keeps_edits(root: Path, tmp_path: Path)
     assert output.read_bytes() == edited
 
 
+@pytest.mark.slow
 def test_changed_arguments_or_packages_rebuild(root: Path, tmp_path: Path) -> None:
     output = tmp_path / "docs.jsonl"
     build_sample.build(output, documents=20, roots=[root])
@@ -240,6 +241,7 @@ def test_changed_arguments_or_packages_rebuild(root: Path, tmp_path: Path) -> No
     assert "nothing" not in build_sample.build(output, documents=21, roots=[root])
 
 
+@pytest.mark.slow
 def test_a_crash_leaves_no_half_file(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = tmp_path / "out" / "docs.jsonl"
     build_sample.build(output, documents=20, roots=[root])
@@ -264,6 +266,7 @@ def test_an_impossible_size_is_refused(size: list[str], capsys: pytest.CaptureFi
     assert "must be positive" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_running_interpreter_has_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "docs.jsonl"
     build_sample.main(["--output", str(output), "--megabytes", "0.3"])

@@ -30,6 +30,7 @@ def initialised(*paths: str) -> Settings:
     return load_settings()
 
 
+@pytest.mark.slow
 def test_a_folder_becomes_settings_that_run_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ LABELS = st.integers(1, 5).flatmap(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(LABELS, st.permutations(range(5)))
 def test_names_of_clusters_do_not_matter(labels: list[tuple[int, int]], numbers: list[int]) -> None:

@@ -44,6 +44,7 @@ def planted(n=600, dims=12, groups=5, noise=0.15, seed=0):
     return unit(rng.normal(size=(groups, dims))[truth] + noise * rng.normal(size=(n, dims))), truth
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(15), deadline=None)
 @given(st.integers(1, 12), st.integers(1, 6), st.integers(1, 7), st.integers(0, 1000))
 def test_assignment_equals_the_exhaustive_search(n, dims, k, seed):
@@ -188,6 +189,7 @@ def test_vectors_all_alike_make_one_euclidean_cluster(algorithm, vectors):
     assert (found.sizes.tolist(), found.mean_distance) == ([len(vectors)], 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_same_seed_gives_the_same_bytes_whatever_the_threads(algorithm):
     vectors, _ = planted(2000, 384, 130, noise=1.0)
@@ -200,6 +202,7 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_threads(algorithm):
     assert fit(vectors, 50, algorithm=algorithm, seed=4).centroids.tobytes() != one.centroids.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 def test_a_fit_of_many_blocks_has_the_same_bytes_on_any_number_of_cores(metric, monkeypatch):
     """Blocks of 26 points and of a few clusters, which threads take as they come."""

@@ -1,12 +1,14 @@
 """Packing after a consumed beginning: the consumed and the rest are all tokens, once, and the rest keeps its order."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.core.packing import METHODS, Pieces, join, pack, remaining
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 40), max_size=20),

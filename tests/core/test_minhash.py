@@ -31,6 +31,7 @@ def test_they_equal_the_twin(texts: list[str], kind: pa.DataType, skipped: int) 
     assert signatures(array).tolist() == [slow.signature(text, SLOTS) for text in some]
 
 
+@pytest.mark.slow
 def test_every_character_is_what_the_twin_takes_it_for() -> None:
     points = [point for point in range(0x110000) if not 0xD800 <= point < 0xE000]
     found = [len(slow.words(f"a{chr(point)}a")) for point in points]

@@ -274,6 +274,7 @@ def test_spacing_equals_its_twin(tokens, length, epochs, step, seed):
         assert found.smallest is found.median is found.smallest_share is found.median_share is None
 
 
+@pytest.mark.slow
 @every_method
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_copies_keep_half_of_their_even_distance_where_the_plan_has_it(method, epochs):

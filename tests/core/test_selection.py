@@ -52,6 +52,7 @@ def test_no_step_goes_downhill_and_weights_are_shares(seed: int, alpha: float) -
     assert found.weights.sum() == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_it_nears_the_maximum_at_the_rate_that_is_promised() -> None:
     vectors, rows = clumped(0), np.arange(300)
     maximum = spokes(vectors, rows, steps=300, tolerance=0).objective[-1]

@@ -77,6 +77,7 @@ def hard():
     return (middles[labels] + rng.normal(size=(1500, 384))).astype(np.float32), labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 7, 64, 999])
 def test_the_batches_do_not_change_a_byte(hard, rows, monkeypatch):
     vectors, labels = hard

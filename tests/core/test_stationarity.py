@@ -149,6 +149,7 @@ def test_a_bad_order_is_caught(bad: Callable[[], NDArray[np.int64]], caught: str
     assert caught in drifting(order)
 
 
+@pytest.mark.slow
 def test_shuffles_do_not_drift() -> None:
     """Of 2,000 draws of a random order and its shuffles fewer than 1 % drift, over all features together."""
     random = np.random.default_rng(5)

@@ -146,6 +146,7 @@ def test_after_kills_at_any_moment_the_same_bytes(export: Path, tmp_path: Path) 
     assert files(tmp_path / "killed") == whole
 
 
+@pytest.mark.slow
 def test_no_more_than_a_column_or_row_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "GROUP_BYTES", 1 << 18)
     length, rows, path = 8192, 1024, tmp_path / "export"

@@ -162,6 +162,7 @@ def test_transformers_loads_all_of_it(trained: Trained, base: Path) -> None:
     assert not rows[WORDS:].any()  # without weight
 
 
+@pytest.mark.slow
 def test_the_report_tells_how_training_went(trained: Trained) -> None:
     _, report, texts, *_ = trained
     curve = report["loss"]

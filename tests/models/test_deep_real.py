@@ -37,6 +37,7 @@ def folder() -> Path:
     return Path(SPEC.origin).parent / "model"
 
 
+@pytest.mark.slow
 def test_vectors_are_those_of_transformers(folder: Path) -> None:
     from transformers import AutoModel, AutoTokenizer
 

@@ -320,6 +320,7 @@ def test_cosines_of_gradients_are_kept(checkpoints: Callable[[str], Path]) -> No
 # Models that will not do --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_models_that_will_not_do(checkpoints: Callable[[str], Path], tmp_path: Path) -> None:
     from transformers import BertLMHeadModel
 

@@ -126,6 +126,7 @@ class TestEitherEngine:
             engines[which].encode(["fine", "\ud800"])
 
 
+@pytest.mark.slow
 def test_a_document_of_fifty_megabytes(engines):
     text = "The quick brown fox didn't jump over 13 lazy dogs.\n" * 1_000_000
     one = engines[0].encode([text[:51]])[0]
@@ -234,6 +235,7 @@ def test_gigatoken_alone_knows_the_vocabulary_that_the_reference_knows(make_toke
         assert fast.eos_id == tokens.get(token)
 
 
+@pytest.mark.slow
 def test_the_id_type_follows_the_largest_id(make_tokenizer):
     directory = make_tokenizer("gpt2")
     path = directory / "tokenizer.json"

@@ -86,6 +86,7 @@ def plain_losses(arrays: dict[str, np.ndarray], of: Task) -> tuple[list[float], 
     return losses, norms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["cosine", "constant"])
 def test_it_is_a_plain_loop_over_consecutive_batches(schedule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays, of = data(24, epochs=2), task(epochs=2, schedule=schedule)

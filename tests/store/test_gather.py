@@ -62,6 +62,7 @@ def mapped_bytes(folder: Path) -> int:
     return 1024 * sum(map(int, maps))
 
 
+@pytest.mark.slow
 def test_what_was_read_of_scattered_files_leaves_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

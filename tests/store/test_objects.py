@@ -153,6 +153,7 @@ class Verbs(RuleBasedStateMachine):
         ]
 
 
+@pytest.mark.slow
 def test_the_verbs_do_what_those_of_a_folder_do(tmp_path_factory: pytest.TempPathFactory) -> None:
     run_state_machine_as_test(
         lambda: Verbs(tmp_path_factory.mktemp("verbs")),

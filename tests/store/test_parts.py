@@ -143,6 +143,7 @@ def test_lines_in_parts_are_stored_as_one_reader_stores_them(
         same(make_settings, folder)
 
 
+@pytest.mark.slow
 @few
 @given(
     data=st.data(),

@@ -54,6 +54,7 @@ def test_it_draws(n, k, on_map):
     assert (image[..., :3].min(axis=2) < 0.5).sum() > 1000  # there is ink
 
 
+@pytest.mark.slow
 def test_points_have_the_colour_of_their_clusters_bar():
     xy, labels, names = documents(600, 3)
     sizes = np.bincount(labels, minlength=3)

@@ -20,6 +20,7 @@ def picture(clusters: int, note: str = "ARI 0.2") -> bytes:
     return contingency(table, names, names[::-1], note)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clusters", [1, 30, 3 * PAIRS])
 @pytest.mark.filterwarnings("error")
 def test_it_draws(clusters: int) -> None:

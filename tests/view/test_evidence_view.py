@@ -71,6 +71,7 @@ def summary(
     return stored
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     "given",

@@ -69,6 +69,7 @@ def test_names_in_any_script_draw_without_a_warning(monkeypatch):
     png(names=["臺灣, 歷史"] * 30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "k", "columns"),
     [(400, 30, 60), (400, 30, 3000), (400, 300, 60), (3, 2, 5), (1, 1, 1), (0, 1, 4)],
@@ -83,6 +84,7 @@ def test_it_draws(tmp_path, n, k, columns):
     assert (image[..., :3].min(axis=2) < 0.5).sum() > 1000  # there is ink
 
 
+@pytest.mark.slow
 def test_the_same_numbers_give_the_same_bytes_whatever_the_users_style():
     first = png()
     before = dict(mpl.rcParams)
