@@ -358,7 +358,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
 
 PACKED_SEQUENCES = WholeCorpus(
     name="packed_sequences",
-    version=5,
+    version=6,
     group="ordering",
     kinds=lambda settings: {"numpy", "numba"},
     description="Which tokens make which training sequence: the ordered documents packed to the sequence length, as a "

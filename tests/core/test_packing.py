@@ -93,7 +93,7 @@ def test_concat_equals_its_twin(runs, sequence_length):
 @laws
 def test_best_fit_equals_its_twin(runs, sequence_length, seed):
     pieces = slow.cut([run for run in runs if run[2]], sequence_length)
-    expected = slow.best_fit(pieces, sequence_length)
+    expected = slow.best_fit(pieces, slow.in_turn(pieces, sequence_length), sequence_length)
     found = runs_in(packed_by("best_fit", runs, sequence_length, seed))
     shuffled = np.random.default_rng(seed).permutation(len(expected))
     assert [found[s] for s in shuffled] == [
@@ -110,13 +110,35 @@ def test_best_fit_cuts_only_what_is_longer_than_a_sequence(runs, sequence_length
             assert run in found
 
 
-def test_best_fit_is_shuffled_since_its_own_order_is_by_length():
+def test_best_fit_is_shuffled_since_it_makes_full_sequences_first():
     lengths = np.random.default_rng(0).integers(1, 40, 2000)
     runs = [(document, 0, int(length)) for document, length in enumerate(lengths)]
     longest = np.array([max(run[2] for run in runs) for runs in runs_in(packed_by("best_fit", runs, 64))])
-    unshuffled = [max(lengths[sequence]) for sequence in slow.best_fit(runs, 64)]
+    unshuffled = [max(lengths[sequence]) for sequence in slow.best_fit(runs, slow.in_turn(runs, 64), 64)]
     assert abs(np.corrcoef(np.arange(len(longest)), longest)[0, 1]) < 0.15
-    assert np.corrcoef(np.arange(len(unshuffled)), unshuffled)[0, 1] < -0.9
+    assert np.corrcoef(np.arange(len(unshuffled)), unshuffled)[0, 1] < -0.5
+
+
+def test_best_fit_keeps_the_mix_of_the_order_in_its_sequences():
+    """Documents of a source are alike in length, as in most corpora. Longest first, a sequence has those of one."""
+    random = np.random.default_rng(0)
+    sources = random.integers(0, 8, 20_000)
+    lengths = np.maximum(1, random.normal(20 * 2.0 ** (sources / 2), 4)).astype(np.int64)
+    runs = [(document, 0, int(length)) for document, length in enumerate(lengths)]
+
+    def seen(sequences: list[list[int]]) -> float:
+        return float(np.mean([len(set(sources[documents])) for documents in sequences]))
+
+    packed = packed_by("best_fit", runs, 1024)
+    kept = seen([[run[0] for run in runs] for runs in runs_in(packed)])
+    longest_first = fast.best_fit(
+        lengths, np.argsort(-lengths, kind="stable"), np.arange(len(lengths)), 1024
+    )[0]
+    by_length = seen([np.flatnonzero(longest_first == at).tolist() for at in range(longest_first.max() + 1)])
+    laid = seen([[run[0] for run in runs] for runs in runs_in(packed_by("concat", runs, 1024))])
+    assert by_length < 0.5 * laid
+    assert kept > 0.9 * laid
+    assert packed.padding.sum() < 0.005 * lengths.sum()
 
 
 @given(runs=runs_of, piece_tokens=st.integers(1, 20))

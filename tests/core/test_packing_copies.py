@@ -74,10 +74,10 @@ def test_best_fit_that_keeps_copies_apart_equals_its_twin(tokens, length):
     copies = [int(text[number]) for number, _, _ in runs]
     run_lengths = np.array([size for _, _, size in runs], np.int64)
     first = np.array([copies.index(copy) for copy in copies], np.int64)
-    by_length = np.lexsort((first, -run_lengths))
-    sequence, opened = fast.best_fit_decreasing(run_lengths, by_length, np.array(copies, np.int64), length)
-    expected = slow.best_fit(runs, length, copies)
-    found = [[run for run in by_length if sequence[run] == number] for number in range(opened)]
+    turns = np.lexsort((first, -run_lengths))
+    sequence, opened = fast.best_fit(run_lengths, turns, np.array(copies, np.int64), length)
+    expected = slow.best_fit(runs, turns.tolist(), length, copies)
+    found = [[run for run in turns if sequence[run] == number] for number in range(opened)]
     assert found == expected
 
 

@@ -16,18 +16,25 @@ def concat(runs: Sequence[tuple[int, int, int]], sequence_length: int) -> list[l
     return [tokens[i : i + sequence_length] for i in range(0, len(tokens), sequence_length)]
 
 
+def in_turn(runs: Sequence[tuple[int, int, int]], sequence_length: int) -> list[int]:
+    """Runs by index: those of more than half a sequence first, both kinds as they come."""
+    return sorted(range(len(runs)), key=lambda run: 2 * runs[run][2] <= sequence_length)
+
+
 def best_fit(
-    runs: Sequence[tuple[int, int, int]], sequence_length: int, copies: Sequence[object] | None = None
+    runs: Sequence[tuple[int, int, int]],
+    turns: Sequence[int],
+    sequence_length: int,
+    copies: Sequence[object] | None = None,
 ) -> list[list[int]]:
-    """Runs (by index) of each sequence in the order in which sequences are opened; every sequence is looked at for each
-    run, and of equal room the one that was filled last is taken. copies, by run: a sequence takes one of equal ones."""
+    """Runs (by index) of each sequence in the order in which sequences are opened, packed in these turns; every
+    sequence is looked at for each run, and of equal room the one that was filled last is taken. copies, by run: a
+    sequence takes one of equal ones."""
     sequences: list[list[int]] = []
     room: list[int] = []
     filled: list[int] = []
     copies = range(len(runs)) if copies is None else copies
-    first = {copy: run for run, copy in reversed(list(enumerate(copies)))}
-    by_length = sorted(range(len(runs)), key=lambda run: (-runs[run][2], first[copies[run]]))
-    for time, run in enumerate(by_length):
+    for time, run in enumerate(turns):
         length = runs[run][2]
         fits = [
             s

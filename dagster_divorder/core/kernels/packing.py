@@ -52,11 +52,12 @@ def cut_at_multiples(length: Ints, sequence_length: int) -> tuple[Ints, Ints, In
 
 
 @njit(cache=True, nogil=True)
-def best_fit_decreasing(length: Ints, by_length: Ints, copy: Ints, sequence_length: int) -> tuple[Ints, int]:
-    """(sequence int64 (Q,) of each run, their number): longest run first, into the open sequence with the least room.
+def best_fit(length: Ints, turns: Ints, copy: Ints, sequence_length: int) -> tuple[Ints, int]:
+    """(sequence int64 (Q,) of each run, their number): each run into the open sequence with the least room that fits.
 
-    length int64 (Q,), in 1..L; by_length int64 (Q,), the runs by falling length. copy int64 (Q,): no sequence takes two
-    runs of one number that follow one another in by_length; a sequence that has one is closed until they are through.
+    length int64 (Q,), in 1..L; turns int64 (Q,), the runs in the order in which they are packed. copy int64 (Q,): no
+    sequence takes two runs of one number that follow one another in `turns`; a sequence that has one is closed until
+    they are through.
     Of sequences with equal room the one that was filled last takes the run. Sequences with room r are a stack, top[r];
     a binary tree over the rooms 1..L (leaf r at size + r) knows below which nodes a stack is not empty, so the least
     room >= x is one climb and one descent away. O(Q log L) time, O(Q + L) scratch.
@@ -71,11 +72,11 @@ def best_fit_decreasing(length: Ints, by_length: Ints, copy: Ints, sequence_leng
     room_left = np.empty(length.shape[0], np.int64)
     opened = 0
     waiting = 0
-    for i in range(by_length.shape[0]):
-        run = by_length[i]
-        if i > 0 and copy[run] != copy[by_length[i - 1]]:
+    for i in range(turns.shape[0]):
+        run = turns[i]
+        if i > 0 and copy[run] != copy[turns[i - 1]]:
             for earlier in range(waiting, i):
-                s = sequence[by_length[earlier]]
+                s = sequence[turns[earlier]]
                 room = room_left[s]
                 if room > 0:
                     under[s] = top[room]

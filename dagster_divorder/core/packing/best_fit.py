@@ -1,15 +1,17 @@
-"""best_fit: pieces of up to L tokens are never cut; each goes, longest first, where the least room is left over.
+"""best_fit: pieces of up to L tokens are never cut; each goes where the least room is left over.
 
-A longer piece is cut into runs of L tokens, and what remains is packed like any other. Sequences are then shuffled,
-since best-fit makes them by falling length of their first piece; inside a sequence the runs keep the pieces' order.
-Pieces with copies are packed and shuffled in parts (`packing.parts`); a sequence with a piece that keeps its place is
-not shuffled, but stands in its part where the piece does.
-Guarantee: no run is cut that need not be; at most 11/9 of the fewest sequences possible, and some, where there are no
-copies; no sequence holds two pieces that are copies of each other.
-Cost: O(P log L) time, O(P + L) memory. Source: best-fit decreasing (Johnson 1974) over a segment tree, as in "Fewer
-Truncations Improve Language Modeling" (Ding et al. 2024) and OLMo-core.
-Known weakness: the order of the pieces is lost. Pieces of like length meet, and they are often alike: sequences of the
-mixture corpus have 4.6 clusters instead of 10.5 under `concat`. The order of the sequences decides what batches hold.
+Pieces of more than half a sequence, no two of which fit into one, come first, then the others; both in the order of
+the documents, so that a sequence holds their mix. A piece longer than L is cut into runs of L tokens, and what remains
+is packed like any other. Sequences are then shuffled, since the full ones are made first; inside a sequence the runs
+keep the pieces' order. Pieces with copies are packed and shuffled in parts (`packing.parts`); a sequence with a piece
+that keeps its place is not shuffled, but stands in its part where the piece does.
+Guarantee: no run is cut that need not be; at most 17/10 of the fewest sequences possible, and some, where there are no
+copies (in practice a few in a thousand more); no sequence holds two pieces that are copies of each other.
+Cost: O(P log L) time, O(P + L) memory. Source: best fit (Johnson et al. 1974) over a segment tree, as in "Fewer
+Truncations Improve Language Modeling" (Ding et al. 2024) and OLMo-core, which take the longest piece first: then pieces
+of one length fill a sequence, and these are often alike.
+Known weakness: lengths that hardly vary and do not add up to L leave more room than the longest first would
+(docs/decisions/packing.md).
 """
 
 from itertools import pairwise
@@ -21,7 +23,7 @@ from dagster_divorder.core.packing.pieces import Ints, PackedSequences, PackingP
 
 
 def pack(problem: PackingProblem) -> PackedSequences:
-    from dagster_divorder.core.kernels.packing import best_fit_decreasing
+    from dagster_divorder.core.kernels.packing import best_fit
 
     length = problem.sequence_length
     runs = cut(problem.pieces, length)
@@ -35,15 +37,17 @@ def pack(problem: PackingProblem) -> PackedSequences:
     random = np.random.default_rng(problem.seed)
     for first, next_ in pairwise(problem.bounds.tolist()):
         begin, end = np.searchsorted(piece, [first, next_]).tolist()
-        # Texts with many copies come first, since they need many sequences with room; of equally long runs the first
-        # is packed first, and those that are copies of each other together.
-        by_length = np.lexsort((copy[begin:end], length - runs.length[begin:end], ~kept[begin:end]))
-        inside, opened = best_fit_decreasing(runs.length[begin:end], by_length, copy[begin:end], length)
+        lengths, in_place = runs.length[begin:end], kept[begin:end]
+        # Texts with many copies come first, since they need many sequences with room: the longest of them first, and
+        # those that are copies of each other together.
+        rank = np.where(in_place, -lengths, 2 * lengths <= length)
+        turns = np.lexsort((np.where(in_place, copy[begin:end], 0), rank, ~in_place))
+        inside, opened = best_fit(lengths, turns, copy[begin:end], length)
         sequence[begin:end] = inside + sequences
         # Of several texts that keep their places the first counts, so the last to be written.
-        held = by_length[: kept[begin:end].sum()][::-1]
+        kept_runs = turns[: in_place.sum()][::-1]
         times = np.full(opened, np.nan)
-        times[inside[held]] = (piece[begin:end][held] + 0.5 - first) / (next_ - first)
+        times[inside[kept_runs]] = (piece[begin:end][kept_runs] + 0.5 - first) / (next_ - first)
         shuffled.append(_shuffled(times, random) + sequences)
         sequences += opened
         parts.append(sequences)
