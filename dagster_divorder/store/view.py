@@ -6,7 +6,7 @@ Appending, editing, deleting, reordering and duplicating input is a new view; fr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -111,6 +111,6 @@ class View:
         )
 
 
-def offsets(fragments: tuple[Fragment, ...]) -> np.ndarray:
+def offsets(fragments: Sequence[Fragment]) -> np.ndarray:
     """First row of each fragment when laid end to end, and the end; int64 (fragments + 1,)."""
     return np.concatenate([[0], np.cumsum([fragment.rows for fragment in fragments], dtype=np.int64)])
