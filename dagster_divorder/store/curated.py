@@ -256,7 +256,7 @@ def _note(store: Store, place: Place, names: Collection[str], *, only: bool = Fa
 
 @contextlib.contextmanager
 def scratch_beside(store: Store, place: Place, size: int = 0) -> Iterator[Path]:
-    """A folder on this machine's disk for files of a moment that takes about `size` bytes: that of the output itself,
+    """A folder on this machine's disk for temporary files that take about `size` bytes: that of the output itself,
     or of an output at a URL the store's.
 
     Raises:
