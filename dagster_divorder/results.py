@@ -22,7 +22,7 @@ from dagster_divorder.stages.repeats import items_of
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_at
-from dagster_divorder.store.fragments import DOCUMENTS, records_folder
+from dagster_divorder.store.fragments import DOCUMENTS, index_column, records_folder
 from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.space import embeddings_file, map_vectors
@@ -219,9 +219,7 @@ class Results:
 
     def _ids(self, folder: str, fragments: tuple[Fragment, ...]) -> np.ndarray:
         """Ids of all rows as hex strings."""
-        present = self.store.hashed(f"{folder}/index")
-        words = np.concatenate([unpack(self.store.read_verified(present[f.name]))["id"] for f in fragments])
-        data = to_bytes(words).hex()
+        data = to_bytes(index_column(self.store, folder, fragments, "id")).hex()
         return np.array([data[at : at + 32] for at in range(0, len(data), 32)], dtype=object)
 
 

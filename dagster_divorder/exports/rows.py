@@ -45,7 +45,7 @@ class Tokens:
     files: of token_counts. dtype: of the stored ids, uint16 or uint32. special: ids of the `eos`, `bos` and `pad`
     tokens that the tokenizer has. end_of_text: the id that follows the last token of a document where a run is longer
     than what the document has left; padding: the id that fills up rows. directory: of the tokenizer. names: what people
-    know the records at some positions, int64 (n,), by. scratch: folder for files of a moment. engine: opens it.
+    know the records at some positions, int64 (n,), by. scratch: folder for temporary files. engine: opens it.
     """
 
     files: StageFiles

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from dagster_divorder.exports.format import Format, Options
 from dagster_divorder.exports.rows import Rows
 from dagster_divorder.store.arrays import binary_array
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.curated import OutputFolder, Writers, shard_limits, stage_scattered
+from dagster_divorder.store.curated import OutputFolder, WriteRecords, cut, shard_limits, stage_scattered
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.gather import fits_memory, gather_rows
 
@@ -55,21 +56,19 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     sizes = TOKEN_BYTES * rows.own[with_text]
     limits = shard_limits(sizes, options.shard_bytes)
     kind = rows.stored.view.kind
-    writers = Writers(from_rows=False, schema=SCHEMA if kind == "parquet" else None)
+    write = WriteRecords(from_rows=False, schema=SCHEMA if kind == "parquet" else None)
     names = [f"train-{number:05d}-of-{len(limits):05d}.{kind}" for number in range(len(limits))]
     contents = _contents(rows, held, with_text)
     many = not fits_memory(sizes) and len(limits) > 1 and folder.by_workers
     if many and (engine := rows.stored.engine()).workers > 1:
         files = dict(zip(names, pairwise([0, *limits]), strict=True))
-        stage_scattered(
-            folder, engine, list(contents), start, place, sizes, files, writers, lambda count: None
-        )
+        stage_scattered(folder, engine, list(contents), start, place, sizes, files, write, lambda count: None)
         return {"parts": len(with_text)}
     made = ahead(content() for content in contents)
     parts = ahead(gather_rows(made, start, place, sizes, rows.stored.scratch, lambda count: None))
     with contextlib.closing(parts):
-        for name, writer in zip(names, writers(parts, limits), strict=True):
-            folder.stage(name, writer)
+        for name, records in zip(names, cut(parts, limits), strict=True):
+            folder.stage(name, partial(write, records))
     return {"parts": len(with_text)}
 
 

@@ -7,17 +7,15 @@ this can be killed and run again.
 from __future__ import annotations
 
 from dataclasses import replace
-
-import numpy as np
+from functools import partial
 
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.stage import PerDocument
-from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.compact import Compacted, compact, is_small
+from dagster_divorder.store.compact import compact, is_small
 from dagster_divorder.store.fragments import DOCUMENTS, Fragments, records_folder
 from dagster_divorder.store.receipts import Receipt, load_receipt
-from dagster_divorder.store.view import Fragment, View
+from dagster_divorder.store.view import View
 
 MERGE_FROM = 16
 """Small fragments that gather before they are merged: fewer files as it falls, more rewriting."""
@@ -37,9 +35,9 @@ def merge_small(store: Store, graph: Graph) -> int:
 def rewrite(store: Store, graph: Graph, receipt: Receipt, view: View, *, drop_unused: bool) -> list[str]:
     """Compact the fragments of the current view, point the view at the result, then remove what was replaced."""
     of_records, of_documents = (result_folders(store, graph, of) for of in ("records", "documents"))
-    folder = records_folder(receipt.key)
-    records = _compact(store, folder, view.records, view.used_records(), of_records, drop_unused)
-    documents = _compact(store, DOCUMENTS, view.documents, view.used_documents(), of_documents, drop_unused)
+    rewritten = partial(compact, store, drop_unused=drop_unused)
+    records = rewritten(records_folder(receipt.key), view.records, view.used_records(), of_records)
+    documents = rewritten(DOCUMENTS, view.documents, view.used_documents(), of_documents)
     if not records.dropped and not documents.dropped:
         return []
     compacted = View(
@@ -60,27 +58,6 @@ def rewrite(store: Store, graph: Graph, receipt: Receipt, view: View, *, drop_un
     for folder in (*of_records, *of_documents):
         store.delete(*(stored for name, stored in store.hashed(folder).items() if name in gone))
     return sorted(gone)
-
-
-def _compact(
-    store: Store,
-    folder: str,
-    fragments: tuple[Fragment, ...],
-    used: np.ndarray,
-    results: list[str],
-    drop_unused: bool,
-) -> Compacted:
-    indexes = store.hashed(f"{folder}/index")
-    sizes = [unpack(store.read_verified(indexes[fragment.name]))["size"] for fragment in fragments]
-    return compact(
-        store,
-        folder,
-        fragments,
-        used,
-        np.concatenate(sizes),
-        results,
-        drop_unused=drop_unused,
-    )
 
 
 def result_folders(store: Store, graph: Graph, of: str) -> list[str]:

@@ -317,7 +317,7 @@ def _run_and_repair(run: Run, stage: str) -> Receipt:
             if maker in order:  # else the stage that met it makes it
                 first = min(first, order.index(maker))
         except OSError as error:
-            # Store and output explain theirs; what remains are files of a moment, such as a model in training.
+            # Store and output explain theirs; what remains are temporary files, such as a model in training.
             if error.errno not in DISK_FULL:
                 raise
             raise explain_os_error(error, Path(error.filename or run.store.place)) from error

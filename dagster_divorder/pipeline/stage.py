@@ -228,7 +228,7 @@ def versions(run: Run, *stages: str) -> dict[str, str]:
     return {stage: run.receipt(stage).version for stage in stages}
 
 
-def _whatever_the_corpus(run: Run, stage: Stage) -> dict[str, str]:
+def _inputs_without_corpus(run: Run, stage: Stage) -> dict[str, str]:
     """What names the results of the stages before one, but for the corpus that they are of: a fragment's result does
     not depend on it, and a fit outlives it."""
     receipts = {name: run.receipt(name) for name in stage.reads(run.settings) if name != "raw_docs"}
@@ -255,7 +255,7 @@ class PerDocument(Stage):
     facts: Callable[[Run], Mapping[str, Any]] = lambda run: {}
 
     def _all_inputs(self, run: Run) -> Mapping[str, Any]:
-        return _whatever_the_corpus(run, self)
+        return _inputs_without_corpus(run, self)
 
     def files(self, run: Run, key: str) -> StageFiles:
         return StageFiles(run.store, self.name, key)
@@ -370,9 +370,9 @@ class WholeCorpus(Stage):
             about = orjson.dumps(made_now, option=orjson.OPT_SERIALIZE_NUMPY)
             present = run.store.hashed(folder)
             # Made again, it is the same result; how much of it was new the first time is kept.
-            if ABOUT not in present or _uncounted(run.store.read_verified(present[ABOUT])) != _uncounted(
-                about
-            ):
+            if ABOUT not in present or _without_counts(
+                run.store.read_verified(present[ABOUT])
+            ) != _without_counts(about):
                 now = run.store.put_hashed(folder, ABOUT, about, "json")
                 there = run.store.list(folder)
                 run.store.delete(*(of for of in there if of.startswith(f"{folder}/{ABOUT}.") and of != now))
@@ -387,7 +387,7 @@ class WholeCorpus(Stage):
         )
 
 
-def _uncounted(about: bytes) -> dict[str, Any]:
+def _without_counts(about: bytes) -> dict[str, Any]:
     """What a result says of itself, but for how many of its documents were new."""
     said: dict[str, Any] = orjson.loads(about)
     return said | {"figures": {name: of for name, of in said["figures"].items() if name not in counts(0, 0)}}
@@ -433,7 +433,7 @@ class PinnedFit(Stage):
     figures: Callable[[Run, Receipt], Mapping[str, Any]] = lambda run, receipt: {}
 
     def _all_inputs(self, run: Run) -> Mapping[str, Any]:
-        return _whatever_the_corpus(run, self)
+        return _inputs_without_corpus(run, self)
 
     def decide(self, run: Run) -> Decision:
         key, refit = self.key(run), self.refit(run.settings)

@@ -28,9 +28,8 @@ from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.file_states import FileState, KnownFiles, PrefixHashes, load_file_states
+from dagster_divorder.store.file_states import FileState, KnownFiles, load_file_states
 from dagster_divorder.store.find import find_input
-from dagster_divorder.store.inputs import is_plain, kind_of
 from dagster_divorder.store.local import megabytes
 from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sources import Source, identity, open_source
@@ -190,14 +189,11 @@ def _is_unchanged(path: Source, known: KnownFiles) -> bool:
         return True
     try:
         with open_source(path) as file:
-            if kind_of(path) == "jsonl" and is_plain(path):
-                found = known.unchanged(file, str(path))
-                state = found[0] if found else None
-            else:
-                state = known.same(file, str(path), PrefixHashes.of_all(file))
+            # It has the size that was read, so that a prefix of that size is all of it.
+            found = known.unchanged(file, str(path))
     except (OSError, InputError):
         return False
-    return state is not None and state.path == str(path)
+    return found is not None and found[0].path == str(path)
 
 
 def _with_content(files: Sequence[_File]) -> list[_File]:

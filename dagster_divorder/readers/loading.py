@@ -180,9 +180,9 @@ class SequenceStream(IterableDataset[Any]):
     can be loaded with another world size, micro-batch, batch or number of workers, and costs the same wherever it
     points. An iteration begins at the start, or once where a state that was loaded says.
 
-    In the workers of somebody else's DataLoader (batch_size=None) each reads every so-manieth micro-batch, so that the
-    loader yields them in order. A state there, which StatefulDataLoader keeps, is a worker's own, and is refused where
-    the number of workers, ranks or rows of a step differ.
+    In somebody else's DataLoader (batch_size=None) each of n workers reads every n-th micro-batch, so that the loader
+    yields them in order. A state there, which StatefulDataLoader keeps, is a worker's own, and is refused where the
+    number of workers, ranks or rows of a step differ.
 
     Raises:
         InputError, StoreError: as SequenceDataset and GlobalBatchSampler.

@@ -30,7 +30,9 @@ PERIOD = 100_000
 
 
 class Mixture:
-    """An export to whoever reads it: `SequenceStream(Mixture({"code": 0.25, "prose": 0.75}, sequences=1_000_000))`.
+    """Several exports that are read as if they were one.
+
+        SequenceStream(Mixture({"code": 0.25, "prose": 0.75}, sequences=1_000_000))
 
     pools: weight, above 0, by the folder of an export; they need not sum to one. sequences: rows of the stream.
     shares: the parts of the pools as they are read, exact. batch: the first pool's. A state names the pools' plans and

@@ -12,6 +12,7 @@ import importlib.metadata
 import platform
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from typing import IO, Any
 
@@ -52,8 +53,9 @@ from dagster_divorder.store.curated import (
     MANIFEST,
     RECORDS,
     OutputFolder,
-    Writers,
+    WriteRecords,
     check_format,
+    cut,
     is_whole,
     read_manifest,
     scratch_beside,
@@ -213,7 +215,7 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
     schema = None
     if view.kind == "parquet":
         schema = pa.ipc.read_schema(pa.py_buffer(run.read("raw_docs", "schema")))
-    writers = Writers(from_rows=schema is not None, schema=schema if kind == "parquet" else None)
+    write = WriteRecords(from_rows=schema is not None, schema=schema if kind == "parquet" else None)
     names = (
         [f"curated.{kind}"] if len(limits) == 1 else [f"curated-{n:05d}.{kind}" for n in range(len(limits))]
     )
@@ -225,14 +227,14 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
             stage_in_place(output, contents, start, rows, row_sizes, files, advance)
             return
         if many:
-            stage_scattered(output, run.engine, contents, start, rows, row_sizes, files, writers, advance)
+            stage_scattered(output, run.engine, contents, start, rows, row_sizes, files, write, advance)
             return
         with (
             scratch_beside(run.store, settings.path, output.expected_bytes) as scratch,
             contextlib.closing(gather(run.store, view, rows, row_sizes, scratch, advance)) as parts,
         ):
-            for name, writer in zip(names, writers(parts, limits), strict=True):
-                output.stage(name, writer)
+            for name, records in zip(names, cut(parts, limits), strict=True):
+                output.stage(name, partial(write, records))
 
 
 def _in_place(run: Run, sizes: np.ndarray) -> bool:

@@ -34,7 +34,6 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.base_model import BOOTSTRAP, BaseModel, find_checkpoint, load_base_model
 from dagster_divorder.store.fits import Fit, model_path
 from dagster_divorder.store.sample import rows_by_id, sample_texts
-from dagster_divorder.store.view import offsets
 
 if TYPE_CHECKING:
     from dagster_divorder.models.decoder import Pairs
@@ -195,16 +194,12 @@ def _pairs(run: Run) -> tuple[Pairs, np.ndarray]:
     lengths = tokens.column(view.documents, "lengths")
     pairs = plan(lengths[rows], run.settings.deep.train_tokens, seed=run.settings.seed)
     row, length, places = np.repeat(rows[pairs.document], 2), np.repeat(pairs.length, 2), pairs.span_starts
-    by_row, start = np.argsort(row, kind="stable"), offsets(view.documents)
-    cuts = np.searchsorted(row[by_row], start)
-    read = [at for at in range(len(view.documents)) if cuts[at] < cuts[at + 1]]
     ids = np.zeros(0, np.uint16)
-    for at, (_, stored) in zip(read, tokens.each([view.documents[at] for at in read]), strict=True):
+    for spans, inside, stored in tokens.at(view.documents, row):
         if not len(ids):
             ids = np.empty(places[-1], stored["ids"].dtype)
-        spans = by_row[cuts[at] : cuts[at + 1]]
         document_starts = np.cumsum(stored["lengths"]) - stored["lengths"]
-        begins = document_starts[row[spans] - start[at]] + pairs.begin.ravel()[spans]
+        begins = document_starts[inside] + pairs.begin.ravel()[spans]
         ids[_ranges(places[spans], length[spans])] = stored["ids"][_ranges(begins, length[spans])]
     return pairs, ids
 

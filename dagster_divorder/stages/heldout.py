@@ -27,7 +27,7 @@ from dagster_divorder.stages.fields import BUILT_IN, load_fields
 from dagster_divorder.stages.raw_docs import record_index
 from dagster_divorder.stages.traits import trait_codes
 from dagster_divorder.store.arrays import pack, row_array, unpack
-from dagster_divorder.store.blocks import InHand, content_of, utf8
+from dagster_divorder.store.blocks import BlockRecords, content_of, utf8
 from dagster_divorder.store.columns import extract, settle
 from dagster_divorder.store.corpus import Begin, Corpus, End
 from dagster_divorder.store.find import Found, find_files, own_folders
@@ -176,7 +176,7 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
             continue
         if isinstance(block, LongRecord):
             raise _refused(block.path, block.number, f"a record of {block.size:,} bytes or more")
-        held = InHand(block, settings.input.text_field)
+        held = BlockRecords(block, settings.input.text_field)
         every = np.arange(len(held.ids))
         of = held.texts(every)
         if len(of.sound) < len(every):

@@ -52,9 +52,8 @@ def vector_sums(run: Run, packed: PackedSequences, view: View | None = None) -> 
     view, space = stream_view(run) if view is None else view, load_space(run)
     sequence = np.repeat(np.arange(len(packed), dtype=np.int32), np.diff(packed.indptr))
     sums, axes = np.zeros((len(packed), 0), np.int64), None
-    parts = list(view.by_fragment(packed.document))
-    fragments = [fragment for fragment, _, _ in parts]
-    for (_, runs, rows), (_, vectors) in zip(parts, space.each(fragments), strict=True):
+    for runs, rows, arrays in space.files.at(view.documents, view.document_row[packed.document]):
+        vectors = space.transform(arrays["vectors"])
         if axes is None:
             dims = vectors.shape[1]
             random = random_axes(dims, run.settings.sequence.vectors, run.settings.seed)

@@ -138,11 +138,8 @@ def _words(run: Run, sample: Runs) -> csr_matrix:
 
     ends = np.concatenate([[0], np.cumsum(sample.length)])
     buckets = np.empty(ends[-1], np.uint16)
-    files = run.files("token_counts")
-    parts = list(stream_view(run).by_fragment(sample.document))
-    for (_, runs, rows), (_, arrays) in zip(
-        parts, files.each([fragment for fragment, _, _ in parts]), strict=True
-    ):
+    view, files = stream_view(run), run.files("token_counts")
+    for runs, rows, arrays in files.at(view.documents, view.document_row[sample.document]):
         lengths = arrays["lengths"]
         first = (np.cumsum(lengths) - lengths)[rows] + sample.start[runs]
         copy_buckets(arrays["ids"], first, sample.length[runs], ends[runs], WORD_BITS, buckets)
@@ -170,9 +167,8 @@ def _vectors(
 
     sums = np.zeros((len(sample), 0), np.float32)
     codes = np.zeros(len(sample.document), np.int32)
-    parts = list(stream_view(run).by_fragment(sample.document))
-    fragments = [fragment for fragment, _, _ in parts]
-    for (_, runs, rows), (_, arrays) in zip(parts, space.files.each(fragments), strict=True):
+    view = stream_view(run)
+    for runs, rows, arrays in space.files.at(view.documents, view.document_row[sample.document]):
         unique, of = np.unique(rows, return_inverse=True)
         vectors = space.transform(arrays["vectors"][unique])
         if not sums.size:

@@ -63,7 +63,7 @@ POINTERS = ("receipts", "history", "outputs", "pins")
 
 
 def temporary_name() -> str:
-    """A new name for what is half-written, or of a moment."""
+    """A new name for what is half-written or temporary."""
     return f"{TEMPORARY}{secrets.token_hex(8)}"
 
 
@@ -173,7 +173,7 @@ class Store(ABC):
 
     @abstractmethod
     def scratch(self, size: int = 0, what: str = "it") -> AbstractContextManager[Path]:
-        """An empty folder on this machine's disk for files of a moment, removed at the end. `size` is about how many
+        """An empty folder on this machine's disk for temporary files, removed at the end. `size` is about how many
         bytes `what` takes, for the message where the disk is full.
 
         Raises:

@@ -64,15 +64,15 @@ class Records(Protocol):
         """Of the accepted ones, bool (n,)."""
 
 
-class Held(NamedTuple):
-    """Content of records, and texts of documents, for a pair of fragments."""
+class PairContent(NamedTuple):
+    """What goes into a pair of fragments: content of records, and texts of documents."""
 
     content: pa.Array
     texts: pa.Array
 
 
-class InHand:
-    """A block that was read."""
+class BlockRecords:
+    """Records of a block that this process has read and holds."""
 
     def __init__(self, block: LineBlock | RowBlock, text_field: str) -> None:
         self.path = block.path
@@ -112,9 +112,9 @@ class InHand:
         sound = np.flatnonzero([text is not None for text in texts])
         return Texts(sound, words(hash_all(held)), np.fromiter(map(len, held), np.int64, len(held)), held)
 
-    def take(self, at: np.ndarray, texts: Texts, fresh: np.ndarray) -> tuple[Held, np.ndarray]:
+    def take(self, at: np.ndarray, texts: Texts, fresh: np.ndarray) -> tuple[PairContent, np.ndarray]:
         content, sizes = content_of(self.block, at)
-        return Held(content, utf8([texts.held[i] for i in fresh])), sizes
+        return PairContent(content, utf8([texts.held[i] for i in fresh])), sizes
 
     def refusals(self, at: np.ndarray) -> Iterator[Refusal]:
         _, reasons = self.parse(at)
@@ -152,7 +152,7 @@ def utf8(texts: list[bytes]) -> pa.Array:
 def put_pair(
     store: Store,
     folder: str,
-    held: list[Held],
+    held: list[PairContent],
     documents: Mapping[str, np.ndarray],
     records: Mapping[str, np.ndarray],
 ) -> None:
@@ -173,7 +173,7 @@ class Digest:
 
     ids: uint64 (n, 2). document_ids: uint64 (n, 2), and text_sizes, uint32 (n,), in bytes, both 0 where a record is
     refused. record_sizes: uint32 (n,), in bytes; of rows the mean of the `mean_of` distinct ones that are sound, 0
-    being lines. multiset: of the sound ones. check: see `InHand.check`.
+    being lines. multiset: of the sound ones. check: see `BlockRecords.check`.
     """
 
     path: str
@@ -189,7 +189,7 @@ class Digest:
 
 def digest(block: LineBlock | RowBlock, text_field: str) -> Digest:
     """What of a block tells which of its records are new, and in which fragments they come to lie."""
-    held = InHand(block, text_field)
+    held = BlockRecords(block, text_field)
     once = distinct(held.ids)
     texts = held.texts(once.first)
     sound = once.first[texts.sound]

@@ -20,6 +20,7 @@ from dagster_divorder.store.fragments import (
     FRAGMENT_ROWS,
     Fragments,
     fragment_name,
+    index_column,
     read_content,
 )
 from dagster_divorder.store.stages import put_arrays
@@ -43,7 +44,6 @@ def compact(
     folder: str,
     fragments: Sequence[Fragment],
     used: np.ndarray,
-    sizes: np.ndarray,
     stage_folders: Sequence[str],
     *,
     drop_unused: bool,
@@ -53,12 +53,12 @@ def compact(
     Args:
         folder: where these fragments live.
         used: bool (rows of all fragments,), which rows some record still needs.
-        sizes: int64 (rows of all fragments,), bytes of each row.
         stage_folders: folders of per-fragment results whose rows go along.
         drop_unused: leave unused rows behind, and rewrite every fragment that has some.
     """
     stored = Fragments(store, folder)
-    start = offsets(tuple(fragments))
+    start = offsets(fragments)
+    sizes = index_column(store, folder, fragments, "size")
     keep = used if drop_unused else np.ones_like(used)
     kept: list[Fragment] = []
     row = np.full(len(used), -1, dtype=np.int64)

@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -255,7 +256,7 @@ def _note(store: Store, place: Place, names: Collection[str], *, only: bool = Fa
 
 @contextlib.contextmanager
 def scratch_beside(store: Store, place: Place, size: int = 0) -> Iterator[Path]:
-    """A folder on this machine's disk for files of a moment that takes about `size` bytes: that of the output itself,
+    """A folder on this machine's disk for temporary files that take about `size` bytes: that of the output itself,
     or of an output at a URL the store's.
 
     Raises:
@@ -481,9 +482,6 @@ def damaged_file(path: Place, files: dict[str, dict[str, Any]]) -> str | None:
     return None
 
 
-Writer = Callable[[IO[bytes]], None]
-
-
 def stage_scattered(
     output: OutputFolder,
     engine: Engine,
@@ -492,7 +490,7 @@ def stage_scattered(
     rows: np.ndarray,
     sizes: np.ndarray,
     files: Mapping[str, tuple[int, int]],
-    writers: Writers,
+    write: WriteRecords,
     advance: Advance,
 ) -> None:
     """Stage rows of arrays in another order, each of the files by a worker: output positions [first, end), by name.
@@ -501,19 +499,8 @@ def stage_scattered(
     """
     with output.explaining():
         scattered = scatter(engine, contents, start, rows, sizes, output.path, advance, KEEP_MEMORY)
-    output.stage_each(engine, WriteStretch(scattered, writers), files, environment=KEEP_MEMORY)
+    output.stage_each(engine, partial(write_stretch, scattered, write), files, environment=KEEP_MEMORY)
     output.folder.delete(scattered.files)
-
-
-def write_jsonl(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Writer]:
-    """One writer a shard, to be called in turn; shard i ends before output position limits[i]."""
-
-    def write(file: IO[bytes], shard: Iterator[pa.Array]) -> None:
-        for lines in shard:
-            file.write(_joined(lines))
-            file.write(b"\n")
-
-    return _shards(parts, limits, write)
 
 
 def _joined(lines: pa.Array) -> pa.Buffer:
@@ -524,61 +511,51 @@ def _joined(lines: pa.Array) -> pa.Buffer:
     return pc.binary_join(one_list, binary_array([b"\n"])[0])[0].as_buffer()
 
 
-def write_json_rows(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Writer]:
-    """The same for Parquet rows written as JSON lines."""
-
-    def write(file: IO[bytes], shard: Iterator[pa.Array]) -> None:
-        for rows in shard:
-            file.write(b"".join([line + b"\n" for line in json_lines(rows)]))
-
-    return _shards(parts, limits, write)
-
-
-def write_parquet(parts: Iterator[pa.Array], limits: list[int], schema: pa.Schema) -> Iterator[Writer]:
-    """The same for Parquet rows written as Parquet, with the input's schema and metadata."""
-    import pyarrow.parquet as pq
-
-    def write(file: IO[bytes], shard: Iterator[pa.Array]) -> None:
-        with pq.ParquetWriter(pa.PythonFile(file, "w"), schema) as writer:
-            for rows in shard:
-                try:
-                    table = pa.Table.from_struct_array(rows).cast(schema.remove_metadata())
-                except (
-                    pa.ArrowInvalid
-                ) as error:  # of fixed-size lists of fixed-size lists of nulls, once reordered
-                    raise InputError(
-                        f"a column has a type that Arrow cannot read once rows are reordered: {error}; "
-                        'set output.format = "jsonl", or leave that column out of the input'
-                    ) from error
-                writer.write_table(table.replace_schema_metadata(schema.metadata))
-
-    return _shards(parts, limits, write)
-
-
 @dataclass(frozen=True, slots=True)
-class Writers:
-    """Makes a writer for each file of consecutive records, as `write_jsonl` does."""
+class WriteRecords:
+    """Writes consecutive arrays of records to a file: as Parquet of a `schema` and its metadata; without one rows of
+    Parquet input (`from_rows`) as JSON lines, and lines as they are."""
 
     from_rows: bool
     schema: pa.Schema | None
 
-    def __call__(self, parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Writer]:
+    def __call__(self, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
+        """
+        Raises:
+            InputError: Arrow cannot read a column any more once its rows are reordered.
+        """
         if self.schema:
-            return write_parquet(parts, limits, self.schema)
-        return write_json_rows(parts, limits) if self.from_rows else write_jsonl(parts, limits)
+            _write_parquet(parts, file, self.schema)
+            return
+        for records in parts:
+            if self.from_rows:
+                file.write(b"".join([line + b"\n" for line in json_lines(records)]))
+            else:
+                file.write(_joined(records))
+                file.write(b"\n")
 
 
-@dataclass(frozen=True, slots=True)
-class WriteStretch:
-    """Writes output positions [first, end) to a file: what a worker does."""
+def _write_parquet(parts: Iterator[pa.Array], file: IO[bytes], schema: pa.Schema) -> None:
+    import pyarrow.parquet as pq
 
-    scattered: Scattered
-    writers: Writers
+    with pq.ParquetWriter(pa.PythonFile(file, "w"), schema) as writer:
+        for rows in parts:
+            try:
+                table = pa.Table.from_struct_array(rows).cast(schema.remove_metadata())
+            except pa.ArrowInvalid as error:
+                # Of fixed-size lists of fixed-size lists of nulls, once reordered.
+                raise InputError(
+                    f"a column has a type that Arrow cannot read once rows are reordered: {error}; "
+                    'set output.format = "jsonl", or leave that column out of the input'
+                ) from error
+            writer.write_table(table.replace_schema_metadata(schema.metadata))
 
-    def __call__(self, stretch: tuple[int, int], file: IO[bytes]) -> None:
-        first, end = stretch
-        (writer,) = self.writers(self.scattered.parts(first, end), [end - first])
-        writer(file)
+
+def write_stretch(
+    scattered: Scattered, write: WriteRecords, stretch: tuple[int, int], file: IO[bytes]
+) -> None:
+    """Write output positions [first, end) to a file: what a worker does."""
+    write(scattered.parts(*stretch), file)
 
 
 def shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
@@ -590,10 +567,9 @@ def shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
     return [*np.unique(limits[(limits > 0) & (limits < len(sizes))]).tolist(), len(sizes)]
 
 
-def _shards(
-    parts: Iterator[pa.Array], limits: list[int], write: Callable[[IO[bytes], Iterator[pa.Array]], None]
-) -> Iterator[Writer]:
-    """Consecutive arrays, cut at the limits, each stretch to be written by a writer of its own."""
+def cut(parts: Iterator[pa.Array], limits: list[int]) -> Iterator[Iterator[pa.Array]]:
+    """Consecutive arrays, cut into stretches of which each ends before the next of the limits, rows from the first on;
+    to be read one after the other, each to its end."""
     rest: pa.Array | None = None
     position = 0
 
@@ -605,8 +581,7 @@ def _shards(
             position += len(taken)
             yield taken
 
-    for limit in limits:
-        yield lambda file, limit=limit: write(file, until(limit))  # type: ignore[misc]
+    return map(until, limits)
 
 
 def write_columns(file: IO[bytes], columns: Mapping[str, np.ndarray]) -> None:

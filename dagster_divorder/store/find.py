@@ -139,7 +139,7 @@ class _Tree(Protocol):
 
 
 class _Local:
-    """Of this machine."""
+    """Files and folders of this machine."""
 
     def names(self, folder: str) -> list[str]:
         try:
@@ -169,7 +169,7 @@ class _Local:
 
 
 class _Remote:
-    """Below a URL; what a folder holds is asked for once."""
+    """Files and folders below a URL; each folder is listed once."""
 
     def __init__(self, url: str) -> None:
         self._tree = tree_of(url)
@@ -226,8 +226,8 @@ class _Search:
 
     def _in_folder(self, base: str) -> Iterator[str]:
         """The corpus files of a folder; what else is there is counted."""
-        # First, since it lists the folder, in whose list the next looks then.
-        chained = self._is_output(base)
+        # Asked first: it lists the folder, and below a URL `_is_store` then finds its files in that list.
+        is_output = self._is_output(base)
         if self._is_store(base):
             self.skipped.add(self.tree.real(base))
             return
@@ -250,7 +250,8 @@ class _Search:
                     self.others[path] = "no regular file"
                 elif not is_corpus_file(Path(name)):
                     self.others[path] = _ending(name)
-                elif not chained or (name.startswith("curated") and name != MANIFEST):
+                # Of an output that is named as input the records alone are read.
+                elif not is_output or (name.startswith("curated") and name != MANIFEST):
                     yield path
 
     def _in_glob(self, base: str, pattern: tuple[str, ...]) -> Iterator[str]:

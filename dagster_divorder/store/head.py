@@ -41,7 +41,7 @@ HEAD = "head.json"
 TTL = 60.0
 """Seconds without a sign of life after which a holder of the lease counts as dead."""
 READ_AGAIN = 1.0
-"""Seconds for which who does not hold the lease takes the head as it was read."""
+"""Seconds after which a process that does not hold the lease reads the head again."""
 LOOK_SECONDS = 10.0
 """How long the first request of all is repeated: most servers that do not answer it have another address."""
 _TRIES = 6
@@ -56,8 +56,8 @@ class _Holder(TypedDict):
     since: str
 
 
-class Shape(TypedDict):
-    """What a state holds beside what every store says of itself."""
+class HeadState(TypedDict):
+    """What the head holds beside what every store says of itself."""
 
     swap: str
     lease: _Holder | None
@@ -148,7 +148,7 @@ class Head:
         self.state(fresh=True)
 
     def _probe(self) -> None:
-        """See that what is to be created is not replaced, and what has changed not swapped."""
+        """See that the server refuses to create an object that is there, and to replace one that has changed since."""
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -252,7 +252,8 @@ class Head:
             self.update(lease, lambda state: None)
 
     def _put(self, state: State) -> bool:
-        """Swap the state that is known for another one; False where what is there is neither, and is known then."""
+        """Replace the head by another state, if it is still the one that this process knows; False where it is not, and
+        then the one that is there is known."""
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 

@@ -1,7 +1,7 @@
 """JSONL files whose lines are written where they belong, while the records are read in the order in which they lie.
 
 Every record passes through memory once and is written once: the system's cache of the files puts the lines together.
-Guarantee: the bytes of `gather` and `write_jsonl`. Cost: a call of the system a line, some 2 microseconds beside the
+Guarantee: the bytes of `gather` and `WriteRecords`. Cost: a call of the system a line, some 2 microseconds beside the
 copying, which is why short lines are gathered in memory, or through files, instead. Memory: two fragments, and 16 bytes
 a record. Known weakness: what is larger than the cache would be written to the disk page by page, most of them twice.
 Measured: docs/decisions/speed.md.

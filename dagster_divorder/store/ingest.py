@@ -24,7 +24,7 @@ from blake3 import blake3
 from dagster_divorder.errors import InputError, RejectLimitError
 from dagster_divorder.store.arrays import compact
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.blocks import InHand, Records, joined, put_pair
+from dagster_divorder.store.blocks import BlockRecords, Records, joined, put_pair
 from dagster_divorder.store.corpus import Begin, End
 from dagster_divorder.store.file_states import FileState
 from dagster_divorder.store.fragments import (
@@ -38,7 +38,7 @@ from dagster_divorder.store.fragments import (
 from dagster_divorder.store.ids import ID_BYTES, IdIndex, distinct, to_bytes
 from dagster_divorder.store.inputs import Block, LongRecord, RowBlock
 from dagster_divorder.store.multiset import Multiset
-from dagster_divorder.store.parts import Forward, Job, Jobs, Part, Pick, Surveyed, SurveyedRecords
+from dagster_divorder.store.parts import Job, Jobs, Part, Pick, Rereading, Surveyed, SurveyedRecords
 from dagster_divorder.store.records import reject_line, reject_long
 from dagster_divorder.store.view import Fragment, View, offsets
 
@@ -150,7 +150,7 @@ class Ingest:
         self._accepted = Multiset()
         self._begun = self._whole = _Place(Multiset(), 0, 0)
         self._file_states: list[FileState] = []
-        # Not the earlier view itself.
+        # Of the earlier view these rows alone are held on to.
         self._kept_rows = self._records.rows_of(before.view) if before else None
         self._kept_rejects = b""
         self.known: Sequence[FileState] = ()
@@ -223,7 +223,7 @@ class Ingest:
         if isinstance(block, LongRecord):
             self._refuse_long(block)
         else:
-            self._add(InHand(block, self.text_field))
+            self._add(BlockRecords(block, self.text_field))
         # An unfinished last line, even one that is a record, is no part of what the next run goes on from.
         if isinstance(block, RowBlock) or not block.unterminated:
             self._whole = self._place()
@@ -232,7 +232,7 @@ class Ingest:
         """Take in the next part of the file that has begun, which so many lines lie before."""
         number = len(self._parts)
         self._parts.append(part)
-        again = Forward({number: part})
+        again = Rereading({number: part})
         for at, block in enumerate(surveyed.blocks):
             if at == len(surveyed.blocks) - 1 and not surveyed.last_whole:
                 self._whole = self._place()
@@ -264,7 +264,8 @@ class Ingest:
         self._record_rows.append(compact(rows))
 
     def _take_new(self, block: Records, at: np.ndarray) -> np.ndarray:
-        """Shelve the sound ones of new records of a block, distinct ones, with their documents.
+        """Put new records of a block, no two of them equal, and their documents into the open pair of fragments, as far
+        as they are sound.
 
         Returns the record row of each, -1 where it is refused.
         """
@@ -505,7 +506,8 @@ class _FragmentWriter:
             self.fragments.delete(name)
 
     def used(self, rows: np.ndarray) -> tuple[Fragment, ...]:
-        """The fragments that some of the rows lie in, by first use. Writes `rows`: counted through these fragments."""
+        """The fragments that some of the rows lie in, by first use. Changes `rows`, which then count through
+        these fragments laid end to end."""
         starts = np.concatenate([[0], np.cumsum(self._rows, dtype=np.int64)])
         first = np.full(len(self._names), -1, dtype=np.int64)
         # Of several values for one place the last stays, so this leaves the first use.

@@ -201,8 +201,8 @@ class _LongLine:
 def _blocks(
     path: Source, lines: list[bytes], before: int, limit: int, *, opens: bool, unterminated: bool = False
 ) -> Iterator[LineBlock | LongRecord]:
-    """Whole lines, which come after so many others, or are those that the file `opens` with: those of more than `limit`
-    bytes, and blocks of the others."""
+    """Whole lines as blocks, and each of more than `limit` bytes by itself. before: how many lines of the file come
+    before them. opens: the first of them is the file's first."""
     long = [at for at, line in enumerate(lines) if len(line) > limit]
     for low, high in pairwise([-1, *long, len(lines)]):
         if low >= 0:

@@ -186,9 +186,9 @@ class LocalStore(Store):
             os.close(descriptor)
 
     def check(self) -> None:
-        """Nothing is to be seen: the lock is held for as long as the process lives."""
+        """Nothing to check: the kernel holds the lock for as long as the process lives."""
 
-    # Files of a moment -----------------------------------------------------------------------------------------------
+    # Temporary files -------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def scratch(self, size: int = 0, what: str = "it") -> Iterator[Path]:

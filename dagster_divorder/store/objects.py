@@ -30,7 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dagster_divorder.errors import DamagedFileError, StoreError
 from dagster_divorder.store.base import OURS, POINTERS, TEMPORARY, Bytes, Stat, Store, checked
-from dagster_divorder.store.head import HEAD, Head, Lease, Shape, State, head_of
+from dagster_divorder.store.head import HEAD, Head, HeadState, Lease, State, head_of
 from dagster_divorder.store.local import SCRATCH, LocalStore
 from dagster_divorder.store.remote import explained
 
@@ -86,7 +86,7 @@ class ObjectStore(Store):
     def _about(self) -> dict[str, Any]:
         about = super()._about()
         try:
-            TypeAdapter(Shape).validate_python(about)
+            TypeAdapter(HeadState).validate_python(about)
         except ValidationError as error:
             raise StoreError(
                 f"{self.where(HEAD)} is damaged: its {error.errors()[0]['loc'][0]} is not what a store writes there; "

@@ -21,9 +21,9 @@ import numpy as np
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.blocks import (
+    BlockRecords,
     Digest,
-    Held,
-    InHand,
+    PairContent,
     Refusal,
     Texts,
     content_of,
@@ -79,7 +79,8 @@ class LinePart:
     def line_start(self) -> int:
         """Where the first of the lines begins; `last` where there is none."""
         with readable(self.path, StretchHashes(self.first)), open_source(self.path) as file:
-            # Looked for before the part only where it has a line, so that of a line of many parts all are read once.
+            # A part without a line feed has no line, and looks for no start before itself: else a line that runs
+            # through many parts would be read again for each of them.
             scanned = range(self.first, self.last, _SCAN_BYTES)
             if self.last < self.end and not any(b"\n" in _read(file, at, self.last) for at in scanned):
                 return self.last
@@ -137,8 +138,9 @@ def file_parts(path: Source, kind: Kind, schema: pa.Schema | None, limit: int) -
     return [RowPart(path, schema, *within, limit) for within in row_stretches(path, PART_BYTES)]
 
 
-class Forward:
-    """The blocks of numbered parts, each asked for behind the last one."""
+class Rereading:
+    """Blocks of parts, which have numbers, read once more: forwards only, so that each block that is asked for has to
+    lie behind the one before."""
 
     def __init__(self, parts: Mapping[int, Part]) -> None:
         self._blocks = (
@@ -199,7 +201,7 @@ class Pick(NamedTuple):
 class SurveyedRecords:
     """Records of a block that another process read: the one of this `number` of a part, behind so many `lines`."""
 
-    def __init__(self, digest: Digest, part: int, number: int, lines: int, again: Forward) -> None:
+    def __init__(self, digest: Digest, part: int, number: int, lines: int, again: Rereading) -> None:
         self.path, self.ids = digest.path, digest.ids
         self._digest, self._part, self._number, self._lines, self._again = digest, part, number, lines, again
 
@@ -255,18 +257,18 @@ class WriteFragments:
     text_field: str
 
     def __call__(self, job: Job) -> int:
-        again = Forward(job.parts)
+        again = Rereading(job.parts)
         return sum(self._write(pair, again) for pair in job.pairs)
 
-    def _write(self, pair: list[Pick], again: Forward) -> int:
-        held: list[Held] = []
+    def _write(self, pair: list[Pick], again: Rereading) -> int:
+        held: list[PairContent] = []
         records: list[dict[str, np.ndarray]] = []
         documents: list[dict[str, np.ndarray]] = []
         for pick in pair:
             block = _found(again, pick, self.text_field)
             texts = [text for text in block.parse(pick.at[pick.fresh])[0] if text is not None]
             content, sizes = content_of(block.block, pick.at)
-            held.append(Held(content, utf8(texts)))
+            held.append(PairContent(content, utf8(texts)))
             records.append({"id": pick.ids, "document": pick.document_ids, "size": sizes})
             text_sizes = np.fromiter(map(len, texts), np.int64, len(texts))
             documents.append({"id": pick.document_ids[pick.fresh], "size": text_sizes})
@@ -274,11 +276,11 @@ class WriteFragments:
         return sum(len(pick.at) for pick in pair)
 
 
-def _found(again: Forward, pick: Pick, text_field: str) -> InHand:
+def _found(again: Rereading, pick: Pick, text_field: str) -> BlockRecords:
     """The block of a pick, with the records that it was made for."""
     block = again.block(pick.part, pick.block)
     if block is not None:
-        held = InHand(block, text_field)
+        held = BlockRecords(block, text_field)
         if held.check == pick.check:
             return held
     raise changed(pick.path)
@@ -290,7 +292,7 @@ def changed(path: object) -> InputError:
 
 
 class Jobs(Sequence[Job]):
-    """Jobs, to be written; those that take much lie in a file of a moment."""
+    """Jobs, to be written: in memory, or, where they take much, in a temporary file."""
 
     def __init__(self) -> None:
         self.file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115

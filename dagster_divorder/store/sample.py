@@ -12,7 +12,7 @@ import pyarrow as pa
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import DOCUMENTS, index_column, index_parts, read_content
-from dagster_divorder.store.view import Fragment, View, offsets
+from dagster_divorder.store.view import Fragment, View, by_fragment, offsets
 
 CLIP_BYTES = 1 << 16
 """A document enters a text sample with at most this many UTF-8 bytes, so that no book crowds out the rest."""
@@ -110,17 +110,17 @@ def contents(
     Raises:
         StoreError: a fragment is missing or damaged.
     """
-    start = offsets(fragments)
-    by_row = np.argsort(rows, kind="stable")
-    cuts = np.searchsorted(rows[by_row], start)
+    held = list(by_fragment(fragments, rows))
+    if not held:
+        return pa.nulls(0, pa.large_string())
 
-    def read(at: int) -> list[pa.Array]:
-        inside = rows[by_row[cuts[at] : cuts[at + 1]]] - start[at]
+    def read(part: tuple[int, np.ndarray, np.ndarray]) -> list[pa.Array]:
+        at, _, inside = part
         chunks: list[pa.Array] = of(read_content(store, fragments[at].file).take(row_array(inside))).chunks
         return chunks
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="divorder-sample") as threads:
-        parts = list(chain.from_iterable(threads.map(read, np.flatnonzero(np.diff(cuts)).tolist())))
-    place = np.empty_like(by_row)
-    place[by_row] = np.arange(len(by_row))
-    return pa.concat_arrays(parts).take(row_array(place)) if parts else pa.nulls(0, pa.large_string())
+        parts = list(chain.from_iterable(threads.map(read, held)))
+    place = np.empty(len(rows), np.int64)
+    place[np.concatenate([places for _, places, _ in held])] = np.arange(len(rows))
+    return pa.concat_arrays(parts).take(row_array(place))

@@ -17,7 +17,7 @@ from dagster_divorder.engine.local import count_workers
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.view import Fragment, View, offsets
+from dagster_divorder.store.view import Fragment, View
 
 RESULTS = "results"
 
@@ -61,21 +61,15 @@ class Space:
 
     def rows(self, view: View, rows: np.ndarray) -> np.ndarray:
         """Vectors of some document rows, float32 (n, D), in the order of `rows`."""
-        start = offsets(view.documents)
-        by_row = np.argsort(rows)
-        ordered = rows[by_row]
-        cuts = np.searchsorted(ordered, start)
-        # Of no row at all the first fragment still tells the dims.
-        wanted = np.flatnonzero(np.diff(cuts)).tolist() or [0]
-        parts = np.empty((0, 0), dtype=np.float32)
-        fragments = [view.documents[at] for at in wanted]
-        for at, (_, arrays) in zip(wanted, self.files.each(fragments), strict=True):
-            low, high = cuts[at : at + 2]
-            vectors = self.transform(arrays["vectors"][ordered[low:high] - start[at]])
-            if not parts.size:
-                parts = np.empty((len(rows), vectors.shape[1]), dtype=np.float32)
-            parts[by_row[low:high]] = vectors
-        return parts
+        if not len(rows):
+            return np.empty((0, self.dims(view)), np.float32)
+        found = np.empty((0, 0), np.float32)
+        for places, inside, arrays in self.files.at(view.documents, rows):
+            vectors = self.transform(arrays["vectors"][inside])
+            if not found.size:
+                found = np.empty((len(rows), vectors.shape[1]), np.float32)
+            found[places] = vectors
+        return found
 
 
 def embeddings_file(receipt: Receipt) -> str:
@@ -105,12 +99,10 @@ def map_vectors(store: Store, view: View, receipt: Receipt) -> np.ndarray:
 
 def _write_vectors(file: IO[bytes], view: View, files: StageFiles) -> None:
     """A .npy file of the vectors of the records, each run of neighbours where it belongs."""
-    records = np.argsort(view.document_row, kind="stable")
-    cuts = np.searchsorted(view.document_row, offsets(view.documents), sorter=records)
     begin = 0
-    for at, (_, arrays) in enumerate(files.each(view.documents)):
+    for records, rows, arrays in files.at(view.documents, view.document_row):
         vectors = arrays["vectors"]
-        if not at:
+        if not begin:
             about = {
                 "descr": vectors.dtype.str,
                 "fortran_order": False,
@@ -118,8 +110,7 @@ def _write_vectors(file: IO[bytes], view: View, files: StageFiles) -> None:
             }
             np.lib.format.write_array_header_1_0(file, about)
             begin = file.tell()
-        of = np.sort(records[cuts[at] : cuts[at + 1]])
-        rows = view.document_row[of] - offsets(view.documents)[at]
-        for run in np.split(np.arange(len(of)), np.flatnonzero(np.diff(of) != 1) + 1):
-            file.seek(begin + int(of[run[0]]) * vectors[0].nbytes)
+        rising = np.argsort(records)
+        for run in np.split(rising, np.flatnonzero(np.diff(records[rising]) != 1) + 1):
+            file.seek(begin + int(records[run[0]]) * vectors[0].nbytes)
             file.write(vectors[rows[run]].tobytes())

@@ -11,7 +11,7 @@ import pyarrow as pa
 from dagster_divorder.errors import DamagedFileError, MissingStageError
 from dagster_divorder.store.arrays import MappedFile, pack, unpack, unpack_some, unpack_table
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.view import Fragment
+from dagster_divorder.store.view import Fragment, by_fragment
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,19 @@ class StageFiles:
         """
         for fragment, file in self._files(fragments):
             yield fragment, unpack(self.store.read_verified(file))
+
+    def at(
+        self, fragments: Sequence[Fragment], rows: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]:
+        """Results of the fragments that hold some rows: (places in `rows`, their rows in the fragment, its result), see
+        `by_fragment`.
+
+        Raises:
+            MissingStageError: a fragment has no result.
+        """
+        files = self.listed()
+        for number, places, inside in by_fragment(fragments, rows):
+            yield places, inside, files.read(fragments[number])
 
     def tables(self, fragments: Sequence[Fragment]) -> Iterator[pa.Table]:
         """Results that are tables, fragment by fragment, in the order given.

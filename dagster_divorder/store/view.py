@@ -6,7 +6,7 @@ Appending, editing, deleting, reordering and duplicating input is a new view; fr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -75,14 +75,8 @@ class View:
     def by_fragment(self, records: np.ndarray) -> Iterator[tuple[Fragment, np.ndarray, np.ndarray]]:
         """(document fragment, places in `records` whose documents are in it, their rows in it), of each fragment that
         holds some, in order. records: int64 (Q,), positions in the view, also repeatedly."""
-        row = self.document_row[records]
-        by_row = np.argsort(row, kind="stable")
-        start = offsets(self.documents)
-        # Wider bounds would have all rows copied.
-        cuts = np.searchsorted(row, compact(start), sorter=by_row)
-        for at in np.flatnonzero(np.diff(cuts)).tolist():
-            some = by_row[cuts[at] : cuts[at + 1]]
-            yield self.documents[at], some, row[some] - row.dtype.type(start[at])
+        for at, places, inside in by_fragment(self.documents, self.document_row[records]):
+            yield self.documents[at], places, inside
 
     def save(self, store: Store, name: str) -> str:
         """Put the view in the store; return its file."""
@@ -111,6 +105,20 @@ class View:
         )
 
 
-def offsets(fragments: tuple[Fragment, ...]) -> np.ndarray:
+def by_fragment(
+    fragments: Sequence[Fragment], rows: np.ndarray
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """(number of a fragment, places in `rows` that are in it, their rows in it, rising), of each fragment that holds
+    some, in order. rows: int (Q,), of the fragments laid end to end, also repeatedly."""
+    by_row = np.argsort(rows, kind="stable")
+    start = offsets(fragments)
+    # Wider bounds would have all rows copied.
+    cuts = np.searchsorted(rows, compact(start), sorter=by_row)
+    for at in np.flatnonzero(np.diff(cuts)).tolist():
+        places = by_row[cuts[at] : cuts[at + 1]]
+        yield at, places, rows[places] - rows.dtype.type(start[at])
+
+
+def offsets(fragments: Sequence[Fragment]) -> np.ndarray:
     """First row of each fragment when laid end to end, and the end; int64 (fragments + 1,)."""
     return np.concatenate([[0], np.cumsum([fragment.rows for fragment in fragments], dtype=np.int64)])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import orjson
@@ -19,14 +19,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder.engine.local import LocalEngine
 from dagster_divorder.store import gather as gather_module
-from dagster_divorder.store.curated import (
-    OutputFolder,
-    Writers,
-    WriteStretch,
-    write_json_rows,
-    write_jsonl,
-    write_parquet,
-)
+from dagster_divorder.store.curated import OutputFolder, WriteRecords, cut, write_stretch
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.gather import gather, scatter, stored_records
 from dagster_divorder.store.ids import hash_all, words
@@ -119,17 +112,19 @@ def arrays(*parts: list[bytes]) -> Iterator[pa.Array]:
     return iter([pa.array(part, pa.large_binary()) for part in parts])
 
 
-def run_writers(writers: Iterator[Callable[[IO[bytes]], None]], folder: Path) -> list[Path]:
+def write_each(write: WriteRecords, parts: Iterator[pa.Array], limits: list[int], folder: Path) -> list[Path]:
     files = []
-    for number, writer in enumerate(writers):
-        files.append(folder / str(number))
+    for limit, records in zip(limits, cut(parts, limits), strict=True):
+        files.append(folder / str(limit))
         with open(files[-1], "wb") as file:
-            writer(file)
+            write(records, file)
     return files
 
 
 def test_shards_are_cut_at_their_limits_whatever_the_parts(tmp_path: Path) -> None:
-    files = run_writers(write_jsonl(arrays([b"a", b"b", b"c"], [b"d", b"e"]), [2, 4, 5]), tmp_path)
+    files = write_each(
+        WriteRecords(False, None), arrays([b"a", b"b", b"c"], [b"d", b"e"]), [2, 4, 5], tmp_path
+    )
     assert [file.read_bytes() for file in files] == [b"a\nb\n", b"c\nd\n", b"e\n"]
 
 
@@ -137,11 +132,11 @@ def test_parquet_keeps_schema_metadata_and_types(tmp_path: Path) -> None:
     schema = pa.schema([("text", pa.large_string()), ("n", pa.int16())], metadata={b"huggingface": b"{}"})
     table = pa.table({"text": ["a", "b", "c"], "n": [1, None, 3]}, schema=schema)
     rows = table.to_struct_array().combine_chunks()
-    files = run_writers(write_parquet(iter([rows.slice(0, 1), rows.slice(1)]), [2, 3], schema), tmp_path)
+    files = write_each(WriteRecords(True, schema), iter([rows.slice(0, 1), rows.slice(1)]), [2, 3], tmp_path)
     written = [pq.read_table(file) for file in files]
     assert written[0].schema.equals(schema, check_metadata=True)
     assert pa.concat_tables(written).to_pylist() == table.to_pylist()
-    (plain,) = run_writers(write_json_rows(iter([rows]), [3]), tmp_path)
+    (plain,) = write_each(WriteRecords(True, None), iter([rows]), [3], tmp_path)
     assert [orjson.loads(one) for one in plain.read_bytes().splitlines()] == table.to_pylist()
 
 
@@ -178,7 +173,7 @@ def test_files_written_in_workers_have_the_bytes_of_one_pass(
         slice_bytes,
     )
     lengths = np.array([len(value) for value in flat], dtype=np.int64)
-    writers = Writers(from_rows=parquet, schema=pa.schema({"b": pa.binary()}) if parquet else None)
+    write = WriteRecords(from_rows=parquet, schema=pa.schema({"b": pa.binary()}) if parquet else None)
     told: list[int] = []
     try:
         (folder / "single").mkdir()
@@ -186,7 +181,7 @@ def test_files_written_in_workers_have_the_bytes_of_one_pass(
         with contextlib.closing(
             gather(store, view, rows, lengths[rows], folder, lambda count: None)
         ) as parts:
-            single = run_writers(writers(parts, limits), folder / "single")
+            single = write_each(write, parts, limits, folder / "single")
         with OutputFolder(store, folder / "out") as output:
             scattered = scatter(
                 LocalEngine(1),
@@ -201,7 +196,7 @@ def test_files_written_in_workers_have_the_bytes_of_one_pass(
             stretches = {
                 str(end): stretch for end, stretch in zip(limits, pairwise([0, *limits]), strict=True)
             }
-            output.stage_each(LocalEngine(1), WriteStretch(scattered, writers), stretches)
+            output.stage_each(LocalEngine(1), partial(write_stretch, scattered, write), stretches)
             written = [(folder / "out" / output.staged[name]).read_bytes() for name in stretches]
     finally:
         gather_module.BUCKET_BYTES, gather_module.MAX_BUCKETS, gather_module.SLICE_BYTES = before
