@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.blas import one_blas_thread
+from dagster_divorder.core.checks import finite
 from dagster_divorder.core.seeds import small_seed
 from dagster_divorder.errors import InputError
 
@@ -111,10 +112,7 @@ def fit(
         raise InputError(
             f"the sample has the shape {sample.shape} and k is {k}; expected at least one row and one cluster"
         )
-    if not all(np.isfinite(sample[rows]).all() for rows in _blocks(*sample.shape)):
-        raise InputError(
-            "the sample holds NaN or infinity; expected finite numbers: embed those documents again"
-        )
+    finite("the sample", sample)
     thinned = _thinned(sample, most_points(k, algorithm), seed)
     if metric == "euclidean":
         return _fit(thinned, thinned, k, algorithm, metric, seed)

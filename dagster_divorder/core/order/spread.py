@@ -34,12 +34,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.core.order.arguments import Task, make_task
 from dagster_divorder.core.order.cells import alone, cell_bounds, order_in_cells
 from dagster_divorder.core.order.problem import Order, Problem, Totals
 from dagster_divorder.core.order.strategy import Strategy
 from dagster_divorder.core.order.targets import path_back, reached_at
-from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array, csr_matrix
@@ -126,7 +126,8 @@ def spread_rest(task: Task, copies: ArrayLike | Times) -> Spread:
     """The rest with its copies apart. copies: as for `spread_order`."""
     nothing = np.zeros(task.problem.items, bool)
     if not isinstance(copies, Times):
-        _, group = np.unique(_of_items(copies, task.problem.items), return_inverse=True)
+        whole_numbers("copies", copies, task.problem.items, least=None)
+        _, group = np.unique(copies, return_inverse=True)
         copies = _times_of_copies(task, group.astype(np.int64))
     times, number = copies.times[task.rest].copy(), copies.copies[task.rest]
     free = np.isnan(times)
@@ -195,15 +196,6 @@ def cell_number(
 def keep_times(items: int, copies: NDArray[np.int64], cells: int) -> NDArray[np.bool_]:
     """Which items have so many copies that they keep their times. copies: int64, of each item's document."""
     return (copies > 1) & (items < MIN_DISTANCE * copies * (items // cells))
-
-
-def _of_items(copies: ArrayLike, items: int) -> NDArray[np.integer]:
-    array = np.asarray(copies)
-    if array.shape != (items,) or (items and array.dtype.kind not in "iu"):
-        raise InputError(
-            f"copies is {array.dtype} of shape {array.shape}; expected whole numbers, one an item: ({items},)"
-        )
-    return array
 
 
 def _phases(task: Task, group: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -365,7 +357,7 @@ class Spacing:
 def spacing(order: ArrayLike, copies: ArrayLike, tokens: ArrayLike | None = None) -> Spacing:
     """How far apart the copies stand in an order, int (M,). copies, tokens: int (M,), by item, as in `spread_order`."""
     items = np.asarray(order, np.int64)
-    values = _of_items(copies, len(items))
+    values = whole_numbers("copies", copies, len(items), least=None)
     # Those with copies alone, which are mostly few: no more than one array of all is sorted.
     ordered = np.sort(values)
     repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])

@@ -20,6 +20,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.checks import finite
 from dagster_divorder.core.packing import concat
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences, PackingProblem, Vectors
 from dagster_divorder.errors import InputError
@@ -60,8 +61,7 @@ def _path(cluster: Ints, vectors: Vectors) -> Ints:
         raise InputError(
             f"vectors have the shape {rows.shape}; expected one row a piece: ({len(cluster)}, D)"
         )
-    if not np.isfinite(rows).all():
-        raise InputError("vectors hold NaN or infinity; expected finite numbers: embed those documents again")
+    finite("the vectors", rows)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     points = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
     blocks = _halved(np.arange(len(cluster)), points)
