@@ -190,7 +190,7 @@ def _compute(run: Run) -> Made:
     sample = load_sample(run, traits)
     found = stationarity(
         ahead(features(run, traits, sample)),
-        np.arange(len(sample)),
+        len(sample),
         batch=run.settings.sequence.batch,
         seed=run.settings.seed,
     )
