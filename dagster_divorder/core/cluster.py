@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from dagster_divorder.core.blas import one_blas_thread
 from dagster_divorder.core.checks import finite
 from dagster_divorder.core.seeds import small_seed
+from dagster_divorder.core.unit import NO_DIRECTION
 from dagster_divorder.errors import InputError
 
 Algorithm = Literal["faiss", "minibatch"]
@@ -251,8 +252,6 @@ def _directions(
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Unit vectors float32 (n, D) from the centre, written to `room`, which may be the sample itself; and which rows
     have a direction, bool (n,): the others are zero."""
-    from dagster_divorder.core.kernels.pool import NO_DIRECTION
-
     directed = np.empty(len(sample), bool)
     floor = NO_DIRECTION * np.linalg.norm(centre)
     for rows in _blocks(*sample.shape):

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core import pca
+from dagster_divorder.core.blas import one_faiss_thread
 from dagster_divorder.core.checks import finite
 from dagster_divorder.core.seeds import small_seed
 from dagster_divorder.errors import InputError
@@ -155,10 +156,6 @@ def _neighbours(
     """The nearest points of each query, int32 (m, k), and their distances float32 (m, k); k is at most n."""
     import faiss
 
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    try:
+    with one_faiss_thread():
         squares, near = faiss.knn(queries, points, min(neighbours, len(points)))
-    finally:
-        faiss.omp_set_num_threads(before)
     return near.astype(np.int32), np.sqrt(np.maximum(squares, 0.0))

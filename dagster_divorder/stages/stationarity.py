@@ -195,7 +195,7 @@ def _compute(run: Run) -> Made:
         seed=run.settings.seed,
     )
     found = replace(found, exempt=_exempt(run))
-    return Made({"found": File(orjson.dumps(found.to_dict()), "json")}, figures={"claim": found.claim()})
+    return Made({"found": File(orjson.dumps(found), "json")}, figures={"claim": found.claim()})
 
 
 def _reads(settings: Settings) -> tuple[str, ...]:

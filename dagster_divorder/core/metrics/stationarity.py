@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -193,13 +193,9 @@ class Stationarity:
             for of in self.by_excess
         ]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers by name, nested ones as dicts."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, found: dict[str, Any]) -> Stationarity:
-        """The inverse of `to_dict`, also after a way through JSON."""
+        """The inverse of `dataclasses.asdict`, also after a way through JSON."""
         features = [
             Drift(
                 **of

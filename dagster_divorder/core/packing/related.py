@@ -20,6 +20,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.blas import one_faiss_thread
 from dagster_divorder.core.checks import finite
 from dagster_divorder.core.packing import concat
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences, PackingProblem, Vectors
@@ -88,10 +89,6 @@ def _nearest_path(points: NDArray[np.float32]) -> Ints:
     from dagster_divorder.core.kernels.packing import nearest_first_path
 
     neighbours = min(NEIGHBOURS + 1, len(points))  # each is its own nearest
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    try:
+    with one_faiss_thread():
         cosine, index = faiss.knn(points, points, neighbours, metric=faiss.METRIC_INNER_PRODUCT)
-    finally:
-        faiss.omp_set_num_threads(before)
     return nearest_first_path(index, cosine)
