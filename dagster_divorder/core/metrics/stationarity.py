@@ -8,7 +8,7 @@ lies farthest from the whole, and the mean distance of a batch from the whole. E
 R shuffles of the same sequences: it drifts where it exceeds their mean by more than SPREADS of their standard
 deviations, and by more than TOLERANCE.
 
-Guarantee: the same bytes for the same features, order and seed. An order drawn at random drifts in fewer than 1 % of
+Guarantee: the same bytes for the same features and seed. An order drawn at random drifts in fewer than 1 % of
 the draws, over all features together (docs/decisions/stationarity.md).
 Cost: O(R x entries of a feature) time; one feature at a time in memory, and 8 R S bytes.
 Known weakness: position is seen in tenths and in batches. What comes and goes within a tenth, and evens out in every

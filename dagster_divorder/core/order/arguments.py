@@ -87,7 +87,7 @@ def make_task(
         whole=nothing,
     )
     if dense.shape[1]:
-        problem = problem.centred_anew(nothing.dense)
+        problem = problem.recentred(nothing.dense)
     problem = replace(problem, whole=problem.totals())
     if chosen.balances_norms:
         problem = problem.with_norms()
