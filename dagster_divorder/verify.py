@@ -207,7 +207,7 @@ def measure_order(run: Run, sequences: np.ndarray) -> tuple[dict[str, Any], Stat
     sample = load_sample(run, traits, sequences)
     drift = stationarity(
         features(run, traits, sample),
-        np.arange(len(sample)),
+        len(sample),
         batch=settings.sequence.batch,
         seed=settings.seed,
     )

@@ -25,7 +25,7 @@ from dagster_divorder.core.items import document_items
 from dagster_divorder.core.metrics.packed import measure_packed, runs_in_order
 from dagster_divorder.core.metrics.prefix import squares_in_stream
 from dagster_divorder.core.order import order
-from dagster_divorder.core.order.deal import deal
+from dagster_divorder.core.order.deal import shard_of_each
 from dagster_divorder.core.packing import PackedSequences, Pieces, join, pack, sequence_counts
 from dagster_divorder.core.traits import Traits, bin_codes, quantile_edges
 from dagster_divorder.engine.memory import with_peak_memory
@@ -119,7 +119,7 @@ def synthetic(documents: int, clusters: int, numbers: list[int]) -> None:
         ways: dict[str, Callable[[], NDArray[np.integer]]] = {
             "at random": lambda: random.permutation(documents) % shards,  # noqa: B023
             "in turn inside a cluster and length": lambda: by_cell(traits, shards),  # noqa: B023
-            "`deal`": lambda: deal(traits, TRAITS, shards),  # noqa: B023
+            "`deal`": lambda: shard_of_each(traits, TRAITS, shards),  # noqa: B023
         }
         for name, shard in ways.items():
             print(f"| {shards} | {name} | {in_shards(traits, shard(), seen)} |", flush=True)
@@ -158,7 +158,7 @@ def of_pipeline(settings: Settings, numbers: list[int]) -> None:
 
 def memory(documents: int, shards: int) -> None:
     traits, few = corpus(documents, 1000), corpus(3000, 5)
-    deal(few, TRAITS, 2)
+    shard_of_each(few, TRAITS, 2)
     in_shards(few, np.zeros(3000, np.int64), {name: few.codes[name] for name in TRAITS})
 
     def timed(function: Callable[[], object]) -> str:
@@ -173,10 +173,10 @@ def memory(documents: int, shards: int) -> None:
         )
         order(items.counts, items.groups, weights=items.weights)
 
-    shard = deal(traits, TRAITS, shards)
+    shard = shard_of_each(traits, TRAITS, shards)
     print(f"{documents:,} documents, 16 bytes each given")
     print("| | CPU-microseconds a document | peak, bytes more |\n|---|--:|--:|")
-    print(f"| deal to {shards} shards {timed(lambda: deal(traits, TRAITS, shards))}", flush=True)
+    print(f"| deal to {shards} shards {timed(lambda: shard_of_each(traits, TRAITS, shards))}", flush=True)
     print(f"| order them as one {timed(lambda: ordered(np.arange(documents)))}", flush=True)
     print(
         f"| order {shards} shards, one after another "

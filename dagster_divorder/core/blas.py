@@ -1,8 +1,10 @@
-"""NumPy's BLAS on one thread: the last bits of a product depend on their number, and small ones are done sooner."""
+"""NumPy's BLAS, or faiss, on one thread: the last bits of a product depend on their number, and small ones are done
+sooner."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,18 @@ if TYPE_CHECKING:
 
 def one_blas_thread() -> AbstractContextManager[object]:
     return _blas().limit(limits=1, user_api="blas")
+
+
+@contextmanager
+def one_faiss_thread() -> Iterator[None]:
+    import faiss
+
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
 
 
 @cache

@@ -1,6 +1,12 @@
 """Checks of arguments that several parts of core share."""
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from dagster_divorder.errors import InputError
+
+CHECKED_AT_ONCE = 1 << 20
+"""Numbers of which `finite` makes a mask, so that a large sample needs none of its own size."""
 
 
 def positive(name: str, value: int) -> int:
@@ -12,3 +18,47 @@ def positive(name: str, value: int) -> int:
     if value < 1:
         raise InputError(f"{name} is {value}; expected 1 or more")
     return int(value)
+
+
+def whole_numbers(
+    name: str,
+    values: ArrayLike,
+    length: int | None = None,
+    *,
+    each: str = "item",
+    least: int | None = 0,
+    below: int | None = None,
+) -> NDArray[np.signedinteger]:
+    """`values` (n,), if they are whole numbers from `least` on and below `below`; unsigned ones as int64.
+
+    length: n, None if any will do. each: what every number is of. least, below: None without a bound; `below` needs a
+    `least`.
+
+    Raises:
+        InputError: the shape or the dtype is another, or a number is out of bounds.
+    """
+    array = np.asarray(values)
+    if array.size == 0:
+        array = array.astype(np.int64)
+    if array.ndim != 1 or length not in (None, len(array)) or array.dtype.kind not in "iu":
+        expected = "(n,)" if length is None else f"({length},)"
+        raise InputError(
+            f"{name} is {array.dtype} of shape {array.shape}; expected whole numbers, one for each {each}: {expected}"
+        )
+    if array.size and least is not None:
+        wrong = array.min()
+        if wrong >= least and below is not None:
+            wrong = array.max()
+        if wrong < least or (below is not None and wrong >= below):
+            expected = f"of {least} or more" if below is None else f"in [{least}, {below})"
+            raise InputError(f"{name} holds {wrong}; expected numbers {expected}")
+    return array if array.dtype.kind == "i" else array.astype(np.int64)
+
+
+def finite(name: str, vectors: NDArray[np.floating]) -> None:
+    """InputError if a row of `vectors` (n, D) holds NaN or infinity."""
+    step = max(1, CHECKED_AT_ONCE * len(vectors) // max(1, vectors.size))
+    if not all(np.isfinite(vectors[first : first + step]).all() for first in range(0, len(vectors), step)):
+        raise InputError(
+            f"there is NaN or infinity in {name}; expected finite numbers: embed those documents again"
+        )

@@ -26,7 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.blas import one_blas_thread
+from dagster_divorder.core.checks import finite
 from dagster_divorder.core.seeds import small_seed
+from dagster_divorder.core.unit import NO_DIRECTION
 from dagster_divorder.errors import InputError
 
 Algorithm = Literal["faiss", "minibatch"]
@@ -111,10 +113,7 @@ def fit(
         raise InputError(
             f"the sample has the shape {sample.shape} and k is {k}; expected at least one row and one cluster"
         )
-    if not all(np.isfinite(sample[rows]).all() for rows in _blocks(*sample.shape)):
-        raise InputError(
-            "the sample holds NaN or infinity; expected finite numbers: embed those documents again"
-        )
+    finite("the sample", sample)
     thinned = _thinned(sample, most_points(k, algorithm), seed)
     if metric == "euclidean":
         return _fit(thinned, thinned, k, algorithm, metric, seed)
@@ -253,8 +252,6 @@ def _directions(
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Unit vectors float32 (n, D) from the centre, written to `room`, which may be the sample itself; and which rows
     have a direction, bool (n,): the others are zero."""
-    from dagster_divorder.core.kernels.pool import NO_DIRECTION
-
     directed = np.empty(len(sample), bool)
     floor = NO_DIRECTION * np.linalg.norm(centre)
     for rows in _blocks(*sample.shape):

@@ -23,6 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core import pca
+from dagster_divorder.core.blas import one_faiss_thread
+from dagster_divorder.core.checks import finite
 from dagster_divorder.core.seeds import small_seed
 from dagster_divorder.errors import InputError
 
@@ -75,7 +77,7 @@ def fit(vectors: NDArray[np.float32], seed: int) -> MapFit:
     """
     if vectors.ndim != 2 or not len(vectors):
         raise InputError(f"the vectors have the shape {vectors.shape}; expected at least one row")
-    _check_finite(vectors)
+    finite("the vectors", vectors)
     sample = vectors[:: -(-len(vectors) // PCA_ROWS)]
     projection = pca.fit(sample, min(COMPONENTS, *sample.shape))
     points = pca.project(vectors, projection)
@@ -87,7 +89,7 @@ def fit(vectors: NDArray[np.float32], seed: int) -> MapFit:
 
 def place(vectors: NDArray[np.float32], on: MapFit) -> NDArray[np.float32]:
     """Places float32 (N, 2) of new vectors float32 (N, D) on a map. InputError for another D, NaN or infinity."""
-    _check_finite(vectors)
+    finite("the vectors", vectors)
     points = pca.project(vectors, on.pca)
     # One search a document: those of a larger batch are matrix products, whose last bits depend on the batch.
     found = [_neighbours(on.points, point[np.newaxis], NEIGHBOURS) for point in points]
@@ -116,13 +118,6 @@ def warm() -> None:
     if why_no_map() is None:
         few = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
         place(few, fit(few, 0))
-
-
-def _check_finite(vectors: NDArray[np.float32]) -> None:
-    if not np.isfinite(vectors).all():
-        raise InputError(
-            "the vectors hold NaN or infinity; expected finite numbers: embed those documents again"
-        )
 
 
 def _umap(points: NDArray[np.float32], start: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
@@ -161,10 +156,6 @@ def _neighbours(
     """The nearest points of each query, int32 (m, k), and their distances float32 (m, k); k is at most n."""
     import faiss
 
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    try:
+    with one_faiss_thread():
         squares, near = faiss.knn(queries, points, min(neighbours, len(points)))
-    finally:
-        faiss.omp_set_num_threads(before)
     return near.astype(np.int32), np.sqrt(np.maximum(squares, 0.0))

@@ -14,5 +14,5 @@ Number = TypeVar("Number", bound=np.generic)
 
 def distinct_values(values: NDArray[Number]) -> NDArray[Number]:
     """The distinct values of an array of any shape, (n,), rising."""
-    found, _ = np.unique(values, return_counts=True)
-    return found
+    ordered = np.sort(values, axis=None)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.core.traits import bin_codes, quantile_edges
 from dagster_divorder.errors import InputError
 
@@ -71,8 +72,11 @@ def document_items(
     """
     from scipy.sparse import csr_matrix
 
-    sizes = _whole("tokens", tokens, None)
-    codes = [_whole(f"trait {name!r}", values, len(sizes)) for name, values in traits.items()]
+    sizes = whole_numbers("tokens", tokens, each="document")
+    codes = [
+        whole_numbers(f"trait {name!r}", values, len(sizes), each="document")
+        for name, values in traits.items()
+    ]
     if not codes:
         raise InputError("traits is empty; expected at least one trait, such as the cluster of each document")
     weight = _trait_weights(list(traits), weights)
@@ -96,18 +100,6 @@ def document_items(
         groups=np.repeat(np.arange(len(codes), dtype=np.int32), n_values),
         weights=np.concatenate([weight, DOCUMENT_WEIGHT * weight, [DOCUMENT_WEIGHT * weight.max()]]),
     )
-
-
-def _whole(name: str, values: ArrayLike, documents: int | None) -> NDArray[np.signedinteger]:
-    array = np.asarray(values)
-    if array.size == 0:
-        array = array.astype(np.int64)
-    if array.ndim != 1 or (documents is not None and len(array) != documents) or array.dtype.kind not in "iu":
-        expected = "(N,)" if documents is None else f"({documents},), one for each document"
-        raise InputError(f"{name} is {array.dtype} of shape {array.shape}; expected whole numbers {expected}")
-    if array.size and array.min() < 0:
-        raise InputError(f"{name} holds {array.min()}; expected numbers of 0 or more")
-    return array if array.dtype.kind == "i" else array.astype(np.int64)
 
 
 def _trait_weights(names: list[str], weights: Mapping[str, float] | None) -> NDArray[np.float64]:

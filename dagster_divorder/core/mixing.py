@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.first_fit import first_fit
 from dagster_divorder.errors import InputError
 
 Ints = NDArray[np.int64]
@@ -141,7 +142,7 @@ def times_of(plan: MixPlan, tokens: Ints, codes: NDArray[np.integer], order: Int
     ends = np.cumsum(np.bincount(codes, minlength=len(plan.names)))
     for value in np.flatnonzero(left):
         records = by_value[ends[value - 1] if value else 0 : ends[value]]
-        times[_nearest(records, tokens, int(left[value]))] += 1
+        times[records[_nearest(tokens[records], int(left[value]))]] += 1
     without = tokens == 0
     times[without] = (plan.epochs > 0)[codes[without]]
     if not (times @ tokens.astype(np.float64)) > 0:
@@ -152,28 +153,14 @@ def times_of(plan: MixPlan, tokens: Ints, codes: NDArray[np.integer], order: Int
     return times
 
 
-def _nearest(records: Ints, tokens: Ints, wanted: int) -> Ints:
-    """Some of the records, the first of them preferred, that have `wanted` tokens or as nearly as can be, int64 (n,).
-
-    Each that still fits is taken; in the end the shortest that did not, if that is nearer.
-    """
-    chosen = []
-    shortest = -1
-    while records.size:
-        lengths = tokens[records]
-        fits = int(np.searchsorted(np.cumsum(lengths), wanted, side="right"))
-        chosen.append(records[:fits])
-        wanted -= int(lengths[:fits].sum())
-        records, lengths = records[fits:], lengths[fits:]
-        longer = np.flatnonzero(lengths > wanted)
-        if longer.size:
-            one = records[longer[np.argmin(lengths[longer])]]
-            if shortest < 0 or tokens[one] < tokens[shortest]:
-                shortest = one
-        records = records[lengths <= wanted]
-    if shortest >= 0 and tokens[shortest] < 2 * wanted:
-        chosen.append(np.array([shortest]))
-    return np.concatenate(chosen)
+def _nearest(lengths: Ints, wanted: int) -> NDArray[np.bool_]:
+    """Which of some records, of `lengths` int64 (n,), have `wanted` tokens or as nearly as can be, bool (n,): the first
+    that fit, and in the end the shortest that did not, if that is nearer."""
+    chosen = first_fit(lengths, wanted)
+    if not chosen.all():
+        shortest = np.argmin(np.where(chosen, np.iinfo(np.int64).max, lengths))
+        chosen[shortest] = lengths[shortest] < 2 * (wanted - int(lengths.sum(where=chosen)))
+    return chosen
 
 
 def realised(plan: MixPlan, tokens: Ints, codes: NDArray[np.integer], times: NDArray[np.integer]) -> Realised:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.checks import finite
 from dagster_divorder.errors import InputError
 
 
@@ -41,10 +42,7 @@ def fit(sample: NDArray[np.float32], components: int) -> Pca:
 
     if components < 1:
         raise InputError(f"{components} principal components are asked for; expected at least one")
-    if not np.isfinite(sample).all():
-        raise InputError(
-            "the sample holds NaN or infinity; expected finite numbers: embed those documents again"
-        )
+    finite("the sample", sample)
     # One vector has no variance, and scikit-learn divides by n - 1.
     points = np.repeat(sample, 2, axis=0) if len(sample) == 1 else sample
     # Vectors that are all alike have no variance, and no share of it.

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.cluster import assign, fit
+from dagster_divorder.core.first_fit import first_fit
 from dagster_divorder.core.vendi import (
     TINIEST,
     Floats,
@@ -161,13 +162,8 @@ def semdedup(vectors: Vectors, rows: Rows, *, seed: int = 0) -> Floats:
 
 def choose(scores: Floats, sizes: NDArray[np.integer], budget: int) -> NDArray[np.bool_]:
     """Those of the largest scores (n,) whose sizes (n,), from 0 on, come to the budget, bool (n,): of equal scores the
-    first; one that is too large for what is left is passed over, so that no other would fit beside those chosen."""
-    chosen, left = np.zeros(len(scores), bool), budget
+    first; one that is too large for what is left is passed over (`first_fit`)."""
     order = np.argsort(-scores, kind="stable")
-    while len(order := order[sizes[order] <= left]):
-        sums = np.cumsum(sizes[order], dtype=np.int64)
-        fits = int(np.searchsorted(sums, left, side="right"))
-        chosen[order[:fits]] = True
-        left -= int(sums[fits - 1])
-        order = order[fits:]
+    chosen = np.zeros(len(scores), bool)
+    chosen[order] = first_fit(sizes[order], budget)
     return chosen

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.cluster import BLOCK_SCORES
+from dagster_divorder.core.unit import NO_DIRECTION
 from dagster_divorder.errors import InputError
 
 Batch = tuple[NDArray[np.float32], NDArray[np.integer]]
@@ -34,8 +35,6 @@ Batch = tuple[NDArray[np.float32], NDArray[np.integer]]
 DECIMALS = 9
 ROUNDING = 1e-12
 """Mean distances below this are rounding noise around 0."""
-NO_DIRECTION = 1e-6
-"""A vector nearer to the centre than this share of the centre's length has rounding noise for a direction."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dagster_divorder.core.blas import one_blas_thread
+from dagster_divorder.core.checks import finite
 from dagster_divorder.errors import InputError
 
 MAX_ROWS = 20_000
@@ -36,8 +37,7 @@ def cosine_statistics(vectors: ArrayLike) -> dict[str, float | int | None]:
         raise InputError(
             f"vectors has the shape {unit.shape}; expected (n, D) with n of at most {MAX_ROWS}: sample first"
         )
-    if not np.isfinite(unit).all():
-        raise InputError("vectors hold NaN or infinity; expected finite numbers: embed those documents again")
+    finite("the vectors", unit)
     n = len(unit)
     if n < 2:
         names = ("mean", "std", "min", "p5", "p50", "p95", "max")

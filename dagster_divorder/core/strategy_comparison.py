@@ -166,4 +166,4 @@ def _drift(
     features = list(sequence_features(Runs.of(packed, some, tokens), traits, tokens, balanced))
     if vectors is not None:
         features.append(Feature("vectors", "vector", vectors[some]))
-    return stationarity(features, np.arange(len(some)), batch=batch, seed=seed)
+    return stationarity(features, len(some), batch=batch, seed=seed)

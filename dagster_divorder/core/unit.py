@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 BLOCK = 1 << 20
 
+NO_DIRECTION = 1e-6
+"""A vector nearer to the centre than this share of the centre's length has rounding noise for a direction."""
+
 
 def unit_rows(vectors: NDArray[np.floating]) -> NDArray[np.float32]:
     """x_i / |x_i| of finite vectors (n, D), float32 (n, D); zero stays zero. Summed in float64, scaled by the largest

@@ -32,7 +32,7 @@ from dagster_divorder.core.metrics import (
     worse_batches,
 )
 from dagster_divorder.core.metrics.distinct import distinct_in_sequences
-from dagster_divorder.core.metrics.packed import Stream, documents_stream, runs_in_order, sequences_stream
+from dagster_divorder.core.metrics.packed import ReadRuns, documents_stream, runs_in_order, sequences_stream
 from dagster_divorder.core.metrics.stationarity import SHUFFLES as DRIFT_SHUFFLES
 from dagster_divorder.core.metrics.tables import (
     SHUFFLED,
@@ -252,7 +252,7 @@ def _picture(run: Run, traits: Traits, measured: dict[str, Diversity]) -> bytes:
     return ordering_comparison(orders, load_names(run))
 
 
-def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[Stream, np.ndarray]]:
+def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[ReadRuns, np.ndarray]]:
     """What is drawn of an order, by its name, the original first: what is read, and how many distinct clusters each
     sequence holds, int64 (S,). Of sequences the first epoch, of shuffles the first that is measured."""
     labels, clusters = traits.codes["cluster"], traits.sizes()["cluster"]

@@ -18,7 +18,7 @@ import numpy as np
 
 from dagster_divorder.core.items import document_items
 from dagster_divorder.core.order import order
-from dagster_divorder.core.order.deal import deal
+from dagster_divorder.core.order.deal import shard_of_each
 from dagster_divorder.core.order.spread import spacing, spread_order
 from dagster_divorder.core.targets import document_targets
 from dagster_divorder.core.traits import Traits
@@ -83,7 +83,9 @@ def _orders(run: Run, all_: Documents) -> list[np.ndarray]:
     if shards == 1:
         return [in_order(all_)]
     weights, frozen = run.settings.order.traits, np.zeros(0, np.int64) if all_.frozen is None else all_.frozen
-    shard = deal(all_.traits, weights, shards, seed=run.settings.seed, copies=all_.copies, frozen=frozen)
+    shard = shard_of_each(
+        all_.traits, weights, shards, seed=run.settings.seed, copies=all_.copies, frozen=frozen
+    )
     bounds = np.cumsum(np.bincount(shard, minlength=shards))
     members = np.split(np.argsort(shard, kind="stable"), bounds[:-1])
     members[0] = np.concatenate([frozen, members[0][~np.isin(members[0], frozen)]])

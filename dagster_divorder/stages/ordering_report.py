@@ -24,7 +24,7 @@ import numpy as np
 from dagster_divorder.core.metrics import cluster_mix
 from dagster_divorder.core.metrics.along import binned, quantiles_along
 from dagster_divorder.core.metrics.largest import Largest, largest
-from dagster_divorder.core.metrics.packed import Stream, runs_in_order
+from dagster_divorder.core.metrics.packed import ReadRuns, runs_in_order
 from dagster_divorder.core.metrics.worst_windows import sequence_variation, window_contents
 from dagster_divorder.core.packing import PackedSequences, sequence_counts
 from dagster_divorder.core.targets import warnings_of
@@ -255,7 +255,7 @@ class _Corpus:
     stream: TrainingStream
     packed: PackedSequences
     epochs: np.ndarray
-    orders: Mapping[str, tuple[Stream, np.ndarray]]
+    orders: Mapping[str, tuple[ReadRuns, np.ndarray]]
     edges: Mapping[str, np.ndarray]
     categories: Mapping[str, tuple[np.ndarray, Sequence[str]]]
 

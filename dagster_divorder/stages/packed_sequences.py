@@ -15,7 +15,7 @@ of the last one, so that the plan has one partial sequence at most. `shards` the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -74,7 +74,6 @@ def _compute(run: Run) -> Made:
     stream, frozen = load_stream(run), load_frozen(run)
     traits = stream.traits
     packed = _pack(run, stream, frozen)
-    report = packing_report(packed, traits.codes["cluster"]).to_dict()
     facts = {
         "sequences": len(packed),
         "sequence_length": run.settings.sequence.length,
@@ -86,7 +85,7 @@ def _compute(run: Run) -> Made:
         "sequence_length": run.settings.sequence.length,
         "frozen_sequences": facts["frozen_sequences"],
         "last_sequence_tokens": int(packed.tokens[-1]) if len(packed) else 0,
-        **report,
+        **asdict(packing_report(packed, traits.codes["cluster"])),
     }
     files = {
         "plan": File(pack(_plan_arrays(packed)), "safetensors"),

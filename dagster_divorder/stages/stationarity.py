@@ -186,12 +186,12 @@ def _compute(run: Run) -> Made:
     sample = load_sample(run, traits)
     found = stationarity(
         ahead(features(run, traits, sample)),
-        np.arange(len(sample)),
+        len(sample),
         batch=run.settings.sequence.batch,
         seed=run.settings.seed,
     )
     found = replace(found, exempt=_exempt(run))
-    return Made({"found": File(orjson.dumps(found.to_dict()), "json")}, figures={"claim": found.claim()})
+    return Made({"found": File(orjson.dumps(found), "json")}, figures={"claim": found.claim()})
 
 
 def _reads(settings: Settings) -> tuple[str, ...]:

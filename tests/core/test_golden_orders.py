@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.items import document_items
 from dagster_divorder.core.order import STRATEGIES, Targets, order
-from dagster_divorder.core.order.deal import deal
+from dagster_divorder.core.order.deal import shard_of_each
 from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.core.order.spread import spread_order
 from dagster_divorder.core.packing import METHODS, Pieces, pack
@@ -108,7 +108,7 @@ def dealt(**arguments: Any) -> np.ndarray:
     made = corpus()
     codes = {"cluster": made["cluster"].astype(np.int32)}
     names = {"cluster": tuple(map(str, range(CLUSTERS)))}
-    return deal(Traits(made["tokens"], codes, names), {"cluster": 0.7}, 7, seed=3, **arguments)
+    return shard_of_each(Traits(made["tokens"], codes, names), {"cluster": 0.7}, 7, seed=3, **arguments)
 
 
 def cases() -> dict[str, Callable[[], np.ndarray]]:

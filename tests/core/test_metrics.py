@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from dagster_divorder.core import metrics
-from dagster_divorder.core.metrics.prefix import PrefixDeviation, prefix_of, squares_in_stream
+from dagster_divorder.core.metrics.prefix import POINTS, PrefixDeviation, prefix_of, squares_in_stream
 from dagster_divorder.core.metrics.shares import ShareDeviation
 from dagster_divorder.core.packing import Pieces, pack, sequence_counts
 from dagster_divorder.errors import InputError
@@ -275,13 +275,16 @@ def test_one_document_in_one_sequence_longer_than_everything():
 
 def test_the_curve_is_thinned_and_ends_at_the_end():
     tokens, labels = random_corpus(5000, 4)
-    squares = squares_in_stream(tokens, labels, 4, 10)
-    full, thin = (prefix_of(squares, int(tokens.sum()), 10, points) for points in (10**9, 50))
-    assert len(full.share) == -(-tokens.sum() // 10)
-    assert len(thin.share) == 50 and thin.share[-1] == 1.0 and thin.l2[-1] == 0.0
-    assert np.isin(thin.share, full.share).all() and (np.diff(thin.share) > 0).all()
-    assert np.ptp(np.diff(thin.share)) <= 2 * full.share[0]
-    assert (thin.mean, thin.max) == (full.mean, full.max)
+    squares, total = squares_in_stream(tokens, labels, 4, 10), int(tokens.sum())
+    found = prefix_of(squares, total, 10)
+    ends = np.minimum(np.arange(10, total + 10, 10), total) / total
+    assert len(ends) == len(squares) > 9 * POINTS
+    assert len(found.share) == POINTS and found.share[-1] == 1.0 and found.l2[-1] == 0.0
+    assert np.isin(found.share, ends).all() and (np.diff(found.share) > 0).all()
+    assert np.ptp(np.diff(found.share)) <= 2 * ends[0]
+    assert (found.mean, found.max) == (np.sqrt(squares).mean(), np.sqrt(squares).max())
+    short = prefix_of(squares[-7:], 65, 10)
+    assert short.share.tolist() == (np.array([10, 20, 30, 40, 50, 60, 65]) / 65).tolist()
 
 
 def test_rows_are_flat_and_to_dict_is_json():
@@ -327,11 +330,11 @@ def test_average_of_one_order_is_that_order():
         (lambda: metrics.distinct_clusters(ORDER, [1, 2, -3, 4], LABELS, 4), "tokens holds -3"),
         (lambda: metrics.distinct_clusters(ORDER, [1.5, 2, 3, 4], LABELS, 4), "float64"),
         (lambda: metrics.distinct_clusters(ORDER, TOKENS, [0, 1], 4), "shape"),
-        (lambda: metrics.distinct_clusters(ORDER, TOKENS, [0, -1, 0, 0], 4), "from -1 to 0"),
+        (lambda: metrics.distinct_clusters(ORDER, TOKENS, [0, -1, 0, 0], 4), "codes holds -1"),
         (lambda: metrics.distinct_clusters(ORDER, TOKENS, [0.0, 1, 1, 1], 4), "float64"),
         (lambda: metrics.distinct_clusters(ORDER, TOKENS, LABELS, 0), "sequence_length is 0"),
         (lambda: metrics.distinct_clusters(ORDER, TOKENS, LABELS, 4, packer="best"), "'best'"),
-        (lambda: shares(ORDER, TOKENS, LABELS, 2, 4), r"\[0, 2\)"),
+        (lambda: shares(ORDER, TOKENS, LABELS, 2, 4), r"codes holds 2; expected numbers in \[0, 2\)"),
         (lambda: shares(ORDER, TOKENS, [2**40] * 4, 3, 4), str(2**40)),
         (lambda: metrics.cluster_mix(ORDER, TOKENS, LABELS, 3, 0), "columns is 0"),
         (lambda: metrics.cluster_mix([0], [10**18], [0], 1, 100), "overflow"),

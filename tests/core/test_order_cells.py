@@ -27,7 +27,7 @@ def test_moving_equals_trying_every_cell(seed, items, cells, dims, rounds):
     first = random.integers(0, cells, items)
     end = random.integers(first, cells) + 1
     cell = random.integers(first, end)
-    stream = random.permutation(items)
+    queue = random.permutation(items)
 
     def beyond(cell: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         inside = (cell[:, np.newaxis] <= np.arange(cells)).astype(float)
@@ -38,7 +38,7 @@ def test_moving_equals_trying_every_cell(seed, items, cells, dims, rounds):
         return float((weights @ values**2).sum() + (coordinates**2).sum())
 
     slow = cell.copy()
-    for item in np.tile(stream, rounds):
+    for item in np.tile(queue, rounds):
         tried = {}
         for to in range(first[item], end[item]):
             there = slow.copy()
@@ -48,7 +48,7 @@ def test_moving_equals_trying_every_cell(seed, items, cells, dims, rounds):
 
     matrix, fast, kept = csr_matrix(rows), cell.copy(), beyond(cell)
     move_to_mix(
-        stream,
+        queue,
         fast,
         np.stack([first, end], axis=1),
         Rows(

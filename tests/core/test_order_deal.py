@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.core.kernels.order_deal import deal_to_shards, seam_products
-from dagster_divorder.core.order.deal import deal
+from dagster_divorder.core.order.deal import shard_of_each
 from dagster_divorder.core.traits import Traits, bin_codes, quantile_edges
 from tests.conftest import examples
 from tests.twins.deal import strayed
@@ -43,7 +43,9 @@ def test_every_document_goes_to_one_shard_and_none_takes_too_many(
     documents = len(traits.tokens)
     frozen = np.array(data.draw(st.lists(st.integers(0, documents - 1), unique=True)), np.int64)
     copies = np.array(data.draw(st.lists(st.integers(0, 9), min_size=documents, max_size=documents)))
-    of, again = (deal(traits, WEIGHTS, shards, seed=3, copies=copies, frozen=frozen) for _ in range(2))
+    of, again = (
+        shard_of_each(traits, WEIGHTS, shards, seed=3, copies=copies, frozen=frozen) for _ in range(2)
+    )
     np.testing.assert_array_equal(of, again)
     assert of.shape == (documents,)
     assert of.min() >= 0
@@ -60,7 +62,9 @@ def test_what_values_are_called_does_not_matter(traits: Traits, shards: int, nam
         {**traits.codes, "cluster": np.array(names, np.int32)[traits.codes["cluster"]]},
         traits.names,
     )
-    np.testing.assert_array_equal(deal(traits, WEIGHTS, shards), deal(other, WEIGHTS, shards))
+    np.testing.assert_array_equal(
+        shard_of_each(traits, WEIGHTS, shards), shard_of_each(other, WEIGHTS, shards)
+    )
 
 
 @given(corpora(), st.integers(1, 6), st.booleans(), st.integers(0, 99))
@@ -71,21 +75,21 @@ def test_each_text_goes_where_the_seams_then_stray_least(
     tokens, random = np.minimum(traits.tokens, 3000), np.random.default_rng(seed)
     codes = np.stack([traits.codes["cluster"], 4 + traits.codes["length"]])
     text = np.sort(random.integers(0, len(tokens), len(tokens)))
-    stream, weights, document_weight = (
+    queue, weights, document_weight = (
         random.permutation(len(tokens)).astype(np.uint32),
         random.choice([0.5, 1.0, 2.0], codes.max() + 2),
         7.0,
     )
     room = np.full(shards, -(-len(tokens) // shards) if tight else len(tokens))
     held = [np.zeros((codes.max() + 2, shards)) for _ in range(2)]
-    of = deal_to_shards(stream, text, tokens, codes, weights, document_weight, *held, room.copy())
+    of = deal_to_shards(queue, text, tokens, codes, weights, document_weight, *held, room.copy())
 
     def off(places: list[int], documents: list[int]) -> float:
         return strayed(places, documents, tokens, codes, weights, document_weight, shards)
 
     placed: list[int] = []
-    while (at := len(placed)) < len(stream):
-        left, before = room - np.bincount(placed, minlength=shards), off(placed, stream[:at])
+    while (at := len(placed)) < len(queue):
+        left, before = room - np.bincount(placed, minlength=shards), off(placed, queue[:at])
         for copies in (int((text[at:] == text[at]).sum()), 1):
             turns = np.arange(copies) * shards // copies
             ways = [((first + turns) % shards).tolist() for first in range(shards)]
@@ -93,10 +97,10 @@ def test_each_text_goes_where_the_seams_then_stray_least(
                 break
         # Copies do not see one another: each adds what it would alone.
         added = [
-            sum(off([*placed, shard], [*stream[:at], stream[at + k]]) - before for k, shard in enumerate(way))
+            sum(off([*placed, shard], [*queue[:at], queue[at + k]]) - before for k, shard in enumerate(way))
             for way in fits
         ]
-        went = of[stream[at : at + copies]].tolist()
+        went = of[queue[at : at + copies]].tolist()
         assert added[fits.index(went)] <= min(added) + 1e-9 * (1 + before + max(map(abs, added)))
         placed += went
 
@@ -124,7 +128,7 @@ def off_at_seams(traits: Traits, of: np.ndarray, shards: int) -> float:
 @pytest.mark.parametrize("shards", [2, 5, 16])
 def test_seams_stray_far_less_than_at_random_or_dealt_by_cell(shards: int) -> None:
     traits = skewed(8_000)
-    of = deal(traits, WEIGHTS, shards)
+    of = shard_of_each(traits, WEIGHTS, shards)
     at_random = np.random.default_rng(0).permutation(8_000) % shards
     cell = np.lexsort((traits.tokens, traits.codes["length"], traits.codes["cluster"]))
     by_cell = np.empty(8_000, int)
@@ -140,7 +144,7 @@ def test_seams_stray_far_less_than_at_random_or_dealt_by_cell(shards: int) -> No
 def test_the_first_shard_makes_up_for_what_is_frozen() -> None:
     traits = skewed(4_000)
     frozen = np.flatnonzero(traits.codes["cluster"] == np.bincount(traits.codes["cluster"]).argmax())[:200]
-    of = deal(traits, WEIGHTS, 4, frozen=frozen)
+    of = shard_of_each(traits, WEIGHTS, 4, frozen=frozen)
     whole, first, others = (
         np.bincount(traits.codes["cluster"][some], traits.tokens[some], 50) / traits.tokens[some].sum()
         for some in (slice(None), of == 0, np.setdiff1d(np.arange(4_000), frozen))
@@ -156,7 +160,7 @@ def test_copies_go_to_shards_at_even_distances(shards: int, longer: int) -> None
     copies = random.integers(0, 300, 600)
     tokens = np.ceil(random.lognormal(5, 1.5, 300)).astype(np.int64)[copies]
     tokens += random.integers(0, longer + 1, 600)
-    of = deal(made(tokens, random.integers(0, 5, 600)), WEIGHTS, shards, copies=copies)
+    of = shard_of_each(made(tokens, random.integers(0, 5, 600)), WEIGHTS, shards, copies=copies)
     uneven = []
     for text in np.unique(copies):
         found = of[copies == text]

@@ -92,13 +92,13 @@ def straight(rows: np.ndarray, groups: np.ndarray) -> order_greedy.Path:
 def test_signed_pass_equals_its_dense_twin(problem, dims):
     rows, groups, weights = problem
     signed = coordinates(len(rows), dims)
-    stream, fast = np.random.default_rng(0).permutation(len(rows)), np.empty(len(rows), np.int64)
+    queue, fast = np.random.default_rng(0).permutation(len(rows)), np.empty(len(rows), np.int64)
     front = order_balance.sign_pass(
-        stream, rows_of(rows, groups, weights, signed), straight(rows, groups).share[0], fast
+        queue, rows_of(rows, groups, weights, signed), straight(rows, groups).share[0], fast
     )
     dense = slow_order.centred(rows, groups) * np.sqrt(weights)[groups]
     dense = np.column_stack([dense, signed])
-    assert fast.tolist() == slow_order.sign_pass(stream.tolist(), dense)
+    assert fast.tolist() == slow_order.sign_pass(queue.tolist(), dense)
     assert 0 < front <= len(rows)
 
 
@@ -113,12 +113,12 @@ def test_signed_pass_equals_its_dense_twin(problem, dims):
 def test_pool_equals_its_dense_twin(problem, pool, self_weight, opening, dims):
     rows, groups, weights = problem
     dense, dense_placed = coordinates(len(rows), dims), np.random.default_rng(1).normal(size=dims)
-    stream = np.random.default_rng(0).permutation(len(rows))
+    queue = np.random.default_rng(0).permutation(len(rows))
     arguments = rows_of(rows, groups, weights, dense)
     nothing, whole = np.zeros(rows.shape[1]), rows.sum(axis=0)
     classes = order_greedy.classes_of(arguments, nothing, whole)
     fast = order_greedy.best_of_pool(
-        stream,
+        queue,
         arguments,
         straight(rows, groups),
         classes,
@@ -130,7 +130,7 @@ def test_pool_equals_its_dense_twin(problem, pool, self_weight, opening, dims):
         len(rows),
     )
     slow = slow_order.best_of_pool(
-        stream.tolist(),
+        queue.tolist(),
         rows,
         groups,
         weights,
@@ -151,9 +151,9 @@ def test_a_pool_of_several_blocks_equals_its_dense_twin():
     arguments = rows_of(rows, groups, weights)
     nothing = np.zeros(5)
     classes = order_greedy.classes_of(arguments, nothing, rows.sum(axis=0))
-    stream = random.permutation(900)
+    queue = random.permutation(900)
     fast = order_greedy.best_of_pool(
-        stream,
+        queue,
         arguments,
         straight(rows, groups),
         classes,
@@ -166,7 +166,7 @@ def test_a_pool_of_several_blocks_equals_its_dense_twin():
     )
     # The twin's first 60 steps hold for any 768 and more: both are topped up at the same steps.
     a = slow_order.centred(rows, groups) * np.sqrt(weights)[groups]
-    deviation, held, coming, out = np.zeros(5), stream[:768].tolist(), stream[768:].tolist(), []
+    deviation, held, coming, out = np.zeros(5), queue[:768].tolist(), queue[768:].tolist(), []
     for _ in range(60):
         best = min(held, key=lambda item: ((deviation + a[item]) ** 2).sum())
         held.remove(best)
@@ -237,15 +237,15 @@ def test_pool_along_a_moving_path_equals_its_dense_twin(data, problem, pool, sel
     table = data.draw(targets_for(rows, groups))
     arguments = rows_of(rows, groups, weights)
     nothing = np.zeros(rows.shape[1])
-    stream = np.random.default_rng(0).permutation(len(rows))
+    queue = np.random.default_rng(0).permutation(len(rows))
     path = target_path(problem_of(rows, groups, weights, table))
     classes = order_greedy.classes_of(arguments, nothing, whole)
     fast = order_greedy.best_of_pool(
-        stream, arguments, path, classes, nothing, no_sum, pool, self_weight, 0, len(rows)
+        queue, arguments, path, classes, nothing, no_sum, pool, self_weight, 0, len(rows)
     )
     wanted = slow_order.moving(table.progress, fitted_shares(table, groups, whole), whole, groups)
     slow = slow_order.best_of_pool(
-        stream.tolist(), rows, groups, weights, wanted, pool=pool, self_weight=self_weight
+        queue.tolist(), rows, groups, weights, wanted, pool=pool, self_weight=self_weight
     )
     assert fast.tolist() == slow
 
@@ -257,9 +257,11 @@ def test_dealing_equals_its_dense_twin(problem, segments, dims):
     dense = coordinates(len(rows), dims)
     portions = np.random.default_rng(1).random((rows.shape[1], segments))
     wanted = rows.sum(axis=0)[:, np.newaxis] * portions / portions.sum(axis=1, keepdims=True)
-    stream = np.random.default_rng(0).permutation(len(rows))
-    fast = order_items.deal(stream, rows_of(rows, groups, weights, dense), wanted)
-    slow = slow_order.deal(stream.tolist(), rows, groups, weights, dense.astype(np.float64), wanted)
+    queue = np.random.default_rng(0).permutation(len(rows))
+    fast = order_items.deal_to_segments(queue, rows_of(rows, groups, weights, dense), wanted)
+    slow = slow_order.deal_to_segments(
+        queue.tolist(), rows, groups, weights, dense.astype(np.float64), wanted
+    )
     # The same sums in another order may break a tie otherwise; equal rows make some.
     if dims or len(np.unique(rows, axis=0)) == len(rows):
         assert fast.tolist() == slow
@@ -298,22 +300,22 @@ def test_balanced_is_norms_passes_and_pools_from_both_ends(problem, seed, dims):
         wanted=slow_order.straight(rows.sum(axis=0), groups),
         dense=signed,
     )
-    stream = np.random.default_rng(seed).permutation(len(rows)).tolist()
+    queue = np.random.default_rng(seed).permutation(len(rows)).tolist()
     ends: list[list[int]] = [[], []]
     for pool, opening in ((5, 1), (2, 0)):
-        plus, minus = slow_order.signed(stream, dense)
-        stream = []
+        plus, minus = slow_order.signed(queue, dense)
+        queue = []
         for end, half in zip(ends, (plus, minus[::-1]), strict=True):
             for _ in range(2):
                 half = slow_order.sign_pass(half, dense)
             n_laid = max(len(half) - pool, min(opening, len(half)))
             so_far = {"placed": rows[end].sum(axis=0), "dense_placed": signed[end].sum(axis=0)}
             end += run(half, pool=pool, self_weight=self_weight, fixed=opening, **so_far)[:n_laid]
-            stream += [item for item in half if item not in end]
+            queue += [item for item in half if item not in end]
     front, back = ends
     between = run(
-        stream,
-        pool=len(stream),
+        queue,
+        pool=len(queue),
         self_weight=0.5 + self_weight / 2,
         placed=rows[front].sum(axis=0),
         dense_placed=signed[front].sum(axis=0),

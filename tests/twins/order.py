@@ -148,7 +148,7 @@ def moving(progress: Floats, shares: Floats, whole: Floats, groups: Sequence[int
 
 
 def best_of_pool(
-    stream: Sequence[int],
+    queue: Sequence[int],
     rows: Floats,
     groups: Sequence[int],
     weights: Floats,
@@ -163,7 +163,7 @@ def best_of_pool(
 ) -> list[int]:
     """Raw rows (M, J), dense ones (M, D); the score is <D, a> + self_weight |a|^2 / 2 with D = T - X and
     a = c - sigma l."""
-    coming = list(stream)
+    coming = list(queue)
     held: list[int] = []
     out: list[int] = []
     size = min(max(pool, fixed), len(coming))
@@ -183,7 +183,7 @@ def best_of_pool(
             scores[item] += float((signed[item] * (so_far + 0.5 * self_weight * signed[item])).sum())
         best = next(item for item, score in scores.items() if score <= min(scores.values()) + TIE)
         if len(out) < fixed:
-            best = stream[len(out)]
+            best = queue[len(out)]
         held.remove(best)
         totals += rows[best]
         so_far += signed[best]
@@ -267,21 +267,21 @@ def first_of_least(items: Sequence[int], objective: Callable[[int], float]) -> i
     return next(item for item, value in values.items() if value <= least + TIE * max(1.0, least))
 
 
-def deal(
-    stream: Sequence[int],
+def deal_to_segments(
+    queue: Sequence[int],
     rows: Floats,
     groups: Sequence[int],
     weights: Floats,
     dense: Floats,
     wanted: Floats,
 ) -> list[int]:
-    """dense (M, D), wanted (J, P). The segment of each item of the stream."""
+    """dense (M, D), wanted (J, P). The segment of each item of the queue."""
     scale = weights[np.asarray(groups)]
     total = group_sums(wanted.sum(axis=1), groups)
     dealt, held = np.zeros(rows.shape[1]), np.zeros_like(wanted)
     dense_held = np.zeros((dense.shape[1], wanted.shape[1]))
     out: list[int] = []
-    for item in stream:
+    for item in queue:
         dealt = dealt + group_sums(rows[item], groups)
         share = np.divide(dealt, total, out=np.zeros_like(dealt), where=total > 0)
         scores = (scale * rows[item]) @ (held - share[:, np.newaxis] * wanted) + dense[item] @ dense_held

@@ -23,8 +23,8 @@ FETCHED = 64
 
 
 @njit(cache=True, nogil=True)
-def sign_pass(stream: Ints, rows: Rows, shares: Floats, out: Ints) -> int:
-    """One reordering of the n items `stream` into `out`, int64 (n,) both. With D the signed sum of the rows so far, row
+def sign_pass(queue: Ints, rows: Rows, shares: Floats, out: Ints) -> int:
+    """One reordering of the n items `queue` into `out`, int64 (n,) both. With D the signed sum of the rows so far, row
     a gets + if <D, a> <= 0 within rounding, else -.
 
     + rows fill the result from the front, - rows from the back; returns the number of + rows. shares: tau, float64
@@ -41,18 +41,18 @@ def sign_pass(stream: Ints, rows: Rows, shares: Floats, out: Ints) -> int:
     dense_sum = np.zeros(dims)
     largest = 0.0
     front = 0
-    back = stream.shape[0] - 1
+    back = queue.shape[0] - 1
     # Rows of the next items side by side: fetched together, they wait for memory once, not one after the other.
     starts = np.empty(FETCHED + 1, np.int64)
     dense_of = np.empty((FETCHED, dims))
     value_of = np.empty(0, np.int32)
     group_of = np.empty(0, np.int32)
     value = np.empty(0)
-    for first in range(0, stream.shape[0], FETCHED):
-        fetched = min(FETCHED, stream.shape[0] - first)
+    for first in range(0, queue.shape[0], FETCHED):
+        fetched = min(FETCHED, queue.shape[0] - first)
         entries = 0
         for i in range(fetched):
-            item = stream[first + i]
+            item = queue[first + i]
             starts[i] = indptr[item]
             entries += indptr[item + 1] - starts[i]
             for d in range(dims):
@@ -63,7 +63,7 @@ def sign_pass(stream: Ints, rows: Rows, shares: Floats, out: Ints) -> int:
             value = np.empty(2 * entries)
         at = 0
         for i in range(fetched):
-            begin, end = starts[i], indptr[stream[first + i] + 1]
+            begin, end = starts[i], indptr[queue[first + i] + 1]
             starts[i] = at
             for k in range(begin, end):
                 value_of[at] = indices[k]
@@ -73,7 +73,7 @@ def sign_pass(stream: Ints, rows: Rows, shares: Floats, out: Ints) -> int:
         starts[fetched] = at
 
         for i in range(fetched):
-            item = stream[first + i]
+            item = queue[first + i]
             product = 0.0
             size = 0.0
             for d in range(dims):

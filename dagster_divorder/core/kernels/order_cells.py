@@ -16,9 +16,9 @@ from dagster_divorder.core.kernels.order_greedy import Floats, Ints, Rows
 
 @njit(cache=True, nogil=True)
 def move_to_mix(
-    stream: Ints, cell: Ints, ranges: Ints, rows: Rows, beyond: Floats, dense_beyond: Floats, rounds: int
+    queue: Ints, cell: Ints, ranges: Ints, rows: Rows, beyond: Floats, dense_beyond: Floats, rounds: int
 ) -> None:
-    """Each item of `stream` in turn goes where F is least, and stays if that is where it is; so `rounds` times.
+    """Each item of `queue` in turn goes where F is least, and stays if that is where it is; so `rounds` times.
 
     cell int64 (M,), where each item is, and E, beyond float64 (J, C) and dense_beyond float64 (D, C), are kept up.
     ranges int64 (M, 2): the first cell that an item may be in, and the one after the last.
@@ -27,7 +27,7 @@ def move_to_mix(
     indptr, indices, data, groups, weights, dense = rows
     product = np.empty(beyond.shape[1])
     for _ in range(rounds):
-        for item in stream:
+        for item in queue:
             first, last, own = ranges[item, 0], ranges[item, 1] - 1, cell[item]
             if first >= last:
                 continue

@@ -34,7 +34,7 @@ def seam_products(shards: int, shard: int) -> Floats:
 
 @njit(cache=True, nogil=True)
 def deal_to_shards(
-    stream: NDArray[np.uint32],
+    queue: NDArray[np.uint32],
     text: NDArray[np.integer],
     tokens: NDArray[np.int64],
     codes: NDArray[np.int32],
@@ -44,10 +44,10 @@ def deal_to_shards(
     held_documents: Floats,
     room: NDArray[np.int64],
 ) -> NDArray[np.int16]:
-    """The shard of every document, int16 (N,), 0 for one that is not in the stream: where F then is least, and there is
+    """The shard of every document, int16 (N,), 0 for one that is not in the queue: where F then is least, and there is
     room; of equal shards the first.
 
-    stream uint32 (R,): documents, in the order in which they are dealt. text int (R,): equal for successive ones that
+    queue uint32 (R,): documents, in the order in which they are dealt. text int (R,): equal for successive ones that
     are copies of one text; the k-th of r is floor(k P / r) shards behind the first, the last shard before the first one
     again, as long as there is room in all of these.
     tokens int64 (N,); codes int32 (T, N), a trait's value as a number among all J.
@@ -64,16 +64,16 @@ def deal_to_shards(
     out = np.zeros(tokens.shape[0], np.int16)
     everything = held.shape[0] - 1
     at = 0
-    while at < stream.shape[0]:
+    while at < queue.shape[0]:
         copies = 1
-        while at + copies < stream.shape[0] and text[at + copies] == text[at]:
+        while at + copies < queue.shape[0] and text[at + copies] == text[at]:
             copies += 1
         best = 0
         while True:
             score[:] = 0.0
             needed = -(-copies // shards)
             for k in range(copies):
-                document = stream[at + k]
+                document = queue[at + k]
                 length = float(tokens[document])
                 for p in range(shards):
                     own[p] = 0.0 if room[p] >= needed else np.inf
@@ -98,7 +98,7 @@ def deal_to_shards(
                 break
             copies = 1
         for k in range(copies):
-            document = stream[at + k]
+            document = queue[at + k]
             shard = (best + k * shards // copies) % shards
             out[document] = shard
             room[shard] -= 1

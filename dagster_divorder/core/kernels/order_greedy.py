@@ -192,7 +192,7 @@ def choose(base: Floats, features: Floats, factors: Floats, blocks: int, roundin
 
 @njit(cache=True, nogil=True)
 def best_of_pool(
-    stream: Ints,
+    queue: Ints,
     rows: Rows,
     path: Path,
     classes: Classes,
@@ -203,10 +203,10 @@ def best_of_pool(
     fixed: int,
     steps: int,
 ) -> Ints:
-    """The order, int64 (n,), of the items `stream`, int64 (n,): of the pool's candidates the one with the best score
-    goes, of equal ones the first in the stream. The first `fixed` go as they come, and so do all after `steps`.
+    """The order, int64 (n,), of the items `queue`, int64 (n,): of the pool's candidates the one with the best score
+    goes, of equal ones the first in the queue. The first `fixed` go as they come, and so do all after `steps`.
 
-    The pool takes the first min(pool, n) of the stream, and is topped up from it when a quarter (at least 1) is gone.
+    The pool takes the first min(pool, n) of the queue, and is topped up from it when a quarter (at least 1) is gone.
     placed: float64 (J,), totals before the first; dense_placed: float64 (D,), sum of the dense rows before it.
     self_weight: weight of |a|^2 in the score, 1 for the exact greedy. O(n (C features + pairs of entries that meet) +
     REFILL_PARTS nnz) time, O(C (entries + features) + J) scratch.
@@ -217,7 +217,7 @@ def best_of_pool(
     n_classes = classes.varies.shape[0]
     moving = np.any(path.drift != 0.0)
     dims = dense.shape[1]
-    size = min(max(pool, fixed), stream.shape[0])
+    size = min(max(pool, fixed), queue.shape[0])
     part = max(1, size // REFILL_PARTS)
 
     # Where each feature is kept; -1: it is the same for all candidates.
@@ -266,14 +266,16 @@ def best_of_pool(
     row_l, row_u, row_v = of_row[0], of_row[1], of_row[2]
     longest = largest = 0.0
 
-    out = np.empty_like(stream)
+    out = np.empty_like(queue)
     segment = 0
     filled = alive = coming = 0
     for step in range(steps):
+        # Refill: the pool is topped up and its gaps closed; K, A, B become those of the segment, base, u, v and l those
+        # of every candidate.
         ended = segment + 1 < path.at.shape[0] and s_sum[0] >= path.at[segment + 1]
         if (
             alive <= filled - max(1, filled // REFILL_PARTS)
-            or (coming < stream.shape[0] and alive <= size - part)
+            or (coming < queue.shape[0] and alive <= size - part)
             or ended
         ):
             while segment + 1 < path.at.shape[0] and s_sum[0] >= path.at[segment + 1]:
@@ -284,9 +286,9 @@ def best_of_pool(
                     item_of[kept] = item_of[c]
                     kept += 1
             if kept <= size - part:
-                more = min(size - kept, stream.shape[0] - coming)
+                more = min(size - kept, queue.shape[0] - coming)
                 for c in range(more):
-                    item_of[kept + c] = stream[coming + c]
+                    item_of[kept + c] = queue[coming + c]
                 coming += more
                 kept += more
             for c in range(kept, filled):
@@ -361,6 +363,7 @@ def best_of_pool(
                 base[c] = sum_
                 longest = max(longest, reach)
 
+        # Factors of the features at this step: of u -alpha_g, of l -E_g, of v -beta_g.
         x = s_sum[0] - path.at[segment]
         factors.fill(0.0)
         for g in range(n_groups):
@@ -383,11 +386,13 @@ def best_of_pool(
         for d in range(dims):
             factors[at_dense + d] = dense_sum[d]
 
+        # Choose: the candidate with the least score.
         rounding = ROUNDING * longest * (longest + largest)
         best = step
         if step >= fixed:
             best = choose(base, features, factors, blocks, rounding)
 
+        # Place it: T and S change in its trait values, and `base` of the candidates that share one.
         item = item_of[best]
         out[step] = item
         base[best] = np.inf
@@ -411,6 +416,6 @@ def best_of_pool(
         if base[c] != np.inf:
             out[left] = item_of[c]
             left += 1
-    for c in range(coming, stream.shape[0]):
-        out[left + c - coming] = stream[c]
+    for c in range(coming, queue.shape[0]):
+        out[left + c - coming] = queue[c]
     return out

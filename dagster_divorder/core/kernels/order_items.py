@@ -36,8 +36,10 @@ def largest_and_sum(rows: Rows, sums: NDArray[Any]) -> Codes:
 
 @njit(cache=True, nogil=True)
 def norms_and_sums(rows: Rows, norms: Floats) -> Floats:
-    """norms[s] = L2 norm of row s in group 0, where `norms` is float64 (M,), or (1,) for their sum over all rows; it is
-    added to. Returns the sum of every column, float64 (J,). O(nnz + J), no scratch."""
+    """Adds the L2 norm of row s in group 0 to norms[s]; returns the sum of every column, float64 (J,).
+
+    norms: float64 (M,); of length 1 it asks for the sum of all norms. O(nnz + J), no scratch.
+    """
     indptr, indices, data, groups, _, _ = rows
     sums = np.zeros(groups.shape[0])
     summed = norms.shape[0] == 1
@@ -53,8 +55,8 @@ def norms_and_sums(rows: Rows, norms: Floats) -> Floats:
 
 
 @njit(cache=True, nogil=True)
-def deal(stream: Ints, rows: Rows, wanted: Floats) -> Codes:
-    """The segment of each item of `stream`, int32 (n,): items are dealt so that all segments fill evenly.
+def deal_to_segments(queue: Ints, rows: Rows, wanted: Floats) -> Codes:
+    """The segment of each item of `queue`, int32 (n,): items are dealt so that all segments fill evenly.
 
     wanted: float64 (J, P), what segment p is to hold of trait value j. With f_g the share of group g dealt so far, the
     item goes where it deviates least, argmin_p sum_j w_g c_j (T_jp - f_g wanted_jp), the first of equal ones. Dense
@@ -70,9 +72,9 @@ def deal(stream: Ints, rows: Rows, wanted: Floats) -> Codes:
     held = np.zeros_like(wanted)
     dense_held = np.zeros((dense.shape[1], segments))
     score = np.empty(segments)
-    out = np.empty(stream.shape[0], np.int32)
-    for i in range(stream.shape[0]):
-        item = stream[i]
+    out = np.empty(queue.shape[0], np.int32)
+    for i in range(queue.shape[0]):
+        item = queue[i]
         for k in range(indptr[item], indptr[item + 1]):
             dealt[groups[indices[k]]] += data[k]
         score[:] = 0.0

@@ -117,7 +117,9 @@ def best_fit(length: Ints, turns: Ints, copy: Ints, sequence_length: int) -> tup
 
 
 @njit(cache=True, nogil=True)
-def distinct_values(indptr: Ints, document: Ints, codes: NDArray[np.signedinteger], n_values: int) -> Ints:
+def distinct_per_sequence(
+    indptr: Ints, document: Ints, codes: NDArray[np.signedinteger], n_values: int
+) -> Ints:
     """int64 (S,): how many values of codes (N,) the documents of each sequence have. O(Q + J)."""
     met = np.full(n_values, -1, np.int64)
     out = np.zeros(indptr.shape[0] - 1, np.int64)

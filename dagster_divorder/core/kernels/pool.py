@@ -13,6 +13,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from dagster_divorder.core.unit import NO_DIRECTION
+
 Tokens = NDArray[np.uint32]
 Labels = NDArray[np.int32]
 Counts = NDArray[np.int64]
@@ -20,8 +22,6 @@ Singles = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
 EPS = 2.0**-23
-NO_DIRECTION = 1e-6
-"""A vector nearer to the centre than this share of the centre's length has rounding noise for a direction."""
 
 CLOSE_CALLS = 64
 """Clusters whose scores are compared in one go."""

@@ -151,13 +151,16 @@ def window_deviations(
 
 
 @njit(cache=True, nogil=True)
-def add_prefix_squares(tokens: Ints, codes: Codes, share: Floats, window: int, squares: Floats) -> None:
-    """Adds sum_j (T_j(t) - share_j t)^2 at t = (i + 1) * window to squares[i] (S,), i < S - 1.
+def prefix_squares(tokens: Ints, codes: Codes, share: Floats, window: int) -> Floats:
+    """sum_j (T_j(t) - share_j t)^2 at t = (i + 1) * window, the end of window i, float64 (S,).
 
-    T_j(t) is the tokens of value j in [0, t). The last end, the end of the data, is skipped: by definition of
-    the shares the deviation there is 0.
+    T_j(t) is the tokens of value j in [0, t). At the last end, that of the data, it is 0 by definition of the shares.
     O(N + S x J): evaluated afresh at each end, since an updated square would lose its digits to cancellation.
     """
+    total = 0
+    for d in range(tokens.shape[0]):
+        total += tokens[d]
+    squares = np.zeros(-(-total // window))
     seen = np.zeros(share.shape[0], np.int64)
     filled = 0
     i = 0
@@ -173,9 +176,10 @@ def add_prefix_squares(tokens: Ints, codes: Codes, share: Floats, window: int, s
                 for j in range(share.shape[0]):
                     gap = seen[j] - share[j] * ((i + 1) * window)
                     square += gap * gap
-                squares[i] += square
+                squares[i] = square
                 i += 1
                 filled = 0
+    return squares
 
 
 @njit(cache=True, nogil=True)

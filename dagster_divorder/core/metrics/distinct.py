@@ -69,9 +69,9 @@ def distinct_in_sequences(
     indptr: NDArray[np.int64], codes: NDArray[np.int32], n_values: int
 ) -> NDArray[np.int64]:
     """The same for sequences packed before: sequence s holds the runs indptr[s]:indptr[s+1] of those in order."""
-    from dagster_divorder.core.kernels.packing import distinct_values
+    from dagster_divorder.core.kernels.packing import distinct_per_sequence
 
-    return distinct_values(indptr, np.arange(len(codes)), codes, n_values)
+    return distinct_per_sequence(indptr, np.arange(len(codes)), codes, n_values)
 
 
 def summarize(counts: NDArray[np.int64]) -> Distinct:

@@ -54,7 +54,7 @@ def runs_in_order(indptr: NDArray[np.int64], order: ArrayLike) -> tuple[NDArray[
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
+class ReadRuns:
     """What is read in an order: runs of tokens, the document, first token in it and length of each, int64 (Q,). indptr:
     where each sequence begins among them, int64 (S + 1,); of whole documents each is one."""
 
@@ -64,12 +64,12 @@ class Stream:
     indptr: NDArray[np.int64]
 
 
-def sequences_stream(packed: PackedSequences, order: ArrayLike) -> Stream:
+def sequences_stream(packed: PackedSequences, order: ArrayLike) -> ReadRuns:
     """Packed sequences as a trainer reads them in an order, int (S,)."""
     runs, indptr = runs_in_order(packed.indptr, order)
-    return Stream(packed.document[runs], packed.start[runs], packed.length[runs], indptr)
+    return ReadRuns(packed.document[runs], packed.start[runs], packed.length[runs], indptr)
 
 
-def documents_stream(order: NDArray[np.int64], tokens: NDArray[np.int64]) -> Stream:
+def documents_stream(order: NDArray[np.int64], tokens: NDArray[np.int64]) -> ReadRuns:
     """Whole documents in an order, int (N,), of so many tokens each, int (N,)."""
-    return Stream(order, np.zeros_like(order), tokens[order], np.arange(len(order) + 1))
+    return ReadRuns(order, np.zeros_like(order), tokens[order], np.arange(len(order) + 1))

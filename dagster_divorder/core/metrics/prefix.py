@@ -16,6 +16,9 @@ from dagster_divorder.core.metrics.stream import token_shares
 if TYPE_CHECKING:
     from dagster_divorder.core.kernels.moving_windows import Mix
 
+POINTS = 1000
+"""Of a curve, at most."""
+
 
 @dataclass(frozen=True, eq=False)
 class PrefixDeviation:
@@ -41,30 +44,27 @@ def squares_in_stream(
 ) -> NDArray[np.float64]:
     """D(t)^2 of one group of documents already in order, at every sequence end, float64 (S,). mix: what prefixes are
     held against where it moves (`core.metrics.moving`), in place of the whole's p."""
-    from dagster_divorder.core.kernels.windows import add_prefix_squares
+    if mix is None:
+        from dagster_divorder.core.kernels.windows import prefix_squares
 
-    total = int(tokens.sum())
-    squares = np.zeros(-(-total // sequence_length))
-    if mix is not None:
-        from dagster_divorder.core.kernels.moving_windows import moving_deviations
+        return prefix_squares(tokens, codes, token_shares(tokens, codes, n_values), sequence_length)
+    from dagster_divorder.core.kernels.moving_windows import moving_deviations
 
-        ends = np.arange(1, len(squares)) * sequence_length
-        squares[:-1] = (moving_deviations(tokens, codes, mix, np.zeros_like(ends), ends)[2] * ends) ** 2
-    else:
-        add_prefix_squares(tokens, codes, token_shares(tokens, codes, n_values), sequence_length, squares)
+    squares = np.zeros(-(-int(tokens.sum()) // sequence_length))
+    ends = np.arange(1, len(squares)) * sequence_length
+    squares[:-1] = (moving_deviations(tokens, codes, mix, np.zeros_like(ends), ends)[2] * ends) ** 2
     return squares
 
 
-def prefix_of(
-    squares: NDArray[np.float64], total: int, sequence_length: int, points: int = 1000
-) -> PrefixDeviation:
-    """The deviation of all groups together, its curve of at most `points`. squares: the sum of D(t)^2 over them, (S,);
+def prefix_of(squares: NDArray[np.float64], total: int, sequence_length: int) -> PrefixDeviation:
+    """The deviation of all groups together, its curve of at most POINTS. squares: the sum of D(t)^2 over them, (S,);
     total: tokens."""
     sequences = len(squares)
     if not sequences:
         return PrefixDeviation(0.0, 0.0, np.zeros(0), np.zeros(0))
     l2 = np.sqrt(squares)
-    kept = np.arange(1, min(points, sequences) + 1) * sequences // min(points, sequences) - 1
+    points = min(POINTS, sequences)
+    kept = np.arange(1, points + 1) * sequences // points - 1
     ends = np.minimum((kept + 1) * sequence_length, total)
     return PrefixDeviation(float(l2.mean()), float(l2.max()), ends / total, l2[kept])
 

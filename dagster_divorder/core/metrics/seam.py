@@ -23,7 +23,7 @@ from dagster_divorder.core.metrics.stream import token_shares
 if TYPE_CHECKING:
     from dagster_divorder.core.kernels.moving_windows import Mix
 
-Stream = tuple[NDArray[np.int64], NDArray[np.int32]]
+ValuedTokens = tuple[NDArray[np.int64], NDArray[np.int32]]
 """tokens (N,) and values of a trait (N,) of documents in order."""
 
 
@@ -45,7 +45,7 @@ class Seam:
     head_tail: float
 
 
-def seams(epochs: Sequence[Stream], n_values: int, window: int, mix: Mix | None = None) -> Seam:
+def seams(epochs: Sequence[ValuedTokens], n_values: int, window: int, mix: Mix | None = None) -> Seam:
     """The seams of epochs of the same documents, each followed by the next and the last by the first. mix: what windows
     are held against, for at least two epochs, where it moves."""
     total = int(epochs[0][0].sum())
@@ -77,17 +77,17 @@ def seams(epochs: Sequence[Stream], n_values: int, window: int, mix: Mix | None 
     )
 
 
-def _cut(stream: Stream, start: int, stop: int) -> Stream:
-    """The tokens [start, stop) of a stream, as documents that hold some of them."""
-    tokens, codes = stream
+def _cut(of: ValuedTokens, start: int, stop: int) -> ValuedTokens:
+    """The tokens [start, stop), as documents that hold some of them."""
+    tokens, codes = of
     ends = np.cumsum(tokens)
     first, last = np.searchsorted(ends, start, side="right"), np.searchsorted(ends, stop, side="left")
     inside = np.minimum(ends[first : last + 1], stop) - np.maximum((ends - tokens)[first : last + 1], start)
     return inside, codes[first : last + 1]
 
 
-def _counts(stream: Stream, n_values: int) -> NDArray[np.int64]:
+def _counts(of: ValuedTokens, n_values: int) -> NDArray[np.int64]:
     from dagster_divorder.core.kernels.windows import window_counts
 
-    tokens, codes = stream
+    tokens, codes = of
     return window_counts(tokens, codes, n_values, int(tokens.sum()))[0]

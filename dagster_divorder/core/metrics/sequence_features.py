@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.metrics.packed import Stream, sequences_stream
+from dagster_divorder.core.metrics.packed import ReadRuns, sequences_stream
 from dagster_divorder.core.metrics.stationarity import TENTHS, Feature, distances_from_whole
 from dagster_divorder.core.packing import PackedSequences
 
@@ -27,7 +27,7 @@ LONG = TENTHS
 """A document in so many of the sequences is a long one, whose parts are to be spread over the tenths."""
 
 
-class Runs(Stream):
+class Runs(ReadRuns):
     """Some sequences in an order, and the runs of tokens in them, all of one token or more."""
 
     @classmethod

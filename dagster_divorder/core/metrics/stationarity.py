@@ -8,7 +8,7 @@ lies farthest from the whole, and the mean distance of a batch from the whole. E
 R shuffles of the same sequences: it drifts where it exceeds their mean by more than SPREADS of their standard
 deviations, and by more than TOLERANCE.
 
-Guarantee: the same bytes for the same features, order and seed. An order drawn at random drifts in fewer than 1 % of
+Guarantee: the same bytes for the same features and seed. An order drawn at random drifts in fewer than 1 % of
 the draws, over all features together (docs/decisions/stationarity.md).
 Cost: O(R x entries of a feature) time; one feature at a time in memory, and 8 R S bytes.
 Known weakness: position is seen in tenths and in batches. What comes and goes within a tenth, and evens out in every
@@ -20,14 +20,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.metrics.stream import indices_in
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,6 +47,8 @@ LEADING = 8
 """Values of a mix, or dims, whose own rank correlation is looked at: those that vary most."""
 FEWEST = 5 * TENTHS
 """Of fewer sequences nothing can be told."""
+FEWEST_BATCHES = 2 * TENTHS
+"""Of a sample."""
 
 MEASURES = {
     "rank": "rank correlation with position",
@@ -192,13 +193,9 @@ class Stationarity:
             for of in self.by_excess
         ]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers by name, nested ones as dicts."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, found: dict[str, Any]) -> Stationarity:
-        """The inverse of `to_dict`, also after a way through JSON."""
+        """The inverse of `dataclasses.asdict`, also after a way through JSON."""
         features = [
             Drift(
                 **of
@@ -213,28 +210,17 @@ class Stationarity:
 @dataclass(frozen=True, eq=False)
 class Orders:
     """Several orders of the same S sequences, int64 (O, S): each place -> sequence. batch: sequences; what is left
-    after the last whole batch is in none.
-
-    Raises:
-        InputError: an order names a sequence twice, or one that is not there.
-    """
+    after the last whole batch is in none."""
 
     orders: NDArray[np.int64]
     batch: int
 
-    def __post_init__(self) -> None:
-        for order in self.orders:
-            if (
-                np.bincount(indices_in(order, self.sequences, "sequence"), minlength=self.sequences) != 1
-            ).any():
-                raise InputError("the order names a sequence twice; expected every sequence once")
-
     @classmethod
-    def with_shuffles(cls, order: ArrayLike, batch: int, seed: int = 0, shuffles: int = SHUFFLES) -> Orders:
-        """An order, int (S,), and `shuffles` random orders after it."""
-        ours = np.asarray(order, np.int64)
-        random = np.random.default_rng([seed, len(ours)])
-        return cls(np.stack([ours, *(random.permutation(len(ours)) for _ in range(shuffles))]), batch)
+    def with_shuffles(cls, sequences: int, batch: int, seed: int = 0) -> Orders:
+        """S = `sequences` as they come, and SHUFFLES random orders of them."""
+        random = np.random.default_rng([seed, sequences])
+        shuffles = (random.permutation(sequences) for _ in range(SHUFFLES))
+        return cls(np.stack([np.arange(sequences), *shuffles]), batch)
 
     @property
     def sequences(self) -> int:
@@ -260,20 +246,17 @@ class Orders:
         return np.arange(whole + 1) * self.batch if whole > 1 else None
 
 
-def stationarity(
-    features: Iterable[Feature], order: ArrayLike, *, batch: int, seed: int = 0, shuffles: int = SHUFFLES
-) -> Stationarity:
-    """Hold every feature along an order against shuffles.
+def stationarity(features: Iterable[Feature], sequences: int, *, batch: int, seed: int = 0) -> Stationarity:
+    """Hold every feature along the order of its rows, one for each of the S = `sequences`, against shuffles.
 
-    order: int (S,), a permutation: place -> row of the features. Of fewer than FEWEST sequences nothing is told.
+    Of fewer than FEWEST sequences nothing is told.
 
     Raises:
-        InputError: a feature has another number of rows, or the order is no permutation.
+        InputError: a feature has another number of rows.
     """
-    sequences = len(np.asarray(order))
     if sequences < FEWEST:
         return Stationarity(sequences=sequences, features=())
-    orders = Orders.with_shuffles(order, batch, seed, shuffles)
+    orders = Orders.with_shuffles(sequences, batch, seed)
     found = tuple(_drift(feature, *measures(feature, orders)) for feature in features)
     return Stationarity(sequences=sequences, features=found)
 
@@ -309,7 +292,7 @@ def measures(feature: Feature, of: Orders) -> tuple[dict[str, NDArray[np.float64
     if feature.values.shape[0] != of.sequences:
         raise InputError(
             f"the feature {feature.name!r} has {feature.values.shape[0]} rows; expected one for each of the "
-            f"{of.sequences} sequences of the order"
+            f"{of.sequences} sequences"
         )
     if feature.kind == "neighbours":
         return {"neighbours": _shared(feature.values, of)}, np.zeros((len(of.orders), 0))
@@ -332,13 +315,13 @@ def measures(feature: Feature, of: Orders) -> tuple[dict[str, NDArray[np.float64
     return found, tenths
 
 
-def sampled_places(sequences: int, batch: int, at_most: int, fewest: int = 2 * TENTHS) -> NDArray[np.int64]:
+def sampled_places(sequences: int, batch: int, at_most: int) -> NDArray[np.int64]:
     """Places of whole batches evenly spaced along an order, int64: all, where they are at most `at_most` sequences.
 
-    Never fewer than `fewest` batches, where there are so many.
+    Never fewer than FEWEST_BATCHES, where there are so many.
     """
     batches = max(1, -(-sequences // batch))
-    wanted = min(batches, max(at_most // batch, fewest))
+    wanted = min(batches, max(at_most // batch, FEWEST_BATCHES))
     if wanted == batches:
         return np.arange(sequences)
     chosen = (np.arange(wanted) * (sequences // batch) // wanted)[:, None]

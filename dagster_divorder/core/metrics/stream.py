@@ -3,35 +3,25 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.errors import InputError
 
 
 def tokens_in_order(order: ArrayLike, tokens: ArrayLike) -> NDArray[np.int64]:
     """Token counts int64 (N,), laid in order. InputError on an index out of range or a negative count."""
-    counts = np.asarray(tokens)
-    if counts.ndim != 1 or not (np.issubdtype(counts.dtype, np.integer) or counts.size == 0):
-        raise InputError(f"tokens is {counts.dtype} {counts.shape}; expected whole numbers (N,)")
-    stream = np.ascontiguousarray(counts[indices_in(order, len(counts), "document")], np.int64)
-    if stream.size and stream.min() < 0:
-        raise InputError(f"tokens holds {stream.min()}; expected counts of 0 or more")
-    return stream
+    # Only what is gathered has to be in range: documents that the order leaves out may hold anything.
+    counts = whole_numbers("tokens", tokens, each="document", least=None)
+    gathered = whole_numbers("tokens", counts[indices_in(order, len(counts), "document")], each="document")
+    return np.ascontiguousarray(gathered, np.int64)
 
 
 def codes_in_order(order: ArrayLike, codes: ArrayLike, n_values: int, documents: int) -> NDArray[np.int32]:
     """Trait values int32 (N,), laid in order. InputError when one is not in [0, n_values)."""
-    values = np.asarray(codes)
-    if values.shape != (documents,):
-        raise InputError(
-            f"codes has the shape {values.shape}; expected one trait value a document, ({documents},)"
-        )
-    if values.size and not np.issubdtype(values.dtype, np.integer):
-        raise InputError(f"codes is {values.dtype}; expected whole numbers, one trait value a document")
-    stream = values[indices_in(order, documents, "document")]
-    if stream.size and (stream.min() < 0 or stream.max() >= n_values):
-        raise InputError(
-            f"the trait values run from {stream.min()} to {stream.max()}; expected them in [0, {n_values})"
-        )
-    return np.ascontiguousarray(stream, np.int32)
+    values = whole_numbers("codes", codes, documents, each="document", least=None)
+    gathered = whole_numbers(
+        "codes", values[indices_in(order, documents, "document")], each="document", below=n_values
+    )
+    return np.ascontiguousarray(gathered, np.int32)
 
 
 def n_values_of(codes: ArrayLike) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.metrics.moving import achievable_mix, moving_mix, wanted_between
-from dagster_divorder.core.metrics.seam import Stream
+from dagster_divorder.core.metrics.seam import ValuedTokens
 from dagster_divorder.core.metrics.stream import token_shares
 from dagster_divorder.core.order import Targets
 
@@ -53,7 +53,7 @@ class Tracking:
 
 
 def track(
-    epochs: Sequence[Stream], n_values: int, targets: Targets, values: Sequence[int], batch_tokens: int
+    epochs: Sequence[ValuedTokens], n_values: int, targets: Targets, values: Sequence[int], batch_tokens: int
 ) -> tuple[Tracking, Tracking]:
     """(in the full batches of `batch_tokens` tokens, in the SLICES slices) of the epochs of an order.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.core.order.problem import Problem, Targets, Totals
 from dagster_divorder.core.order.strategies import STRATEGIES
 from dagster_divorder.core.order.strategy import Strategy, one_of
@@ -86,7 +87,7 @@ def make_task(
         whole=nothing,
     )
     if dense.shape[1]:
-        problem = problem.centred_anew(nothing.dense)
+        problem = problem.recentred(nothing.dense)
     problem = replace(problem, whole=problem.totals())
     if chosen.balances_norms:
         problem = problem.with_norms()
@@ -102,16 +103,10 @@ def frozen_items(frozen: ArrayLike | None, items: int) -> NDArray[np.int64]:
     Raises:
         InputError: it is longer than the items, names an item twice, or one that is not there.
     """
-    array = np.asarray([] if frozen is None else frozen)
-    if array.size == 0:
-        return np.zeros(0, np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InputError(
-            f"frozen is {array.dtype} of shape {array.shape}; expected whole numbers (F,), items"
-        )
+    array = whole_numbers("frozen", [] if frozen is None else frozen, least=None)
     if len(array) > items:
         raise InputError(f"frozen names {len(array)} items of {items}; expected at most as many as there are")
-    if array.min() < 0 or array.max() >= items:
+    if array.min(initial=0) < 0 or array.max(initial=-1) >= items:
         wrong = array.min() if array.min() < 0 else array.max()
         raise InputError(f"frozen names item {wrong}; there are {items}, counted from 0")
     values, times = np.unique(array, return_counts=True)
@@ -163,13 +158,7 @@ def group_numbers(groups: ArrayLike, trait_values: int) -> NDArray[np.int32]:
     Raises:
         InputError: not one of 0..G-1 for every trait value, or a group has none.
     """
-    array = np.asarray(groups)
-    if array.shape != (trait_values,):
-        raise InputError(
-            f"groups has shape {array.shape}; expected ({trait_values},), one group for each column of counts"
-        )
-    if array.size and array.dtype.kind not in "iu":
-        raise InputError(f"groups holds {array.dtype}; expected whole numbers 0..G-1")
+    array = whole_numbers("groups", groups, trait_values, each="column of counts", least=None)
     present = np.unique(array)
     if not np.array_equal(present, np.arange(present.size)):
         raise InputError(

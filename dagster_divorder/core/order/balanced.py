@@ -13,10 +13,10 @@ keeps every window near the whole's mix.
    plus rows become one half of the order, the minus rows the other; both are near the whole's mix already.
 2. More passes inside each half: plus rows to the front in order, minus rows to the back reversed. A pass halves the
    prefixes' deviation, down to the bound of the signing.
-3. A pool of candidates slides over each half's stream; the one that scores best goes next. One half is laid from the
-   beginning of the order forwards, the other from its end backwards, in two threads that share nothing. The stream is
+3. A pool of candidates slides over each half's queue; the one that scores best goes next. One half is laid from the
+   beginning of the order forwards, the other from its end backwards, in two threads that share nothing. The queue is
    balanced already, so what a pool passes over does not pile up.
-4. What both pools hold when their streams run out is laid in the same way, with smaller and smaller pools; the last few
+4. What both pools hold when their queues run out is laid in the same way, with smaller and smaller pools; the last few
    items fill the gap in the middle, by the same score.
 
 The score of item a at deviation D is <D, a> + self_weight |a|^2 / 2; self_weight = 1 is the exact greedy on F. All
@@ -26,7 +26,7 @@ Behind a frozen prefix, or along targets that move, one end is given and mixes c
 destroy: items are first dealt to segments of the path so that each segment gets its own mix, passes run inside each
 segment, and one pool follows the path from the beginning.
 
-Guarantee: of candidates that are equal within rounding the first of the stream goes, which a shuffle began, so equal
+Guarantee: of candidates that are equal within rounding the first of the queue goes, which a shuffle began, so equal
 items come in random order; the same seed gives the same bytes, however many cores there are. The deviation of equally
 long items does not grow with M once M is several pools.
 Cost: O(M (pool + entries that meet in it)) time, linear in M; O(nnz + M + J + pool) memory. Rows stay sparse.
@@ -79,7 +79,7 @@ DIMS_PER_ENTRY = 8.0
 """Dense coordinates that cost a step as much as the entries that meet in a candidate."""
 
 LAST_POOL, SHRINK = 32, 2
-"""What the pools of both ends hold when their streams run out is laid likewise, with pools SHRINK times smaller, down
+"""What the pools of both ends hold when their queues run out is laid likewise, with pools SHRINK times smaller, down
 to LAST_POOL. Laid by the exact greedy in one go, the last of it is what nobody wanted. Parts of long documents over
 tenths of newsgroups in sequences of 1024 tokens, chi2 by degree of freedom: 1.45 in one go, 1.07 so, 1.05 with pools 4
 times smaller; 8,000 synthetic sequences, less than one pool, stray 1.06, 1.12 and 1.16 times as far as f3's."""
@@ -118,22 +118,24 @@ def _from_both_ends(problem: Problem) -> Order:
     classes = classes_of(rows, problem.placed.values, problem.whole.values)
     path = straight_path(problem)
     pool, self_weight = _pool_and_weight(problem)
-    stream = np.random.default_rng(problem.seed).permutation(problem.items)
+    queue = np.random.default_rng(problem.seed).permutation(problem.items)
     ends: list[list[Order]] = [[], []]
     so_far = [(np.zeros(len(problem.groups)), np.zeros(rows.dense.shape[1])) for _ in ends]
-    # The first item is the stream's, so that every seed has an order of its own however few the items are.
+    # The first item is the queue's, so that every seed has an order of its own however few the items are.
     fixed = 1
 
-    def lay(half: Order, so_far: tuple[Floats, Floats], pool: int, fixed: int) -> tuple[Order, Order]:
+    def lay(
+        half: Order, start: tuple[Floats, Floats], candidates: int, first_fixed: int
+    ) -> tuple[Order, Order]:
         half = _passes(half, rows, path.share[0], PASSES - 1)
-        steps = max(len(half) - pool, min(fixed, len(half)))
-        made = best_of_pool(half, rows, path, classes, *so_far, pool, self_weight, fixed, steps)
+        steps = max(len(half) - candidates, min(first_fixed, len(half)))
+        made = best_of_pool(half, rows, path, classes, *start, candidates, self_weight, first_fixed, steps)
         return made[:steps], made[steps:]
 
     with ThreadPoolExecutor(2) as threads:
         while pool > LAST_POOL:
-            halved = np.empty_like(stream)
-            middle = sign_pass(stream, rows, path.share[0], halved)
+            halved = np.empty_like(queue)
+            middle = sign_pass(queue, rows, path.share[0], halved)
             halves = (halved[:middle], halved[middle:])
             found = list(threads.map(lay, halves, so_far, repeat(pool), repeat(fixed)))
             for end, (laid, _) in enumerate(found):
@@ -143,11 +145,11 @@ def _from_both_ends(problem: Problem) -> Order:
                     values + totals_of(laid, rows),
                     dense + rows.dense[laid].sum(axis=0, dtype=np.float64),
                 )
-            stream = np.concatenate([left for _, left in found])
+            queue = np.concatenate([left for _, left in found])
             pool, fixed = pool // SHRINK, 0
     # Nothing comes after the gap, so there is less to lose by putting off.
     between = best_of_pool(
-        stream, rows, path, classes, *so_far[0], len(stream), 0.5 * (1.0 + self_weight), 0, len(stream)
+        queue, rows, path, classes, *so_far[0], len(queue), 0.5 * (1.0 + self_weight), 0, len(queue)
     )
     back = [laid[::-1] for laid in ends[1][::-1]]
     return np.concatenate([*ends[0], between, *back])
@@ -155,7 +157,7 @@ def _from_both_ends(problem: Problem) -> Order:
 
 def _along(problem: Problem) -> Order:
     from dagster_divorder.core.kernels.order_greedy import best_of_pool, classes_of, totals_of
-    from dagster_divorder.core.kernels.order_items import deal
+    from dagster_divorder.core.kernels.order_items import deal_to_segments
 
     problem = _with_length(problem)
     rows = problem.rows()
@@ -167,11 +169,11 @@ def _along(problem: Problem) -> Order:
     segments = min(max(8, 2 * problem.items // POOL), SEGMENTS)
     points = reached_at(path, problem.groups, np.linspace(begin, end, segments + 1))
     wanted = np.diff(points, axis=0)
-    stream = np.random.default_rng(problem.seed).permutation(problem.items)
-    segment = deal(stream, rows, np.ascontiguousarray(wanted.T))
+    queue = np.random.default_rng(problem.seed).permutation(problem.items)
+    segment = deal_to_segments(queue, rows, np.ascontiguousarray(wanted.T))
     parts = []
     for part in range(segments):
-        items = stream[segment == part]
+        items = queue[segment == part]
         parts.append(_passes(items, rows, mix(totals_of(items, rows), problem.groups), PASSES))
     return best_of_pool(
         np.concatenate(parts),
@@ -187,14 +189,14 @@ def _along(problem: Problem) -> Order:
     )
 
 
-def _passes(stream: Order, rows: Rows, shares: NDArray[np.float64], passes: int) -> Order:
+def _passes(queue: Order, rows: Rows, shares: NDArray[np.float64], passes: int) -> Order:
     from dagster_divorder.core.kernels.order_balance import sign_pass
 
-    stream, other = stream.copy(), np.empty_like(stream)
+    queue, other = queue.copy(), np.empty_like(queue)
     for _ in range(passes):
-        sign_pass(stream, rows, shares, other)
-        stream, other = other, stream
-    return stream
+        sign_pass(queue, rows, shares, other)
+        queue, other = other, queue
+    return queue
 
 
 def _with_length(problem: Problem) -> Problem:

@@ -121,7 +121,8 @@ def within_shard(problem: Problem, *, shards: int) -> Order:
     moves from shard to shard as it does in the input. O(M log M). Source: TokenShard, where the loss jumps at every
     shard."""
     shard = np.arange(problem.items) * shards // max(problem.items, 1)
-    return _shuffled_within(np.arange(problem.items), shard, np.random.default_rng(problem.seed))
+    shuffled = np.random.default_rng(problem.seed).permutation(problem.items)
+    return shuffled[np.argsort(shard[shuffled], kind="stable")]
 
 
 class BufferOptions(Options):
@@ -204,12 +205,3 @@ def _runs(problem: Problem) -> tuple[Runs, Ints]:
     starts = np.flatnonzero(np.r_[True, (label[1:] != label[:-1]) | (length[1:] != length[:-1])])
     of_label = np.searchsorted(label[starts], np.arange(label[-1] + 2))
     return Runs(items, np.r_[starts, len(items)], length[starts], of_label), shuffle
-
-
-def _shuffled_within(order: Order, parts: Ints, generator: np.random.Generator) -> Order:
-    """The order, its items shuffled among the positions of each part. parts: int (M,), the part of each position."""
-    positions = np.argsort(parts, kind="stable")
-    shuffled = generator.permutation(len(order))
-    out = np.empty_like(order)
-    out[positions] = order[shuffled[np.argsort(parts[shuffled], kind="stable")]]
-    return out

@@ -35,7 +35,7 @@ def order_in_cells(
     keep: NDArray[np.bool_] | None = None,
     anew: bool = False,
     own_mix: bool = False,
-    stream: int = 0,
+    draw: int = 0,
 ) -> Order:
     """`order`, an order of the problem's items, with the items of each cell ordered anew.
 
@@ -43,11 +43,11 @@ def order_in_cells(
     keep: bool (M,), by item: these stay where they are, and the others fill the positions left.
     anew: shuffle each cell and put its first item first, so that a strategy without chance has another order, too.
     own_mix: each cell keeps its own mix, whatever stands before; for cells that have the mix they are to have.
-    stream: which of the streams of random numbers of the problem's seed; each cell has its own.
+    draw: another number gives other random numbers, of the same seed of the problem; each cell has its own.
     """
     out = order.copy()
     placed = problem.placed
-    seeds = np.random.SeedSequence([problem.seed, stream]).generate_state(len(bounds) - 1)
+    seeds = np.random.SeedSequence([problem.seed, draw]).generate_state(len(bounds) - 1)
     for begin, end, seed in zip(bounds[:-1], bounds[1:], seeds.tolist(), strict=True):
         positions = np.arange(begin, end)
         if keep is not None:
@@ -72,5 +72,5 @@ def alone(problem: Problem, items: NDArray[np.int64]) -> Problem:
     nothing = np.zeros(part.dense.shape[1])
     part = replace(
         part, placed=Totals(values=np.zeros(len(problem.groups)), items=0, norms=0.0, dense=nothing)
-    ).centred_anew(nothing)
+    ).recentred(nothing)
     return replace(part, whole=part.totals(), targets=None)

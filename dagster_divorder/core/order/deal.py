@@ -42,7 +42,7 @@ LONGEST = (1 << 31) - 1
 """Longer documents are dealt as if equally long."""
 
 
-def deal(
+def shard_of_each(
     traits: Traits,
     weights: Mapping[str, float],
     shards: int,
@@ -61,9 +61,9 @@ def deal(
 
     consumed = np.zeros(0, np.int64) if frozen is None else frozen
     documents = len(traits.tokens)
-    stream = _longest_first(traits.tokens, copies, seed)
+    queue = _longest_first(traits.tokens, copies, seed)
     if len(consumed):
-        stream = stream[~np.isin(stream, consumed)]
+        queue = queue[~np.isin(queue, consumed)]
     sizes = [traits.sizes()[trait] for trait in weights]
     codes = np.stack([traits.codes[trait] for trait in weights])
     codes += np.cumsum([0, *sizes[:-1]], dtype=np.int32)[:, np.newaxis]
@@ -77,15 +77,15 @@ def deal(
     values = np.repeat([*weights.values(), max(weights.values())], [*sizes, 1])
     held_by = np.append(np.bincount(codes.ravel(), minlength=sum(sizes)), documents)
     return deal_to_shards(
-        stream,
-        stream if copies is None else copies[stream],
+        queue,
+        queue if copies is None else copies[queue],
         traits.tokens,
         codes,
         values / np.maximum(held_by, 1) ** RARITY,
         DOCUMENT_WEIGHT * unit * unit,
         held,
         held_documents,
-        np.full(shards, -(-len(stream) // shards), np.int64),
+        np.full(shards, -(-len(queue) // shards), np.int64),
     )
 
 

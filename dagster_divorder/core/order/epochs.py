@@ -79,6 +79,6 @@ def epoch_orders(
             keep=spread.kept,
             anew=True,
             own_mix=mixed is not None,
-            stream=epoch,
+            draw=epoch,
         )
     return out

@@ -152,9 +152,7 @@ class Problem:
 
         return norms_and_sums(self.rows(), norms)
 
-    def part(
-        self, items: NDArray[np.int64], placed: Totals | None = None, seed: int | None = None
-    ) -> Problem:
+    def part(self, items: NDArray[np.int64], placed: Totals | None = None) -> Problem:
         """The problem of ordering some of the items, in [0, M), after `placed` (by default, what this one comes
         after). Its item i is items[i]; the target stays that of the whole."""
         entries, indptr = row_entries(self.indptr, items)
@@ -165,7 +163,6 @@ class Problem:
             data=self.data[entries],
             dense=self.dense[items],
             placed=placed or self.placed,
-            seed=self.seed if seed is None else seed,
         )
 
     def rows(self) -> Rows:
@@ -182,9 +179,9 @@ class Problem:
             placed=replace(self.placed, dense=np.append(self.placed.dense, placed)),
         )
 
-    def centred_anew(self, placed: NDArray[np.float64]) -> Problem:
-        """With dense coordinates that go from the sum `placed`, float64 (D,), to nothing along these items, at an even
-        rate by token of group 0."""
+    def recentred(self, placed: NDArray[np.float64]) -> Problem:
+        """Shifted so that `placed`, float64 (D,), and the dense coordinates of these items sum to zero; each item is
+        shifted in proportion to its tokens."""
         sizes = self.sizes.astype(np.float64)
         rate = (self.dense.sum(axis=0, dtype=np.float64) + placed) / (sizes.sum() or 1.0)
         return replace(
@@ -213,7 +210,8 @@ class Problem:
             return self
         first = len(self.groups)
         mean = float(self.sizes.sum()) / self.items
-        # A power of two, so that items of 2**22 times the tokens are ordered alike.
+        # An item enters its bin as `unit` tokens; the weight makes up for the rest, so that it counts as `mean` tokens.
+        # A power of two near the mean, so that items of 2**22 times the tokens are ordered alike.
         unit = 1 << max(0, math.frexp(mean)[1] - 1)
         weight = NORM_WEIGHT * self.weights.max() * (mean / unit or 1.0) ** 2
         of_bins = np.bincount(bins, minlength=len(edges) + 1).astype(np.float64)

@@ -34,20 +34,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.core.order.arguments import Task, make_task
 from dagster_divorder.core.order.cells import alone, cell_bounds, order_in_cells
 from dagster_divorder.core.order.problem import Order, Problem, Totals
 from dagster_divorder.core.order.strategy import Strategy
 from dagster_divorder.core.order.targets import path_back, reached_at
-from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array, csr_matrix
 
 CELL, MIN_CELL, MAX_CELLS = 2048, 128, 128
-"""Items a cell, at most and at least (about), and the most cells, which counts more. A cell is CELL items unless copies
-need smaller ones to be ordered with the rest: the strategy has more choice in larger cells, but copies that keep their
-times are in its way."""
+"""CELL: items a cell has without copies (about). MIN_CELL: what it may shrink to so that copies lie MIN_DISTANCE cells
+apart, or the mix can move. MAX_CELLS: never more cells than this, even if they then exceed CELL. The strategy has more
+choice in larger cells, but copies that keep their times are in its way."""
 
 SERVED_COPIES = 0.95
 """Part of the copies that smaller cells are made for."""
@@ -124,38 +124,43 @@ class Spread(NamedTuple):
 
 def spread_rest(task: Task, copies: ArrayLike | Times) -> Spread:
     """The rest with its copies apart. copies: as for `spread_order`."""
-    nothing = np.zeros(task.problem.items, bool)
-    if not isinstance(copies, Times):
-        _, group = np.unique(_of_items(copies, task.problem.items), return_inverse=True)
-        copies = _times_of_copies(task, group.astype(np.int64))
-    times, number = copies.times[task.rest].copy(), copies.copies[task.rest]
-    free = np.isnan(times)
+    given, kept = _times_given(task, copies), np.zeros(task.problem.items, bool)
+    times, copies_of = given.times[task.rest].copy(), given.copies[task.rest]
+    may_stand_anywhere = np.isnan(times)
     if not task.rest.size:
-        return Spread(task.rest, nothing, 1)
+        return Spread(task.rest, kept, 1)
     problem = task.rest_problem()
-    if free.all():
-        return Spread(task.rest[task.strategy.permute(problem)], nothing, 1)
+    if may_stand_anywhere.all():
+        return Spread(task.rest[task.strategy.permute(problem)], kept, 1)
     moving = bool(problem.placed.items) or problem.targets is not None
-    cells = copies.cells or cell_number(problem.items, number, moving=moving)
-    keep = keep_times(problem.items, number, cells)
-    if copies.room is not None:
-        inside = copies.room[task.rest] * cells + np.array([-1e-9, 1e-9])
+    cells = given.cells or cell_number(problem.items, copies_of, moving=moving)
+    keeps_time = keep_times(problem.items, copies_of, cells)
+    if given.room is not None:
+        inside = given.room[task.rest] * cells + np.array([-1e-9, 1e-9])
         ranges = np.stack([np.ceil(inside[:, 0]), np.floor(inside[:, 1])], axis=1).astype(np.int64)
-        keep = ranges[:, 0] >= ranges[:, 1]
+        keeps_time = ranges[:, 0] >= ranges[:, 1]
         times = _dealt_times(problem, times, ranges, cells)
-    elif free.any():
-        times[free] = _ranked_times(problem, task.strategy, times)
+    elif may_stand_anywhere.any():
+        times[may_stand_anywhere] = _ranked_times(problem, task.strategy, times)
     order = np.argsort(times, kind="stable")
-    kept = nothing
-    if copies.exact:
-        kept[task.rest] = number > 1
+    if given.exact:
+        kept[task.rest] = copies_of > 1
         return Spread(task.rest[order], kept, 1)
-    kept[task.rest] = keep
+    kept[task.rest] = keeps_time
     bounds, mixed = cell_bounds(problem.items, cells, problem.batch), None
-    if copies.room is not None:
+    if given.room is not None:
         bounds = mixed = np.searchsorted(times[order], np.arange(cells + 1) / cells)
-    made = order_in_cells(problem, task.strategy, order, bounds, keep=keep, own_mix=mixed is not None)
+    made = order_in_cells(problem, task.strategy, order, bounds, keep=keeps_time, own_mix=mixed is not None)
     return Spread(task.rest[made], kept, cells, mixed)
+
+
+def _times_given(task: Task, copies: ArrayLike | Times) -> Times:
+    """The times as they are given, or those of items that are copies of others."""
+    if isinstance(copies, Times):
+        return copies
+    whole_numbers("copies", copies, task.problem.items, least=None)
+    _, group = np.unique(copies, return_inverse=True)
+    return _times_of_copies(task, group.astype(np.int64))
 
 
 def _times_of_copies(task: Task, group: NDArray[np.int64]) -> Times:
@@ -195,15 +200,6 @@ def cell_number(
 def keep_times(items: int, copies: NDArray[np.int64], cells: int) -> NDArray[np.bool_]:
     """Which items have so many copies that they keep their times. copies: int64, of each item's document."""
     return (copies > 1) & (items < MIN_DISTANCE * copies * (items // cells))
-
-
-def _of_items(copies: ArrayLike, items: int) -> NDArray[np.integer]:
-    array = np.asarray(copies)
-    if array.shape != (items,) or (items and array.dtype.kind not in "iu"):
-        raise InputError(
-            f"copies is {array.dtype} of shape {array.shape}; expected whole numbers, one an item: ({items},)"
-        )
-    return array
 
 
 def _phases(task: Task, group: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -264,11 +260,11 @@ def _dealt_times(
     Items with a time begin in its cell, the others are dealt to what the cells then lack, and all are moved to the mix.
     """
     from dagster_divorder.core.kernels.order_cells import move_to_mix
-    from dagster_divorder.core.kernels.order_items import deal
+    from dagster_divorder.core.kernels.order_items import deal_to_segments
 
-    rows, groups, free = problem.rows(), problem.groups, np.isnan(times)
+    rows, groups, may_stand_anywhere = problem.rows(), problem.groups, np.isnan(times)
     kept = ranges[:, 0] >= ranges[:, 1]
-    cell = np.where(free, 0.0, times * cells).astype(np.int64)
+    cell = np.where(may_stand_anywhere, 0.0, times * cells).astype(np.int64)
     cell = np.where(kept, cell, np.clip(cell, ranges[:, 0], ranges[:, 1] - 1))
 
     def held(items: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -279,15 +275,15 @@ def _dealt_times(
 
     begin, end = (totals.values[groups == 0].sum() for totals in (problem.placed, problem.whole))
     wanted = np.diff(reached_at(path_back(problem), groups, np.linspace(begin, end, cells + 1)), axis=0).T
-    lacking = wanted - held(np.flatnonzero(~free))
-    stream = np.random.default_rng([problem.seed, 2]).permutation(problem.items)
-    anywhere = stream[free[stream]]
-    cell[anywhere] = deal(anywhere, rows, np.ascontiguousarray(np.maximum(lacking, 0.0)))
+    lacking = wanted - held(np.flatnonzero(~may_stand_anywhere))
+    queue = np.random.default_rng([problem.seed, 2]).permutation(problem.items)
+    anywhere = queue[may_stand_anywhere[queue]]
+    cell[anywhere] = deal_to_segments(anywhere, rows, np.ascontiguousarray(np.maximum(lacking, 0.0)))
 
     dense = np.zeros((cells, rows.dense.shape[1]))
     np.add.at(dense, cell, rows.dense)
     move_to_mix(
-        stream,
+        queue,
         cell,
         ranges,
         rows,
@@ -295,7 +291,7 @@ def _dealt_times(
         np.ascontiguousarray(np.cumsum(dense - dense.mean(axis=0), axis=0).T),
         ROUNDS,
     )
-    moved = stream[~kept[stream]]
+    moved = queue[~kept[queue]]
     moved = moved[np.argsort(cell[moved], kind="stable")]
     sizes = np.bincount(cell[moved], minlength=cells)
     nth = np.arange(len(moved)) - (np.cumsum(sizes) - sizes)[cell[moved]]
@@ -342,7 +338,7 @@ def _beside(problem: Problem, items: NDArray[np.int64]) -> Problem:
         ]
         targets = replace(targets, shares=shares)
     beside = replace(part, placed=totals(begun), whole=totals(ended), targets=targets)
-    return beside.centred_anew(placed.dense)
+    return beside.recentred(placed.dense)
 
 
 @dataclass(frozen=True)
@@ -365,7 +361,7 @@ class Spacing:
 def spacing(order: ArrayLike, copies: ArrayLike, tokens: ArrayLike | None = None) -> Spacing:
     """How far apart the copies stand in an order, int (M,). copies, tokens: int (M,), by item, as in `spread_order`."""
     items = np.asarray(order, np.int64)
-    values = _of_items(copies, len(items))
+    values = whole_numbers("copies", copies, len(items), least=None)
     # Those with copies alone, which are mostly few: no more than one array of all is sorted.
     ordered = np.sort(values)
     repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])

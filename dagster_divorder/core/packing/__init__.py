@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.checks import positive
+from dagster_divorder.core.checks import positive, whole_numbers
 from dagster_divorder.core.packing import best_fit, concat, related
 from dagster_divorder.core.packing.consumed import join, remaining
 from dagster_divorder.core.packing.counts import sequence_counts
@@ -81,7 +81,7 @@ def pack(
         raise InputError(f"seed is {seed}; expected 0 or more")
     # Where all pieces have tokens, and none is a copy, nothing of them is copied.
     kept = slice(None) if pieces.length.all() else np.flatnonzero(pieces.length)
-    equal = None if copies is None else _whole_numbers("copies", copies, len(pieces))[kept]
+    equal = None if copies is None else whole_numbers("copies", copies, len(pieces), each="piece")[kept]
     parts = in_parts(pieces.length[kept], equal, np.asarray(consumed, np.int64), sequence_length)
     if not isinstance(parts.order, slice):
         kept = np.arange(len(pieces))[kept][parts.order]
@@ -90,23 +90,13 @@ def pack(
         pieces=some,
         sequence_length=sequence_length,
         seed=seed,
-        labels=None if labels is None else _whole_numbers("labels", labels, len(pieces))[kept],
+        labels=None if labels is None else whole_numbers("labels", labels, len(pieces), each="piece")[kept],
         vectors=None if vectors is None else _vectors(vectors, np.arange(len(pieces))[kept]),
         copies=parts.copies,
         kept=parts.kept,
         bounds=parts.bounds,
     )
     return replace(METHODS[method](problem), without_tokens=len(pieces) - len(some))
-
-
-def _whole_numbers(name: str, values: ArrayLike, pieces: int) -> NDArray[np.signedinteger]:
-    array = np.asarray(values)
-    if array.shape != (pieces,) or (pieces and (array.dtype.kind not in "iu" or array.min() < 0)):
-        raise InputError(
-            f"{name} is {array.dtype} of shape {array.shape}; expected whole numbers of 0 or more, one a piece: "
-            f"({pieces},)"
-        )
-    return array if array.dtype.kind == "i" else array.astype(np.int64)
 
 
 def _vectors(vectors: Vectors | NDArray[np.float32], kept: Ints) -> Vectors:

@@ -67,31 +67,38 @@ def sequence_times(
         return Times(place, most, cells, exact=True)
     times = np.where(most > 1, place, np.nan)
 
-    keep = keep_times(sequences - frozen, most, cells)[sequence] & (copies == most[sequence])
-    run = np.flatnonzero(keep)
+    # Sequences of a text that keeps its times share the epoch evenly, if all its copies are cut alike.
+    keeps_time = keep_times(sequences - frozen, most, cells)[sequence] & (copies == most[sequence])
+    run = np.flatnonzero(keeps_time)
     run = run[np.lexsort((sequence[run], packed.start[run], text[run]))]
     even, size = _evenly(place[sequence[run]], text[run], packed.start[run])
-    uncut = size == copies[run]
-    times[sequence[run][uncut]] = even[uncut]
+    cut_alike = size == copies[run]
+    times[sequence[run][cut_alike]] = even[cut_alike]
 
-    tokens = np.bincount(packed.document, weights=packed.length)[packed.document]
     alone = (np.diff(packed.indptr) == 1)[sequence]
     run = np.flatnonzero(alone & (copies > 1) & ~consumed[text])
-    progress = packed.start[run] / tokens[run]
-    furthest = np.minimum(tokens[run] / (STEPS * copies[run] * packed.sequence_length), 1.0)
-    times[sequence[run]] += furthest * np.minimum(progress, 1.0 - progress)
+    times[sequence[run]] += _delays(packed, run, copies[run])
     times %= 1.0
-    turn = sequences / max(1, sequences - frozen)
+    epoch_length = sequences / max(1, sequences - frozen)
     times[:frozen] = (np.arange(frozen) + 0.5 - frozen) / max(1, sequences - frozen)
-    return Times(times, most, cells, room=_room(packed, texts, times, turn))
+    return Times(times, most, cells, room=_room(packed, texts, times, epoch_length))
+
+
+def _delays(packed: PackedSequences, run: Ints, copies: Ints) -> NDArray[np.float64]:
+    """How much later sequences stand that hold one run each of a long document, the nearer it is to its middle; float64
+    (n,), by run. copies: int64 (n,), of each run's text."""
+    tokens = np.bincount(packed.document, weights=packed.length)[packed.document[run]]
+    progress = packed.start[run] / tokens
+    furthest = np.minimum(tokens / (STEPS * copies * packed.sequence_length), 1.0)
+    return furthest * np.minimum(progress, 1.0 - progress)
 
 
 def _room(
-    packed: PackedSequences, texts: Ints, times: NDArray[np.float64], turn: float
+    packed: PackedSequences, texts: Ints, times: NDArray[np.float64], epoch_length: float
 ) -> NDArray[np.float64]:
     """The earliest and the latest time of each sequence, float64 (S, 2) in [0, 1].
 
-    turn: an epoch, in units of the times. Frozen sequences have times below 0.
+    epoch_length: in units of the times. Frozen sequences have times below 0.
     """
     sequence = np.arange(len(packed)).repeat(np.diff(packed.indptr))
     run = np.flatnonzero(_copies(packed.document, texts)[texts[packed.document]] > 1)
@@ -99,28 +106,33 @@ def _room(
     document, start, end = packed.document[run], packed.start[run], (packed.start + packed.length)[run]
     # Wherever a run begins in one document, the runs of all its copies that hold that token are looked up.
     span = int(end.max(initial=0)) + 1
-    marks = distinct_values(texts[document] * span + start)
-    held = distinct_values(document)
-    held = held[np.argsort(texts[held], kind="stable")]
-    begins, ends = (np.searchsorted(texts[held], marks // span, side=side) for side in ("left", "right"))
-    mark = np.arange(len(marks)).repeat(ends - begins)
-    nth = np.arange(len(mark)) - (np.cumsum(ends - begins) - ends).repeat(ends - begins)
-    token = marks[mark] % span
-    holder = np.searchsorted(document * span + start, held[nth] * span + token, side="right") - 1
-    found = (document[holder] == held[nth]) & (end[holder] > token)
-    mark, item = mark[found], sequence[run[holder[found]]]
-    in_turn = np.lexsort((times[item], mark))
-    mark, item = mark[in_turn], item[in_turn]
-    first = np.flatnonzero(np.diff(mark, prepend=-1))
-    copies = np.diff(np.append(first, len(mark)))
-    last, next_ = first + copies - 1, np.arange(1, len(mark) + 1)
+    tokens_looked_up = distinct_values(texts[document] * span + start)
+    documents_with_copies = distinct_values(document)
+    documents_with_copies = documents_with_copies[np.argsort(texts[documents_with_copies], kind="stable")]
+    begins, ends = (
+        np.searchsorted(texts[documents_with_copies], tokens_looked_up // span, side=side)
+        for side in ("left", "right")
+    )
+    token_looked_up = np.arange(len(tokens_looked_up)).repeat(ends - begins)
+    nth = np.arange(len(token_looked_up)) - (np.cumsum(ends - begins) - ends).repeat(ends - begins)
+    token = tokens_looked_up[token_looked_up] % span
+    holder = (
+        np.searchsorted(document * span + start, documents_with_copies[nth] * span + token, side="right") - 1
+    )
+    found = (document[holder] == documents_with_copies[nth]) & (end[holder] > token)
+    token_looked_up, sequence_there = token_looked_up[found], sequence[run[holder[found]]]
+    by_time = np.lexsort((times[sequence_there], token_looked_up))
+    token_looked_up, sequence_there = token_looked_up[by_time], sequence_there[by_time]
+    first = np.flatnonzero(np.diff(token_looked_up, prepend=-1))
+    copies = np.diff(np.append(first, len(token_looked_up)))
+    last, next_ = first + copies - 1, np.arange(1, len(token_looked_up) + 1)
     next_[last] = first
-    gap = times[item[next_]] - times[item]
-    gap[last] += turn
-    room = 0.5 * np.maximum(gap - NEAREST * turn / copies.repeat(copies), 0.0)
+    gap = times[sequence_there[next_]] - times[sequence_there]
+    gap[last] += epoch_length
+    room = 0.5 * np.maximum(gap - NEAREST * epoch_length / copies.repeat(copies), 0.0)
     before, after = (np.full(len(packed), np.inf) for _ in range(2))
-    np.minimum.at(after, item, room)
-    np.minimum.at(before, item[next_], room)
+    np.minimum.at(after, sequence_there, room)
+    np.minimum.at(before, sequence_there[next_], room)
     free = np.isnan(times)
     return np.stack(
         [

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.core.packing.pieces import PackedSequences
 from dagster_divorder.errors import InputError
 
@@ -52,15 +53,10 @@ def sequence_counts(
 
 def document_codes(packed: PackedSequences, name: str, codes: ArrayLike, n_values: int) -> NDArray[np.int32]:
     """`codes` as int32 (N,), checked against the plan's documents."""
-    array = np.asarray(codes)
+    array = whole_numbers(f"trait {name!r}", codes, each="document", below=n_values)
     documents = int(packed.document.max(initial=-1)) + 1
-    if array.ndim != 1 or len(array) < documents or (array.size and array.dtype.kind not in "iu"):
+    if len(array) < documents:
         raise InputError(
-            f"trait {name!r} is {array.dtype} of shape {array.shape}; expected a whole number for each of "
-            f"{documents} documents or more"
-        )
-    if array.size and (array.min() < 0 or array.max() >= n_values):
-        raise InputError(
-            f"trait {name!r} runs from {array.min()} to {array.max()}; expected values in [0, {n_values})"
+            f"trait {name!r} has {len(array)} values; expected one for each of {documents} documents"
         )
     return np.ascontiguousarray(array, np.int32)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.checks import positive
-from dagster_divorder.errors import InputError
+from dagster_divorder.core.checks import positive, whole_numbers
 
 Ints = NDArray[np.int64]
 Vectors = Callable[[Ints], NDArray[np.float32]]
@@ -36,16 +35,7 @@ class Pieces:
 
     def __post_init__(self) -> None:
         for name in ("document", "start", "length"):
-            array = np.asarray(getattr(self, name))
-            if array.size == 0:
-                array = array.astype(np.int64)
-            if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) != len(self.document):
-                raise InputError(
-                    f"{name} is {array.dtype} of shape {array.shape}; expected whole numbers, one a piece: "
-                    f"({len(self.document)},)"
-                )
-            if array.size and array.min() < 0:
-                raise InputError(f"{name} holds {array.min()}; expected numbers of 0 or more")
+            array = whole_numbers(name, getattr(self, name), len(self.document), each="piece")
             object.__setattr__(self, name, array.astype(np.int64, copy=False))
 
     def __len__(self) -> int:

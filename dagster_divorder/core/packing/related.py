@@ -20,6 +20,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.blas import one_faiss_thread
+from dagster_divorder.core.checks import finite
 from dagster_divorder.core.packing import concat
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences, PackingProblem, Vectors
 from dagster_divorder.errors import InputError
@@ -60,8 +62,7 @@ def _path(cluster: Ints, vectors: Vectors) -> Ints:
         raise InputError(
             f"vectors have the shape {rows.shape}; expected one row a piece: ({len(cluster)}, D)"
         )
-    if not np.isfinite(rows).all():
-        raise InputError("vectors hold NaN or infinity; expected finite numbers: embed those documents again")
+    finite("the vectors", rows)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     points = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
     blocks = _halved(np.arange(len(cluster)), points)
@@ -88,10 +89,6 @@ def _nearest_path(points: NDArray[np.float32]) -> Ints:
     from dagster_divorder.core.kernels.packing import nearest_first_path
 
     neighbours = min(NEIGHBOURS + 1, len(points))  # each is its own nearest
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    try:
+    with one_faiss_thread():
         cosine, index = faiss.knn(points, points, neighbours, metric=faiss.METRIC_INNER_PRODUCT)
-    finally:
-        faiss.omp_set_num_threads(before)
     return nearest_first_path(index, cosine)

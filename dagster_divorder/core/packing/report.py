@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,18 +42,16 @@ class PackingReport:
     documents_per_sequence: PerSequence
     clusters_per_sequence: PerSequence | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers by name, nested ones as dicts."""
-        return asdict(self)
-
 
 def packing_report(packed: PackedSequences, labels: ArrayLike | None = None) -> PackingReport:
     """labels: int (N,), the cluster of each document. O(Q log Q) time in the documents that are cut."""
-    from dagster_divorder.core.kernels.packing import distinct_values
+    from dagster_divorder.core.kernels.packing import distinct_per_sequence
 
     documents = int(packed.document.max(initial=-1)) + 1
     itself = np.arange(documents)
-    held = int(distinct_values(np.array([0, len(packed.document)]), packed.document, itself, documents).sum())
+    held = int(
+        distinct_per_sequence(np.array([0, len(packed.document)]), packed.document, itself, documents).sum()
+    )
     tokens = int(packed.length.sum())
     padding = len(packed) * packed.sequence_length - tokens
     cut_documents = _cut_documents(packed)
@@ -62,7 +59,7 @@ def packing_report(packed: PackedSequences, labels: ArrayLike | None = None) -> 
     if labels is not None:
         n_values = int(np.max(labels, initial=0)) + 1
         codes = document_codes(packed, "cluster", labels, n_values)
-        clusters = _summary(distinct_values(packed.indptr, packed.document, codes, n_values))
+        clusters = _summary(distinct_per_sequence(packed.indptr, packed.document, codes, n_values))
     return PackingReport(
         sequences=len(packed),
         packed_documents=held,
@@ -72,7 +69,9 @@ def packing_report(packed: PackedSequences, labels: ArrayLike | None = None) -> 
         padding_share=padding / max(tokens + padding, 1),
         cut_documents=cut_documents,
         cut_share=cut_documents / max(held, 1),
-        documents_per_sequence=_summary(distinct_values(packed.indptr, packed.document, itself, documents)),
+        documents_per_sequence=_summary(
+            distinct_per_sequence(packed.indptr, packed.document, itself, documents)
+        ),
         clusters_per_sequence=clusters,
     )
 

@@ -1,0 +1,58 @@
+"""What several parts of core ask of their arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dagster_divorder.core import checks
+from dagster_divorder.core.checks import finite, whole_numbers
+from dagster_divorder.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        pytest.param([], np.int64, id="none"),
+        pytest.param(np.arange(3, dtype=np.int8), np.int8, id="signed"),
+        pytest.param(np.arange(3, dtype=np.uint16), np.int64, id="unsigned"),
+    ],
+)
+def test_whole_numbers_are_signed(values: Any, dtype: type) -> None:
+    found = whole_numbers("codes", values, len(values), below=3)
+    assert found.dtype == dtype and found.tolist() == list(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "bounds", "message"),
+    [
+        pytest.param(
+            [0.0], {}, r"codes is float64 .* expected whole numbers, .* each item: \(n,\)", id="kind"
+        ),
+        pytest.param([[0]], {}, r"of shape \(1, 1\); .* \(n,\)", id="shape"),
+        pytest.param([0], {"length": 2}, r"of shape \(1,\); .* \(2,\)", id="length"),
+        pytest.param([3, -1], {}, "codes holds -1; expected numbers of 0 or more", id="negative"),
+        pytest.param([3, 2], {"least": 3}, "codes holds 2; expected numbers of 3 or more", id="too small"),
+        pytest.param([3, 0], {"below": 3}, r"codes holds 3; expected numbers in \[0, 3\)", id="too large"),
+        pytest.param([3, -1], {"below": 3}, r"codes holds -1; expected numbers in \[0, 3\)", id="both"),
+    ],
+)
+def test_other_numbers_are_named(values: Any, bounds: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        whole_numbers("codes", values, **bounds)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_whatever_is_not_finite_is_found_in_any_block(bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "CHECKED_AT_ONCE", 6)
+    vectors = np.zeros((5, 3), np.float32)
+    finite("the sample", vectors)
+    for row in range(5):
+        vectors[row, 1] = bad
+        with pytest.raises(InputError, match="NaN or infinity in the sample"):
+            finite("the sample", vectors)
+        vectors[row, 1] = 0
+    for shape in [(0, 3), (3, 0), (0,)]:
+        finite("the sample", np.zeros(shape, np.float32))
