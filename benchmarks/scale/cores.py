@@ -30,7 +30,7 @@ COMPARED = ("documents", "records", "views", "readings", "stages/token_counts")
 
 
 def main() -> None:
-    from line import write_copies
+    from peak import write_copies
     from shared import environment, parser
 
     made = parser(__doc__)

@@ -21,7 +21,7 @@ from scipy.optimize import nnls
 sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "memory"))
 
-from line import write_copies
+from peak import write_copies
 from measured import run_pipeline
 from shared import environment, parser
 
