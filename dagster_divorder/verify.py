@@ -12,7 +12,6 @@ from dagster_divorder.core.metrics.stationarity import Stationarity, stationarit
 from dagster_divorder.core.metrics.tables import drift_columns, summary_row
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.errors import DivOrderError, InputError
-from dagster_divorder.exports.survival import Shape, Survival, survival
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
@@ -25,6 +24,7 @@ from dagster_divorder.stages.stationarity import features, load_sample, load_sta
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.curated import EXPORT_MANIFEST, damaged_file, read_manifest
 from dagster_divorder.trainers import TRAINERS, Kept, Trainer
+from dagster_divorder.trainers.replay import Replay, Shape, replay
 from dagster_divorder.view.words import side_by_side
 
 
@@ -44,7 +44,7 @@ def verify(
     if folder is None:
         readers = [chosen] if chosen else list(TRAINERS.values())
         shapes = {of.name: planned_shape(run, of, asked) for of in readers}
-        plain = {of.name: planned_shape(run, of) for of in readers}
+        untransposed = {of.name: planned_shape(run, of) for of in readers}
         first = next(iter(shapes.values()))
         head = f"the plan: {_size(first)}; at its best, each trainer has its own export"
         other = ""
@@ -61,10 +61,10 @@ def verify(
             raise InputError(
                 f"{folder} holds {manifest['format']}, which trainers pack themselves; there are no batches to verify"
             )
-        shapes, plain = dict.fromkeys((of.name for of in readers), Shape.of(manifest, str(folder))), {}
+        shapes, untransposed = dict.fromkeys((of.name for of in readers), Shape.of(manifest, str(folder))), {}
         other = _other_plan(run, manifest["plan"])
         head = f"{folder}: {manifest['format']}, {_size(shapes[readers[0].name])}; every file is as it was written"
-    found = {of.name: survival(shapes[of.name], of, plain.get(of.name), **asked) for of in readers}
+    found = {of.name: replay(shapes[of.name], of, untransposed.get(of.name), **asked) for of in readers}
     reading = next(iter(found.values())).reading
     numbers = ("world_size", "micro_batch", "workers", "nodes")
     lines = [head, ", ".join(f"{name.replace('_', ' ')} {getattr(reading, name)}" for name in numbers), ""]
@@ -112,7 +112,7 @@ def _other_plan(run: Run, plan: str) -> str:
     )
 
 
-def _table(found: Mapping[str, Survival]) -> list[str]:
+def _table(found: Mapping[str, Replay]) -> list[str]:
     rows = [
         ("trainer", "by default", "at its best", "reads"),
         *((name, of.default.text, of.best.text, " ".join(of.trainer.formats)) for name, of in found.items()),
@@ -128,7 +128,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _in_full(run: Run, found: Survival, other: str) -> list[str]:
+def _in_full(run: Run, found: Replay, other: str) -> list[str]:
     trainer = found.trainer
     lines = [f"{trainer.title}", ""]
     for name, of in (("by default", found.default), ("with the lines below", found.best)):
@@ -143,13 +143,13 @@ def _in_full(run: Run, found: Survival, other: str) -> list[str]:
     ]
 
 
-def _configuration(trainer: Trainer, found: Survival) -> list[str]:
+def _configuration(trainer: Trainer, found: Replay) -> list[str]:
     """The trainer's lines, after those of the export where its ranks read contiguous parts."""
     lines = found.lines.strip().splitlines()
-    if trainer.layout:
+    if trainer.contiguous_ranks:
         names = ("world_size", "micro_batch", "workers")
-        laid = ", ".join(f"{name} = {max(1, getattr(found.reading, name))}" for name in names)
-        lines = [f"# divorder.toml, [exports], before the run: {laid}", *lines]
+        given = ", ".join(f"{name} = {max(1, getattr(found.reading, name))}" for name in names)
+        lines = [f"# divorder.toml, [exports], before the run: {given}", *lines]
     return lines
 
 
@@ -176,7 +176,7 @@ def _some(positions: np.ndarray) -> str:
     return f"sequences {shown}{', ...' if len(positions) > 3 else ''}"
 
 
-def _measures(run: Run, found: Survival) -> list[str]:
+def _measures(run: Run, found: Replay) -> list[str]:
     """The measures of what is really read, beside the plan's, and what drifts along it."""
     order = load_sequence_order(run)
     rows = [_measured("the plan", load_metrics(run)["sequences"], load_stationarity(run))]

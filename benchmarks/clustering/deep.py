@@ -1,9 +1,10 @@
-"""Agreement of the clusters with true labels (NMI), side by side: shallow vectors, those of the bootstrap decoder, and
-of any other model, through the pipeline itself.
+"""Agreement of the clusters with true labels (NMI), side by side: shallow vectors, by inverse document frequency and by
+a plain mean, those of the bootstrap decoder, and of any other model, through the pipeline itself.
 
 python benchmarks/clustering/deep.py ../shared/data/newsgroups.jsonl.gz --labels label --k 20 --seeds 0 1 2
 python benchmarks/clustering/deep.py ../shared/data/mixture.jsonl.gz --labels source --k 16 --seeds 0 1 2
     --model DIRECTORY [--max-tokens 128] adds another model
+    --kinds shallow "shallow mean" leaves out the decoder, which is trained
 
 `uncentred` is the same clustering without taking the documents' mean away first; `with shallow` is the adjusted Rand
 index of the clusters and those of the shallow vectors.
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from dagster_divorder import Settings, load_results, run_stage
+from dagster_divorder import Settings, load_results, run_all
 from dagster_divorder.core.cluster import POINTS_PER_CENTROID, assign, fit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.stages import GRAPH
@@ -28,13 +29,15 @@ from dagster_divorder.stages.components import load_space
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.sample import rows_by_id
 
+KINDS = ("shallow", "shallow mean", "deep bootstrap")
+
 
 def cluster(settings: Settings) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
     """Labels, clusters, and clusters of the uncentred vectors, by record; seconds of the stage of vectors."""
     seconds = 0.0
     for stage in GRAPH.needed(settings, "greedy_order"):
         start = time.perf_counter()
-        run_stage(stage, settings)
+        run_all(settings, stages=[stage])
         if stage == f"{settings.embedding.kind}_embeddings":
             seconds = time.perf_counter() - start
     documents = load_results(settings.store.path).documents
@@ -62,12 +65,15 @@ def main() -> None:
     parser.add_argument("--model", help="directory or id of another model, beside the bootstrap's")
     parser.add_argument("--max-tokens", type=int, default=0)
     parser.add_argument("--train-tokens", type=int, default=Settings().deep.train_tokens)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     options = parser.parse_args()
 
     kinds: dict[str, dict[str, Any]] = {
         "shallow": {"embedding": {"kind": "shallow"}},
+        "shallow mean": {"embedding": {"kind": "shallow", "pooling": "mean"}},
         "deep bootstrap": {"embedding": {"kind": "deep"}, "deep": {"train_tokens": options.train_tokens}},
     }
+    kinds = {name: kinds[name] for name in options.kinds}
     if options.model:
         name = Path(options.model).name
         deep = {"model": options.model, "max_tokens": options.max_tokens}

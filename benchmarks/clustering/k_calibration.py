@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dagster_divorder import Settings, run_stage
+from dagster_divorder import Settings, run_all, run_stage
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.k_calibration import load_table
@@ -36,8 +36,7 @@ def taken(corpus: Path, documents: int | None) -> list[bytes]:
 def calibrated(settings: Settings) -> tuple[Receipt, float]:
     """The receipt, and the processor seconds of the stage."""
     *before, stage = GRAPH.needed(settings, "k_calibration")
-    for name in before:
-        run_stage(name, settings, Silent())
+    run_all(settings, Silent(), before)
     start = time.process_time()
     receipt = run_stage(stage, settings, Silent())
     return receipt, time.process_time() - start

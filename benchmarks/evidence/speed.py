@@ -17,7 +17,7 @@ from dagster_divorder.models.training import (
     Task,
     _dtype,
     device_variables,
-    held_export,
+    in_memory_export,
     make_model,
     train,
 )
@@ -55,7 +55,7 @@ def main() -> None:
         schedule="cosine",
         batch=given.batch,
         epochs=2,
-        apart=False,
+        attend_within_documents=False,
         device=given.device,
         heldout={},
     )
@@ -77,7 +77,7 @@ def main() -> None:
     shares = []
     for _ in range(3):
         seconds = []
-        for loop in (bare, lambda: train(task, held_export(arrays, given.batch))):
+        for loop in (bare, lambda: train(task, in_memory_export(arrays, given.batch))):
             begin = clock()
             loop()
             seconds.append(clock() - begin)

@@ -12,27 +12,23 @@ as there are workers if nothing but the processor limits it: the driver's second
 from __future__ import annotations
 
 import json
-import os
-import resource
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "memory"))
 
-ROOT = Path(__file__).parents[2]
+from measured import run_pipeline
+from peak import write_copies
+from shared import environment, parser
+
 STAGES = ("raw_docs", "token_counts", "curated_output")
 COMPARED = ("documents", "records", "views", "readings", "stages/token_counts")
 
 
 def main() -> None:
-    from line import write_copies
-    from shared import environment, parser
-
     made = parser(__doc__)
     made.add_argument("--texts", type=Path, nargs="+", required=True)
     made.add_argument("--gigabytes", type=float, default=4.0)
@@ -91,44 +87,16 @@ def files(folder: Path) -> list[str]:
 
 def run(environ: dict[str, str], workers: int, stages: str) -> dict[str, Any]:
     """Seconds of each stage, in a fresh process: `wall`, and processor seconds of `driver` and `workers`."""
-    process = subprocess.run(
-        [sys.executable, __file__, "--stages", stages],
-        env={**os.environ, **environ, "DIVORDER_ENGINE__WORKERS": str(workers)},
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    found: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
-    return found
-
-
-def run_stages(stages: str) -> None:
-    from dagster_divorder.engine.progress import Silent
-    from dagster_divorder.pipeline import run_all
-    from dagster_divorder.settings import load_settings
-    from dagster_divorder.stages import GRAPH
-
-    settings = load_settings()
-    seconds = {}
-    for stage in stages.split(",") if stages else GRAPH.needed(settings):
-        start, driver, workers = time.perf_counter(), *processor_seconds()
-        run_all(settings, Silent(), [stage])
-        driver_now, workers_now = processor_seconds()
-        wall = time.perf_counter() - start
-        seconds[stage] = {"wall": wall, "driver": driver_now - driver, "workers": workers_now - workers}
-        shown = "".join(f"{name} {of:8.1f} s  " for name, of in seconds[stage].items())
-        print(f"  {stage:20}{shown}", file=sys.stderr, flush=True)
-    print(json.dumps(seconds))
-
-
-def processor_seconds() -> list[float]:
-    """Of this process, and of its workers that have ended."""
-    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return [found.ru_utime + found.ru_stime for found in used]
+    found = run_pipeline(environ | {"DIVORDER_ENGINE__WORKERS": str(workers)}, stages)
+    return {
+        stage: {
+            "wall": wall,
+            "driver": found["cpu"][stage] - found["workers"][stage],
+            "workers": found["workers"][stage],
+        }
+        for stage, wall in found["stages"].items()
+    }
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--stages"]:
-        run_stages(sys.argv[2])
-    else:
-        main()
+    main()

@@ -21,8 +21,8 @@ from scipy.optimize import nnls
 sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "memory"))
 
-from line import write_copies
 from measured import run_pipeline
+from peak import write_copies
 from shared import environment, parser
 
 INSTANCE, CORES, MEMORY_GB, DOLLARS_AN_HOUR = "c7i.8xlarge", 32, 64, 1.428

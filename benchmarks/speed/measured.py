@@ -23,8 +23,9 @@ ROOT = Path(__file__).parents[2]
 def run_pipeline(environ: Mapping[str, str], stages: str = "") -> dict[str, Any]:
     """Run all stages, or those named (comma between), in a fresh process.
 
-    Returns `stages` (seconds each), `cpu` (processor seconds each, without workers), `new` (documents computed in
-    each), `compute` (sum of the seconds), `wall`, `peak` bytes, `peaks` (bytes after each stage), `records`.
+    Returns `stages` (seconds each), `cpu` (processor seconds each), `workers` (those of them that are of workers, which
+    have ended), `new` (documents computed in each), `compute` (sum of the seconds), `wall`, `peak` bytes, `peaks`
+    (bytes after each stage), `records`.
     """
     start = time.perf_counter()
     process = subprocess.run(
@@ -48,14 +49,16 @@ def _main() -> None:
     settings = load_settings()
     seconds: dict[str, float] = {}
     cpu: dict[str, float] = {}
+    workers: dict[str, float] = {}
     new: dict[str, int] = {}
     peaks: dict[str, int] = {}
     records = 0
     for stage in sys.argv[1].split(",") if sys.argv[1] else GRAPH.needed(settings):
-        start, cpu_start = time.perf_counter(), sum(os.times()[:4])
+        start, before = time.perf_counter(), os.times()
         receipt = run_all(settings, Silent(), [stage])[stage]
         seconds[stage] = time.perf_counter() - start
-        cpu[stage] = sum(os.times()[:4]) - cpu_start
+        used = [now - then for now, then in zip(os.times()[:4], before, strict=False)]
+        cpu[stage], workers[stage] = sum(used), sum(used[2:])
         new[stage] = receipt.figures["new_documents"]
         records = receipt.figures.get("records", records)
         peaks[stage] = watched.peak()
@@ -66,6 +69,7 @@ def _main() -> None:
     answer = {
         "stages": seconds,
         "cpu": cpu,
+        "workers": workers,
         "new": new,
         "compute": sum(seconds.values()),
         "records": records,

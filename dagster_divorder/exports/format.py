@@ -29,8 +29,9 @@ class Format:
 
     `write` stages the files of rows in a folder, and gives what the manifest says of them beside what every one does,
     the `dtype` of the ids among it. `epochs` says where later epochs are: in rows of their own (`copies`), or in an
-    `index` over the rows of the first, which `write` is then given in `Rows.epochs`. With `slices` the trainers that
-    read the format give each rank a contiguous part of it, for which `exports.world_size` transposes the rows.
+    `index` over the rows of the first, which `write` is then given in `Rows.epochs`. With `contiguous_ranks` the
+    trainers that read the format give each rank a contiguous part of it, and `exports.world_size` lays the rows as
+    `trainers.rows_for_contiguous_ranks` says.
     """
 
     name: str
@@ -38,7 +39,7 @@ class Format:
     names: str = r"train.*"
     """A regular expression of the names of its files."""
     epochs: Literal["copies", "index"] = "copies"
-    slices: bool = False
+    contiguous_ranks: bool = False
     check: Callable[[Rows], object] = lambda rows: None
     """Raises what cannot be written in this format, before any file is."""
 

@@ -66,5 +66,5 @@ LITDATA = Format(
     name="litdata",
     write=_write,
     names=r"chunk-.*\.bin|index\.json",
-    slices=True,
+    contiguous_ranks=True,
 )

@@ -19,10 +19,10 @@ from typing import IO, Any
 import numpy as np
 
 from dagster_divorder.exports import megatron_cache
+from dagster_divorder.exports.file_rows import FileRows
 from dagster_divorder.exports.format import Format, Options, fits_uint16
 from dagster_divorder.exports.raw import stage_index
 from dagster_divorder.exports.rows import Rows
-from dagster_divorder.exports.stretch import Stretch
 from dagster_divorder.store.curated import OutputFolder
 
 CODES = {"int32": 4, "uint16": 8}
@@ -39,8 +39,8 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     return {"dtype": dtype.name, "rows_of_files": [len(rows)]}
 
 
-def _write_ids(stretch: Stretch, file: IO[bytes], *, dtype: np.dtype) -> None:
-    for block in stretch.blocks():
+def _write_ids(file_rows: FileRows, file: IO[bytes], *, dtype: np.dtype) -> None:
+    for block in file_rows.blocks():
         file.write(block.ids.astype(dtype, copy=False).data)
 
 

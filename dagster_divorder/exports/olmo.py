@@ -26,10 +26,10 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 
+from dagster_divorder.exports.file_rows import BLOCK_BYTES, FileRows, Write
 from dagster_divorder.exports.format import Format, Options, fits_uint16
 from dagster_divorder.exports.raw import row_files, stage_array, stage_index, write_rows
 from dagster_divorder.exports.rows import Rows
-from dagster_divorder.exports.stretch import BLOCK_BYTES, Stretch, Write
 from dagster_divorder.store.curated import OutputFolder
 
 LINES = 1 << 16
@@ -69,16 +69,16 @@ def _loader_epochs(epochs: np.ndarray, batch: int) -> Iterator[np.ndarray]:
         yield np.resize(np.append(stream[first : first + rows], stream[:rows]), rows)
 
 
-def _documents(stretch: Stretch, file: IO[bytes]) -> None:
+def _documents(file_rows: FileRows, file: IO[bytes]) -> None:
     """The runs, as lines of comma-separated text."""
     from pyarrow.csv import CSVWriter, WriteOptions
 
     schema = pa.schema([(name, pa.int64()) for name in ("start", "end", "id", "src", "loc")])
     few = WriteOptions(include_header=False)
-    row = np.arange(len(stretch)).repeat(np.diff(stretch.indptr))
+    row = np.arange(len(file_rows)).repeat(np.diff(file_rows.indptr))
     # Padding lies between the last run of a row and the first of the next.
-    ends = np.concatenate([[0], np.cumsum(stretch.run_tokens)])
-    skipped = (np.concatenate([[0], np.cumsum(stretch.length - stretch.tokens)]))[row]
+    ends = np.concatenate([[0], np.cumsum(file_rows.run_tokens)])
+    skipped = (np.concatenate([[0], np.cumsum(file_rows.length - file_rows.tokens)]))[row]
     # No name and no time in the head, so that the same rows give the same bytes.
     with (
         gzip.GzipFile("", "wb", 1, file, mtime=0) as packed,
@@ -87,18 +87,23 @@ def _documents(stretch: Stretch, file: IO[bytes]) -> None:
         for at in range(0, len(row), LINES):
             some = slice(at, at + LINES)
             starts = ends[:-1][some] + skipped[some]
-            columns = [starts, starts + stretch.run_tokens[some], stretch.document[some], stretch.start[some]]
+            columns = [
+                starts,
+                starts + file_rows.run_tokens[some],
+                file_rows.document[some],
+                file_rows.start[some],
+            ]
             arrays = [pa.array(column) for column in columns]
             writer.write_batch(
                 pa.record_batch([*arrays[:3], pa.nulls(len(starts), pa.int64()), arrays[3]], schema)
             )
 
 
-def _mask(stretch: Stretch, file: IO[bytes]) -> None:
+def _mask(file_rows: FileRows, file: IO[bytes]) -> None:
     """Where the rows hold tokens, a byte an id."""
-    step = max(1, BLOCK_BYTES // stretch.length)
-    for begin in range(0, len(stretch), step):
-        file.write((np.arange(stretch.length) < stretch.tokens[begin : begin + step, None]).data)
+    step = max(1, BLOCK_BYTES // file_rows.length)
+    for begin in range(0, len(file_rows), step):
+        file.write((np.arange(file_rows.length) < file_rows.tokens[begin : begin + step, None]).data)
 
 
 OLMO = Format(

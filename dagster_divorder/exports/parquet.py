@@ -12,10 +12,10 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from dagster_divorder.exports.file_rows import FileRows
 from dagster_divorder.exports.format import Format, Options
 from dagster_divorder.exports.raw import row_files
 from dagster_divorder.exports.rows import Rows
-from dagster_divorder.exports.stretch import Stretch
 from dagster_divorder.store.curated import OutputFolder
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     return {"dtype": "int32", "rows_of_files": [end - first for first, end in files.values()]}
 
 
-def _write_file(stretch: Stretch, file: IO[bytes]) -> None:
+def _write_file(file_rows: FileRows, file: IO[bytes]) -> None:
     # `SCHEMA.empty_table()` imports pandas.
-    tables, rest, count = _tables(stretch), pa.Table.from_batches([], SCHEMA), len(stretch)
-    group = group_rows(stretch.length)
+    tables, rest, count = _tables(file_rows), pa.Table.from_batches([], SCHEMA), len(file_rows)
+    group = group_rows(file_rows.length)
     with open_writer(file, SCHEMA) as writer:
         while count:
             wanted = min(count, group)
@@ -47,12 +47,12 @@ def _write_file(stretch: Stretch, file: IO[bytes]) -> None:
             rest, count = rest[wanted:], count - wanted
 
 
-def _tables(stretch: Stretch) -> Iterator[pa.Table]:
-    for block in stretch.blocks():
+def _tables(file_rows: FileRows) -> Iterator[pa.Table]:
+    for block in file_rows.blocks():
         end = block.first + len(block.tokens)
-        some = slice(stretch.indptr[block.first], stretch.indptr[end])
-        counts = np.diff(stretch.indptr[block.first : end + 1])
-        yield table(block.ids, block.tokens, stretch.run_tokens[some], counts)
+        some = slice(file_rows.indptr[block.first], file_rows.indptr[end])
+        counts = np.diff(file_rows.indptr[block.first : end + 1])
+        yield table(block.ids, block.tokens, file_rows.run_tokens[some], counts)
 
 
 def group_rows(length: int) -> int:
@@ -89,5 +89,5 @@ def _lists(sizes: np.ndarray, values: np.ndarray) -> pa.Array:
 PARQUET = Format(
     name="parquet",
     write=_write,
-    slices=True,
+    contiguous_ranks=True,
 )

@@ -9,9 +9,9 @@ from typing import IO
 
 import numpy as np
 
+from dagster_divorder.exports.file_rows import FileRows
 from dagster_divorder.exports.format import Options
 from dagster_divorder.exports.rows import Rows
-from dagster_divorder.exports.stretch import Stretch
 from dagster_divorder.store.curated import OutputFolder
 
 
@@ -28,10 +28,10 @@ def row_files(rows: Rows, options: Options, dtype: np.dtype, suffix: str) -> dic
     }
 
 
-def write_rows(stretch: Stretch, file: IO[bytes], *, dtype: np.dtype, padding: int) -> None:
+def write_rows(file_rows: FileRows, file: IO[bytes], *, dtype: np.dtype, padding: int) -> None:
     """The ids, L a row; padding: the id that fills up shorter rows."""
-    for block in stretch.blocks():
-        file.write(block.padded(stretch.length, padding, dtype).data)
+    for block in file_rows.blocks():
+        file.write(block.padded(file_rows.length, padding, dtype).data)
 
 
 def stage_index(rows: Rows, folder: OutputFolder) -> None:

@@ -10,13 +10,13 @@ than MAX_BUCKETS groups as much as that leaves); a block; some 60 bytes a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from dagster_divorder.core.rows import row_entries
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.local import KEEP_MEMORY
 from dagster_divorder.errors import StoreError
-from dagster_divorder.exports.stretch import Group, Scattered, Stretch, Write, mapped_ids, scatter
+from dagster_divorder.exports.file_rows import FileRows, Group, Scattered, Write, mapped_ids, scatter
 from dagster_divorder.store.base import temporary_name
 from dagster_divorder.store.curated import OutputFolder
 from dagster_divorder.store.folders import folder_at
@@ -87,6 +87,20 @@ class Tokens:
         first = self.begins[offsets(self.view.documents)[:-1]]
         base = np.array([ids.ctypes.data for ids in self.mapped], np.int64) - first * self.dtype.itemsize
         return base.repeat(rows) + self.begins[:-1] * self.dtype.itemsize
+
+
+_File: TypeAlias = tuple[str, tuple[int, int], Write]
+"""A file's name, its rows (first, end) and what writes it."""
+
+
+class Scattering(NamedTuple):
+    """Ids on their way through files. groups: of fragments, a file each. begins: where in the file of each group every
+    bucket begins, and the last ends, int64 (groups, buckets + 1); source: where in its bucket each run lies, int64
+    (Q,); both in bytes."""
+
+    groups: list[Group]
+    begins: np.ndarray
+    source: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,8 +168,8 @@ class Rows:
         return [(first, min(first + step, len(self))) for first in range(0, max(len(self), 1), step)]
 
     @cached_property
-    def own(self) -> np.ndarray:
-        """Tokens of each run that the document has of its own: all but an end of text, int64 (Q,)."""
+    def text_tokens(self) -> np.ndarray:
+        """Tokens of each run, all but an appended end-of-text token, int64 (Q,)."""
         left = self.stored.lengths[self.stored.view.document_row[self.document]] - self.start
         if min(left.min(initial=0), self.start.min(initial=0)) < 0:
             raise StoreError(
@@ -163,24 +177,33 @@ class Rows:
             )
         return np.minimum(self.run_tokens, left)
 
-    def stage(self, folder: OutputFolder, files: Iterable[tuple[str, tuple[int, int], Write]]) -> None:
+    def stage(self, folder: OutputFolder, files: Iterable[_File]) -> None:
         """Stage files, each by its name, its rows (first, end) and what writes it; the rows of several are the same
         ones, or do not overlap.
 
         Raises:
             StoreError: see `OutputFolder.stage`; the plan or the stored ids do not fit.
         """
-        stored, files = self.stored, list(files)
-        size = int(stored.begins[-1]) * stored.dtype.itemsize
-        if size <= MEMORY_BYTES:
-            for name, span, write in files:
-                folder.stage(name, partial(write, self._stretch(span, self._source, None)))
-            return
-        many = size >= WORKERS_FROM_BYTES and len(files) > 1 and folder.by_workers
-        engine = stored.engine() if many and stored.engine().workers > 1 else None
+        files = list(files)
+        if self._stored_bytes <= MEMORY_BYTES:
+            self._stage_from_memory(folder, files)
+        else:
+            self._stage_through_files(folder, files)
+
+    @property
+    def _stored_bytes(self) -> int:
+        return int(self.stored.begins[-1]) * self.stored.dtype.itemsize
+
+    def _stage_from_memory(self, folder: OutputFolder, files: Sequence[_File]) -> None:
+        for name, span, write in files:
+            folder.stage(name, partial(write, self._of_file(span, self._source, None)))
+
+    def _stage_through_files(self, folder: OutputFolder, files: Sequence[_File]) -> None:
+        """Scatter the ids to files, and write the export's files from these; by workers where they are worth it."""
+        stored, engine = self.stored, self._workers(folder, len(files))
         place = stored.scratch if engine is None else folder.path
         limits = self._limits({span for _, span, _ in files})
-        groups, begins, source = self._groups(limits)
+        groups, begins, source = self._scattering(limits)
         names = tuple(group.name for group in groups)
         try:
             to_files = partial(scatter, stored.files.listed(), place, stored.dtype)
@@ -191,8 +214,8 @@ class Rows:
             tasks = {}
             for name, span, write in files:
                 low, high = np.searchsorted(limits, span)
-                own = Scattered(place, names, limits[low : high + 1] - span[0], begins[:, low : high + 1])
-                tasks[name] = write, self._stretch(span, source, own)
+                buckets = Scattered(place, names, limits[low : high + 1] - span[0], begins[:, low : high + 1])
+                tasks[name] = write, self._of_file(span, source, buckets)
             if engine:
                 folder.stage_each(engine, _write, tasks, environment=KEEP_MEMORY)
             else:
@@ -202,9 +225,16 @@ class Rows:
             with suppress(StoreError), folder_at(place).explaining():
                 folder_at(place).delete(names)
 
+    def _workers(self, folder: OutputFolder, files: int) -> Engine | None:
+        """The engine whose workers write so many files; None where this process does."""
+        if self._stored_bytes < WORKERS_FROM_BYTES or files < 2 or not folder.by_workers:
+            return None
+        engine = self.stored.engine()
+        return engine if engine.workers > 1 else None
+
     def gather(self) -> np.ndarray:
         """The ids of all rows in memory, (R, L); short rows are filled up."""
-        blocks = self._stretch((0, len(self)), self._source, None).blocks()
+        blocks = self._of_file((0, len(self)), self._source, None).blocks()
         stored = self.stored
         return np.concatenate([block.padded(self.length, stored.padding, stored.dtype) for block in blocks])
 
@@ -214,18 +244,18 @@ class Rows:
         row = self.stored.view.document_row[self.document]
         return self.stored.addresses[row] + self.start * self.stored.dtype.itemsize
 
-    def _stretch(self, span: tuple[int, int], source: np.ndarray, scattered: Scattered | None) -> Stretch:
-        """The rows of a span; source: see `Stretch`, of all runs, int64 (Q,)."""
+    def _of_file(self, span: tuple[int, int], source: np.ndarray, scattered: Scattered | None) -> FileRows:
+        """The rows of a span; source: see `FileRows`, of all runs, int64 (Q,)."""
         first, end = span
         some, stored = slice(self.indptr[first], self.indptr[end]), self.stored
-        return Stretch(
+        return FileRows(
             length=self.length,
             indptr=self.indptr[first : end + 1] - self.indptr[first],
             tokens=self.tokens[first:end],
             document=self.document[some],
             start=self.start[some],
             run_tokens=self.run_tokens[some],
-            own=self.own[some],
+            text_tokens=self.text_tokens[some],
             source=source[some],
             scattered=scattered,
             dtype=stored.dtype,
@@ -238,9 +268,7 @@ class Rows:
         step = max(1, MEMORY_BYTES // 8 // (self.length * self.stored.dtype.itemsize))
         return np.unique(np.concatenate([[*range(first, end, step), end] for first, end in spans]))
 
-    def _groups(self, limits: np.ndarray) -> tuple[list[Group], np.ndarray, np.ndarray]:
-        """The groups of fragments; where in the file of each every bucket begins, and the last ends, int64 (groups,
-        buckets + 1); where in its bucket each run lies, int64 (Q,); both in bytes."""
+    def _scattering(self, limits: np.ndarray) -> Scattering:
         stored, view, size = self.stored, self.stored.view, self.stored.dtype.itemsize
         start, ends = offsets(view.documents), np.cumsum(stored.counts) * size
         group_of = (ends - 1) // max(1, MEMORY_BYTES // 8, int(ends[-1]) // MAX_BUCKETS)
@@ -252,18 +280,19 @@ class Rows:
         for low, high in pairwise([0, *(np.flatnonzero(np.diff(group_of)) + 1).tolist(), len(ends)]):
             some = by_row[slice(*np.searchsorted(row, start[[low, high]], sorter=by_row))]
             some = some[np.argsort(bucket[some], kind="stable")]
-            own, of = self.own[some], bucket[some]
-            tokens = np.bincount(of, own, len(taken)).astype(np.int64)
-            begins.append(np.concatenate([[0], np.cumsum(tokens)]))
-            source[some] = np.cumsum(own) - own + (taken - begins[-1][:-1])[of]
-            taken += tokens
+            tokens, of = self.text_tokens[some], bucket[some]
+            in_buckets = np.bincount(of, tokens, len(taken)).astype(np.int64)
+            begins.append(np.concatenate([[0], np.cumsum(in_buckets)]))
+            # A bucket is the groups' shares laid end to end; `taken` is what earlier groups put there.
+            source[some] = np.cumsum(tokens) - tokens + (taken - begins[-1][:-1])[of]
+            taken += in_buckets
             inside = stored.begins[row[some]] - stored.begins[start[low]] + self.start[some]
             groups.append(
-                Group(temporary_name(), view.documents[low:high], stored.counts[low:high], inside, own)
+                Group(temporary_name(), view.documents[low:high], stored.counts[low:high], inside, tokens)
             )
-        return groups, np.array(begins) * size, source * size
+        return Scattering(groups, np.array(begins) * size, source * size)
 
 
-def _write(task: tuple[Write, Stretch], file: IO[bytes]) -> None:
-    write, stretch = task
-    write(stretch, file)
+def _write(task: tuple[Write, FileRows], file: IO[bytes]) -> None:
+    write, file_rows = task
+    write(file_rows, file)

@@ -14,9 +14,9 @@ from typing import IO
 
 import numpy as np
 
+from dagster_divorder.exports.file_rows import FileRows
 from dagster_divorder.exports.format import Options
 from dagster_divorder.exports.rows import Rows
-from dagster_divorder.exports.stretch import Stretch
 from dagster_divorder.store.curated import OutputFolder
 
 MASK = "attention_mask"
@@ -46,19 +46,19 @@ def stage_samples(
     return [(count, 4 * (count + 2) + len(head) + itemsize * count) for count in counts]
 
 
-def _write(stretch: Stretch, file: IO[bytes], *, sample: np.dtype, head: bytes, lead: bytes) -> None:
+def _write(file_rows: FileRows, file: IO[bytes], *, sample: np.dtype, head: bytes, lead: bytes) -> None:
     itemsize = len(lead) + sample.itemsize
-    offset = 4 * (len(stretch) + 2) + len(head) + itemsize * np.arange(len(stretch) + 1)
-    file.write(np.concatenate([[len(stretch)], offset]).astype("<u4").tobytes() + head)
-    for block in stretch.blocks():
+    offset = 4 * (len(file_rows) + 2) + len(head) + itemsize * np.arange(len(file_rows) + 1)
+    file.write(np.concatenate([[len(file_rows)], offset]).astype("<u4").tobytes() + head)
+    for block in file_rows.blocks():
         samples = np.empty((len(block.tokens), itemsize), np.uint8)
         samples[:, : len(lead)] = np.frombuffer(lead, np.uint8)
         columns = samples[:, len(lead) :].view(sample)[:, 0]
         for column in sample.names or ():
             dtype = columns[column].dtype
             columns[column] = (
-                block.filled(stretch.length)
+                block.filled(file_rows.length)
                 if column == MASK
-                else block.padded(stretch.length, stretch.padding, dtype)
+                else block.padded(file_rows.length, file_rows.padding, dtype)
             )
         file.write(samples.data)

@@ -46,14 +46,14 @@ SCHEMA = pa.schema(
 
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
-    with_text = np.flatnonzero(rows.own)
+    with_text = np.flatnonzero(rows.text_tokens)
     held = list(rows.stored.view.by_fragment(rows.document[with_text]))
     start = np.concatenate([[0], np.cumsum([len(places) for _, places, _ in held])]).astype(np.int64)
     # Of each part, in the order of training, where it lies among those of all fragments laid end to end.
     place = np.empty(len(with_text), np.int64)
     for (_, places, _), first in zip(held, start.tolist(), strict=False):
         place[places] = first + np.arange(len(places))
-    sizes = TOKEN_BYTES * rows.own[with_text]
+    sizes = TOKEN_BYTES * rows.text_tokens[with_text]
     limits = shard_limits(sizes, options.shard_bytes)
     kind = rows.stored.view.kind
     write = WriteRecords(from_rows=False, schema=SCHEMA if kind == "parquet" else None)
@@ -119,7 +119,7 @@ def _contents(rows: Rows, held: list[Any], with_text: np.ndarray) -> Iterator[_P
     for fragment, places, inside in held:
         runs = with_text[places]
         records, of = rows.document[runs], rows.runs[runs]
-        begin, end = rows.start[runs], rows.start[runs] + rows.own[runs]
+        begin, end = rows.start[runs], rows.start[runs] + rows.text_tokens[runs]
         yield _Parts(
             store=stored.files.store,
             file=fragment.file,

@@ -139,42 +139,60 @@ def load_module(directory: Path, spec: EmbeddingSpec, kind: str, *, processes: i
             it does not fit into memory.
     """
     import torch
-    import transformers
 
     config = load_config(directory)
     for part in (config, config.get_text_config()):
         part.use_cache = False
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"config": config, "dtype": getattr(torch, spec.dtype)}
     if processes > 1:
         from transformers.distributed import DistributedConfig
 
         options["distributed_config"] = DistributedConfig(tp_size=processes)
+    with explaining(
+        directory,
+        f"{spec.device} in {spec.dtype}",
+        "spread it over several GPUs with deep.tensor_parallel, or set deep.dtype to a smaller one",
+    ):
+        module, report = read_checkpoint(directory, kind, **options)
+        used = module.get_encoder() if config.is_encoder_decoder else module
+        _refuse_missing(directory, module, used, report)
+        if processes == 1:
+            used = used.to(spec.device)
+    return used.eval()
+
+
+@contextmanager
+def explaining(directory: Path, place: str, relief: str) -> Iterator[None]:
+    """Errors of a checkpoint that is loaded and moved to a place meanwhile, as people need them; `relief` is what
+    helps where memory is short.
+
+    Raises:
+        InputError: transformers cannot build it; it does not fit into memory.
+    """
     with quiet():
         try:
-            module, report = getattr(transformers, kind).from_pretrained(
-                directory,
-                config=config,
-                dtype=getattr(torch, spec.dtype),
-                use_safetensors=True,
-                trust_remote_code=False,
-                local_files_only=True,
-                output_loading_info=True,
-                **options,
-            )
-            used = module.get_encoder() if config.is_encoder_decoder else module
-            _refuse_missing(directory, module, used, report)
-            if processes == 1:
-                used = used.to(spec.device)
+            yield
         except InputError:
             raise
         except Exception as error:
             if is_out_of_memory(error):
-                raise InputError(
-                    f"{directory} does not fit into the memory of {spec.device} in {spec.dtype}; spread it over "
-                    "several GPUs with deep.tensor_parallel, or set deep.dtype to a smaller one"
-                ) from error
+                raise InputError(f"{directory} does not fit into the memory of {place}; {relief}") from error
             raise unusable(directory, error) from error
-    return used.eval()
+
+
+def read_checkpoint(directory: Path, kind: str, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """(the module of a checkpoint that a class of transformers (`kind`) makes; what it says of missing weights)."""
+    import transformers
+
+    module, report = getattr(transformers, kind).from_pretrained(
+        directory,
+        use_safetensors=True,
+        trust_remote_code=False,
+        local_files_only=True,
+        output_loading_info=True,
+        **options,
+    )
+    return module, report
 
 
 def check_vocabulary(directory: Path, module: Any, vocabulary: int) -> None:

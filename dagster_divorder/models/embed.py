@@ -74,8 +74,8 @@ class Embedded:
 class Embedder:
     """A model and how it is fed.
 
-    `lanes` batches run side by side, on a CPU on `threads` threads each; `positions` is the budget as it is now. No
-    batch of more than one window is larger than `budget`, and no window larger than `ceiling`.
+    `lanes` batches run side by side, on a CPU on `threads` threads each; `positions_now` is the budget as it is now. No
+    batch of more than one window is larger than `budget`, and no window larger than `hard_limit`.
     """
 
     model: Model
@@ -83,13 +83,13 @@ class Embedder:
     chunk: bool = False
     lanes: int = 1
     threads: int = 1
-    ceiling: int | None = None
-    positions: float = field(init=False)
-    fitted: int = field(init=False, default=0)
+    hard_limit: int | None = None
+    positions_now: float = field(init=False)
+    fits_in_a_row: int = field(init=False, default=0)
     """Batches in a row that fit into memory."""
 
     def __post_init__(self) -> None:
-        self.positions = self.budget.positions
+        self.positions_now = self.budget.positions
 
     def embed(
         self,
@@ -126,16 +126,16 @@ class Embedder:
         return Embedded(found, flagged, run.work)
 
 
-def make_embedder(model: Model, *, chunk: bool, threads: int, limit: int | None = None) -> Embedder:
-    """An embedder for the model's device, on about `threads` threads of a CPU. `limit`: positions that no batch and no
-    window may pass, where more are known not to fit."""
+def make_embedder(model: Model, *, chunk: bool, threads: int, hard_limit: int | None = None) -> Embedder:
+    """An embedder for the model's device, on about `threads` threads of a CPU. `hard_limit`:
+    positions that no batch and no window may pass, where more are known not to fit."""
     import torch
     from joblib import cpu_count
 
     spec, config, each = model.spec, model.module.config.get_text_config(), model.position_bytes
     lanes = 1
-    if limit is not None:
-        budget = Budget(limit)
+    if hard_limit is not None:
+        budget = Budget(hard_limit)
     elif spec.device == "cuda":
         budget = _measure_gpu(model)
     elif spec.device == "mps":  # whose peaks cannot be measured
@@ -149,7 +149,7 @@ def make_embedder(model: Model, *, chunk: bool, threads: int, limit: int | None 
         cores = cpu_count()
         most = 1 if "dynamic" in rotary or "longrope" in rotary else cpu_lanes(cores, spec.window, each)
         lanes, threads = max(1, min(most, threads // (cores // most))), cores // most
-    return Embedder(model, budget, chunk=chunk, lanes=lanes, threads=threads, ceiling=limit)
+    return Embedder(model, budget, chunk=chunk, lanes=lanes, threads=threads, hard_limit=hard_limit)
 
 
 def _measure_gpu(model: Model) -> Budget:
@@ -214,7 +214,7 @@ class _ForwardPasses:
                 # One more than lanes: the next batch is padded while the others are computed.
                 while todo and len(waiting) <= lanes:
                     begin, stop = todo.popleft()
-                    end = batch_end(sizes[:stop], begin, self.embedder.positions, budget.square)
+                    end = batch_end(sizes[:stop], begin, self.embedder.positions_now, budget.square)
                     if end < stop:
                         todo.appendleft((end, stop))
                     rows = order[begin:end]
@@ -231,7 +231,9 @@ class _ForwardPasses:
                     if end - begin > 1:
                         todo.appendleft((begin, end))
                         continue
-                    vectors = self._in_parts(int(rows[0]))[None]
+                    window = int(rows[0])
+                    whole = int(self.begin[window]), int(self.length[window])
+                    vectors = self._in_parts(window, *whole)[None]
                 made.append((rows, vectors))
                 self.advance(int(self.length[rows].sum()))
         found = np.empty((len(order), self.model.dims), dtype=np.float32)
@@ -250,7 +252,7 @@ class _ForwardPasses:
         for row, at, count in zip(ids, begin.tolist(), length.tolist(), strict=True):
             row[first : first + count] = self.ids[at : at + count]
             row[first + count : self.added + count] = self.spec.suffix
-        if self.embedder.ceiling is not None and len(ids) == 1 and ids.size > self.embedder.ceiling:
+        if self.embedder.hard_limit is not None and len(ids) == 1 and ids.size > self.embedder.hard_limit:
             return None
         try:
             return self.model(ids, lengths)
@@ -266,21 +268,20 @@ class _ForwardPasses:
     def _shrink(self, failed: int) -> None:
         """After a batch of so many positions did not fit."""
         self.work["out_of_memory"] += 1
-        self.embedder.positions = max(1.0, min(self.embedder.positions, failed) / 2)
-        self.embedder.fitted = 0
+        self.embedder.positions_now = max(1.0, min(self.embedder.positions_now, failed) / 2)
+        self.embedder.fits_in_a_row = 0
 
     def _count(self, sizes: NDArray[np.int64]) -> None:
         """After a batch of windows of these sizes, longest first, was computed."""
         self.work += Work(tokens=int(sizes.sum()), positions=int(sizes[0]) * len(sizes), batches=1)
-        self.embedder.fitted += 1
-        if self.embedder.fitted >= GROW_AFTER:
-            self.embedder.positions = min(2 * self.embedder.positions, self.embedder.budget.positions)
-            self.embedder.fitted = 0
+        self.embedder.fits_in_a_row += 1
+        if self.embedder.fits_in_a_row >= GROW_AFTER:
+            self.embedder.positions_now = min(2 * self.embedder.positions_now, self.embedder.budget.positions)
+            self.embedder.fits_in_a_row = 0
 
-    def _in_parts(self, window: int, begin: int = 0, length: int = 0) -> NDArray[np.float32]:
-        """The vector, (D,), of a window, or a stretch of it, that may not fit at once: then the token-weighted mean of
-        its halves."""
-        begin, length = (begin, length) if length else (int(self.begin[window]), int(self.length[window]))
+    def _in_parts(self, window: int, begin: int, length: int) -> NDArray[np.float32]:
+        """The vector, (D,), of `length` ids from `begin` on, of a window or a part of it; where they do not fit at
+        once, the token-weighted mean of their halves."""
         found = self._forward(np.array([begin]), np.array([length]))
         if found is not None:
             self._count(np.array([length + self.added]))
@@ -305,7 +306,7 @@ class _ForwardPasses:
         try:
             with self.model.in_float32():
                 for window in broken.tolist():
-                    found[window] = self._in_parts(window)
+                    found[window] = self._in_parts(window, int(self.begin[window]), int(self.length[window]))
         except OutOfMemory:
             raise
         except Exception as error:

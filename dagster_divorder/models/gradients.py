@@ -58,8 +58,9 @@ TILE = {"cpu": 1 << 20, "cuda": 1 << 26, "mps": 1 << 24}
 LOGITS = {"cpu": 1 << 23, "cuda": 1 << 28, "mps": 1 << 26}
 """Entries of the logits that are made at a time."""
 
-SCALE = 1024.0
-"""Of slopes on their way back: float16 would lose those of long documents. A power of two changes no digit."""
+LOSS_SCALE = 1024.0
+"""Gradients are multiplied by this in the backward pass and divided afterwards, since float16 would round those of long
+documents to 0. A power of two, so no digit changes."""
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.2, "float16": 0.05}
 """How far the gradient of a parameter may lie from autograd's when a model is loaded, in lengths of the whole."""
@@ -260,7 +261,7 @@ class GradientModel(Model):
             longest = int(lengths[begin:end].max())
             lost = self._pass(ids[begin:end, :longest], lengths[begin:end], part)
             for gradient in part.values():
-                gradient /= SCALE
+                gradient /= LOSS_SCALE
                 gradient.masked_fill_(lost[:, None], torch.nan)
             begin = end
         return made
@@ -268,8 +269,8 @@ class GradientModel(Model):
     def _pass(
         self, ids: NDArray[np.int64], lengths: NDArray[np.int64], gradients: dict[str, torch.Tensor]
     ) -> torch.Tensor:
-        """One forward and backward pass, that adds to `gradients`, SCALE times as large; bool (B,), whether a loss is
-        not finite."""
+        """One forward and backward pass, that adds to `gradients`, LOSS_SCALE times as large; bool (B,), whether a loss
+        is not finite."""
         import torch
 
         tokens = torch.from_numpy(ids).to(self.device)
@@ -288,7 +289,8 @@ class GradientModel(Model):
     def _loss(
         self, hidden: torch.Tensor, tokens: torch.Tensor, real: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The mean loss of each window, float32 (B,), and SCALE times its slope with respect to `hidden` (B, L, D)."""
+        """The mean loss of each window, float32 (B,), and LOSS_SCALE times its slope with respect to `hidden` (B, L,
+        D)."""
         import torch
         from torch.nn.functional import linear
 
@@ -306,7 +308,7 @@ class GradientModel(Model):
             losses.index_add_(0, window[rows], -of_target * share[window[rows]])
             likely.exp_()
             likely[torch.arange(len(likely), device=self.device), target[rows]] -= 1
-            likely *= (SCALE * share)[window[rows], None]
+            likely *= (LOSS_SCALE * share)[window[rows], None]
             slopes[window[rows], at[rows]] = likely.to(weight.dtype) @ weight
         return losses, slopes
 

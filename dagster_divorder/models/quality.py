@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.spec import context, load_config, quiet, unusable
+from dagster_divorder.models.deep import explaining, read_checkpoint
+from dagster_divorder.models.spec import context, load_config
 
 WINDOW = 512
 """Tokens of a text that count, special ones among them; what such classifiers were trained on."""
@@ -28,36 +28,24 @@ class Classifier:
     """The model of a checkpoint, on a device ("cpu", "cuda" or "mps").
 
     Raises:
-        InputError: it is no text-classification model, or transformers cannot build it.
+        InputError: it is no text-classification model; as `models.deep.explaining`.
     """
 
     def __init__(self, directory: Path, device: str) -> None:
         from tokenizers import Tokenizer
-        from transformers import AutoModelForSequenceClassification
 
         config = load_config(directory)
         if config.get_text_config().pad_token_id is None:
             config.pad_token_id = 0
-        with quiet():
-            try:
-                model, report = AutoModelForSequenceClassification.from_pretrained(
-                    directory,
-                    config=config,
-                    use_safetensors=True,
-                    trust_remote_code=False,
-                    local_files_only=True,
-                    output_loading_info=True,
-                )
-            except Exception as error:
-                if is_out_of_memory(error):
-                    raise
-                raise unusable(directory, error) from error
+        with explaining(directory, device, "give a smaller model as selection.quality"):
+            model, report = read_checkpoint(directory, "AutoModelForSequenceClassification", config=config)
+            model = model.eval().to(device)
         if lacking := sorted(map(str, report["missing_keys"])):
             raise InputError(
                 f"selection.quality: {directory} has no weights {', '.join(lacking[:3])}; expected a model trained for "
                 "text classification, such as HuggingFaceFW/fineweb-edu-classifier"
             )
-        self._model, self._device = model.eval().to(device), device
+        self._model, self._device = model, device
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._tokenizer.enable_truncation(min(WINDOW, context(directory, config)[1]))
         self._tokenizer.no_padding()

@@ -79,8 +79,8 @@ PRESETS = {
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Task:
     """One training. model: a preset, or the directory of a config.json. classes: int32 (V,), which class each token id
-    is to be read as, and their number. apart: attention stops where a document does. epochs: E. heldout: by source
-    classes int32 (n, L), -1 where there is none."""
+    is to be read as, and their number. attend_within_documents: attention stops
+    where a document does. epochs: E. heldout: by source classes int32 (n, L), -1 where there is none."""
 
     model: str
     classes: NDArray[np.int32]
@@ -90,7 +90,7 @@ class Task:
     schedule: Literal["cosine", "constant"]
     batch: int
     epochs: int
-    apart: bool
+    attend_within_documents: bool
     device: str
     heldout: Mapping[str, NDArray[np.int32]]
 
@@ -188,7 +188,7 @@ def check_model(model: str, length: int) -> None:
         _outline(model, 1, length)
 
 
-class _Held:
+class _InMemoryRows:
     """Rows of an export that are in memory (`readers.export.Source`)."""
 
     def __init__(self, ids: np.ndarray, lengths: np.ndarray, counts: np.ndarray) -> None:
@@ -202,7 +202,7 @@ class _Held:
         return self._lengths[self._first[first] : self._first[end]], self._counts[first:end]
 
 
-def held_export(arrays: Mapping[str, np.ndarray], batch: int) -> Export:
+def in_memory_export(arrays: Mapping[str, np.ndarray], batch: int) -> Export:
     """Rows in memory as a trainer's reader sees an export: `ids` (n, L) in the order of the first epoch; `lengths` and
     `counts` of the documents in them; `epochs` int64 (E, n), the rows that each reads; `padded` bool (1,)."""
     from dagster_divorder.readers.export import Export
@@ -216,7 +216,7 @@ def held_export(arrays: Mapping[str, np.ndarray], batch: int) -> Export:
         "rows": rows,
         "layout": None,
     }
-    source = _Held(arrays["ids"], arrays["lengths"], arrays["counts"])
+    source = _InMemoryRows(arrays["ids"], arrays["lengths"], arrays["counts"])
     return Export(Path(), manifest, source, arrays["epochs"])
 
 
@@ -362,7 +362,7 @@ class _Loop:
     def _parts(self, rows: int) -> Iterator[slice]:
         """Micro-batches."""
         most = LOGITS // (self.length * self.task.class_count)
-        if self.task.apart:
+        if self.task.attend_within_documents:
             most = min(most, MASKED // self.length**2)
         return (slice(at, at + max(1, most)) for at in range(0, rows, max(1, most)))
 
@@ -373,7 +373,7 @@ class _Loop:
         device = self.task.device
         ids, wanted = inputs["input"][part].to(device).long(), labels[part].to(device)
         targets = self.classes[wanted.clamp(min=0)].masked_fill(wanted == self.ignored, self.ignored)
-        positions = inputs["positions"][part].to(device) if self.task.apart else None
+        positions = inputs["positions"][part].to(device) if self.task.attend_within_documents else None
         return self.classes[ids], targets, positions
 
     def _sum(

@@ -22,13 +22,13 @@ from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.batches import batch_end, cut_windows
 from dagster_divorder.models.checkpoint import locate
+from dagster_divorder.models.deep import explaining, read_checkpoint
 from dagster_divorder.models.spec import (
     context,
     find_device,
     load_config,
     quiet,
     special_tokens_around,
-    unusable,
 )
 from dagster_divorder.models.tokenize import load_encoder
 
@@ -157,24 +157,13 @@ def _load(model: Any, device: str | None) -> tuple[Any, Path, int]:
     if not isinstance(model, str | Path):
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 31
         return (model if device is None else model.to(device)), Path(model.name_or_path), limit
-    from transformers import AutoModelForCausalLM
-
     directory, found = locate(str(model), weights="all", setting="model"), find_device(device or "auto")
     config = load_config(directory)
     _, longest = context(directory, config)
-    with quiet():
-        try:
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                directory,
-                dtype=torch.float32 if found == "cpu" else "auto",
-                use_safetensors=True,
-                trust_remote_code=False,
-                local_files_only=True,
-                output_loading_info=True,
-            )
-            module, report = loaded[0].to(found), loaded[1]
-        except Exception as error:
-            raise unusable(directory, error) from error
+    dtype = torch.float32 if found == "cpu" else "auto"
+    with explaining(directory, found, "give a smaller model or another device"):
+        module, report = read_checkpoint(directory, "AutoModelForCausalLM", dtype=dtype)
+        module = module.to(found)
     if lacking := sorted(map(str, (*report["missing_keys"], *report["mismatched_keys"]))):
         raise InputError(
             f"{directory} lacks weights of {type(module).__name__}, such as {lacking[0]}; expected a causal model with "

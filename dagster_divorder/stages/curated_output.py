@@ -78,7 +78,7 @@ from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.view import View, offsets
 from dagster_divorder.view.drawing import stamped
-from dagster_divorder.view.words import face
+from dagster_divorder.view.words import output_label
 
 META_VERSION = 2
 WORKERS_FROM_BYTES = 1 << 30
@@ -192,7 +192,7 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
             _stage_sidecars(run, view, output)
         about = _manifest(run, view, key)
         if run.settings.output.plot:
-            picture = stamped(run.read("diversity_metrics", "picture"), face(about))
+            picture = stamped(run.read("diversity_metrics", "picture"), output_label(about))
             output.stage(PICTURE, lambda file: file.write(picture))
         if before and before["key"] == key:
             # A run that was killed after it had written this very output compared it with the one before.

@@ -263,7 +263,7 @@ def _embedder(of: Embed) -> Embedder:
 
         torch.cuda.set_device(worker_number())
     threads = max(1, of.threads // of.processes)
-    return make_embedder(of.load(), chunk=of.chunk, threads=threads, limit=of.limit)
+    return make_embedder(of.load(), chunk=of.chunk, threads=threads, hard_limit=of.limit)
 
 
 _groups: dict[tuple[int, str], Group] = {}

@@ -24,7 +24,6 @@ from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Format, Options
 from dagster_divorder.exports.megatron import MEGATRON
 from dagster_divorder.exports.rows import Rows, Tokens
-from dagster_divorder.exports.survival import Shape, survival
 from dagster_divorder.exports.text import TEXT
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
@@ -57,7 +56,8 @@ from dagster_divorder.store.curated import (
     tidy,
 )
 from dagster_divorder.store.receipts import Receipt
-from dagster_divorder.trainers import TRAINERS, Trainer, transposed
+from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
+from dagster_divorder.trainers.replay import Shape, replay
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -143,14 +143,15 @@ def _rows(run: Run, found: Format, plan: PackedSequences, order: np.ndarray, tok
         return Rows(plan, order[0], place[order], tokens)
     sequence, layout = order.reshape(-1), _layout(run.settings, found)
     if layout:
-        sequence = sequence[transposed(len(sequence), **layout)]
+        sequence = sequence[rows_for_contiguous_ranks(len(sequence), **layout)]
     return Rows(plan, sequence, np.arange(len(sequence))[None], tokens)
 
 
 def _layout(settings: Settings, found: Format) -> dict[str, int]:
-    """For how many ranks, sequences and workers the rows of a format are transposed; nothing where they are not."""
+    """For how many ranks, sequences and workers the rows of a format lie; nothing where they lie in the order of
+    training."""
     exports = settings.exports
-    if not found.slices or exports.world_size * exports.workers == 1:
+    if not found.contiguous_ranks or exports.world_size * exports.workers == 1:
         return {}
     return exports.model_dump(include={"world_size", "micro_batch", "workers"})
 
@@ -224,7 +225,7 @@ def planned_shape(run: Run, trainer: Trainer, asked: Mapping[str, int | None] | 
         files=(),
         layout={},
     )
-    if asked is not None and trainer.layout and found.slices:
+    if asked is not None and trainer.contiguous_ranks and found.contiguous_ranks:
         reading = shape.reading(**asked)
         of = {name: max(1, getattr(reading, name)) for name in ("world_size", "micro_batch", "workers")}
         shape = replace(shape, layout=of)
@@ -364,9 +365,9 @@ def _trainers_keep_the_order(run: Run) -> Finding:
         readers = [trainer for trainer in TRAINERS.values() if name in trainer.formats]
         if readers:
             shape = Shape.of(manifest, str(folder))
-            # Where ranks read contiguous parts, they are as many as the rows are laid for.
-            laid = shape.layout.get("world_size", 1)
-            found = [survival(shape, of, world_size=laid if of.layout else None) for of in readers]
+            # Where ranks read contiguous parts, they are as many as the rows lie for.
+            ranks = shape.layout.get("world_size", 1)
+            found = [replay(shape, of, world_size=ranks if of.contiguous_ranks else None) for of in readers]
             rows += [
                 {
                     "format": name,

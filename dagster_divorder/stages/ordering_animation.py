@@ -41,7 +41,7 @@ from dagster_divorder.view.films import (
     ordering_frames,
     why_no_films,
 )
-from dagster_divorder.view.words import face
+from dagster_divorder.view.words import output_label
 
 BAR = "ordering_animation.mp4"
 MAP = "ordering_animation_umap.mp4"
@@ -83,7 +83,9 @@ def _film(store: Store, frames: Iterable[np.ndarray], fps: int, advance: Advance
 
 
 def _corpus(run: Run) -> FilmedCorpus:
-    return FilmedCorpus(names=load_names(run), sizes=cluster_sizes(run), face=face(load_manifest(run)))
+    return FilmedCorpus(
+        names=load_names(run), sizes=cluster_sizes(run), output_label=output_label(load_manifest(run))
+    )
 
 
 def _bar_frames(run: Run) -> Iterable[np.ndarray]:

@@ -79,7 +79,7 @@ from dagster_divorder.view.report.numbers import (
     StageRun,
     TraitAlong,
 )
-from dagster_divorder.view.words import READ, clip, count, face, number, percent
+from dagster_divorder.view.words import READ, clip, count, number, output_label, percent
 
 PAGE = "ordering_report.html"
 CLOUD = "cluster_cloud.png"
@@ -122,7 +122,7 @@ def _compute(run: Run) -> Made:
     }
     files = {"page": File(page, "html")}
     if "cluster_map" in found:
-        files["cloud"] = File(stamped(run.read("cluster_map", "picture"), face(manifest)), "png")
+        files["cloud"] = File(stamped(run.read("cluster_map", "picture"), output_label(manifest)), "png")
     return Made(files, {"beside": figures["beside"]}, figures)
 
 

@@ -396,7 +396,7 @@ class _Prepared:
             schedule=evidence.schedule,
             batch=self.tokens.size.batch,
             epochs=evidence.epochs,
-            apart=trained_order(each.order).apart,
+            attend_within_documents=trained_order(each.order).apart,
             device=self.device,
             heldout={name: self.shared[f"heldout {at}"] for at, name in enumerate(self.sources)},
         )
@@ -543,7 +543,7 @@ class _Train:
 
     def __call__(self, each: _Training, advance: Advance = lambda tokens: None) -> str:
         apart = trained_order(each.order).apart
-        task = replace(self.task, seed=each.seed, learning_rate=each.rate, apart=apart)
+        task = replace(self.task, seed=each.seed, learning_rate=each.rate, attend_within_documents=apart)
         trained = _trained(task, unpack(self.store.read_verified(each.data)), advance)
         arrays = {**trained._asdict(), "failed": np.array([trained.failed])}
         self.store.put_hashed(self.folder, each.name, pack_arrays(arrays), "safetensors")
@@ -551,9 +551,9 @@ class _Train:
 
 
 def _trained(task: Task, arrays: Mapping[str, np.ndarray], advance: Advance = lambda tokens: None) -> Trained:
-    from dagster_divorder.models.training import held_export, train
+    from dagster_divorder.models.training import in_memory_export, train
 
-    return train(task, held_export(arrays, task.batch), advance)
+    return train(task, in_memory_export(arrays, task.batch), advance)
 
 
 def _failure(each: _Training, trained: Trained) -> str:

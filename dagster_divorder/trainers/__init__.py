@@ -22,9 +22,9 @@ from dagster_divorder.trainers import (
     trl,
 )
 from dagster_divorder.trainers.compare import Kept, compare
-from dagster_divorder.trainers.trainer import Reading, Trainer, transposed
+from dagster_divorder.trainers.trainer import Reading, Trainer, rows_for_contiguous_ranks
 
-__all__ = ["TRAINERS", "Kept", "Reading", "Trainer", "compare", "transposed"]
+__all__ = ["TRAINERS", "Kept", "Reading", "Trainer", "compare", "rows_for_contiguous_ranks"]
 
 TRAINERS: dict[str, Trainer] = {
     module.TRAINER.name: module.TRAINER

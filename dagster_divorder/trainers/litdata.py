@@ -38,5 +38,5 @@ dataset = StreamingDataset("{path}", shuffle=False, drop_last=True)
 loader = StreamingDataLoader(dataset, batch_size={micro_batch}, num_workers={workers})
 """,
     resumes="deals the remaining rows out anew, not in the order of the plan",
-    layout=True,
+    contiguous_ranks=True,
 )

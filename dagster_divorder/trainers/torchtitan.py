@@ -43,5 +43,5 @@ training=TrainingConfig(
 )
 """,
     resumes="refuses: it asserts the same data-parallel degree",
-    layout=True,
+    contiguous_ranks=True,
 )

@@ -102,8 +102,9 @@ class Trainer:
     """What goes into its configuration for `best`, a format string; see `configuration`."""
     resumes: str
     """What a resume at another world size does."""
-    layout: bool = False
-    """`best` needs the export's rows transposed, see `transposed`, and numbers them as they lie then."""
+    contiguous_ranks: bool = False
+    """With `best` each rank reads a contiguous part of the export, whose rows have to lie as
+    `rows_for_contiguous_ranks` says; they are numbered as they lie then."""
 
     def configuration(self, reading: Reading, *, path: str, sequence_length: int) -> str:
         """The lines for the best way. sequence_length: tokens that the export stores a row."""
@@ -156,7 +157,7 @@ def from_workers(streams: Sequence[Rows], micro_batch: int) -> Rows:
     return np.concatenate(streams)[np.argsort(turn, kind="stable")]
 
 
-def transposed(rows: int, *, world_size: int, micro_batch: int, workers: int = 0) -> Rows:
+def rows_for_contiguous_ranks(rows: int, *, world_size: int, micro_batch: int, workers: int = 0) -> Rows:
     """Where rows lie for ranks and workers that each read a contiguous slice of the export.
 
     int64 (n,): position in the file -> row of the order, so that step i of all ranks reads the order's own rows

@@ -27,8 +27,8 @@ CURVE = 300
 K_TICKS = 8
 NAMED = 20
 """Clusters that are named on a map, the largest; those that find no room beside larger ones are not."""
-OFF = 8.0
-"""Times the median difference from which on one is off the scale."""
+ARROW_FROM = 8.0
+"""Times the median difference from which on one is drawn as an arrow at the edge."""
 LINES_APART = (0.0, 1.3, -1.3)
 """Where a name may lie, in lines above the middle of its cluster; the first place that is free is taken."""
 
@@ -334,7 +334,7 @@ def heldout_differences(
             each = (row["less shuffled"] for row in sources if row["order"] == of["order"])
             figures = [[row[key] for key in ("mean", "low", "high")] for row in (of["less shuffled"], *each)]
             shown.append((np.array(figures, np.float64), line))
-    limit = OFF * float(np.nanmedian(np.abs([found[:, 0] for found, _ in shown])) or 1.0)
+    limit = ARROW_FROM * float(np.nanmedian(np.abs([found[:, 0] for found, _ in shown])) or 1.0)
     for at, (found, line) in enumerate(shown):
         place = np.arange(len(groups)) + 0.7 * ((at + 0.5) / len(shown) - 0.5)
         middle, low, high = np.clip(found.T, -limit, limit)

@@ -142,11 +142,11 @@ class _Canvas:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FilmedCorpus:
-    """What a film says of the corpus: names and sizes of the K clusters, and `face`, what the film is of."""
+    """What a film says of the corpus: names and sizes of the K clusters, and `output_label`, what the film is of."""
 
     names: Sequence[str]
     sizes: NDArray[np.integer]
-    face: str
+    output_label: str
 
     def figure(self, title: str, note: str) -> tuple[Figure, Text]:
         """A figure with what stands above and below, and the text in its upper right corner, which moves."""
@@ -155,7 +155,7 @@ class FilmedCorpus:
         figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI, facecolor="white")
         figure.text(LEFT, 0.935, title, size=20, weight="bold")
         figure.text(LEFT, 0.9, note, size=12, color=COLOURS["muted"])
-        figure.text(RIGHT, 0.015, self.face, size=11, color=COLOURS["muted"], ha="right")
+        figure.text(RIGHT, 0.015, self.output_label, size=11, color=COLOURS["muted"], ha="right")
         charts.cluster_legend(figure, self.names, self.sizes, (LEFT, RIGHT), 0.86)
         return figure, figure.text(RIGHT, 0.935, "", size=15, ha="right", weight="bold", animated=True)
 

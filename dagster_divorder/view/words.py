@@ -190,6 +190,6 @@ def corpus_name(files: Sequence[str]) -> str:
     return clip(name, NAME)
 
 
-def face(manifest: Mapping[str, Any]) -> str:
+def output_label(manifest: Mapping[str, Any]) -> str:
     """What every page, picture and film of an output says of itself: corpus, date, and the output's key in short."""
     return f"{corpus_name(manifest['input']['files'])} · {manifest['date']} · output {manifest['key'][:8]}"

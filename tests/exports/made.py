@@ -17,8 +17,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dagster_divorder.core.packing import Pieces, pack
+from dagster_divorder.exports.file_rows import Block
 from dagster_divorder.exports.rows import Rows, Tokens
-from dagster_divorder.exports.stretch import Block
 from dagster_divorder.store.view import Fragment, View
 
 Runs = list[tuple[int, int, list[int]]]
@@ -125,7 +125,7 @@ def blocks_of(rows: Rows) -> list[Block]:
     """All rows, as a format is given them."""
     found: list[Block] = []
     here = SimpleNamespace(by_workers=False, stage=lambda name, write: write(None))
-    rows.stage(here, [("", (0, len(rows)), lambda stretch, file: found.extend(stretch.blocks()))])  # type: ignore[arg-type]
+    rows.stage(here, [("", (0, len(rows)), lambda file_rows, file: found.extend(file_rows.blocks()))])  # type: ignore[arg-type]
     return found
 
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.exports import FORMATS
+from dagster_divorder.exports import file_rows as file_rows_module
 from dagster_divorder.exports import rows as rows_module
-from dagster_divorder.exports import stretch as stretch_module
+from dagster_divorder.exports.file_rows import FileRows
 from dagster_divorder.exports.format import Options
 from dagster_divorder.exports.rows import Rows
-from dagster_divorder.exports.stretch import Stretch
 from dagster_divorder.store.view import Fragment
 from tests.conftest import examples
 from tests.exports.layouts import READERS, UNMARKED
@@ -65,7 +65,7 @@ def test_every_format_reads_back(name: str, data: st.DataObject) -> None:
     memory, block = data.draw(st.sampled_from([1, 64, 1 << 20])), data.draw(st.sampled_from([1, 64, 1 << 20]))
     with (
         mock.patch.multiple(rows_module, MEMORY_BYTES=memory, WORKERS_FROM_BYTES=0),
-        mock.patch.object(stretch_module, "BLOCK_BYTES", block),
+        mock.patch.object(file_rows_module, "BLOCK_BYTES", block),
     ):
         check(name, rows, data.draw(st.sampled_from([1, 100, 1 << 20])))
 
@@ -129,16 +129,16 @@ def test_what_exceeds_the_memory_is_written_with_less(tmp_path: Path) -> None:
     rows = replace(rows, stored=stored)
     count = 0
 
-    def read(stretch: Stretch, file: object) -> None:
+    def read(file_rows: FileRows, file: object) -> None:
         nonlocal count
-        for block in stretch.blocks():
-            assert block.ids[0] == stretch.document[stretch.indptr[block.first]] // 16
+        for block in file_rows.blocks():
+            assert block.ids[0] == file_rows.document[file_rows.indptr[block.first]] // 16
             count += block.ids.nbytes
 
     here = SimpleNamespace(by_workers=False, stage=lambda name, write: write(None))
     with (
         mock.patch.object(rows_module, "MEMORY_BYTES", 4 << 20),
-        mock.patch.object(stretch_module, "BLOCK_BYTES", 1 << 19),
+        mock.patch.object(file_rows_module, "BLOCK_BYTES", 1 << 19),
     ):
         tracemalloc.start()
         rows.stage(here, [("", (0, len(rows)), read)])  # type: ignore[arg-type]

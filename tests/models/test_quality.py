@@ -57,6 +57,15 @@ def test_scores_are_those_of_the_model_text_by_text(
         assert score == pytest.approx(alone, abs=1e-4)
 
 
+def test_memory_that_ran_out_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(AutoModelForSequenceClassification, "from_pretrained", full)
+    with pytest.raises(InputError, match=r"does not fit into the memory of cpu; give a smaller .*quality"):
+        Classifier(save_classifier(tmp_path, 1), "cpu")
+
+
 def test_a_model_without_a_trained_head_is_refused(tmp_path: Path) -> None:
     save_model(save_tokenizer(tmp_path), "bert")
     with pytest.raises(InputError, match=r"has no weights classifier\.bias, classifier\.weight"):

@@ -19,7 +19,7 @@ from dagster_divorder.models import training
 from dagster_divorder.models.training import (
     PRESETS,
     Task,
-    held_export,
+    in_memory_export,
     make_model,
     matrix_names,
     rate,
@@ -60,7 +60,7 @@ def task(**changes: Any) -> Task:
         schedule="cosine",
         batch=BATCH,
         epochs=1,
-        apart=False,
+        attend_within_documents=False,
         device="cpu",
         heldout={},
     )
@@ -90,24 +90,24 @@ def plain_losses(arrays: dict[str, np.ndarray], of: Task) -> tuple[list[float], 
 @pytest.mark.parametrize("schedule", ["cosine", "constant"])
 def test_it_is_a_plain_loop_over_consecutive_batches(schedule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays, of = data(24, epochs=2), task(epochs=2, schedule=schedule)
-    found = train(of, held_export(arrays, BATCH))
+    found = train(of, in_memory_export(arrays, BATCH))
     losses, norms = plain_losses(arrays, of)
     np.testing.assert_allclose(found.losses, losses, rtol=2e-4)
     np.testing.assert_allclose(found.norms, norms, rtol=2e-3)
     assert found.failed == -1
     # Micro-batches change last digits alone.
     monkeypatch.setattr(training, "LOGITS", LENGTH * VOCABULARY)
-    np.testing.assert_allclose(train(of, held_export(arrays, BATCH)).losses, losses, rtol=2e-4)
+    np.testing.assert_allclose(train(of, in_memory_export(arrays, BATCH)).losses, losses, rtol=2e-4)
 
 
 def test_the_same_training_gives_the_same_bytes_and_tokens_are_counted() -> None:
     arrays, heard = data(16), []
     of = task(heldout={"a": arrays["ids"][:2].astype(np.int32)})
-    found, again = (train(of, held_export(arrays, BATCH), heard.append) for _ in range(2))
+    found, again = (train(of, in_memory_export(arrays, BATCH), heard.append) for _ in range(2))
     for name, array in found._asdict().items():
         assert np.array_equal(array, getattr(again, name)), name
     assert sum(heard) == 2 * arrays["ids"].size
-    assert not np.array_equal(found.losses, train(task(seed=2), held_export(arrays, BATCH)).losses)
+    assert not np.array_equal(found.losses, train(task(seed=2), in_memory_export(arrays, BATCH)).losses)
 
 
 def test_attention_can_stop_where_a_document_does() -> None:
@@ -116,10 +116,10 @@ def test_attention_can_stop_where_a_document_does() -> None:
     # The first half of each row is one document; what it holds must not reach the second.
     other["ids"][:, : LENGTH // 2] = (other["ids"][:, : LENGTH // 2] + 7) % VOCABULARY
     for apart in (False, True):
-        of = task(apart=apart)
+        of = task(attend_within_documents=apart)
         sums = []
         for one in (arrays, other):
-            loop = training._Loop(of, held_export(one, BATCH))
+            loop = training._Loop(of, in_memory_export(one, BATCH))
             loop.model.eval()
             (inputs, labels), *_ = loop.stream
             labels[:, : LENGTH // 2] = -100
@@ -133,7 +133,7 @@ def test_what_is_padded_is_not_learnt() -> None:
     arrays["padded"] = np.array([True])
     other = {**arrays, "ids": arrays["ids"].copy()}
     other["ids"][:, LENGTH // 2 :] = 0
-    found, same = (train(task(), held_export(one, BATCH)) for one in (arrays, other))
+    found, same = (train(task(), in_memory_export(one, BATCH)) for one in (arrays, other))
     np.testing.assert_array_equal(found.losses, same.losses)
 
 
@@ -142,7 +142,7 @@ def test_held_out_loss_is_that_of_the_model_after_each_epoch() -> None:
     rows = np.full((3, LENGTH), -1, np.int32)
     rows[:2], rows[2, :5] = 7, 7
     of = task(epochs=2, heldout={"a": rows, "b": np.full((1, LENGTH), -1, np.int32)})
-    found = train(of, held_export(arrays, BATCH))
+    found = train(of, in_memory_export(arrays, BATCH))
     # Of a row of one token over and over the model says how probable that token is after itself.
     model = make_model("tiny", VOCABULARY, LENGTH, of.seed)
     with torch.no_grad():
@@ -157,8 +157,8 @@ def test_held_out_loss_is_that_of_the_model_after_each_epoch() -> None:
 def test_variance_of_batches_is_none_where_all_are_alike_and_as_by_hand_elsewhere() -> None:
     alike = data(16)
     alike["ids"][:] = np.tile(alike["ids"][:BATCH], (4, 1))
-    assert train(task(), held_export(alike, BATCH)).noise[0] == pytest.approx(0, abs=1e-5)
-    loop = training._Loop(task(), held_export(data(16), BATCH))
+    assert train(task(), in_memory_export(alike, BATCH)).noise[0] == pytest.approx(0, abs=1e-5)
+    loop = training._Loop(task(), in_memory_export(data(16), BATCH))
     noise, squared = loop._noise(4, 4)
     gradients = []
     for at in range(4):
@@ -175,13 +175,13 @@ def test_stable_ranks() -> None:
     names = matrix_names("tiny", VOCABULARY, LENGTH)
     assert len(names) == 7 * PRESETS["tiny"].layers
     assert sum(map(training.is_attention, names)) == 4 * PRESETS["tiny"].layers
-    ranks = train(task(), held_export(data(16), BATCH)).ranks
+    ranks = train(task(), in_memory_export(data(16), BATCH)).ranks
     assert ranks.shape == (2, len(names))
     assert (ranks >= 1 - 1e-6).all()
 
 
 def test_a_loss_that_is_no_number_ends_the_training_at_its_step() -> None:
-    found = train(task(learning_rate=1e12, schedule="constant"), held_export(data(80), BATCH))
+    found = train(task(learning_rate=1e12, schedule="constant"), in_memory_export(data(80), BATCH))
     assert 0 < found.failed < 20
     assert np.isfinite(found.losses[: found.failed]).all()
     assert np.isnan(found.losses[found.failed :]).all()
@@ -206,7 +206,7 @@ def test_a_directory_is_read_as_it_is(tmp_path: Path) -> None:
     folder = str(save_model(tmp_path / "gpt2", "gpt2"))
     classes, number = token_classes(folder, np.zeros(VOCABULARY, np.int64))
     assert number == VOCABULARY and (classes == np.arange(VOCABULARY)).all()
-    found = train(task(model=folder, class_count=VOCABULARY), held_export(data(8), BATCH))
+    found = train(task(model=folder, class_count=VOCABULARY), in_memory_export(data(8), BATCH))
     assert np.isfinite(found.losses).all() and np.isfinite(found.ranks).all()
 
 
@@ -231,4 +231,4 @@ def test_memory_that_runs_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(training._Loop, "_backward", full)
     with pytest.raises(InputError, match=r"memory ran out in training evidence.model tiny on batches of 4"):
-        train(task(), held_export(data(8), BATCH))
+        train(task(), in_memory_export(data(8), BATCH))

@@ -21,7 +21,7 @@ from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.ordering_report import PAGE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
-from dagster_divorder.view.words import MEASURES, corpus_name, face
+from dagster_divorder.view.words import MEASURES, corpus_name, output_label
 from tests.conftest import topic_records, write_jsonl
 from tests.view.html_page import Page, check
 
@@ -162,7 +162,7 @@ def test_one_figure_is_the_same_everywhere(corpus: Path) -> None:
             (line,) = [line for line in console.splitlines() if line.startswith(MEASURES[name].name)]
             assert MEASURES[name].show(value) in line.split(), (order, name)
     head = (settings.output.path / PAGE).read_text().partition("</title>")[0]
-    assert face(manifest) in text and face(manifest) in head
+    assert output_label(manifest) in text and output_label(manifest) in head
     assert corpus_name(manifest["input"]["files"]) == f"{corpus.name}/docs"
 
 

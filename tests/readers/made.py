@@ -16,7 +16,7 @@ from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Options
 from dagster_divorder.readers.export import SOURCES
 from dagster_divorder.store.manifests import manifest_check
-from dagster_divorder.trainers import transposed
+from dagster_divorder.trainers import rows_for_contiguous_ranks
 from tests.exports.made import Folder, rows_of, runs_of
 
 NAMES = [name for name in SOURCES if name in FORMATS]
@@ -39,7 +39,7 @@ def write_export(
     runs = [[ids for _, _, ids in row] for row in runs_of(rows)]
     stream = [runs[row] for row in rows.epochs.reshape(-1)]
     if layout := manifest.get("layout"):
-        place = transposed(len(rows), **layout)
+        place = rows_for_contiguous_ranks(len(rows), **layout)
         stream = stream[: len(place)]
         rows = type(rows)(rows.plan, rows.sequence[place], np.arange(len(place))[None], rows.stored)
     path.mkdir(exist_ok=True)

@@ -14,7 +14,7 @@ import pytest
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Options
 from dagster_divorder.exports.rows import Rows
-from dagster_divorder.trainers import TRAINERS, Reading, transposed
+from dagster_divorder.trainers import TRAINERS, Reading, rows_for_contiguous_ranks
 from tests.exports.made import Folder, blocks_of, rows_of
 from tests.trainers.environments import replay, run_isolated
 
@@ -35,7 +35,7 @@ def made(count: int, epochs: int = 1, *, index: bool = False) -> Rows:
 
 def sliced(rows: Rows, world: int, micro_batch: int, workers: int) -> Rows:
     """Rows as they have to lie for ranks and workers that each read a contiguous slice."""
-    place = transposed(len(rows), world_size=world, micro_batch=micro_batch, workers=workers)
+    place = rows_for_contiguous_ranks(len(rows), world_size=world, micro_batch=micro_batch, workers=workers)
     return replace(rows, sequence=rows.sequence[place], epochs=np.arange(len(place))[None])
 
 

@@ -1,4 +1,4 @@
-"""Rows transposed for contiguous slices."""
+"""Rows for ranks that each read a contiguous part of the files."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_divorder.trainers import TRAINERS, Reading, transposed
+from dagster_divorder.trainers import TRAINERS, Reading, rows_for_contiguous_ranks
 
 counts = st.integers(1, 5)
 
 
 @given(rows=st.integers(0, 400), world_size=counts, micro_batch=counts, workers=st.integers(0, 4))
-def test_slices_of_transposed_rows_are_read_in_the_plans_order(
+def test_contiguous_ranks_are_read_in_the_plans_order(
     rows: int, world_size: int, micro_batch: int, workers: int
 ) -> None:
     """Rank by rank and worker by worker, a micro-batch of each worker in turn: one loop a letter."""
-    file = transposed(rows, world_size=world_size, micro_batch=micro_batch, workers=workers)
+    file = rows_for_contiguous_ranks(rows, world_size=world_size, micro_batch=micro_batch, workers=workers)
     slices = file.reshape(world_size, max(workers, 1), -1, micro_batch)
     read = [
         row
@@ -30,9 +30,9 @@ def test_slices_of_transposed_rows_are_read_in_the_plans_order(
 
 
 def test_the_formulas_for_one_and_for_several_workers() -> None:
-    one = transposed(24, world_size=2, micro_batch=3)
+    one = rows_for_contiguous_ranks(24, world_size=2, micro_batch=3)
     np.testing.assert_array_equal(one, np.arange(24).reshape(-1, 2, 3).transpose(1, 0, 2).reshape(-1))
-    two = transposed(24, world_size=2, micro_batch=3, workers=2)
+    two = rows_for_contiguous_ranks(24, world_size=2, micro_batch=3, workers=2)
     expected = np.arange(24).reshape(2, 2, 2, 3).transpose(2, 1, 0, 3).reshape(-1)
     np.testing.assert_array_equal(two, expected)
 
@@ -44,14 +44,14 @@ def test_the_formulas_for_one_and_for_several_workers() -> None:
     workers=st.integers(0, 3),
     rest=st.integers(0, 30),
 )
-def test_trainers_that_slice_read_transposed_rows_in_the_plans_order(
+def test_trainers_of_contiguous_ranks_read_rows_that_lie_for_them_in_the_plans_order(
     steps: int, world_size: int, micro_batch: int, workers: int, rest: int
 ) -> None:
     step = world_size * micro_batch * max(workers, 1)
     for name, trainer in TRAINERS.items():
-        if trainer.layout:
+        if trainer.contiguous_ranks:
             used = 0 if name == "torchtitan" else workers  # its lines set no workers
-            file = transposed(
+            file = rows_for_contiguous_ranks(
                 steps * step + rest, world_size=world_size, micro_batch=micro_batch, workers=used
             )
             reading = Reading(

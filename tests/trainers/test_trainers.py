@@ -12,7 +12,7 @@ import yaml
 from numpy.typing import NDArray
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.trainers import TRAINERS, Reading, Trainer, compare, transposed
+from dagster_divorder.trainers import TRAINERS, Reading, Trainer, compare, rows_for_contiguous_ranks
 from tests.trainers.replay import RANKS_AND_MICRO_BATCHES
 
 EVERY = pytest.mark.parametrize("trainer", TRAINERS.values(), ids=TRAINERS)
@@ -21,8 +21,8 @@ EVERY = pytest.mark.parametrize("trainer", TRAINERS.values(), ids=TRAINERS)
 def rows_read(trainer: Trainer, reading: Reading) -> NDArray[np.int64]:
     """The plan's rows in each batch of the best way, from an export laid out for it."""
     read = trainer.best(reading)
-    if trainer.layout:
-        return transposed(
+    if trainer.contiguous_ranks:
+        return rows_for_contiguous_ranks(
             reading.length,
             world_size=reading.world_size,
             micro_batch=reading.micro_batch,

@@ -25,7 +25,7 @@ from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.ordering_report import PAGE
 from dagster_divorder.view.drawing import cluster_colours
-from dagster_divorder.view.words import MEASURES, ORDERS, TRAIN_ON, face
+from dagster_divorder.view.words import MEASURES, ORDERS, TRAIN_ON, output_label
 from tests.conftest import topic_records
 from tests.defs.conftest import pictures, run_command
 from tests.faults.runner import REPORTING, Runner
@@ -174,7 +174,7 @@ def test_another_number_of_clusters_and_back_leaves_nothing_stale(walk: Walk) ->
     for step in ("report", "report, other k"):
         manifest = orjson.loads(walk.made[step]["curated_meta.json"])
         keys[step] = manifest["key"]
-        assert face(manifest).encode() in walk.made[step][PAGE].partition(b"</title>")[0]
+        assert output_label(manifest).encode() in walk.made[step][PAGE].partition(b"</title>")[0]
     assert keys["report"] != keys["report, other k"]
     for step in ("run, other k", "run, first k"):
         assert PAGE not in walk.made[step] and f"{PAGE} showed the output that is replaced" in walk.said[step]
@@ -206,7 +206,7 @@ def test_the_first_report_fits_a_phone_in_the_dark(walk: Walk, page: Page, tmp_p
     page.emulate_media(color_scheme="dark")
     page.goto(file.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert page.title() == f"How the 248 documents of my-corpus/docs were ordered · {face(manifest)}"
+    assert page.title() == f"How the 248 documents of my-corpus/docs were ordered · {output_label(manifest)}"
     assert manifest["date"] in page.title()
 
 

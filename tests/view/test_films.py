@@ -29,9 +29,11 @@ FRAMES = 5
 pytestmark = pytest.mark.slow  # ffmpeg is a process.
 
 
-def corpus(face: str = "corpus · 2026-11-22 · output 0123abcd", largest: str = "first") -> FilmedCorpus:
+def corpus(
+    output_label: str = "corpus · 2026-11-22 · output 0123abcd", largest: str = "first"
+) -> FilmedCorpus:
     names = [largest, "second", "third", "fourth", "fifth", "sixth"]
-    return FilmedCorpus(names=names, sizes=np.arange(6, 0, -1), face=face)
+    return FilmedCorpus(names=names, sizes=np.arange(6, 0, -1), output_label=output_label)
 
 
 def frames_of_ordering(documents: int, of: FilmedCorpus | None = None) -> list[np.ndarray]:
@@ -76,7 +78,11 @@ def test_every_frame_is_a_whole_picture_that_differs_from_the_last(make: object,
 def test_a_film_says_what_it_is_of_and_names_the_largest_clusters(make: object) -> None:
     first, other, named = (
         make(50, of)[0]  # type: ignore[operator]
-        for of in (corpus(), corpus(face="corpus · 2026-11-22 · output 4567abcd"), corpus(largest="another"))
+        for of in (
+            corpus(),
+            corpus(output_label="corpus · 2026-11-22 · output 4567abcd"),
+            corpus(largest="another"),
+        )
     )
     changed = np.argwhere((first != other).any(axis=2))
     assert changed[:, 0].min() > 0.95 * HEIGHT and changed[:, 1].min() > 0.5 * WIDTH

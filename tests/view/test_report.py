@@ -65,7 +65,7 @@ def numbers(**shown: object) -> Numbers:
 def a_page(*made: Section, title: str = "How it was ordered") -> bytes:
     return page(
         title=title,
-        face="corpus · 2026-11-22 · output 0123abcd",
+        output_label="corpus · 2026-11-22 · output 0123abcd",
         facts="facts",
         head="",
         sections=[Section("asked", "What was asked", "lead", []), *made],
@@ -420,13 +420,13 @@ def test_a_table_is_folded_and_its_numbers_are_right_aligned() -> None:
     assert "open>" in table("caption", [{"name": "a", "strip": Markup("<img>")}], strips=True)
 
 
-def test_a_corpus_has_a_name_and_an_output_a_face() -> None:
+def test_a_corpus_has_a_name_and_an_output_a_label() -> None:
     assert words.corpus_name(["/data/corpora/wiki.jsonl.gz"]) == "corpora/wiki"
     assert words.corpus_name(["/data/corpora/a/one.jsonl", "/data/corpora/b/two.jsonl"]) == "corpora"
     assert words.corpus_name(["/a/one.jsonl", "/b/two.jsonl"]) == "2 files"
     assert words.corpus_name(["x.jsonl"]) == "x" and words.corpus_name(["/.hidden"]) == ".hidden"
     manifest = {"input": {"files": ["/c/wiki.jsonl"]}, "date": "2026-11-22", "key": "0123abcd" * 4}
-    assert words.face(manifest) == "c/wiki · 2026-11-22 · output 0123abcd"
+    assert words.output_label(manifest) == "c/wiki · 2026-11-22 · output 0123abcd"
 
 
 def test_values_are_escaped_and_a_missing_one_is_an_error() -> None:

@@ -58,7 +58,7 @@ def report(of: Numbers) -> tuple[bytes, list[str]]:
     corpus = words.corpus_name(manifest["input"]["files"])
     written = page(
         title=f"How the {manifest['counts']['records']:,} documents of {corpus} were ordered",
-        face=words.face(manifest),
+        output_label=words.output_label(manifest),
         facts=f"{manifest['counts']['documents']:,} distinct texts · {manifest['tokens']:,} tokens · "
         f"{manifest['k']:,} clusters · {manifest['packing']['sequences']:,} sequences of {sequence['length']:,} tokens "
         f"· batches of {sequence['batch']:,} sequences",

@@ -48,8 +48,8 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
-    """Ids in files of a folder: bucket b holds rows [limits[b], limits[b + 1]) of a stretch, and is what lies between
-    begins[f, b] and begins[f, b + 1], in bytes, of each file f, laid end to end."""
+    """Ids in files of a folder: bucket b holds rows [limits[b], limits[b + 1]) of a `FileRows`, and is what lies
+    between begins[f, b] and begins[f, b + 1], in bytes, of each file f, laid end to end."""
 
     place: Place
     files: tuple[str, ...]
@@ -73,13 +73,13 @@ class Scattered:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, slots=True)
-class Stretch:
-    """Consecutive rows, all that writing their file takes.
+class FileRows:
+    """The rows of one file, picklable, with all that a worker needs to write it.
 
     indptr, int64 (n + 1,): where the runs of each row begin; tokens, int64 (n,), of each row, without padding. Of each
-    run, int64 (q,): the record that it is of, and its first token in that; its tokens, and those of them that are the
-    document's own; source, the byte at which they begin, of their bucket or, where nothing was `scattered`, of this
-    process's memory. length: L. dtype: of the ids; end_of_text and padding: see `Tokens`.
+    run, int64 (q,): the record that it is of, and its first token in that; its tokens, and text_tokens, all but an
+    appended end-of-text token; source, the byte at which they begin, of their bucket or, where nothing was `scattered`,
+    of this process's memory. length: L. dtype: of the ids; end_of_text and padding: see `Tokens`.
     """
 
     length: int
@@ -88,7 +88,7 @@ class Stretch:
     document: np.ndarray
     start: np.ndarray
     run_tokens: np.ndarray
-    own: np.ndarray
+    text_tokens: np.ndarray
     source: np.ndarray
     scattered: Scattered | None
     dtype: np.dtype
@@ -121,13 +121,17 @@ class Stretch:
             tokens = self.tokens[begin:until]
             block = np.empty(int(tokens.sum()), self.dtype)
             copy_runs(
-                address + self.source[some], self.run_tokens[some], self.own[some], self.end_of_text, block
+                address + self.source[some],
+                self.run_tokens[some],
+                self.text_tokens[some],
+                self.end_of_text,
+                block,
             )
             yield Block(begin, block, tokens)
 
 
-Write = Callable[[Stretch, IO[bytes]], object]
-"""Writes the file of a stretch; picklable."""
+Write = Callable[[FileRows, IO[bytes]], object]
+"""Writes the file of some rows; picklable."""
 
 
 def mapped_ids(
@@ -156,20 +160,20 @@ class Group:
     fragments: Sequence[Fragment]
     counts: Sequence[int]
     inside: np.ndarray
-    own: np.ndarray
+    text_tokens: np.ndarray
 
 
 def scatter(files: StageFiles, place: Place, dtype: np.dtype, group: Group) -> None:
     """Write the file of a group into a folder."""
     from dagster_divorder.core.kernels.token_runs import copy_runs
 
-    size, own = dtype.itemsize, group.own
+    size, tokens = dtype.itemsize, group.text_tokens
     mapped = list(mapped_ids(files, group.fragments, group.counts, dtype))
     first = np.cumsum([0, *group.counts[:-1]])
     base = np.array([ids.ctypes.data for ids in mapped], np.int64) - first * size
     source = base[np.searchsorted(first, group.inside, side="right") - 1] + group.inside * size
     with folder_at(place).create(group.name, group.name, lasting=False) as file:
-        for low, high in pairwise([0, *shard_limits(own * size, BLOCK_BYTES)]):
-            block = np.empty(int(own[low:high].sum()), dtype)
-            copy_runs(source[low:high], own[low:high], own[low:high], 0, block)
+        for low, high in pairwise([0, *shard_limits(tokens * size, BLOCK_BYTES)]):
+            block = np.empty(int(tokens[low:high].sum()), dtype)
+            copy_runs(source[low:high], tokens[low:high], tokens[low:high], 0, block)
             file.write(block.data)

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from dagster_divorder.trainers import Kept, Reading, Trainer, compare, transposed
+from dagster_divorder.trainers.compare import Kept, compare
+from dagster_divorder.trainers.trainer import Reading, Trainer, rows_for_contiguous_ranks
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """What of an export decides how it is read: sequences S of an epoch, epochs, tokens of a sequence, sequences of a
-    global batch, rows of each file, and for how many ranks, sequences and workers its rows are transposed, if they
-    are."""
+    global batch, rows of each file, and for which `world_size`, `micro_batch` and `workers` its rows lie
+    (`rows_for_contiguous_ranks`), if they do not lie in the order of training."""
 
     path: str
     sequences: int
@@ -45,7 +46,7 @@ class Shape:
     def positions(self) -> np.ndarray:
         """The position that each row of the files holds, int64."""
         total = self.sequences * self.epochs
-        return transposed(total, **self.layout) if self.layout else np.arange(total)
+        return rows_for_contiguous_ranks(total, **self.layout) if self.layout else np.arange(total)
 
     def reading(
         self,
@@ -55,7 +56,7 @@ class Shape:
         workers: int | None = None,
         nodes: int | None = None,
     ) -> Reading:
-        """How a trainer reads it; what is not said is as the rows are laid, else two ranks: one keeps what more lose.
+        """How a trainer reads it; what is not said is as the rows lie, else two ranks: one keeps what more lose.
 
         Raises:
             InputError: the world size and micro-batch do not divide the batch, or the like.
@@ -80,7 +81,7 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Survival:
+class Replay:
     """What a trainer keeps of a plan, as it comes (`default`) and with its `lines` (`best`), and the positions that it
     reads, int64 (batches, B), -1 for nothing."""
 
@@ -93,26 +94,26 @@ class Survival:
     lines: str
 
 
-def survival(shape: Shape, trainer: Trainer, plain: Shape | None = None, **asked: int | None) -> Survival:
-    """Replay a trainer's sampler over an export, as it comes over `plain` where that is another one; asked: see
-    `Shape.reading`.
+def replay(export: Shape, trainer: Trainer, untransposed: Shape | None = None, **asked: int | None) -> Replay:
+    """Replay a trainer's sampler over an export, as it comes over `untransposed` where its rows lie otherwise; asked:
+    see `Shape.reading`.
 
     Raises:
         InputError: see `Shape.reading`.
     """
-    reading = shape.reading(**asked)
-    total = shape.sequences * shape.epochs
-    plan = np.append(np.arange(total), np.full(-total % shape.batch, -1)).reshape(-1, shape.batch)
-    default = _read(trainer.default, plain or shape, asked)
-    best = _read(trainer.best, shape, asked)
-    return Survival(
+    reading = export.reading(**asked)
+    total = export.sequences * export.epochs
+    plan = np.append(np.arange(total), np.full(-total % export.batch, -1)).reshape(-1, export.batch)
+    default = _read(trainer.default, untransposed or export, asked)
+    best = _read(trainer.best, export, asked)
+    return Replay(
         trainer=trainer,
         reading=reading,
         default=compare(default, plan),
         best=compare(best, plan),
         read_by_default=default,
         read_at_best=best,
-        lines=trainer.configuration(reading, path=shape.path, sequence_length=shape.sequence_length),
+        lines=trainer.configuration(reading, path=export.path, sequence_length=export.sequence_length),
     )
 
 
