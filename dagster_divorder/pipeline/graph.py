@@ -44,7 +44,7 @@ class Graph(Mapping[str, Stage]):
         asset before it already."""
         before = [name for name in self._closure(settings, [stage]) if self[name].asset and name != stage]
         made = self._closure(settings, before)
-        return tuple(name for name in self._parts(settings, stage) if name not in made)
+        return tuple(name for name in self._parts(settings, stage) if name == stage or name not in made)
 
     def _parts(self, settings: Settings, stage: str) -> tuple[str, ...]:
         """A stage with those that lie between it and other assets."""

@@ -330,6 +330,14 @@ def test_a_part_is_made_with_one_asset_alone() -> None:
     assert Counter(made) == Counter(needed)
 
 
+def test_every_stage_runs_alone(corpus: Path, make_settings: Make) -> None:
+    """Also those that an asset before makes with itself, such as the names of the clusters."""
+    settings = make_settings()
+    made = run_all(settings, Silent())
+    for stage, receipt in made.items():
+        assert run_stage(stage, settings, Silent()).version == receipt.version
+
+
 def test_a_trait_no_record_has_is_an_error(corpus: Path, make_settings: Make) -> None:
     with pytest.raises(InputError, match="no record has the field 'langauge'"):
         run(make_settings(order={"traits": {"cluster": 1.0, "langauge": 1.0}}))
