@@ -282,9 +282,7 @@ def run_all(
             store.clear_scratch()
             complete_records(store)
             if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
-                refuse_foreign_files(
-                    store, settings.output, holds_out=settings.holds_out, selects=settings.selects
-                )
+                refuse_foreign_files(store, settings)
             if "raw_docs" in stages:
                 check_settings(run, [*graph.needed(settings), *stages])
             made = {stage: _run_and_repair(run, stage) for stage in stages}

@@ -25,7 +25,7 @@ from dagster_divorder.store.base import Store
 from dagster_divorder.store.columns import ID_COLUMNS, extract_ids, number_or_text
 from dagster_divorder.store.find import find_input
 from dagster_divorder.store.fragments import read_content
-from dagster_divorder.store.ids import IdIndex, distinct, hash_all, to_bytes, words
+from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, words
 from dagster_divorder.store.peek import unseen
 from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.stages import StageFiles
@@ -72,8 +72,7 @@ def record_names(run: Run, records: np.ndarray) -> list[str]:
 
 
 def _record_ids(run: Run, records: np.ndarray) -> list[str]:
-    data = to_bytes(record_index(run, "id")[run.view.record_row[records]]).hex()
-    return [data[at : at + 32] for at in range(0, len(data), 32)]
+    return hex_ids(record_index(run, "id")[run.view.record_row[records]])
 
 
 def find_records(run: Run, names: Collection[str]) -> np.ndarray:
@@ -92,9 +91,7 @@ def find_records(run: Run, names: Collection[str]) -> np.ndarray:
         lookups.append((wanted, words(hash_all(name.encode() for name in wanted)), hashes, records))
     known, found = set[str](), [np.empty(0, np.int64)]
     for candidates, keys, of, positions in lookups:
-        index = IdIndex()
-        index.add(keys)
-        rows = index.find(of)
+        rows = places(of, keys)
         known |= {candidates[row] for row in np.unique(rows[rows >= 0]).tolist()}
         found.append(positions[rows >= 0])
     if missing := [name for name in wanted if name not in known]:

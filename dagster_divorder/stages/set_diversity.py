@@ -18,12 +18,12 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Shown, Table, WholeCorpus
 from dagster_divorder.stages.fields import load_fields
 from dagster_divorder.stages.greedy_order import load_order
-from dagster_divorder.stages.heldout import places
 from dagster_divorder.stages.packed_sequences import load_packed
 from dagster_divorder.stages.repeats import load_stream, stream_reads
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.subset_selection import load_selected, selection_reads, vectors_stage
 from dagster_divorder.store.arrays import pack, pack_rows, unpack, unpack_rows
+from dagster_divorder.store.ids import places
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.space import map_vectors

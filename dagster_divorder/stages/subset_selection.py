@@ -30,13 +30,14 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Selection
 from dagster_divorder.stages.bin_edges import is_number
 from dagster_divorder.stages.fields import load_fields
-from dagster_divorder.stages.heldout import consumed_records_of, hex_ids, parquet
+from dagster_divorder.stages.heldout import consumed_records_of
 from dagster_divorder.stages.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.ids import record_names
 from dagster_divorder.stages.near_duplicates import load_copies, near_reads
 from dagster_divorder.stages.raw_docs import record_index
-from dagster_divorder.store.arrays import pack_rows, row_array, unpack_rows
+from dagster_divorder.store.arrays import pack_parquet, pack_rows, row_array, unpack_parquet, unpack_rows
 from dagster_divorder.store.base import Store
+from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.space import embeddings_file, map_vectors
@@ -56,31 +57,22 @@ SELECTED, CONSUMED, LOWER, COPY, NO_VECTOR, HELD_OUT = range(len(REASONS))
 
 def load_selected(run: Run) -> np.ndarray:
     """Which records are trained on, bool (N,)."""
-    return _read(run.read("subset_selection", "selection"), "selected")[0].to_numpy()
+    return unpack_parquet(run.read("subset_selection", "selection"), ["selected"])["selected"].to_numpy()
 
 
 def left_out(run: Run) -> pa.Table:
     """The records that are not trained on, in input order: `record` (its position), `id`, `weight`, `reason`."""
-    selected, weight, reason = _read(
-        run.read("subset_selection", "selection"), "selected", "weight", "reason"
-    )
-    records = np.flatnonzero(~selected.to_numpy())
+    of_all = unpack_parquet(run.read("subset_selection", "selection"), ["selected", "weight", "reason"])
+    records = np.flatnonzero(~of_all["selected"].to_numpy())
     rows = row_array(records)
     names = pa.array(record_names(run, records), pa.large_string())
-    return pa.table({"record": rows, "id": names, "weight": weight.take(rows), "reason": reason.take(rows)})
+    about = {name: of_all[name].take(rows) for name in ("weight", "reason")}
+    return pa.table({"record": rows, "id": names, **about})
 
 
 def selection_reads(settings: Settings) -> tuple[str, ...]:
     """The stages that `load_selected` needs, beside raw_docs."""
     return ("subset_selection",) if settings.selects else ()
-
-
-def _read(data: bytes, *columns: str) -> list[pa.ChunkedArray]:
-    import pyarrow.parquet as pq
-
-    file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
-    table = file.read(columns=list(columns), use_threads=False)
-    return [table.column(name) for name in columns]
 
 
 def vectors_stage(settings: Settings) -> str:
@@ -248,7 +240,7 @@ def _compute(run: Run) -> Made:
     selected = pool.reasons <= CONSUMED
     weight = np.zeros(len(selected))
     weight[rows] = scores[used]
-    names = hex_ids(record_index(run, "id")[run.view.record_row])
+    names = pa.array(hex_ids(record_index(run, "id")[run.view.record_row]), pa.string())
     reasons = pa.DictionaryArray.from_arrays(pa.array(pool.reasons), REASONS)
     about = {"record_id": names, "weight": weight, "selected": selected, "reason": reasons}
     vendi_of = {row["choice"]: row["vendi"] for row in table}
@@ -264,7 +256,7 @@ def _compute(run: Run) -> Made:
         **_moved(run, names, selected),
     }
     files = {
-        "selection": File(parquet(pa.table(about)), "parquet"),
+        "selection": File(pack_parquet(pa.table(about), "zstd"), "parquet"),
         "choices": File(pack_rows(table), "parquet"),
     }
     if sweep:
@@ -298,8 +290,9 @@ def _moved(run: Run, names: pa.Array, selected: np.ndarray) -> dict[str, Any]:
     last = load_receipt(run.store, "subset_selection")
     if last is None or not run.store.exists(last.files["selection"]):
         return {}
-    known, was = _read(run.store.read_verified(last.files["selection"]), "record_id", "selected")
-    now, old = names.filter(pa.array(selected)), known.filter(was)
+    before = unpack_parquet(run.store.read_verified(last.files["selection"]), ["record_id", "selected"])
+    known = before["record_id"]
+    now, old = names.filter(pa.array(selected)), known.filter(before["selected"])
     joined = now.filter(pc.invert(pc.is_in(now, value_set=old)))
     moved = {
         "joined": len(joined),
