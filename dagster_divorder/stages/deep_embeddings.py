@@ -35,7 +35,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Deep
 from dagster_divorder.stages.deep_model import DeepModel, load_deep_model
 from dagster_divorder.stages.ids import own_ids
-from dagster_divorder.stages.token_counts import Tokenize
+from dagster_divorder.stages.token_counts import tokenize
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import Fit, model_path
 from dagster_divorder.store.ids import to_bytes
@@ -251,7 +251,7 @@ class Embed:
         if self.engine is None:
             arrays = self.tokens.read(fragment)
         else:
-            arrays = Tokenize(self.store, self.model, self.tokenizer, self.engine)(fragment)
+            arrays = tokenize(self.store, self.model, self.tokenizer, self.engine, fragment)
         return arrays["ids"], arrays["lengths"]
 
 

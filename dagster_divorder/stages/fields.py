@@ -6,7 +6,7 @@ Per record fragment a table with a column a field, as `store.columns` extracts t
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from functools import partial
 
 import orjson
 import pyarrow as pa
@@ -108,15 +108,9 @@ def read_fields(store: Store, view: View, receipt: Receipt, *fields: str) -> pa.
     return pa.table(columns)
 
 
-@dataclass(frozen=True, slots=True)
-class Extract:
-    """Reads fields of the records of a fragment."""
-
-    store: Store
-    fields: list[str]
-
-    def __call__(self, fragment: Fragment) -> pa.Table:
-        return extract(read_content(self.store, fragment.file), self.fields)
+def extract_fields(store: Store, fields: list[str], fragment: Fragment) -> pa.Table:
+    """Fields of the records of a fragment."""
+    return extract(read_content(store, fragment.file), fields)
 
 
 FIELDS = PerDocument(
@@ -130,6 +124,6 @@ FIELDS = PerDocument(
     inputs=lambda run: {"records": run.receipt("raw_docs").key},
     doing="reading fields",
     check_settings=_check_settings,
-    compute=lambda run: Extract(run.store, extracted(run.settings)),
+    compute=lambda run: partial(extract_fields, run.store, extracted(run.settings)),
     facts=lambda run: {"fields": extracted(run.settings), "source": run.settings.input.source_field},
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -120,20 +120,10 @@ def id_hashes(files: StageFiles, view: View) -> tuple[np.ndarray, np.ndarray]:
     return records, np.concatenate(parts)[view.record_row[records]]
 
 
-@dataclass(frozen=True, slots=True)
-class ExtractIds:
-    """Reads the user's ids of the records of a fragment."""
-
-    store: Store
-    field: str
-
-    def __call__(self, fragment: Fragment) -> pa.Table:
-        return extract_ids(read_content(self.store, fragment.file), self.field)
-
-
-def _compute(run: Run) -> ExtractIds:
-    assert run.settings.input.id_field is not None
-    return ExtractIds(run.store, run.settings.input.id_field)
+def ids_of(store: Store, field: str | None, fragment: Fragment) -> pa.Table:
+    """The user's ids of the records of a fragment."""
+    assert field is not None
+    return extract_ids(read_content(store, fragment.file), field)
 
 
 def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
@@ -180,6 +170,6 @@ IDS = PerDocument(
     when=lambda settings: settings.input.id_field is not None,
     doing="reading ids",
     check_settings=_check_settings,
-    compute=_compute,
+    compute=lambda run: partial(ids_of, run.store, run.settings.input.id_field),
     figures=_figures,
 )

@@ -365,7 +365,7 @@ class _Prepared:
                         folder, each.data, pack_arrays(arrays), "safetensors"
                     )
                     temporary.append(data[each.data])
-            function = _Train(run.store, folder, self.task(left[0]))
+            train = partial(_train, run.store, folder, self.task(left[0]))
             items = [each._replace(data=data[each.data]) for each in left]
             tokens = self.tokens.rows * self.tokens.length * run.settings.evidence.epochs
             gpus = int(self.device == "cuda")
@@ -373,7 +373,7 @@ class _Prepared:
             # Where calls run in this process they tell of their tokens as they go.
             here = run.settings.engine.kind == "local" and at_once <= 1
             with run.progress("training", tokens * len(items), "tokens") as advance:
-                train = partial(function, advance=advance) if here else function
+                train = partial(train, advance=advance) if here else train
                 environment = device_variables(self.device)
                 for failed in run.engine.each(train, items, gpus=gpus, environment=environment):
                     if failed:
@@ -533,21 +533,16 @@ def _heldout_rows(run: Run, classes: np.ndarray, sequences: int, notes: list[str
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Train:
-    """Trains one model, where an engine puts the work, and stores what was noted; says what failed."""
-
-    store: Store
-    folder: str
-    task: Task
-
-    def __call__(self, each: _Training, advance: Advance = lambda tokens: None) -> str:
-        apart = trained_order(each.order).apart
-        task = replace(self.task, seed=each.seed, learning_rate=each.rate, apart=apart)
-        trained = _trained(task, unpack(self.store.read_verified(each.data)), advance)
-        arrays = {**trained._asdict(), "failed": np.array([trained.failed])}
-        self.store.put_hashed(self.folder, each.name, pack_arrays(arrays), "safetensors")
-        return "" if trained.failed < 0 else _failure(each, trained)
+def _train(
+    store: Store, folder: str, task: Task, each: _Training, advance: Advance = lambda tokens: None
+) -> str:
+    """Train one model, where an engine puts the work, and store what was noted; what failed."""
+    apart = trained_order(each.order).apart
+    own = replace(task, seed=each.seed, learning_rate=each.rate, apart=apart)
+    trained = _trained(own, unpack(store.read_verified(each.data)), advance)
+    arrays = {**trained._asdict(), "failed": np.array([trained.failed])}
+    store.put_hashed(folder, each.name, pack_arrays(arrays), "safetensors")
+    return "" if trained.failed < 0 else _failure(each, trained)
 
 
 def _trained(task: Task, arrays: Mapping[str, np.ndarray], advance: Advance = lambda tokens: None) -> Trained:
