@@ -27,7 +27,7 @@ from dagster_divorder.pipeline.graph import OUTPUT, Graph, default_graph
 from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.retire import retire
 from dagster_divorder.settings import Settings, refuse_overlap
-from dagster_divorder.store.arrays import unpack
+from dagster_divorder.store.arrays import unpack, unpack_rows
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.curated import refuse_foreign_files
@@ -205,6 +205,10 @@ class Run:
     def arrays(self, stage: str, file: str) -> dict[str, np.ndarray]:
         """The arrays of a file of a whole-corpus result."""
         return unpack(self.read(stage, file))
+
+    def rows(self, stage: str, file: str) -> list[dict[str, Any]]:
+        """The rows of a file of a whole-corpus result."""
+        return unpack_rows(self.read(stage, file))
 
     def current_fit(self, stage: str) -> Fit:
         """The fit that a stage's result names."""

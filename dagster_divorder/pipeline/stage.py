@@ -31,7 +31,7 @@ from dagster_divorder.pipeline.changes import given_settings, what_changed
 from dagster_divorder.pipeline.fill import Computed, Fill, Filled, by_size
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
-from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.arrays import pack, pack_rows, unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import Fit, drop_unpinned, pin, pinned, read_fit, unpin
 from dagster_divorder.store.local import megabytes
@@ -84,9 +84,10 @@ class File(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A whole-corpus result: its files by name, `facts` that later stages read, and `figures` that people see."""
+    """A whole-corpus result: its files by name (arrays are stored as safetensors, rows of plain values as Parquet),
+    `facts` that later stages read, and `figures` that people see."""
 
-    files: Mapping[str, File]
+    files: Mapping[str, File | Mapping[str, np.ndarray] | list[dict[str, Any]]]
     facts: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
 
@@ -364,8 +365,12 @@ class WholeCorpus(Stage):
                 run.progress.note(f"{self.doing}{f' ({decision.why})' if decision.why else ''}")
             key, folder = decision.key, f"stages/{self.name}/{decision.key}"
             made = self.compute(run)
-            for name, (data, extension) in made.files.items():
-                run.store.put_hashed(folder, name, data, extension)
+            for name, content in made.files.items():
+                if isinstance(content, Mapping):
+                    content = File(pack(content), "safetensors")
+                elif isinstance(content, list):
+                    content = File(pack_rows(content), "parquet")
+                run.store.put_hashed(folder, name, *content)
             made_now = {"files": sorted(made.files), "facts": made.facts, "figures": made.figures}
             about = orjson.dumps(made_now, option=orjson.OPT_SERIALIZE_NUMPY)
             present = run.store.hashed(folder)

@@ -22,7 +22,7 @@ from dagster_divorder.stages.cluster_names import load_names
 from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.components import load_space, space_reads
 from dagster_divorder.stages.map_fit import load_map_fit, sampled_rows
-from dagster_divorder.store.arrays import pack, pack_parquet, text_array, unpack
+from dagster_divorder.store.arrays import pack_parquet, text_array, unpack
 from dagster_divorder.store.ids import hex_ids, places
 from dagster_divorder.store.receipts import Receipt, load_receipt
 
@@ -48,9 +48,9 @@ def _compute(run: Run) -> Made:
     names, sizes = load_names(run), cluster_sizes(run).tolist()
     found, missing = _places(run), run.receipt("map_fit").facts["note"]
     shown, new = found or (None, sum(sizes))
-    files = {"picture": File(_picture(shown, missing, names, sizes), "png")}
+    files: dict[str, Any] = {"picture": File(_picture(shown, missing, names, sizes), "png")}
     if shown:
-        files["places"] = File(pack(asdict(shown)), "safetensors")
+        files["places"] = asdict(shown)
         files["map"] = File(_parquet(shown, names), "parquet")
     note = missing
     fitted = load_fitted(run.store, run.current_fit("map_fit"))

@@ -23,13 +23,12 @@ from dagster_divorder.core.order.spread import spacing, spread_order
 from dagster_divorder.core.targets import document_targets
 from dagster_divorder.core.traits import Traits
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, File, Finding, Made, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus, versions
 from dagster_divorder.settings import Order, Settings
 from dagster_divorder.stages.frozen import load_frozen, record_ids
 from dagster_divorder.stages.near_duplicates import near_reads
 from dagster_divorder.stages.repeats import load_stream, stream_copies, stream_reads, stream_size
 from dagster_divorder.stages.shards import Parts, each_shard, shard_number
-from dagster_divorder.store.arrays import pack
 
 
 def load_order(run: Run) -> np.ndarray:
@@ -62,8 +61,8 @@ def _compute(run: Run) -> Made:
         ),
     }
     files = {
-        "order": File(pack({"order": made} | ({"shards": bounds} if len(bounds) else {})), "safetensors"),
-        "records": File(pack({"id": record_ids(run, stream.view)}), "safetensors"),
+        "order": {"order": made} | ({"shards": bounds} if len(bounds) else {}),
+        "records": {"id": record_ids(run, stream.view)},
     }
     return Made(files, {"tokens": tokens}, figures)
 

@@ -35,7 +35,7 @@ from dagster_divorder.core.packing import pack as pack_pieces
 from dagster_divorder.core.packing.coverage import coverage
 from dagster_divorder.core.traits import Traits
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, File, Finding, Made, WholeCorpus
+from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import chosen_vectors, space_reads
 from dagster_divorder.stages.frozen import Frozen, load_frozen
@@ -51,7 +51,6 @@ from dagster_divorder.stages.ids import find_records
 from dagster_divorder.stages.near_duplicates import near_reads
 from dagster_divorder.stages.repeats import TrainingStream, load_stream, stream_copies, stream_reads
 from dagster_divorder.stages.shards import Parts, each_shard
-from dagster_divorder.store.arrays import pack
 from dagster_divorder.store.space import map_vectors
 
 NOTHING = np.zeros(0, np.int64)
@@ -88,11 +87,7 @@ def _compute(run: Run) -> Made:
         "last_sequence_tokens": int(packed.tokens[-1]) if len(packed) else 0,
         **report,
     }
-    files = {
-        "plan": File(pack(_plan_arrays(packed)), "safetensors"),
-        "rows": File(pack(_row_arrays(packed, traits)), "safetensors"),
-    }
-    return Made(files, facts, figures)
+    return Made({"plan": _plan_arrays(packed), "rows": _row_arrays(packed, traits)}, facts, figures)
 
 
 def _pack(run: Run, stream: TrainingStream, frozen: Frozen | None) -> PackedSequences:

@@ -24,7 +24,7 @@ from dagster_divorder.core.pca import Pca, project
 from dagster_divorder.core.targets import sequence_targets
 from dagster_divorder.engine.local import count_workers
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, File, Finding, Made, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import chosen_space_version, load_space, space_reads
 from dagster_divorder.stages.greedy_order import check_permutation, remade
@@ -32,7 +32,6 @@ from dagster_divorder.stages.near_duplicates import near_reads
 from dagster_divorder.stages.packed_sequences import load_packed, load_sequence_items, sequence_traits
 from dagster_divorder.stages.repeats import load_stream, stream_copies, stream_reads, stream_view
 from dagster_divorder.stages.shards import Parts, each_shard
-from dagster_divorder.store.arrays import pack
 from dagster_divorder.store.view import View
 
 
@@ -113,7 +112,7 @@ def _compute(run: Run) -> Made:
         "epochs": settings.sequence.epochs,
         "copies": asdict(sequence_spacing(packed, made, texts, step=step)),
     }
-    return Made({"order": File(pack({"order": made}), "safetensors")}, figures=figures)
+    return Made({"order": {"order": made}}, figures=figures)
 
 
 def order_sequences(sequences: Sequences, settings: Settings, targets: Targets | None) -> np.ndarray:

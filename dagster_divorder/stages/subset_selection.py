@@ -35,7 +35,7 @@ from dagster_divorder.stages.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.ids import record_names
 from dagster_divorder.stages.near_duplicates import load_copies, near_reads
 from dagster_divorder.stages.raw_docs import record_index
-from dagster_divorder.store.arrays import pack_parquet, pack_rows, row_array, unpack_parquet, unpack_rows
+from dagster_divorder.store.arrays import pack_parquet, row_array, unpack_parquet
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.receipts import Receipt, load_receipt
@@ -255,9 +255,9 @@ def _compute(run: Run) -> Made:
         "reasons": {reason: count for reason, count in zip(REASONS, counted, strict=True) if count},
         **_moved(run, names, selected),
     }
-    files = {
+    files: dict[str, Any] = {
         "selection": File(pack_parquet(pa.table(about), "zstd"), "parquet"),
-        "choices": File(pack_rows(table), "parquet"),
+        "choices": table,
     }
     if sweep:
         files["picture"] = File(selection_sweep(table, [_name(alpha) for alpha in sorted(alphas)]), "png")
@@ -308,7 +308,7 @@ def _moved(run: Run, names: pa.Array, selected: np.ndarray) -> dict[str, Any]:
 
 def load_choices(run: Run) -> list[dict[str, Any]]:
     """What was chosen, and what would have been otherwise, a row each; see `_row`."""
-    return unpack_rows(run.read("subset_selection", "choices"))
+    return run.rows("subset_selection", "choices")
 
 
 def _show(run: Run, receipt: Receipt) -> Shown:

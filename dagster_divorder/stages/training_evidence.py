@@ -64,7 +64,7 @@ from dagster_divorder.stages.packed_sequences import load_packed
 from dagster_divorder.stages.repeats import TrainingStream, load_stream, stream_reads
 from dagster_divorder.stages.sequence_order import load_sequence_order, vector_sums
 from dagster_divorder.store.arrays import pack as pack_arrays
-from dagster_divorder.store.arrays import pack_rows, unpack
+from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.space import map_vectors
@@ -139,9 +139,9 @@ def _compute(run: Run) -> Made:
     summary = _summary(run, prepared, found, names)
     from dagster_divorder.view.pictures import training_evidence as draw
 
-    files_made = {
+    files_made: dict[str, Any] = {
         **{name: File(data, "safetensors") for name, data in made.items()},
-        "table": File(pack_rows(table), "parquet"),
+        "table": table,
         "summary": File(orjson.dumps(summary, option=orjson.OPT_SERIALIZE_NUMPY), "json"),
         "picture": File(draw(summary), "png"),
     }

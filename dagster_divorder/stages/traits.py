@@ -13,7 +13,6 @@ from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.bin_edges import bins_of, is_number, load_edges
 from dagster_divorder.stages.fields import coded, extracted, load_fields
-from dagster_divorder.store.arrays import pack
 
 TOKENS = "tokens"
 
@@ -65,7 +64,7 @@ def _compute(run: Run) -> Made:
     for trait in wanted(run.settings):
         arrays[f"code {trait}"], of = trait_codes(run, trait, fields)
         names.append((trait, of))
-    return Made({"codes": File(pack(arrays), "safetensors"), "names": File(orjson.dumps(names), "json")})
+    return Made({"codes": arrays, "names": File(orjson.dumps(names), "json")})
 
 
 TRAITS = WholeCorpus(
