@@ -44,7 +44,7 @@ from dagster_divorder.stages.greedy_order import (
     document_order,
     load_order,
     load_shards,
-    order_part,
+    order_documents,
     remade,
 )
 from dagster_divorder.stages.ids import find_records
@@ -177,7 +177,7 @@ def _pack_part(
     pieces, traits, copies = part
     if settings.packing.piece_tokens:
         separated = copies if settings.copies_apart else None
-        in_order = order_part(Documents(traits, separated, None), settings)
+        in_order = order_documents(Documents(traits, separated, None), settings)
         pieces, traits = pieces.take(in_order), traits.take(in_order)
         copies = None if copies is None else copies[in_order]
     return pack_pieces(

@@ -120,24 +120,22 @@ def order_sequences(sequences: Sequences, settings: Settings, targets: Targets |
     items, packed, texts, frozen = sequences
     partial_ = settings.packing.method != "best_fit" and len(packed) > frozen and packed.padding[-1] > 0
     whole = len(packed) - bool(partial_)
-    arguments: dict[str, Any] = {
-        "strategy": settings.sequence.strategy,
-        "weights": items.weights,
-        "seed": settings.seed,
-        "sequence_length": settings.sequence.length,
-        "batch": settings.sequence.batch,
-        **settings.strategy_options(settings.sequence.strategy),
-        "frozen": np.arange(frozen),
-        "targets": targets,
-    }
-    some = items.part(0, whole)
-    arguments["coordinates"] = some.coordinates
-    copies = None
+    some, copies = items.part(0, whole), None
     if texts is not None:
         as_packed = settings.sequence.strategy == "original"
         times = sequence_times(packed, texts, frozen=frozen, as_packed=as_packed)
         copies = times.first(whole)
-    orders = epoch_orders(some.counts, some.groups, settings.sequence.epochs, copies=copies, **arguments)
+    orders = epoch_orders(
+        some.counts,
+        some.groups,
+        settings.sequence.epochs,
+        **settings.order_arguments(settings.sequence.strategy),
+        weights=items.weights,
+        coordinates=some.coordinates,
+        copies=copies,
+        frozen=np.arange(frozen),
+        targets=targets,
+    )
     return np.pad(orders, ((0, 0), (0, int(partial_))), constant_values=whole)
 
 

@@ -60,7 +60,7 @@ from dagster_divorder.stages.components import chosen_space_version, chosen_vect
 from dagster_divorder.stages.deep_embeddings import ask_a_machine
 from dagster_divorder.stages.exports import stored_tokens
 from dagster_divorder.stages.heldout_copies import heldout_reads, heldout_table, load_heldout
-from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.packed_sequences import load_packed, sequence_traits
 from dagster_divorder.stages.repeats import TrainingStream, load_stream, stream_reads
 from dagster_divorder.stages.sequence_order import load_sequence_order, vector_sums
 from dagster_divorder.store.arrays import pack as pack_arrays
@@ -244,15 +244,8 @@ class _Tokens:
         return plan, np.tile(made[:rows], (epochs, 1))
 
     def arguments(self, strategy: str, items: Items, seed: int = 0) -> dict[str, Any]:
-        settings = self.run.settings
-        return {
-            "strategy": strategy,
-            "weights": items.weights,
-            "seed": settings.seed + seed,
-            "sequence_length": self.length,
-            "batch": settings.sequence.batch,
-            **settings.strategy_options(strategy),
-        }
+        common = self.run.settings.order_arguments(strategy)
+        return {**common, "weights": items.weights, "seed": common["seed"] + seed}
 
     def curated_epochs(self, rows: int) -> np.ndarray:
         """The plan's own orders of the sequences that are read, int64 (E, n): places in `plan`."""
@@ -282,7 +275,7 @@ class _Tokens:
     def items(self, plan: PackedSequences) -> Items:
         """The sequences as items to order."""
         settings, traits = self.run.settings, self.stream.traits
-        names = sorted(settings.order.traits, key=lambda trait: (trait != "cluster", trait))
+        names = sequence_traits(settings.order.traits)
         counts, groups = sequence_counts(plan, {name: traits.codes[name] for name in names}, traits.sizes())
         items = Items(counts, groups, np.array([settings.order.traits[name] for name in names]))
         if settings.sequence.vectors:
