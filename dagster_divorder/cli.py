@@ -343,8 +343,7 @@ def compare(settings: Settings) -> str:
         [
             "",
             f"{receipts['raw_docs'].figures['documents']:,} documents, {receipts['token_counts'].figures['tokens']:,} "
-            "tokens; "
-            f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
+            f"tokens; sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
             f"{receipts['clusters'].figures['k']} clusters",
             "",
             *_stacked([as_shown(row) for row in rows]),

@@ -1,8 +1,7 @@
 """What a stage is: a value that a file of `stages/` holds whole, and the three kinds that there are.
 
 - `PerDocument`: a function of a fragment of documents (or of records). A fragment that has a result under the stage's
-  key
-  is never computed again.
+  key is never computed again.
 - `WholeCorpus`: named files out of what lies before. Kept under the key of all that they were made from.
 - `PinnedFit`: what is learnt from the corpus, pinned, so that appended data uses it as it is. Made again by its own
   rule of drift, on request, or never, and with the reason.

@@ -107,8 +107,7 @@ def conclude(found: Agreement, bits: Mapping[Any, float]) -> tuple[str, str]:
         return second, f"{different}, and {told}: it is worth using."
     return first, (
         f"{different}, but {told}; less than {MIN_SHARE_OF_BITS:.0%} of these says that the difference has too little "
-        f"to do with "
-        "what the documents are about to be worth using."
+        "to do with what the documents are about to be worth using."
     )
 
 

@@ -165,8 +165,7 @@ CLUSTERS = PerDocument(
     group="embedding",
     kinds=lambda settings: {library(settings)},
     description="A topic for every document by k-means, named by its characteristic words. Centroids and names are "
-    "pinned; "
-    "`fitted` says whether and why they were made again.",
+    "pinned; `fitted` says whether and why they were made again.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "centroids"),
     inputs=lambda run: {"space": chosen_space_key(run), "centroids": run.receipt("centroids").version},
     then=("cluster_names", "cluster_table"),

@@ -77,8 +77,7 @@ def _seen_before(run: Run) -> dict[str, set[str]]:
 def no_such_field(field: str) -> InputError:
     return InputError(
         f"no record has the field {field!r}, which order.traits, mixing.trait, selection.quality or input.source_field "
-        "names; "
-        "expected a field of the input, `cluster`, `length` or `difficulty`"
+        "names; expected a field of the input, `cluster`, `length` or `difficulty`"
     )
 
 

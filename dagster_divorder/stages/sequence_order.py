@@ -187,8 +187,7 @@ SEQUENCE_ORDER = WholeCorpus(
     group="ordering",
     kinds=lambda settings: {"numpy", "numba"},
     description="The order of the packed sequences in which every batch, and every run of batches, carries the "
-    "corpus's own "
-    "mix; one order an epoch.",
+    "corpus's own mix; one order an epoch.",
     reads=_reads,
     settings=_settings,
     # The same numbers over another plan are another order of tokens, so the key makes the version.

@@ -51,8 +51,7 @@ def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
     if not lengths.any():
         raise InputError(
             f"the tokenizer in {load_base_model(run).directory} makes no token of any of the {len(lengths):,} "
-            f"documents; "
-            'expected one that knows their languages: set model.base to another model, or to "bootstrap"'
+            'documents; expected one that knows their languages: set model.base to another model, or to "bootstrap"'
         )
     return {
         "tokens": int(lengths.sum()),
