@@ -189,8 +189,8 @@ class Settings(BaseSettings):
 
     @property
     def mixed_trait(self) -> str:
-        """The trait of whose values `repeats` takes shares: `mixing.trait`, or where nothing is mixed or held out by
-        it the one that is always there."""
+        """`mixing.trait`; where neither a mix nor held-out documents use it (a selection alone), `cluster`, which every
+        run has."""
         return self.mixing.trait if self.mixing.weights is not None or self.holds_out else "cluster"
 
     @property

@@ -381,8 +381,8 @@ ARI_COMPARISON = PinnedFit(
     refit=lambda settings: Refit(settings.ari_comparison.refit, "ari_comparison.refit"),
     drift=lambda run, fitted: has_changed(run, fitted, run.settings.ari_comparison.refresh),
     # The limit may have been lowered.
-    of_corpus=False,
-    is_choice=True,
+    checked_once_per_corpus=False,
+    kept_by_outcome=True,
     facts=lambda run, files: {
         **orjson.loads(files[INFO]),
         "documents": orjson.loads(files[FITTED])["documents"],

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dagster_divorder.core.cluster import ClusterFit, assign
-from dagster_divorder.pipeline.fill import threaded_by_size
+from dagster_divorder.pipeline.per_fragment import threaded_by_size
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, Shown, Table
 from dagster_divorder.stages.centroids import library, load_clusters

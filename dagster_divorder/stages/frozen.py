@@ -96,7 +96,7 @@ def _drift(run: Run, fitted: Fitted) -> str | None:
     return None if same else ANOTHER
 
 
-def consumed_records(run: Run) -> np.ndarray:
+def consumed_record_ids(run: Run) -> np.ndarray:
     """Ids of the records that `order.frozen_tokens` says a trainer has consumed, uint64 (n, 2), repeatedly; told
     without the stream, which depends on what is held out.
 
@@ -216,5 +216,5 @@ FROZEN = PinnedFit(
     # It follows the last output, and nobody asks for another beginning.
     refit=lambda settings: Refit("auto", ""),
     drift=_drift,
-    of_corpus=False,
+    checked_once_per_corpus=False,
 )

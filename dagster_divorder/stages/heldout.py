@@ -73,12 +73,12 @@ def _documents(run: Run) -> _Documents:
     return _Documents(rows, ids[rows], sizes[rows], codes[first], names)
 
 
-def consumed_records_of(run: Run) -> np.ndarray:
+def consumed_record_mask(run: Run) -> np.ndarray:
     """Which records a trainer has consumed (`order.frozen_tokens`), bool (N,)."""
     # That stage reads the stream, which is made of this one's result.
-    from dagster_divorder.stages.frozen import consumed_records
+    from dagster_divorder.stages.frozen import consumed_record_ids
 
-    if not len(ids := consumed_records(run)):
+    if not len(ids := consumed_record_ids(run)):
         return np.zeros(len(run.view), bool)
     record = np.zeros(len(known := record_index(run, "id")), bool)
     found = places(ids, known)
@@ -86,10 +86,10 @@ def consumed_records_of(run: Run) -> np.ndarray:
     return record[run.view.record_row]
 
 
-def consumed_documents(run: Run) -> np.ndarray:
-    """The same of documents, bool (document_rows,)."""
+def consumed_document_mask(run: Run) -> np.ndarray:
+    """Which documents a trainer has consumed, bool (document_rows,)."""
     consumed = np.zeros(run.view.document_rows, bool)
-    consumed[run.view.document_row[consumed_records_of(run)]] = True
+    consumed[run.view.document_row[consumed_record_mask(run)]] = True
     return consumed
 
 
@@ -98,7 +98,7 @@ def _chosen(run: Run, documents: _Documents, before: np.ndarray) -> np.ndarray:
     share = run.settings.heldout.share
     assert share is not None
     kept = places(documents.ids, before) >= 0
-    barred = consumed_documents(run)[documents.rows]
+    barred = consumed_document_mask(run)[documents.rows]
     return choose(documents.ids, documents.codes, share, run.settings.seed, kept, barred)
 
 

@@ -23,7 +23,7 @@ from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.heldout import (
     as_record,
-    consumed_documents,
+    consumed_document_mask,
     heldout_files,
     heldout_ids,
 )
@@ -67,7 +67,7 @@ def load_heldout(run: Run) -> Heldout:
     """
     ids, view = heldout_ids(run), run.view
     near, similarity = run.files("heldout_copies").columns(view.documents, "near", "similarity")
-    free = view.used_documents() & ~consumed_documents(run)
+    free = view.used_documents() & ~consumed_document_mask(run)
     place = places(document_ids(run.store, view), ids)
     same = place >= 0
     found = Heldout(ids, same & free, (near >= 0) & ~same & free, np.where(same, place, near), similarity)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dagster_divorder.pipeline.fill import by_size
+from dagster_divorder.pipeline.per_fragment import by_size
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dagster_divorder.engine.local import count_workers
-from dagster_divorder.pipeline.fill import threaded_by_size
+from dagster_divorder.pipeline.per_fragment import threaded_by_size
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, content_hash
 from dagster_divorder.stages.base_model import load_base_model

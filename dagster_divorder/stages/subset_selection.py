@@ -30,7 +30,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Selection
 from dagster_divorder.stages.bin_edges import is_number
 from dagster_divorder.stages.fields import load_fields
-from dagster_divorder.stages.heldout import consumed_records_of
+from dagster_divorder.stages.heldout import consumed_record_mask
 from dagster_divorder.stages.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.ids import record_names
 from dagster_divorder.stages.near_duplicates import load_copies, near_reads
@@ -126,7 +126,7 @@ def _reasons(run: Run, view: View, vectors: np.ndarray) -> np.ndarray:
     """Index in REASONS of each record, int8 (N,): LOWER of those that can be chosen."""
     every = np.arange(len(view))
     there = each_block(vectors, every, lambda part, block: np.einsum("nd,nd->n", block, block) > 0.5)
-    consumed = consumed_records_of(run)
+    consumed = consumed_record_mask(run)
     copies = load_copies(run)
     taken = np.zeros(len(view), bool)
     taken[copies[consumed]] = True

@@ -57,7 +57,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import TrainedOrder, trained_order
 from dagster_divorder.stages.base_model import load_base_model
 from dagster_divorder.stages.components import chosen_space_version, chosen_vectors, space_reads
-from dagster_divorder.stages.deep_embeddings import ask_a_machine
+from dagster_divorder.stages.deep_embeddings import call_on_a_worker
 from dagster_divorder.stages.exports import stored_tokens
 from dagster_divorder.stages.heldout_copies import heldout_reads, heldout_table, load_heldout
 from dagster_divorder.stages.packed_sequences import load_packed, sequence_traits
@@ -303,7 +303,7 @@ class _Prepared:
         from dagster_divorder.models.training import token_classes
 
         tokens, evidence, notes = _Tokens.of(run), run.settings.evidence, list[str]()
-        device = ask_a_machine(run, partial(find_device, setting="evidence.device"), evidence.device)
+        device = call_on_a_worker(run, partial(find_device, setting="evidence.device"), evidence.device)
         vocabulary = run.receipt("base_model").facts["vocabulary"]
         counts = np.bincount(tokens.ids(tokens.plan).ravel(), minlength=vocabulary)
         classes, class_count = token_classes(evidence.model, counts)

@@ -34,7 +34,7 @@ Computed: TypeAlias = "Result | tuple[Result, Any]"
 """A result, alone or with what the stage wants to know of how it was computed."""
 
 
-class Filled(NamedTuple):
+class StoredFragment(NamedTuple):
     """Of a fragment whose result is stored: its rows, and what the stage says `about` how it was computed."""
 
     rows: int
@@ -42,7 +42,7 @@ class Filled(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Fill:
+class ComputeAndStore:
     """Computes the result of a fragment of a stage and stores it under the stage's key; picklable where `compute`
     is."""
 
@@ -51,7 +51,7 @@ class Fill:
     key: str
     compute: Callable[[Fragment], Computed]
 
-    def __call__(self, fragment: Fragment) -> Filled:
+    def __call__(self, fragment: Fragment) -> StoredFragment:
         """
         Raises:
             DiskFullError: with the bytes that a row takes.
@@ -69,7 +69,7 @@ class Fill:
             size = result.nbytes if table else sum(array.nbytes for array in result.values())
             error.row_bytes = size / fragment.rows
             raise
-        return Filled(fragment.rows, about)
+        return StoredFragment(fragment.rows, about)
 
 
 def by_size(run: Run, fragments: Sequence[Fragment]) -> Needs:
