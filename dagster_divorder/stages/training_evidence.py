@@ -334,12 +334,13 @@ class _Prepared:
         rates = learning_rates(evidence.model, evidence.learning_rates)
         found = []
         for name, seed, rate in product(orders_of(settings), range(evidence.seeds), rates):
-            # A strategy's options, and what it balances, decide its order.
-            how, of = _key_of(settings, name), {*trained_order(name)[:2]}
-            balanced = [versions(self.run, "traits"), chosen_space_version(self.run)] if of - PLAIN else []
-            drawn = seed if of - {"original", "curated"} else 0
-            data = f"data-{content_hash(how[0], drawn)[:16]}"
-            result = f"run-{content_hash(self.decides, [how, seed, rate, *balanced])}"
+            order = trained_order(name)
+            reads, strategies = _reading_key(settings, order), {order.documents, order.sequences}
+            traits = [versions(self.run, "traits"), chosen_space_version(self.run)]
+            balanced = traits if strategies - PLAIN else []
+            drawn = seed if strategies - {"original", "curated"} else 0
+            data = f"data-{content_hash(reads, drawn)[:16]}"
+            result = f"run-{content_hash(self.decides, [[reads, order.apart], seed, rate, *balanced])}"
             found.append(_Training(result, name, seed, rate, data))
         return found
 
@@ -475,16 +476,15 @@ def _whole_pieces(plan: PackedSequences) -> Pieces:
     return Pieces(document[first], start[first], np.add.reduceat(length, first) if len(first) else length)
 
 
-def _key_of(settings: Settings, name: str) -> list[Any]:
-    """What decides an order, and whether attention stops at documents."""
+def _reading_key(settings: Settings, order: TrainedOrder) -> list[Any]:
+    """What of the settings decides which tokens a training reads when: a strategy's options, and what it balances."""
     from dagster_divorder.core.order import STRATEGIES
 
-    order = trained_order(name)
-    used = [of for of in order[:2] if of in STRATEGIES]
-    options = {of: settings.strategy_key(of) for of in used}
+    strategies = [order.documents, order.sequences]
+    options = {name: settings.strategy_key(name) for name in strategies if name in STRATEGIES}
     balanced = [settings.order.traits, settings.sequence.vectors, settings.sequence.batch]
-    own = [settings.seed, options, balanced if {*order[:2]} - PLAIN else None]
-    return [[order.documents, order.sequences, own], order.apart]
+    own = [settings.seed, options, balanced if {*strategies} - PLAIN else None]
+    return [*strategies, own]
 
 
 def _weights_of(model: str) -> str:
@@ -582,11 +582,14 @@ def _summary(
     evidence, size = run.settings.evidence, prepared.tokens.size
     orders, rates = orders_of(run.settings), learning_rates(evidence.model, evidence.learning_rates)
     by = {
-        (name, rate): [of for each, of in found.items() if (each.order, each.rate) == (name, rate)]
+        (name, rate): [trained for each, trained in found.items() if (each.order, each.rate) == (name, rate)]
         for name in orders
         for rate in rates
     }
-    heldout = {of: estimate([each.heldout[-1].mean() for each in by[of]]) for of in by}
+    heldout = {
+        name_and_rate: estimate([trained.heldout[-1].mean() for trained in several])
+        for name_and_rate, several in by.items()
+    }
     best = min(rates, key=lambda rate: heldout[REFERENCE, rate]["mean"] or math.inf)
     attention = np.array([is_attention(name) for name in names])
     shuffled, diversity = by[REFERENCE, best], prepared.tokens.diversity()
@@ -604,13 +607,17 @@ def _summary(
         "verdict": verdict(figures, first, REFERENCE),
         "orders": rows,
         "sources": [
-            {"order": name, **of}
+            {"order": name, **figures_of_source}
             for name in orders
-            for of in source_figures(by[name, best], shuffled, prepared.sources)
+            for figures_of_source in source_figures(by[name, best], shuffled, prepared.sources)
         ],
         "rates": [{"order": name, "learning rate": rate, **heldout[name, rate]} for name, rate in by],
         "layers": [
-            {"order": name, "matrix": matrix, "ranks": mean([of.ranks[:, at] for of in by[name, best]])}
+            {
+                "order": name,
+                "matrix": matrix,
+                "ranks": mean([trained.ranks[:, at] for trained in by[name, best]]),
+            }
             for name in orders
             for at, matrix in enumerate(names)
         ],
@@ -622,7 +629,10 @@ def _summary(
         "steps": size.steps,
         "batch": size.batch,
         "length": prepared.tokens.length,
-        "notes": [*prepared.notes, *(_failure(each, of) for each, of in found.items() if of.failed >= 0)],
+        "notes": [
+            *prepared.notes,
+            *(_failure(each, trained) for each, trained in found.items() if trained.failed >= 0),
+        ],
     }
 
 
@@ -643,10 +653,11 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 
 def _settings(settings: Settings) -> dict[str, Any]:
     evidence = settings.evidence.model_dump(mode="json", exclude={"model"})
+    orders = [trained_order(name) for name in orders_of(settings)]
     return {
         **evidence,
         "model": [settings.evidence.model, _weights_of(settings.evidence.model)],
-        "of orders": [_key_of(settings, name) for name in orders_of(settings)],
+        "of orders": [[_reading_key(settings, order), order.apart] for order in orders],
         "batch": [evidence["batch"], settings.sequence.batch, settings.sequence.length],
         "trait": settings.mixing.trait,
         "seed": settings.seed,
