@@ -1,20 +1,4 @@
-"""The `divorder` command.
-
-divorder init       a settings file for a corpus, from what its records hold
-divorder run        every stage, without Dagster
-divorder summary    what the last run made: before and after, where the output is, what was new
-divorder plan       what a run would compute, why, for about how long; the disk in use
-divorder compare    strategies side by side on this corpus, every pair of them measured (comparison.*)
-divorder prove      small models trained in several orders, and what of the differences is beyond noise (evidence.*)
-divorder report     the output, then one HTML page beside it that shows what came of it
-divorder verify     what a trainer reads of an export, held against the plan; the lines for its configuration
-divorder where      which documents some steps read, or where some documents are read
-divorder cut        settings under which what is still to be read is planned without some documents
-divorder loss       the loss of a model on the held-out documents of an output, source by source
-divorder shards     the files of an export in the order in which an interrupted training goes on
-divorder grid-shuffle   exports that are larger than memory, and in no planned order, shuffled on disk
-divorder prune      remove what nothing needs any more (--dry-run: only say what that is)
-"""
+"""The `divorder` command: what each of its commands takes, and says."""
 
 from __future__ import annotations
 
@@ -24,13 +8,16 @@ import os
 import signal
 import sys
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from dagster_divorder import __version__
 from dagster_divorder.errors import DivOrderError, InputError, MissingStageError
 from dagster_divorder.settings import DEFAULT_FILE, Settings, load_settings
 from dagster_divorder.settings.places import as_place, is_url
+
+Command = Callable[[argparse.Namespace], str | tuple[str, bool]]
+"""From the options that were given to what is printed, and, of a command that tests something, whether it passed."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -59,22 +46,37 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"divorder {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, what: str) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=what, description=what, parents=[shared])
+    def command(name: str, what: str, run: Command) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=what, description=what, parents=[shared])
+        made.set_defaults(run=run)
+        return made
 
-    starting = command("init", "write divorder.toml for a corpus, from what its records hold")
+    starting = command(
+        "init",
+        "write divorder.toml for a corpus, from what its records hold",
+        lambda options: init(options.paths, _config(options) or DEFAULT_FILE),
+    )
     starting.add_argument(
         "paths", nargs="+", metavar="FILE_OR_FOLDER", help="JSONL or Parquet; globs in quotes"
     )
-    command("run", "run every stage, without Dagster; only what is new is computed")
-    command("summary", "show what the last run made")
-    command("plan", "show what a run would compute, and why; stores nothing")
-    command("compare", "run every pair of the strategies in `comparison`, and show the table")
+    command("run", "run every stage, without Dagster; only what is new is computed", _by_settings(run))
+    command("summary", "show what the last run made", _by_settings(summary))
+    command("plan", "show what a run would compute, and why; stores nothing", _by_settings(plan))
+    command(
+        "compare",
+        "run every pair of the strategies in `comparison`, and show the table",
+        _by_settings(compare),
+    )
     command(
         "prove",
         "train small models in several orders (`evidence`), and show what of the differences is beyond noise",
+        _by_settings(prove),
     )
-    reporting = command("report", "run what an output needs, and write the report beside it")
+    reporting = command(
+        "report",
+        "run what an output needs, and write the report beside it",
+        lambda options: report(_settings(options), everything=options.all, browse=options.open),
+    )
     reporting.add_argument(
         "--all", action="store_true", help="first make all evidence that the report can show; takes longer"
     )
@@ -82,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     verifying = command(
         "verify",
         "what trainers read of an export, or of the plan before it is exported, and how to keep its order",
+        verify,
     )
     verifying.add_argument(
         "export", nargs="?", type=as_place, help="folder or URL of an export, such as data/exports/parquet"
@@ -95,10 +98,14 @@ def _parser() -> argparse.ArgumentParser:
     ):
         verifying.add_argument(f"--{name}", type=int, metavar="N", help=what)
     finding = command(
-        "where", "show which documents some steps or sequences read, or where documents are read"
+        "where",
+        "show which documents some steps or sequences read, or where documents are read",
+        lambda options: where(_settings(options), options.step, options.sequence, options.id),
     )
     cutting = command(
-        "cut", "settings under which the rest of the training is planned without some documents"
+        "cut",
+        "settings under which the rest of the training is planned without some documents",
+        lambda options: cut(_settings(options), options.step, options.id, options.resume_at),
     )
     for asked in (finding, cutting):
         asked.add_argument(
@@ -109,7 +116,11 @@ def _parser() -> argparse.ArgumentParser:
     cutting.add_argument(
         "--resume-at", type=int, metavar="STEP", help="the checkpoint's step; default: the first of --step"
     )
-    losing = command("loss", "the loss of a causal model on held-out documents, source by source")
+    losing = command(
+        "loss",
+        "the loss of a causal model on held-out documents, source by source",
+        lambda options: loss(options.model, options.heldout),
+    )
     losing.add_argument("model", help="directory or Hugging Face id")
     losing.add_argument(
         "heldout", type=Path, help="folder of an output, or a Parquet file of source and text"
@@ -117,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     resuming = command(
         "shards",
         "list the files of an export for a trainer that reads them in a row, the one in which it was interrupted first",
+        lambda options: shards(options.export, options.steps, options.sequences, options.tokens),
     )
     resuming.add_argument("export", type=Path, help="folder of an export, such as data/exports/parquet")
     consumed = resuming.add_mutually_exclusive_group(required=True)
@@ -126,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     mixing = command(
         "grid-shuffle",
         "shuffle the sequences of exports that are larger than memory, and in no planned order, into another",
+        lambda options: grid_shuffle(options.exports, options.out, int(options.memory * 1e9), options.seed),
     )
     mixing.add_argument(
         "exports",
@@ -141,56 +154,32 @@ def _parser() -> argparse.ArgumentParser:
         "--memory", type=float, default=2.0, metavar="GB", help="of sequences at a time (default: 2)"
     )
     mixing.add_argument("--seed", type=int, default=0)
-    pruning = command("prune", "remove what neither the current input nor settings need")
+    pruning = command(
+        "prune",
+        "remove what neither the current input nor settings need",
+        lambda options: prune(_settings(options), dry_run=options.dry_run),
+    )
     pruning.add_argument("--dry-run", action="store_true", help="only show what would be freed")
     return parser
 
 
+def _config(options: argparse.Namespace) -> str | None:
+    return getattr(options, "config", None)
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    return load_settings(_config(options))
+
+
+def _by_settings(said: Callable[[Settings], str]) -> Command:
+    return lambda options: said(_settings(options))
+
+
 def _run(options: argparse.Namespace) -> int:
-    config = getattr(options, "config", None)
     try:
-        if options.command == "init":
-            print(init(options.paths, config or DEFAULT_FILE))
-            return 0
-        if options.command == "grid-shuffle":
-            print(grid_shuffle(options.exports, options.out, int(options.memory * 1e9), options.seed))
-            return 0
-        if options.command == "loss":
-            print(loss(options.model, options.heldout))
-            return 0
-        if options.command == "shards":
-            print(shards(options.export, options.steps, options.sequences, options.tokens))
-            return 0
-        settings = load_settings(config)
-        if options.command == "plan":
-            print(plan(settings))
-        elif options.command == "compare":
-            print(compare(settings))
-        elif options.command == "prove":
-            print(prove(settings))
-        elif options.command == "report":
-            print(report(settings, everything=options.all, browse=options.open))
-        elif options.command == "verify":
-            from dagster_divorder.verify import verify
-
-            asked = {
-                name: getattr(options, name) for name in ("world_size", "micro_batch", "workers", "nodes")
-            }
-            passed, text = verify(settings, options.export, options.trainer, **asked)
-            print(text)
-            return 0 if passed else 1
-        elif options.command == "where":
-            print(where(settings, options.step, options.sequence, options.id))
-        elif options.command == "cut":
-            print(cut(settings, options.step, options.id, options.resume_at))
-        elif options.command == "prune":
-            print(prune(settings, dry_run=options.dry_run))
-        else:
-            if options.command == "run":
-                from dagster_divorder.pipeline import run_all
-
-                run_all(settings)
-            print(summary(settings))
+        said = options.run(options)
+        text, passed = (said, True) if isinstance(said, str) else said
+        print(text)
         sys.stdout.flush()
     except DivOrderError as error:
         print(f"divorder: {error}", file=sys.stderr)
@@ -198,7 +187,24 @@ def _run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("divorder: stopped; the next run goes on where this one was", file=sys.stderr)
         return 130
-    return 0
+    return 0 if passed else 1
+
+
+def run(settings: Settings) -> str:
+    """Run every stage; the summary."""
+    from dagster_divorder.pipeline import run_all
+
+    run_all(settings)
+    return summary(settings)
+
+
+def verify(options: argparse.Namespace) -> tuple[str, bool]:
+    """What trainers read of an export or a plan, and whether they can keep its order."""
+    from dagster_divorder.verify import verify as held_against
+
+    asked = {name: getattr(options, name) for name in ("world_size", "micro_batch", "workers", "nodes")}
+    passed, text = held_against(_settings(options), options.export, options.trainer, **asked)
+    return text, passed
 
 
 def _numbers(text: str) -> range:
@@ -337,8 +343,7 @@ def compare(settings: Settings) -> str:
         [
             "",
             f"{receipts['raw_docs'].figures['documents']:,} documents, {receipts['token_counts'].figures['tokens']:,} "
-            "tokens; "
-            f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
+            f"tokens; sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
             f"{receipts['clusters'].figures['k']} clusters",
             "",
             *_stacked([as_shown(row) for row in rows]),

@@ -19,11 +19,11 @@ from dagster_divorder.stages.components import STAGE_OF
 from dagster_divorder.stages.fields import read_fields
 from dagster_divorder.stages.ids import read_ids
 from dagster_divorder.stages.repeats import items_of
-from dagster_divorder.store.arrays import unpack
+from dagster_divorder.store.arrays import unpack, unpack_parquet
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_at
 from dagster_divorder.store.fragments import DOCUMENTS, index_column, records_folder
-from dagster_divorder.store.ids import to_bytes
+from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.space import embeddings_file, map_vectors
 from dagster_divorder.store.stages import StageFiles
@@ -199,9 +199,7 @@ class Results:
         return unpack(self._read(stage, name))
 
     def _table(self, stage: str, name: str) -> pd.DataFrame:
-        import pyarrow.parquet as pq
-
-        return pq.read_table(pa.BufferReader(self._read(stage, name))).to_pandas()
+        return unpack_parquet(self._read(stage, name)).to_pandas()
 
     def _receipt(self, stage: str) -> Receipt:
         receipt = load_receipt(self.store, stage)
@@ -219,8 +217,7 @@ class Results:
 
     def _ids(self, folder: str, fragments: tuple[Fragment, ...]) -> np.ndarray:
         """Ids of all rows as hex strings."""
-        data = to_bytes(index_column(self.store, folder, fragments, "id")).hex()
-        return np.array([data[at : at + 32] for at in range(0, len(data), 32)], dtype=object)
+        return np.array(hex_ids(index_column(self.store, folder, fragments, "id")), dtype=object)
 
 
 def load_results(store_path: str | os.PathLike[str]) -> Results:

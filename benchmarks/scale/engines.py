@@ -4,8 +4,8 @@
 
 Each run is a fresh process with two workers on a store of its own, from raw_docs to curated_output; `ray` starts a Ray
 of its own and ends it, `joined` joins one of two workers that runs already. --worker-bytes is how much stored text gets
-a worker (pipeline/fill.py; the default is the package's, by which a small corpus never leaves the process). Outputs and
-stores have to be equal byte for byte, but for what tells when and how fast a run was.
+a worker (pipeline/per_fragment.py; the default is the package's, by which a small corpus never leaves the process).
+Outputs and stores have to be equal byte for byte, but for what tells when and how fast a run was.
 """
 
 from __future__ import annotations

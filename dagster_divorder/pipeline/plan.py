@@ -55,7 +55,7 @@ def make_plan(settings: Settings, *stages: str, graph: Graph | None = None) -> P
     store = store_of(settings.store).open(create=False)
     wanted = graph.needed(settings, *stages)
     if OUTPUT in wanted:
-        refuse_foreign_files(store, settings.output, holds_out=settings.holds_out, selects=settings.selects)
+        refuse_foreign_files(store, settings)
     run = Run(settings, store, Silent(), graph, planning=True)
     check_settings(run, wanted)
     run.foreseen = dict.fromkeys(wanted)

@@ -27,7 +27,7 @@ from dagster_divorder.pipeline.graph import OUTPUT, Graph, default_graph
 from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.retire import retire
 from dagster_divorder.settings import Settings, refuse_overlap
-from dagster_divorder.store.arrays import unpack
+from dagster_divorder.store.arrays import unpack, unpack_rows
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.curated import refuse_foreign_files
@@ -206,6 +206,10 @@ class Run:
         """The arrays of a file of a whole-corpus result."""
         return unpack(self.read(stage, file))
 
+    def rows(self, stage: str, file: str) -> list[dict[str, Any]]:
+        """The rows of a file of a whole-corpus result."""
+        return unpack_rows(self.read(stage, file))
+
     def current_fit(self, stage: str) -> Fit:
         """The fit that a stage's result names."""
         return Fit(stage, self.receipt(stage).version, self.receipt(stage).facts["reason"])
@@ -282,9 +286,7 @@ def run_all(
             store.clear_scratch()
             complete_records(store)
             if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
-                refuse_foreign_files(
-                    store, settings.output, holds_out=settings.holds_out, selects=settings.selects
-                )
+                refuse_foreign_files(store, settings)
             if "raw_docs" in stages:
                 check_settings(run, [*graph.needed(settings), *stages])
             made = {stage: _run_and_repair(run, stage) for stage in stages}

@@ -1,8 +1,7 @@
 """What a stage is: a value that a file of `stages/` holds whole, and the three kinds that there are.
 
 - `PerDocument`: a function of a fragment of documents (or of records). A fragment that has a result under the stage's
-  key
-  is never computed again.
+  key is never computed again.
 - `WholeCorpus`: named files out of what lies before. Kept under the key of all that they were made from.
 - `PinnedFit`: what is learnt from the corpus, pinned, so that appended data uses it as it is. Made again by its own
   rule of drift, on request, or never, and with the reason.
@@ -28,10 +27,10 @@ from dagster_divorder.core.sketch import sketch
 from dagster_divorder.engine.base import Needs
 from dagster_divorder.errors import DiskFullError
 from dagster_divorder.pipeline.changes import given_settings, what_changed
-from dagster_divorder.pipeline.fill import Computed, Fill, Filled, by_size
+from dagster_divorder.pipeline.per_fragment import ComputeAndStore, Computed, StoredFragment, by_size
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
-from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.arrays import pack, pack_rows, unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import Fit, drop_unpinned, pin, pinned, read_fit, unpin
 from dagster_divorder.store.local import megabytes
@@ -84,9 +83,10 @@ class File(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A whole-corpus result: its files by name, `facts` that later stages read, and `figures` that people see."""
+    """A whole-corpus result: its files by name (arrays are stored as safetensors, rows of plain values as Parquet),
+    `facts` that later stages read, and `figures` that people see."""
 
-    files: Mapping[str, File]
+    files: Mapping[str, File | Mapping[str, np.ndarray] | list[dict[str, Any]]]
     facts: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
 
@@ -163,8 +163,9 @@ class Stage(ABC):
     reads: Callable[[Settings], Sequence[str]]
     settings: Callable[[Settings], Mapping[str, Any]] = lambda settings: {}
     inputs: Callable[[Run], Mapping[str, Any]] | None = None
-    resolved: bool = False
-    """Whether `inputs` say what the settings come to, so that settings that come to the same share a result."""
+    key_from_inputs: bool = False
+    """The key is made of the code version and `inputs` alone; `inputs` hold what settings such as `auto` came to on
+    this machine, so two settings with one outcome share a result."""
     when: Callable[[Settings], bool] = lambda settings: True
     """Whether these settings have the stage at all."""
     group: str = "evidence"
@@ -196,7 +197,7 @@ class Stage(ABC):
             MissingStageError: a stage before it has no current result.
         """
         of = self.inputs(run) if self.inputs else self._all_inputs(run)
-        code = self.version if self.resolved else self.fingerprint(run.settings)
+        code = self.version if self.key_from_inputs else self.fingerprint(run.settings)
         return content_hash(self.name, code, of)
 
     def _all_inputs(self, run: Run) -> Mapping[str, Any]:
@@ -228,7 +229,7 @@ def versions(run: Run, *stages: str) -> dict[str, str]:
     return {stage: run.receipt(stage).version for stage in stages}
 
 
-def _inputs_without_corpus(run: Run, stage: Stage) -> dict[str, str]:
+def _versions_without_corpus(run: Run, stage: Stage) -> dict[str, str]:
     """What names the results of the stages before one, but for the corpus that they are of: a fragment's result does
     not depend on it, and a fit outlives it."""
     receipts = {name: run.receipt(name) for name in stage.reads(run.settings) if name != "raw_docs"}
@@ -255,7 +256,7 @@ class PerDocument(Stage):
     facts: Callable[[Run], Mapping[str, Any]] = lambda run: {}
 
     def _all_inputs(self, run: Run) -> Mapping[str, Any]:
-        return _inputs_without_corpus(run, self)
+        return _versions_without_corpus(run, self)
 
     def files(self, run: Run, key: str) -> StageFiles:
         return StageFiles(run.store, self.name, key)
@@ -286,7 +287,8 @@ class PerDocument(Stage):
         files = self.files(run, receipt.key)
         fragments = run.view.documents if self.of == "documents" else run.view.records
         present = files.present()
-        self._fill(run, receipt.key, [fragment for fragment in fragments if fragment.name not in present])
+        missing = [fragment for fragment in fragments if fragment.name not in present]
+        self._with_progress(run, receipt.key, missing)
         last = load_receipt(run.store, self.name)
         same = last and (last.key, last.version, last.upstream) == (
             receipt.key,
@@ -297,30 +299,31 @@ class PerDocument(Stage):
         total = run.corpus.distinct[self.of]
         return replace(receipt, figures={**figures, **counts(total, decision.documents)})
 
-    def _fill(self, run: Run, key: str, missing: Sequence[Fragment]) -> None:
+    def _with_progress(self, run: Run, key: str, missing: Sequence[Fragment]) -> None:
         if not missing:
             return
         left = sum(fragment.rows for fragment in missing)
         try:
             with run.progress(self.doing or self.name, left, self.of) as advance:
-                for filled in self.fill(run, key, missing):
-                    left -= filled.rows
-                    advance(filled.rows)
+                for stored in self.compute_missing(run, key, missing):
+                    left -= stored.rows
+                    advance(stored.rows)
         except DiskFullError as error:
             if not error.row_bytes:
                 raise
             rest = megabytes(int(error.row_bytes * left))
             raise DiskFullError(f"{error}; {self.name} takes about {rest} more in all") from error
 
-    def fill(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[Filled]:
+    def compute_missing(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[StoredFragment]:
         """Compute and store the results of fragments, in their order."""
-        return self.fill_by(self.compute(run), run, key, missing)
+        return self.compute_with(self.compute(run), run, key, missing)
 
-    def fill_by(
+    def compute_with(
         self, compute: Callable[[Fragment], Computed], run: Run, key: str, missing: Sequence[Fragment]
-    ) -> Iterator[Filled]:
-        fill = Fill(run.store, self.name, key, compute)
-        return run.engine.each(fill, missing, **self.needs(run, missing))
+    ) -> Iterator[StoredFragment]:
+        """The same, by a function that is not, or more than, what `compute` gives."""
+        compute_and_store = ComputeAndStore(run.store, self.name, key, compute)
+        return run.engine.each(compute_and_store, missing, **self.needs(run, missing))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -364,8 +367,12 @@ class WholeCorpus(Stage):
                 run.progress.note(f"{self.doing}{f' ({decision.why})' if decision.why else ''}")
             key, folder = decision.key, f"stages/{self.name}/{decision.key}"
             made = self.compute(run)
-            for name, (data, extension) in made.files.items():
-                run.store.put_hashed(folder, name, data, extension)
+            for name, content in made.files.items():
+                if isinstance(content, Mapping):
+                    content = File(pack(content), "safetensors")
+                elif isinstance(content, list):
+                    content = File(pack_rows(content), "parquet")
+                run.store.put_hashed(folder, name, *content)
             made_now = {"files": sorted(made.files), "facts": made.facts, "figures": made.figures}
             about = orjson.dumps(made_now, option=orjson.OPT_SERIALIZE_NUMPY)
             present = run.store.hashed(folder)
@@ -421,19 +428,20 @@ class PinnedFit(Stage):
     refit: Callable[[Settings], Refit]
     drift: Callable[[Run, Fitted], str | None]
     tentative: str = ""
-    of_corpus: bool = True
-    """Drift is of the corpus alone, so what a run has held against this corpus is not held against it again."""
+    checked_once_per_corpus: bool = True
+    """`drift` looks at the corpus alone: asked once a corpus, not in every run. False where it also looks at settings
+    or at the last output."""
     outlives: Callable[[Collection[str]], bool] = lambda files: False
     """Whether a fit of files of these names is kept when one that it was made with is made again, and by `divorder
     prune` under other settings: no run would make it again as it is."""
-    is_choice: bool = False
-    """What is made with it is filed under what it chose (a kind of vectors, a number), not under its hash, and so stays
-    when it is made again."""
+    kept_by_outcome: bool = False
+    """Stages after it depend on what was chosen (a kind of vectors, a number of clusters), not on the fit's hash; their
+    results stay when it is made again."""
     facts: Callable[[Run, Mapping[str, bytes]], Mapping[str, Any]] = lambda run, files: {}
     figures: Callable[[Run, Receipt], Mapping[str, Any]] = lambda run, receipt: {}
 
     def _all_inputs(self, run: Run) -> Mapping[str, Any]:
-        return _inputs_without_corpus(run, self)
+        return _versions_without_corpus(run, self)
 
     def decide(self, run: Run) -> Decision:
         key, refit = self.key(run), self.refit(run.settings)
@@ -444,7 +452,7 @@ class PinnedFit(Stage):
             return self._anew(run, key, what_changed(self, run))
         stored = load_fitted(run.store, fit, refit.setting)
         unless = ""
-        if refit.when == "auto" and not (self.of_corpus and self._was_checked(run, fit)):
+        if refit.when == "auto" and not (self.checked_once_per_corpus and self._was_checked(run, fit)):
             if why := self.drift(run, stored):
                 return self._anew(run, key, why)
             unless = self.tentative if run.planning else ""
@@ -507,7 +515,7 @@ def _remove_replaced(run: Run, fitted: PinnedFit, before: Fit) -> None:
     """Remove what was made with a fit that another one has replaced: nothing leads to it any more, and small appends
     may replace one every few days."""
     # Under other settings the same fit may have been found.
-    if not drop_unpinned(run.store, before) or fitted.is_choice:
+    if not drop_unpinned(run.store, before) or fitted.kept_by_outcome:
         return
     for stage in run.graph.values():
         last = load_receipt(run.store, stage.name)

@@ -147,6 +147,16 @@ class Settings(BaseSettings):
         """The options of a strategy as it runs here, defaults among them."""
         return dict(self.strategy(name).options)
 
+    def order_arguments(self, name: str) -> dict[str, Any]:
+        """What `core.order.order` is given to order by a strategy here, whatever the items."""
+        return {
+            "strategy": name,
+            "seed": self.seed,
+            "sequence_length": self.sequence.length,
+            "batch": self.sequence.batch,
+            **self.strategy_options(name),
+        }
+
     def strategy_key(self, name: str) -> dict[str, Any]:
         """What decides the orders of a strategy here: its options, and from the second on its version."""
         strategy = self.strategy(name)
@@ -179,8 +189,8 @@ class Settings(BaseSettings):
 
     @property
     def mixed_trait(self) -> str:
-        """The trait of whose values `repeats` takes shares: `mixing.trait`, or where nothing is mixed or held out by
-        it the one that is always there."""
+        """`mixing.trait`; where neither a mix nor held-out documents use it (a selection alone), `cluster`, which every
+        run has."""
         return self.mixing.trait if self.mixing.weights is not None or self.holds_out else "cluster"
 
     @property

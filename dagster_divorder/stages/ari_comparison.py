@@ -107,8 +107,7 @@ def conclude(found: Agreement, bits: Mapping[Any, float]) -> tuple[str, str]:
         return second, f"{different}, and {told}: it is worth using."
     return first, (
         f"{different}, but {told}; less than {MIN_SHARE_OF_BITS:.0%} of these says that the difference has too little "
-        f"to do with "
-        "what the documents are about to be worth using."
+        "to do with what the documents are about to be worth using."
     )
 
 
@@ -382,8 +381,8 @@ ARI_COMPARISON = PinnedFit(
     refit=lambda settings: Refit(settings.ari_comparison.refit, "ari_comparison.refit"),
     drift=lambda run, fitted: has_changed(run, fitted, run.settings.ari_comparison.refresh),
     # The limit may have been lowered.
-    of_corpus=False,
-    is_choice=True,
+    checked_once_per_corpus=False,
+    kept_by_outcome=True,
     facts=lambda run, files: {
         **orjson.loads(files[INFO]),
         "documents": orjson.loads(files[FITTED])["documents"],

@@ -17,7 +17,7 @@ from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.fields import coded, extracted, load_fields
+from dagster_divorder.stages.fields import balanced_traits, fields_read, load_fields
 from dagster_divorder.store.arrays import pack, unpack
 
 EDGES, SHARES = "edges.safetensors", "shares.safetensors"
@@ -31,13 +31,13 @@ def bins_of(settings: Settings, trait: str) -> int:
 
 def numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
     """What is cut into bins beside the length, by trait: the numeric fields, and the difficulty where it is a trait."""
-    table = load_fields(run, *extracted(run.settings))
+    table = load_fields(run, *fields_read(run.settings))
     columns = {
         name: table.column(name)
         for name in table.column_names
-        if name in coded(run.settings) and is_number(table.column(name).type)
+        if name in balanced_traits(run.settings) and is_number(table.column(name).type)
     }
-    if "difficulty" in coded(run.settings):
+    if "difficulty" in balanced_traits(run.settings):
         columns["difficulty"] = pa.array(run.column("difficulty", "bits")[run.view.document_row])
     return columns
 
@@ -100,8 +100,8 @@ def _drift(run: Run, fitted: Fitted) -> str | None:
 def _reads(settings: Settings) -> tuple[str, ...]:
     return (
         *("raw_docs", "token_counts"),
-        *(["fields"] if extracted(settings) else []),
-        *(["difficulty"] if "difficulty" in coded(settings) else []),
+        *(["fields"] if fields_read(settings) else []),
+        *(["difficulty"] if "difficulty" in balanced_traits(settings) else []),
     )
 
 
@@ -111,7 +111,10 @@ BIN_EDGES = PinnedFit(
     asset=False,
     description="Edges of the bins of lengths and numeric fields.",
     reads=_reads,
-    settings=lambda settings: {"bins": settings.order.length_bins, "traits": sorted(coded(settings))},
+    settings=lambda settings: {
+        "bins": settings.order.length_bins,
+        "traits": sorted(balanced_traits(settings)),
+    },
     doing="cutting lengths and numeric fields into bins",
     compute=_compute,
     refit=lambda settings: Refit(settings.order.refit, "order.refit"),

@@ -134,8 +134,7 @@ def _note(info: Mapping[str, Any], points: int, documents: int) -> str:
     elif points < POINTS_PER_CENTROID * asked:
         notes.append(
             f"fitted to {points:,} documents, {points / asked:.3g} a cluster; below {POINTS_PER_CENTROID} another "
-            f"sample "
-            "gives other centroids, the more so the fewer they are"
+            "sample gives other centroids, the more so the fewer they are"
         )
     return "; ".join(filter(None, notes))
 

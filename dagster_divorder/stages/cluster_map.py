@@ -22,8 +22,8 @@ from dagster_divorder.stages.cluster_names import load_names
 from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.components import load_space, space_reads
 from dagster_divorder.stages.map_fit import load_map_fit, sampled_rows
-from dagster_divorder.store.arrays import binary_array, pack, unpack
-from dagster_divorder.store.ids import IdIndex, to_bytes
+from dagster_divorder.store.arrays import pack_parquet, text_array, unpack
+from dagster_divorder.store.ids import hex_ids, places
 from dagster_divorder.store.receipts import Receipt, load_receipt
 
 
@@ -48,9 +48,9 @@ def _compute(run: Run) -> Made:
     names, sizes = load_names(run), cluster_sizes(run).tolist()
     found, missing = _places(run), run.receipt("map_fit").facts["note"]
     shown, new = found or (None, sum(sizes))
-    files = {"picture": File(_picture(shown, missing, names, sizes), "png")}
+    files: dict[str, Any] = {"picture": File(_picture(shown, missing, names, sizes), "png")}
     if shown:
-        files["places"] = File(pack(asdict(shown)), "safetensors")
+        files["places"] = asdict(shown)
         files["map"] = File(_parquet(shown, names), "parquet")
     note = missing
     fitted = load_fitted(run.store, run.current_fit("map_fit"))
@@ -79,9 +79,7 @@ def _places(run: Run) -> tuple[ClusterMap, int] | None:
     fitted, known = found
     before = _placed_before(run)
     ids, rows = sampled_rows(run)
-    index = IdIndex()
-    index.add(np.concatenate([known, before.ids]) if before else known)
-    at = index.find(ids)
+    at = places(ids, np.concatenate([known, before.ids]) if before else known)
     new = at < 0
     xy = np.concatenate([fitted.xy, before.xy] if before else [fitted.xy])[at]
     if new.any():
@@ -122,27 +120,20 @@ def _picture(
 
 def _parquet(shown: ClusterMap, names: Sequence[str]) -> bytes:
     """A row a document on the map: doc_id (hex), x, y, cluster, name, and whether it was placed after the fit."""
-    import pyarrow.parquet as pq
 
     def numbers(values: np.ndarray, kind: pa.DataType) -> pa.Array:
         return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
-    def strings(values: Sequence[bytes]) -> pa.Array:
-        return binary_array(values).cast(pa.large_string())
-
-    hexadecimal = to_bytes(shown.ids).hex().encode()
     clusters = numbers(shown.labels, pa.int32())
     columns = {
-        "doc_id": strings([hexadecimal[at : at + 32] for at in range(0, len(hexadecimal), 32)]),
+        "doc_id": text_array(hex_ids(shown.ids)),
         "x": numbers(shown.xy[:, 0], pa.float32()),
         "y": numbers(shown.xy[:, 1], pa.float32()),
         "cluster": clusters,
-        "name": pa.DictionaryArray.from_arrays(clusters, strings([name.encode() for name in names])),
+        "name": pa.DictionaryArray.from_arrays(clusters, text_array(names)),
         "placed": numbers(shown.placed, pa.uint8()).cast(pa.bool_()),
     }
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), sink)
-    return sink.getvalue().to_pybytes()
+    return pack_parquet(pa.table(columns))
 
 
 def _figures_now(run: Run) -> dict[str, Any]:

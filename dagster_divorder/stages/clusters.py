@@ -5,13 +5,13 @@ Per document fragment: `labels` int32 (rows,), `distances` float32 (rows,), the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dagster_divorder.core.cluster import ClusterFit, assign
-from dagster_divorder.pipeline.fill import threaded_by_size
+from dagster_divorder.pipeline.per_fragment import threaded_by_size
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, Shown, Table
 from dagster_divorder.stages.centroids import library, load_clusters
@@ -35,20 +35,10 @@ MAX_SHARE, EVEN_TIMES, NEARLY_ALL = 0.5, 3, 0.95
 NEARLY_ALL."""
 
 
-@dataclass(frozen=True, slots=True)
-class Assign:
-    """Finds the nearest cluster of each document of a fragment."""
-
-    space: Space
-    clusters: ClusterFit
-
-    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        labels, distances = assign(self.space.read(fragment), self.clusters)
-        return {"labels": labels, "distances": distances}
-
-
-def _compute(run: Run) -> Assign:
-    return Assign(load_space(run).listed(), load_clusters(run))
+def assign_documents(space: Space, clusters: ClusterFit, fragment: Fragment) -> dict[str, np.ndarray]:
+    """The nearest cluster of each document of a fragment."""
+    labels, distances = assign(space.read(fragment), clusters)
+    return {"labels": labels, "distances": distances}
 
 
 def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
@@ -175,13 +165,12 @@ CLUSTERS = PerDocument(
     group="embedding",
     kinds=lambda settings: {library(settings)},
     description="A topic for every document by k-means, named by its characteristic words. Centroids and names are "
-    "pinned; "
-    "`fitted` says whether and why they were made again.",
+    "pinned; `fitted` says whether and why they were made again.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "centroids"),
     inputs=lambda run: {"space": chosen_space_key(run), "centroids": run.receipt("centroids").version},
     then=("cluster_names", "cluster_table"),
     doing="assigning to clusters",
-    compute=_compute,
+    compute=lambda run: partial(assign_documents, load_space(run).listed(), load_clusters(run)),
     needs=threaded_by_size,
     figures=_figures,
     figures_now=_figures_now,

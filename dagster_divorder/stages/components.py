@@ -93,25 +93,21 @@ def load_space(run: Run, kind: str | None = None) -> Space:
         MissingStageError: its stage has not run with these settings.
     """
     kind = kind or chosen_kind(run)
-    receipt = run.receipt(STAGE_OF[kind])
     components = None
     if run.settings.components[kind]:
         files = run.fit(COMPONENTS_OF[kind])
         arrays, info = unpack(files[ARRAYS]), orjson.loads(files[INFO])
         components = Pca(mean=arrays["mean"], axes=arrays["axes"], explained=info["explained"])
     return Space(
-        stage=receipt.stage,
-        files=run.files(receipt.stage),
-        key=space_key(run, kind),
-        version=receipt.version,
+        files=run.files(STAGE_OF[kind]),
         centre=components is None and is_centred(run.settings, kind),
         components=components,
     )
 
 
-def space_figures(run: Run, kind: str | None = None) -> dict[str, Any]:
-    """What a person wants to know of a space."""
-    kind = kind or chosen_kind(run)
+def space_figures(run: Run) -> dict[str, Any]:
+    """What a person wants to know of the space of the vectors that are clustered."""
+    kind = chosen_kind(run)
     shown: dict[str, Any] = {"vectors": STAGE_OF[kind]}
     if run.settings.components[kind]:
         facts = run.receipt(COMPONENTS_OF[kind]).facts
@@ -125,8 +121,7 @@ def _compute(kind: str) -> Callable[[Run], Mapping[str, bytes]]:
     def compute(run: Run) -> Mapping[str, bytes]:
         from dagster_divorder.core.pca import fit
 
-        view, files = run.view, run.files(STAGE_OF[kind])
-        vectors = Space(STAGE_OF[kind], files, files.key, files.key, centre=False)
+        view, vectors = run.view, Space(run.files(STAGE_OF[kind]), centre=False)
         rows = rows_by_id(run.store, view, min(ROWS, max(1, BYTES // (4 * vectors.dims(view)))))
         pca = fit(vectors.rows(view, rows), run.settings.components[kind])
         info = {"explained": pca.explained, "dims": pca.axes.shape[0], "found": pca.axes.shape[1]}

@@ -40,7 +40,6 @@ from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.components import chosen_vectors, load_space, space_figures, space_reads
 from dagster_divorder.stages.diversity_metrics import load_metrics
 from dagster_divorder.stages.greedy_order import load_order
-from dagster_divorder.stages.heldout import parquet
 from dagster_divorder.stages.heldout_copies import heldout_reads, heldout_table, load_heldout, removed_lines
 from dagster_divorder.stages.packed_sequences import load_packed, runs_of
 from dagster_divorder.stages.raw_docs import load_multiset, record_index
@@ -48,7 +47,7 @@ from dagster_divorder.stages.repeats import load_sources, stream_reads, stream_r
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import load_stationarity
 from dagster_divorder.stages.subset_selection import left_out, selection_reads
-from dagster_divorder.store.arrays import compact, pack, unpack
+from dagster_divorder.store.arrays import compact, pack, pack_parquet, unpack
 from dagster_divorder.store.curated import (
     MANIFEST,
     RECORDS,
@@ -67,7 +66,7 @@ from dagster_divorder.store.curated import (
 from dagster_divorder.store.find import find_input
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.gather import fits_memory, gather, stored_records
-from dagster_divorder.store.ids import IdIndex
+from dagster_divorder.store.ids import places
 from dagster_divorder.store.in_place import can_stage_in_place, stage_in_place
 from dagster_divorder.store.inputs import has_dictionary
 from dagster_divorder.store.multiset import Multiset
@@ -184,10 +183,12 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
         output.stage("rejects.jsonl", lambda file: file.write(rejects))
         if run.settings.holds_out:
             heldout = load_heldout(run)
-            output.stage("heldout.parquet", lambda file: file.write(parquet(heldout_table(run, heldout))))
+            output.stage(
+                "heldout.parquet", lambda file: file.write(pack_parquet(heldout_table(run, heldout), "zstd"))
+            )
             output.stage("heldout_removed.jsonl", lambda file: file.write(removed_lines(run, heldout)))
         if run.settings.selects:
-            output.stage("left_out.parquet", lambda file: file.write(parquet(left_out(run))))
+            output.stage("left_out.parquet", lambda file: file.write(pack_parquet(left_out(run), "zstd")))
         if run.settings.output.sidecars:
             _stage_sidecars(run, view, output)
         about = _manifest(run, view, key)
@@ -352,9 +353,7 @@ def _delta(run: Run, now: np.ndarray, before: dict[str, Any] | None) -> dict[str
     """
     name = (before or {}).get("ids")
     old = _ids(run, name) if name and run.store.exists(name) else np.empty((0, 2), np.uint64)
-    index = IdIndex()
-    index.add(old)
-    reused = int((index.find(now) >= 0).sum())
+    reused = int((places(now, old) >= 0).sum())
     return {
         "new_documents": len(now) - reused,
         "reused_documents": reused,

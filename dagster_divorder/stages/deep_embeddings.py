@@ -28,14 +28,14 @@ from dagster_divorder.models.batches import release
 from dagster_divorder.models.embed import CUT, NOT_FINITE, Embedder, Work, make_embedder
 from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, modules_after_pooling, read_spec
 from dagster_divorder.models.tensor_parallel import Group, processes_here
-from dagster_divorder.pipeline.fill import Filled
+from dagster_divorder.pipeline.per_fragment import StoredFragment
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, content_hash
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Deep
 from dagster_divorder.stages.deep_model import DeepModel, load_deep_model
 from dagster_divorder.stages.ids import own_ids
-from dagster_divorder.stages.token_counts import Tokenize
+from dagster_divorder.stages.token_counts import tokenize
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import Fit, model_path
 from dagster_divorder.store.ids import to_bytes
@@ -56,7 +56,7 @@ IDS_SHOWN = 20
 """Of flagged documents."""
 
 
-def facts(
+def vector_facts(
     run: Run, stage: str, model: DeepModel, settings: Mapping[str, Any], embed_of: Callable[[Run], Embed]
 ) -> dict[str, Any]:
     """What names the vectors of a stage. Where those of the last run are all there, and were made from the same, they
@@ -74,7 +74,7 @@ def facts(
 
 
 def _facts(run: Run) -> dict[str, Any]:
-    return facts(run, STAGE, load_deep_model(run), _settings(run.settings), _embed_of)
+    return vector_facts(run, STAGE, load_deep_model(run), _settings(run.settings), _embed_of)
 
 
 def _embed_of(run: Run) -> Embed:
@@ -83,8 +83,8 @@ def _embed_of(run: Run) -> Embed:
         deep, model = run.settings.deep, load_deep_model(run)
         read = functools.partial(_read_spec, run.store, model.place, deep)
         run.memo["embed"] = Embed(
-            **on_machines(run, model),
-            spec=ask_a_machine(run, read, deep.device),
+            **embed_fields(run, model),
+            spec=call_on_a_worker(run, read, deep.device),
             half=deep.stored == "float16",
             chunk=deep.long_documents == "chunk",
             processes=deep.tensor_parallel,
@@ -92,7 +92,7 @@ def _embed_of(run: Run) -> Embed:
     return run.memo["embed"]
 
 
-def on_machines(run: Run, model: DeepModel) -> dict[str, Any]:
+def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
     """Fields of an `Embed` that a model and the run come to."""
     local = run.settings.engine.kind == "local"
     return {
@@ -106,7 +106,7 @@ def on_machines(run: Run, model: DeepModel) -> dict[str, Any]:
     }
 
 
-def ask_a_machine(run: Run, read: Callable[[Device], Result], device: Device) -> Result:
+def call_on_a_worker(run: Run, read: Callable[[Device], Result], device: Device) -> Result:
     """What a function of a setting such as `deep.device` says on a machine that will compute."""
     local = run.settings.engine.kind == "local"
     gpus = int(not local and device in ("auto", "cuda") and run.engine.gpus > 0)
@@ -126,7 +126,7 @@ def _read_spec(store: Store, model: Fit | Path, deep: Deep, device: Device) -> E
 class VectorsOfAModel(PerDocument):
     """Progress is in tokens too, and people want to know how fast they were computed. `compute` gives an `Embed`."""
 
-    def fill(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[Filled]:
+    def compute_missing(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[StoredFragment]:
         embed = self.compute(run)
         assert isinstance(embed, Embed)
         needs = self.needs(run, missing)
@@ -138,11 +138,11 @@ class VectorsOfAModel(PerDocument):
         with run.progress("embedding", embed.tokens_to_do(missing), "tokens") as advance:
             try:
                 compute = functools.partial(embed.compute, advance=advance) if here else embed
-                for filled in self.fill_by(compute, run, key, missing):
-                    total += filled.about
+                for stored in self.compute_with(compute, run, key, missing):
+                    total += stored.about
                     if not here:
-                        advance(filled.about["tokens"])
-                    yield filled
+                        advance(stored.about["tokens"])
+                    yield stored
             finally:
                 _free(embed.spec.device)
         if total["out_of_memory"]:
@@ -157,17 +157,17 @@ class VectorsOfAModel(PerDocument):
 
 
 class _DeepEmbeddings(VectorsOfAModel):
-    def fill(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[Filled]:
+    def compute_missing(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[StoredFragment]:
         directory = model_path(run.store, _embed_of(run).model)
         if layers := modules_after_pooling(directory):
             run.progress.note(
                 f"{directory} has layers after pooling ({', '.join(layers)}), which are not applied: vectors are its "
                 "pooled hidden states"
             )
-        return super().fill(run, key, missing)
+        return super().compute_missing(run, key, missing)
 
 
-def needs(run: Run, embed: Embed) -> Needs:
+def embed_needs(run: Run, embed: Embed) -> Needs:
     """One process a GPU, or one a group of GPUs that share a model; on a CPU one a machine, which runs all its
     cores."""
     if embed.spec.device != "cuda":
@@ -251,7 +251,7 @@ class Embed:
         if self.engine is None:
             arrays = self.tokens.read(fragment)
         else:
-            arrays = Tokenize(self.store, self.model, self.tokenizer, self.engine)(fragment)
+            arrays = tokenize(self.store, self.model, self.tokenizer, self.engine, fragment)
         return arrays["ids"], arrays["lengths"]
 
 
@@ -297,13 +297,13 @@ def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
     flagged = files.column(run.view.documents, "flagged")
     return {
         "pooling": spec.pooling,
-        **figures(run, files, spec, run.settings.deep_model, "were given the mean of their fragment"),
+        **vector_figures(run, files, spec, run.settings.deep_model, "were given the mean of their fragment"),
         "documents_read_in_parts": int(((flagged & CUT) > 0)[run.view.used_documents()].sum()),
         **load_deep_model(run).trained,
     }
 
 
-def figures(
+def vector_figures(
     run: Run, files: StageFiles, spec: EmbeddingSpec, model: str, instead: str, *, what: str = "vector"
 ) -> dict[str, Any]:
     """Of all documents: how vectors (`what` they are) are made, their tokens, those that were not seen, and flags;
@@ -365,10 +365,10 @@ DEEP_EMBEDDINGS = _DeepEmbeddings(
     ),
     settings=_settings,
     inputs=lambda run: {"model": load_deep_model(run).fingerprint, "made": _facts(run)["made"]},
-    resolved=True,
+    key_from_inputs=True,
     facts=_facts,
     doing="storing vectors",
     compute=_embed_of,
-    needs=lambda run, missing: needs(run, _embed_of(run)),
+    needs=lambda run, missing: embed_needs(run, _embed_of(run)),
     figures=_figures,
 )

@@ -5,8 +5,8 @@ Per document fragment: `bits` float64 (rows,), NaN for a document without tokens
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -20,29 +20,23 @@ from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Measure:
-    """Measures the documents of a fragment by counts over `documents`, uint64 (n,), the first half of their ids;
-    `index` has the files of ids by fragment."""
-
-    tokens: StageFiles
-    index: Mapping[str, str]
-    counts: Counts
-    documents: np.ndarray
-
-    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        tokens = self.tokens.read(fragment)
-        ids = unpack(self.tokens.store.read_verified(self.index[fragment.name]))["id"][:, 0]
-        counted = np.where(np.isin(ids, self.documents), np.minimum(tokens["lengths"], CLIP_TOKENS), 0)
-        # They change meanwhile.
-        counts = Counts(self.counts.tokens.copy(), self.counts.pairs.copy())
-        return {"bits": bits_a_token(tokens["ids"], tokens["lengths"], counted, counts)}
+def measure(
+    files: StageFiles, index: Mapping[str, str], counts: Counts, documents: np.ndarray, fragment: Fragment
+) -> dict[str, np.ndarray]:
+    """The bits a token of the documents of a fragment, by counts over `documents`, uint64 (n,), the first half of their
+    ids; `files` hold tokens, `index` the files of ids by fragment."""
+    tokens = files.read(fragment)
+    ids = unpack(files.store.read_verified(index[fragment.name]))["id"][:, 0]
+    counted = np.where(np.isin(ids, documents), np.minimum(tokens["lengths"], CLIP_TOKENS), 0)
+    # They change meanwhile.
+    own = Counts(counts.tokens.copy(), counts.pairs.copy())
+    return {"bits": bits_a_token(tokens["ids"], tokens["lengths"], counted, own)}
 
 
-def _compute(run: Run) -> Measure:
+def _compute(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
     index, arrays = run.store.hashed(f"{DOCUMENTS}/index"), unpack(run.fit("difficulty_counts")[COUNTS])
     counts = Counts(arrays["tokens"], arrays["pairs"])
-    return Measure(run.files("token_counts").listed(), dict(index), counts, arrays["documents"])
+    return partial(measure, run.files("token_counts").listed(), dict(index), counts, arrays["documents"])
 
 
 DIFFICULTY = PerDocument(

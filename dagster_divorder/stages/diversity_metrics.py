@@ -64,7 +64,6 @@ from dagster_divorder.stages.repeats import load_stream, stream_reads
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import load_stationarity
 from dagster_divorder.stages.stationarity import remedy as stationarity_remedy
-from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.view.words import MEASURES, ORDERS, TRAIN_ON, side_by_side
 
@@ -110,7 +109,7 @@ def load_metrics(run: Run) -> dict[str, dict[str, Any]]:
 
 def load_table(run: Run) -> list[dict[str, Any]]:
     """Every measure as a row: `trait`, `window`, `measure`, then its value in each order."""
-    return unpack_rows(run.read("diversity_metrics", "table"))
+    return run.rows("diversity_metrics", "table")
 
 
 def _compute(run: Run) -> Made:
@@ -122,9 +121,9 @@ def _compute(run: Run) -> Made:
         metrics[ours]["shuffled_batches_worse"] = shares
         metrics[ours] |= _against_shuffles(measured[ours], measured[SHUFFLED[ours]])
     _follow(run, traits, metrics)
-    files = {
+    files: dict[str, Any] = {
         "metrics": File(orjson.dumps(metrics), "json"),
-        "table": File(pack_rows(table_rows(measured, metrics)), "parquet"),
+        "table": table_rows(measured, metrics),
     }
     if run.settings.output.plot:
         files["picture"] = File(_picture(run, traits, measured), "png")

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -25,7 +26,7 @@ import xxhash
 from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.unit import unit_rows
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline.fill import Filled
+from dagster_divorder.pipeline.per_fragment import StoredFragment
 from dagster_divorder.pipeline.run import Run, ToBeMadeError
 from dagster_divorder.pipeline.stage import Decision, PerDocument, content_hash
 from dagster_divorder.stages.components import kinds_of
@@ -54,56 +55,77 @@ class _ExternalEmbeddings(PerDocument):
     """What is stored says which vectors a file holds, so the key is found by reading the file."""
 
     def key(self, run: Run) -> str:
-        file, last = _open(run), load_receipt(run.store, self.name)
-        ids = [run.settings.input.id_field] if file.keyed_by == "id" else []
-        read_as = content_hash(
-            _state(file.path), run.receipt("raw_docs").version, self.fingerprint(run.settings), *ids
-        )
-        known = last is not None and last.facts["read_as"] == read_as
-        if last and (known or (run.planning and not run.has_view)):
-            run.memo |= {"read_as": read_as, "facts": last.facts}
-            if run.planning or not self.missing(run, last.key):
-                run.observed["read"] = "no: it has not changed"
-                return last.key
-        if "found" not in run.memo:
-            # Before the file is read: while planning there may be none.
-            view = run.view
-            found, key = _read(run, view, file, last)
-            used = view.used_documents()
-            zero = row_hashes(np.zeros((1, file.dims), file.dtype))
-            facts = {
-                "path": str(file.path),
-                "dim": file.dims,
-                "dtype": str(file.dtype),
-                "keyed_by": file.keyed_by,
-                "rows": file.rows,
-                "read": found.reason,
-                "rows_of_no_document": found.unmatched,
-                "copies_with_other_vectors": found.disagreeing,
-                "zero_vectors": int((found.source[used] == zero).sum()),
-            }
-            run.memo |= {"read_as": read_as, "facts": facts, "found": found, "file": file, "key": key}
-        return str(run.memo["key"])
+        if "reading" not in run.memo:
+            run.memo["reading"] = _reading(self, run)
+        return str(run.memo["reading"].key)
 
-    def fill(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[Filled]:
+    def compute_missing(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[StoredFragment]:
         """A Parquet file is read from its beginning to its end, and fragments want rows in any order: a copy has those
         that are new."""
-        file: NpyVectors | ParquetVectors = run.memo["file"]
+        reading: _Reading = run.memo["reading"]
+        file, found = reading.file, reading.found
         if isinstance(file, NpyVectors):
-            yield from super().fill(run, key, missing)
+            yield from super().compute_missing(run, key, missing)
             return
-        first, row = _first_rows(run.view), run.memo["found"].row
+        assert isinstance(file, ParquetVectors) and found
+        first, row = _first_rows(run.view), found.row
         of = [row[first[fragment.name] :][: fragment.rows] for fragment in missing]
         rows = distinct_values(np.concatenate(of))
         rows = rows[rows >= 0]
         size = len(rows) * file.dims * file.dtype.itemsize
         with run.store.scratch(size, "a copy of new vectors") as folder:
             copy = file.copy(rows, folder / "vectors")
-            yield from self.fill_by(_units(run, copy, rows), run, key, missing)
+            yield from self.compute_with(_units(run, copy, rows), run, key, missing)
 
     def decide(self, run: Run) -> Decision:
         decision = super().decide(run)
         return replace(decision, unless=TENTATIVE) if run.planning and not run.has_view else decision
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What is known of the user's file: `read_as` names its state and how it is read, `facts` say what it holds, `key`
+    is that of its vectors. `file` and `found` are there where it was read in this run."""
+
+    read_as: str
+    facts: Mapping[str, Any]
+    key: str
+    file: VectorFile | None = None
+    found: _Found | None = None
+
+
+def _reading(stage: PerDocument, run: Run) -> _Reading:
+    """What the last run knew of the file, where it has not changed and all is stored; else the file is read."""
+    file, last = _open(run), load_receipt(run.store, stage.name)
+    ids = [run.settings.input.id_field] if file.keyed_by == "id" else []
+    read_as = content_hash(
+        _state(file.path), run.receipt("raw_docs").version, stage.fingerprint(run.settings), *ids
+    )
+    known = last is not None and last.facts["read_as"] == read_as
+    if (
+        last
+        and (known or (run.planning and not run.has_view))
+        and (run.planning or not stage.missing(run, last.key))
+    ):
+        run.observed["read"] = "no: it has not changed"
+        return _Reading(read_as, last.facts, last.key)
+    # Before the file is read: while planning there may be none.
+    view = run.view
+    found, key = _read(run, view, file, last)
+    used = view.used_documents()
+    zero = row_hashes(np.zeros((1, file.dims), file.dtype))
+    facts = {
+        "path": str(file.path),
+        "dim": file.dims,
+        "dtype": str(file.dtype),
+        "keyed_by": file.keyed_by,
+        "rows": file.rows,
+        "read": found.reason,
+        "rows_of_no_document": found.unmatched,
+        "copies_with_other_vectors": found.disagreeing,
+        "zero_vectors": int((found.source[used] == zero).sum()),
+    }
+    return _Reading(read_as, facts, key, file, found)
 
 
 def _open(run: Run) -> VectorFile:
@@ -163,7 +185,8 @@ class _Units:
 
 
 def _units(run: Run, vectors: NpyVectors, rows: np.ndarray | None = None) -> _Units:
-    return _Units(run.memo["file"].path, run.memo["found"], _first_rows(run.view), vectors, rows)
+    reading = run.memo["reading"]
+    return _Units(reading.file.path, reading.found, _first_rows(run.view), vectors, rows)
 
 
 def _first_rows(view: View) -> dict[str, int]:
@@ -351,11 +374,11 @@ EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
     when=lambda settings: "external" in (*kinds_of(settings), *settings.ari_comparison.spaces),
     doing="storing vectors",
     check_settings=_vectors_are_there,
-    compute=lambda run: _units(run, run.memo["file"]),
+    compute=lambda run: _units(run, run.memo["reading"].file),
     needs=lambda run, fragments: {"workers": 1},  # which sees the file
-    facts=lambda run: {**run.memo["facts"], "read_as": run.memo["read_as"]},
+    facts=lambda run: {**run.memo["reading"].facts, "read_as": run.memo["reading"].read_as},
     figures=lambda run, files: {
-        name: value for name, value in run.memo["facts"].items() if name != "read_as"
+        name: value for name, value in run.memo["reading"].facts.items() if name != "read_as"
     },
 )
 

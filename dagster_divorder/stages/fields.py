@@ -6,7 +6,7 @@ Per record fragment a table with a column a field, as `store.columns` extracts t
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from functools import partial
 
 import orjson
 import pyarrow as pa
@@ -29,17 +29,18 @@ BUILT_IN = ("cluster", "length", "difficulty")
 """Traits that are no field of the input; of an input with a field of such a name the field is not used."""
 
 
-def coded(settings: Settings) -> list[str]:
-    """What records have codes of: the traits that an order balances, and the one that is mixed or held out by."""
+def balanced_traits(settings: Settings) -> list[str]:
+    """The traits that an order balances: `order.traits`, and where records are repeated or left out the one that they
+    are mixed or held out by."""
     mixed = [settings.mixed_trait] if settings.repeats else []
     return list(dict.fromkeys([*settings.order.traits, *mixed]))
 
 
-def extracted(settings: Settings) -> list[str]:
-    """The fields by name, sorted."""
+def fields_read(settings: Settings) -> list[str]:
+    """The fields of the input that are read, by name, sorted."""
     source = settings.input.source_field
     quality = settings.selection.quality_field if settings.selects else None
-    fields = {trait for trait in coded(settings) if trait not in BUILT_IN}
+    fields = {trait for trait in balanced_traits(settings) if trait not in BUILT_IN}
     return sorted(fields | {field for field in (source, quality) if field})
 
 
@@ -49,7 +50,7 @@ def _check_settings(run: Run) -> None:
         InputError: no record has a field that the settings name, or a value that `order.targets` names. What the last
             run saw is not looked for again: an input that has lost it since is found by the stages.
     """
-    wanted = {field: _target_values(run.settings, field) for field in extracted(run.settings)}
+    wanted = {field: _target_values(run.settings, field) for field in fields_read(run.settings)}
     known = _seen_before(run)
     new = {field: of for field, of in wanted.items() if field not in known or not of <= known[field]}
     for field, (values, some) in unseen(find_input(run.settings), new).items():
@@ -77,8 +78,7 @@ def _seen_before(run: Run) -> dict[str, set[str]]:
 def no_such_field(field: str) -> InputError:
     return InputError(
         f"no record has the field {field!r}, which order.traits, mixing.trait, selection.quality or input.source_field "
-        "names; "
-        "expected a field of the input, `cluster`, `length` or `difficulty`"
+        "names; expected a field of the input, `cluster`, `length` or `difficulty`"
     )
 
 
@@ -108,15 +108,9 @@ def read_fields(store: Store, view: View, receipt: Receipt, *fields: str) -> pa.
     return pa.table(columns)
 
 
-@dataclass(frozen=True, slots=True)
-class Extract:
-    """Reads fields of the records of a fragment."""
-
-    store: Store
-    fields: list[str]
-
-    def __call__(self, fragment: Fragment) -> pa.Table:
-        return extract(read_content(self.store, fragment.file), self.fields)
+def extract_fields(store: Store, fields: list[str], fragment: Fragment) -> pa.Table:
+    """Fields of the records of a fragment."""
+    return extract(read_content(store, fragment.file), fields)
 
 
 FIELDS = PerDocument(
@@ -126,10 +120,10 @@ FIELDS = PerDocument(
     of="records",
     description="Fields of the records that orders balance.",
     reads=lambda settings: ("raw_docs",),
-    settings=lambda settings: {"fields": extracted(settings)},
+    settings=lambda settings: {"fields": fields_read(settings)},
     inputs=lambda run: {"records": run.receipt("raw_docs").key},
     doing="reading fields",
     check_settings=_check_settings,
-    compute=lambda run: Extract(run.store, extracted(run.settings)),
-    facts=lambda run: {"fields": extracted(run.settings), "source": run.settings.input.source_field},
+    compute=lambda run: partial(extract_fields, run.store, fields_read(run.settings)),
+    facts=lambda run: {"fields": fields_read(run.settings), "source": run.settings.input.source_field},
 )

@@ -23,7 +23,7 @@ from dagster_divorder.stages.raw_docs import record_index
 from dagster_divorder.stages.repeats import stream_reads, stream_view
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.fits import pinned
-from dagster_divorder.store.ids import IdIndex, distinct, to_bytes
+from dagster_divorder.store.ids import distinct, places, to_bytes
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.view import View
 
@@ -96,7 +96,7 @@ def _drift(run: Run, fitted: Fitted) -> str | None:
     return None if same else ANOTHER
 
 
-def consumed_records(run: Run) -> np.ndarray:
+def consumed_record_ids(run: Run) -> np.ndarray:
     """Ids of the records that `order.frozen_tokens` says a trainer has consumed, uint64 (n, 2), repeatedly; told
     without the stream, which depends on what is held out.
 
@@ -154,9 +154,8 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     copy = _copy_number(distinct(ids).inverse)
     order = unpack(run.store.read_verified(last.files["order"]))["order"]
     # A record that is gone counts no token here; `load_frozen` refuses it.
-    index = IdIndex()
-    index.add(record_index(run, "id"))
-    row, tokens = index.find(ids[order]), np.zeros(index.size, np.int64)
+    known = record_index(run, "id")
+    row, tokens = places(ids[order], known), np.zeros(len(known), np.int64)
     tokens[run.view.record_row] = run.column("token_counts", "lengths")[run.view.document_row]
     lengths = np.where(row < 0, 0, tokens[row])
     documents = order[np.cumsum(lengths) - lengths < wanted]
@@ -196,9 +195,7 @@ def _copy_number(groups: np.ndarray) -> np.ndarray:
 def _locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:
     """Item of the stream that is each record, given by id and which copy of it is meant; int64 (n,), -1 if it is
     gone."""
-    index = IdIndex()
-    index.add(record_index(run, "id"))
-    row, view = index.find(ids), stream_view(run)
+    row, view = places(ids, record_index(run, "id")), stream_view(run)
     by_row = np.argsort(view.record_row, kind="stable")
     first = np.searchsorted(view.record_row[by_row], row)
     last = np.searchsorted(view.record_row[by_row], row, side="right")
@@ -219,5 +216,5 @@ FROZEN = PinnedFit(
     # It follows the last output, and nobody asks for another beginning.
     refit=lambda settings: Refit("auto", ""),
     drift=_drift,
-    of_corpus=False,
+    checked_once_per_corpus=False,
 )

@@ -27,11 +27,11 @@ from dagster_divorder.stages.deep_embeddings import (
     Device,
     Embed,
     VectorsOfAModel,
-    ask_a_machine,
-    facts,
-    figures,
-    needs,
-    on_machines,
+    call_on_a_worker,
+    embed_fields,
+    embed_needs,
+    vector_facts,
+    vector_figures,
 )
 from dagster_divorder.stages.deep_model import DeepModel, load_deep_model
 from dagster_divorder.store.base import Store
@@ -54,7 +54,7 @@ def _load(run: Run) -> DeepModel:
 
 
 def _facts(run: Run) -> dict[str, Any]:
-    return facts(run, STAGE, _load(run), _settings(run.settings), _embed_of)
+    return vector_facts(run, STAGE, _load(run), _settings(run.settings), _embed_of)
 
 
 def _embed_of(run: Run) -> _Gradients:
@@ -63,9 +63,9 @@ def _embed_of(run: Run) -> _Gradients:
         asked, model, settings = run.settings.gradients, _load(run), run.settings
         setting = "gradients.model" if asked.model else "deep.model" if settings.deep.model else "model.base"
         read = partial(_read, run.store, model.place, settings, setting)
-        spec, parameters, left_out = ask_a_machine(run, read, settings.deep.device)
+        spec, parameters, left_out = call_on_a_worker(run, read, settings.deep.device)
         run.memo["embed"] = _Gradients(
-            **on_machines(run, model),
+            **embed_fields(run, model),
             spec=spec,
             half=asked.stored == "float16",
             layers=asked.layers,
@@ -132,7 +132,7 @@ class _Gradients(Embed):
 
 def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
     made = _facts(run)["made"]
-    found = figures(
+    found = vector_figures(
         run,
         files,
         EmbeddingSpec(**made["spec"]),
@@ -172,10 +172,10 @@ GRADIENT_EMBEDDINGS = VectorsOfAModel(
     # As costly as training on the corpus: nobody has it who has not asked.
     when=lambda settings: settings.takes_gradients,
     inputs=lambda run: {"model": _load(run).fingerprint, "made": _facts(run)["made"]},
-    resolved=True,
+    key_from_inputs=True,
     facts=_facts,
     doing="taking gradients",
     compute=_embed_of,
-    needs=lambda run, missing: needs(run, _embed_of(run)),
+    needs=lambda run, missing: embed_needs(run, _embed_of(run)),
     figures=_figures,
 )

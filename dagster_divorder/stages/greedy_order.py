@@ -9,7 +9,6 @@ More than `order.shards_of` records are dealt to shards (`core.order.deal`), eac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,13 +22,12 @@ from dagster_divorder.core.order.spread import spacing, spread_order
 from dagster_divorder.core.targets import document_targets
 from dagster_divorder.core.traits import Traits
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, File, Finding, Made, WholeCorpus, versions
-from dagster_divorder.settings import Order, Settings
+from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus, versions
+from dagster_divorder.settings import Settings
 from dagster_divorder.stages.frozen import load_frozen, record_ids
 from dagster_divorder.stages.near_duplicates import near_reads
 from dagster_divorder.stages.repeats import load_stream, stream_copies, stream_reads, stream_size
 from dagster_divorder.stages.shards import Parts, each_shard, shard_number
-from dagster_divorder.store.arrays import pack
 
 
 def load_order(run: Run) -> np.ndarray:
@@ -62,8 +60,8 @@ def _compute(run: Run) -> Made:
         ),
     }
     files = {
-        "order": File(pack({"order": made} | ({"shards": bounds} if len(bounds) else {})), "safetensors"),
-        "records": File(pack({"id": record_ids(run, stream.view)}), "safetensors"),
+        "order": {"order": made} | ({"shards": bounds} if len(bounds) else {}),
+        "records": {"id": record_ids(run, stream.view)},
     }
     return Made(files, {"tokens": tokens}, figures)
 
@@ -79,7 +77,7 @@ class Documents(NamedTuple):
 
 def _orders(run: Run, all_: Documents) -> list[np.ndarray]:
     """The order of each shard, int64, as positions among the documents."""
-    in_order, shards = partial(order_part, settings=run.settings), shard_number(run)
+    in_order, shards = partial(order_documents, settings=run.settings), shard_number(run)
     if shards == 1:
         return [in_order(all_)]
     weights, frozen = run.settings.order.traits, np.zeros(0, np.int64) if all_.frozen is None else all_.frozen
@@ -102,51 +100,22 @@ def _orders(run: Run, all_: Documents) -> list[np.ndarray]:
     return [items[order] for items, order in zip(members, made, strict=True)]
 
 
-def order_part(documents: Documents, settings: Settings) -> np.ndarray:
-    """Order of some documents under the settings, int64 (N,)."""
-    return order_documents(
-        documents.traits,
-        settings.order,
-        settings.strategy_options(settings.order.strategy),
-        seed=settings.seed,
-        sequence_length=settings.sequence.length,
-        batch=settings.sequence.batch,
-        copies=documents.copies,
-        frozen=documents.frozen,
-    )
-
-
-def order_documents(
-    traits: Traits,
-    settings: Order,
-    options: Mapping[str, Any],
-    *,
-    seed: int,
-    sequence_length: int | None = None,
-    batch: int = 256,
-    copies: np.ndarray | None = None,
-    frozen: np.ndarray | None = None,
-) -> np.ndarray:
+def order_documents(documents: Documents, settings: Settings) -> np.ndarray:
     """Order of documents by their traits, int64 (N,): each trait is balanced in tokens and in documents.
 
-    options: those of the strategy.
-    copies: int64 (N,), equal for records that are to stand far apart. frozen: int64 (F,), the order's beginning.
     The clusters come first where they are balanced: strategies that know one label a document take the first trait.
     """
-    first = sorted(settings.traits, key=lambda trait: trait != "cluster")
-    items = document_items(traits.tokens, {trait: traits.codes[trait] for trait in first}, settings.traits)
-    arguments: dict[str, Any] = {
-        "strategy": settings.strategy,
+    traits, chosen = documents.traits, settings.order
+    first = sorted(chosen.traits, key=lambda trait: trait != "cluster")
+    items = document_items(traits.tokens, {trait: traits.codes[trait] for trait in first}, chosen.traits)
+    arguments = {
+        **settings.order_arguments(chosen.strategy),
         "weights": items.weights,
-        "seed": seed,
-        "sequence_length": sequence_length,
-        "batch": batch,
-        "frozen": frozen,
-        "targets": document_targets(settings.targets, traits, first, items),
-        **options,
+        "frozen": documents.frozen,
+        "targets": document_targets(chosen.targets, traits, first, items),
     }
-    if copies is not None:
-        return spread_order(items.counts, items.groups, copies, **arguments)
+    if documents.copies is not None:
+        return spread_order(items.counts, items.groups, documents.copies, **arguments)
     return order(items.counts, items.groups, **arguments)
 
 

@@ -9,7 +9,6 @@ With `heldout.paths` they are the documents of files of their own, kept whole: o
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -26,13 +25,13 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.fields import BUILT_IN, load_fields
 from dagster_divorder.stages.raw_docs import record_index
 from dagster_divorder.stages.traits import trait_codes
-from dagster_divorder.store.arrays import pack, row_array, unpack
+from dagster_divorder.store.arrays import pack, pack_parquet, row_array, unpack, unpack_parquet
 from dagster_divorder.store.blocks import BlockRecords, content_of, utf8
 from dagster_divorder.store.columns import extract, settle
 from dagster_divorder.store.corpus import Begin, Corpus, End
 from dagster_divorder.store.find import Found, find_files, own_folders
 from dagster_divorder.store.fits import pinned, read_fit
-from dagster_divorder.store.ids import IdIndex, distinct, to_bytes
+from dagster_divorder.store.ids import distinct, hex_ids, places
 from dagster_divorder.store.inputs import LongRecord
 from dagster_divorder.store.sample import document_ids, document_sizes
 from dagster_divorder.store.sources import identity, open_source
@@ -51,17 +50,7 @@ def heldout_ids(run: Run) -> np.ndarray:
 
 def heldout_files(run: Run) -> pa.Table:
     """The documents of `heldout.paths`, in the order of their ids; columns as of `_read_files`."""
-    import pyarrow.parquet as pq
-
-    return pq.ParquetFile(pa.BufferReader(run.fit("heldout")[DOCUMENTS]), pre_buffer=False).read()
-
-
-def places(wanted: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Where each of some ids, uint64 (n, 2), stands among distinct ones, uint64 (H, 2); int64 (n,), -1 where it does
-    not."""
-    index = IdIndex()
-    index.add(ids)
-    return index.find(wanted)
+    return unpack_parquet(run.fit("heldout")[DOCUMENTS])
 
 
 class _Documents(NamedTuple):
@@ -84,12 +73,12 @@ def _documents(run: Run) -> _Documents:
     return _Documents(rows, ids[rows], sizes[rows], codes[first], names)
 
 
-def consumed_records_of(run: Run) -> np.ndarray:
+def consumed_record_mask(run: Run) -> np.ndarray:
     """Which records a trainer has consumed (`order.frozen_tokens`), bool (N,)."""
     # That stage reads the stream, which is made of this one's result.
-    from dagster_divorder.stages.frozen import consumed_records
+    from dagster_divorder.stages.frozen import consumed_record_ids
 
-    if not len(ids := consumed_records(run)):
+    if not len(ids := consumed_record_ids(run)):
         return np.zeros(len(run.view), bool)
     record = np.zeros(len(known := record_index(run, "id")), bool)
     found = places(ids, known)
@@ -97,10 +86,10 @@ def consumed_records_of(run: Run) -> np.ndarray:
     return record[run.view.record_row]
 
 
-def consumed_documents(run: Run) -> np.ndarray:
-    """The same of documents, bool (document_rows,)."""
+def consumed_document_mask(run: Run) -> np.ndarray:
+    """Which documents a trainer has consumed, bool (document_rows,)."""
     consumed = np.zeros(run.view.document_rows, bool)
-    consumed[run.view.document_row[consumed_records_of(run)]] = True
+    consumed[run.view.document_row[consumed_record_mask(run)]] = True
     return consumed
 
 
@@ -109,7 +98,7 @@ def _chosen(run: Run, documents: _Documents, before: np.ndarray) -> np.ndarray:
     share = run.settings.heldout.share
     assert share is not None
     kept = places(documents.ids, before) >= 0
-    barred = consumed_documents(run)[documents.rows]
+    barred = consumed_document_mask(run)[documents.rows]
     return choose(documents.ids, documents.codes, share, run.settings.seed, kept, barred)
 
 
@@ -120,7 +109,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     """
     if run.settings.heldout.paths:
         table, ids = _read_files(run.settings)
-        return {IDS: pack({"ids": ids}), DOCUMENTS: parquet(table)}
+        return {IDS: pack({"ids": ids}), DOCUMENTS: pack_parquet(table, "zstd")}
     documents = _documents(run)
     fit = pinned(run.store, HELDOUT.name, HELDOUT.key(run))
     before = unpack(read_fit(run.store, fit)[IDS])["ids"] if fit else np.empty((0, 2), np.uint64)
@@ -201,7 +190,7 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
     table = pa.table(
         {
             "source": pa.concat_arrays(sources).take(row_array(rows)),
-            "id": hex_ids(every_id[rows]),
+            "id": pa.array(hex_ids(every_id[rows]), pa.string()),
             "text": pa.concat_arrays(texts).take(row_array(rows)),
             "record": as_record(pa.concat_arrays(records).take(row_array(rows))),
         }
@@ -223,21 +212,6 @@ def _source_names(content: pa.Array, trait: str, path: str) -> pa.Array:
 def as_record(content: pa.Array) -> pa.Array:
     """Record content as people read it: lines as text, which they are, rows as they are."""
     return content.cast(pa.large_string()) if pa.types.is_large_binary(content.type) else content
-
-
-def hex_ids(ids: np.ndarray) -> pa.Array:
-    """string (n,), of ids uint64 (n, 2)."""
-    data = to_bytes(ids).hex()
-    return pa.array([data[at : at + 32] for at in range(0, len(data), 32)], pa.string())
-
-
-def parquet(table: pa.Table) -> bytes:
-    """A table as a Parquet file."""
-    import pyarrow.parquet as pq
-
-    sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd")
-    return sink.getvalue()
 
 
 def _refused(path: str, number: int, reason: str) -> InputError:

@@ -23,18 +23,16 @@ from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.heldout import (
     as_record,
-    consumed_documents,
+    consumed_document_mask,
     heldout_files,
     heldout_ids,
-    hex_ids,
-    places,
 )
 from dagster_divorder.stages.ids import record_names
 from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
-from dagster_divorder.store.ids import to_bytes
+from dagster_divorder.store.ids import hex_ids, places, to_bytes
 from dagster_divorder.store.sample import contents, document_ids
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
@@ -69,7 +67,7 @@ def load_heldout(run: Run) -> Heldout:
     """
     ids, view = heldout_ids(run), run.view
     near, similarity = run.files("heldout_copies").columns(view.documents, "near", "similarity")
-    free = view.used_documents() & ~consumed_documents(run)
+    free = view.used_documents() & ~consumed_document_mask(run)
     place = places(document_ids(run.store, view), ids)
     same = place >= 0
     found = Heldout(ids, same & free, (near >= 0) & ~same & free, np.where(same, place, near), similarity)
@@ -100,7 +98,7 @@ def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
         table = pa.table(
             {
                 "source": names.take(pa.array(traits.codes[trait][first])),
-                "id": hex_ids(heldout.ids[heldout.to[view.document_row[first]]]),
+                "id": pa.array(hex_ids(heldout.ids[heldout.to[view.document_row[first]]]), pa.string()),
                 "text": contents(run.store, view.documents, view.document_row[first]),
                 "record": as_record(contents(run.store, view.records, view.record_row[first])),
             }
@@ -122,7 +120,7 @@ def removed_lines(run: Run, heldout: Heldout) -> bytes:
     columns = (
         records.tolist(),
         record_names(run, records),
-        hex_ids(heldout.ids[heldout.to[rows]]).to_pylist(),
+        hex_ids(heldout.ids[heldout.to[rows]]),
         heldout.similarity[rows].astype(np.float64).round(4).tolist(),
         heldout.documents[rows].tolist(),
     )

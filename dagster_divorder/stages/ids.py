@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from dagster_divorder.store.base import Store
 from dagster_divorder.store.columns import ID_COLUMNS, extract_ids, number_or_text
 from dagster_divorder.store.find import find_input
 from dagster_divorder.store.fragments import read_content
-from dagster_divorder.store.ids import IdIndex, distinct, hash_all, to_bytes, words
+from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, words
 from dagster_divorder.store.peek import unseen
 from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.stages import StageFiles
@@ -72,8 +72,7 @@ def record_names(run: Run, records: np.ndarray) -> list[str]:
 
 
 def _record_ids(run: Run, records: np.ndarray) -> list[str]:
-    data = to_bytes(record_index(run, "id")[run.view.record_row[records]]).hex()
-    return [data[at : at + 32] for at in range(0, len(data), 32)]
+    return hex_ids(record_index(run, "id")[run.view.record_row[records]])
 
 
 def find_records(run: Run, names: Collection[str]) -> np.ndarray:
@@ -92,9 +91,7 @@ def find_records(run: Run, names: Collection[str]) -> np.ndarray:
         lookups.append((wanted, words(hash_all(name.encode() for name in wanted)), hashes, records))
     known, found = set[str](), [np.empty(0, np.int64)]
     for candidates, keys, of, positions in lookups:
-        index = IdIndex()
-        index.add(keys)
-        rows = index.find(of)
+        rows = places(of, keys)
         known |= {candidates[row] for row in np.unique(rows[rows >= 0]).tolist()}
         found.append(positions[rows >= 0])
     if missing := [name for name in wanted if name not in known]:
@@ -123,20 +120,10 @@ def id_hashes(files: StageFiles, view: View) -> tuple[np.ndarray, np.ndarray]:
     return records, np.concatenate(parts)[view.record_row[records]]
 
 
-@dataclass(frozen=True, slots=True)
-class ExtractIds:
-    """Reads the user's ids of the records of a fragment."""
-
-    store: Store
-    field: str
-
-    def __call__(self, fragment: Fragment) -> pa.Table:
-        return extract_ids(read_content(self.store, fragment.file), self.field)
-
-
-def _compute(run: Run) -> ExtractIds:
-    assert run.settings.input.id_field is not None
-    return ExtractIds(run.store, run.settings.input.id_field)
+def ids_of(store: Store, field: str | None, fragment: Fragment) -> pa.Table:
+    """The user's ids of the records of a fragment."""
+    assert field is not None
+    return extract_ids(read_content(store, fragment.file), field)
 
 
 def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
@@ -183,6 +170,6 @@ IDS = PerDocument(
     when=lambda settings: settings.input.id_field is not None,
     doing="reading ids",
     check_settings=_check_settings,
-    compute=_compute,
+    compute=lambda run: partial(ids_of, run.store, run.settings.input.id_field),
     figures=_figures,
 )

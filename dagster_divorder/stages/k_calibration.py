@@ -317,8 +317,8 @@ K_CALIBRATION = PinnedFit(
     refit=lambda settings: Refit(settings.k_calibration.refit, "k_calibration.refit"),
     drift=lambda run, fitted: has_changed(run, fitted, run.settings.k_calibration.refresh),
     # The limit may have been lowered.
-    of_corpus=False,
-    is_choice=True,
+    checked_once_per_corpus=False,
+    kept_by_outcome=True,
     facts=lambda run, files: {
         **orjson.loads(files[INFO]),
         "documents": orjson.loads(files[FITTED])["documents"],

@@ -5,7 +5,7 @@ Per document fragment: `signature` uint32 (rows, SLOTS), a function of the text 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -15,17 +15,12 @@ from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.view import Fragment
 
 
-@dataclass(frozen=True, slots=True)
-class Sign:
-    """Signs the documents of a fragment."""
+def sign(store: Store, fragment: Fragment) -> dict[str, np.ndarray]:
+    """The signatures of the documents of a fragment."""
+    from dagster_divorder.core.minhash import signatures
 
-    store: Store
-
-    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        from dagster_divorder.core.minhash import signatures
-
-        texts = read_content(self.store, fragment.file)
-        return {"signature": np.concatenate([signatures(part) for part in texts.chunks])}
+    texts = read_content(store, fragment.file)
+    return {"signature": np.concatenate([signatures(part) for part in texts.chunks])}
 
 
 MINHASH = PerDocument(
@@ -35,5 +30,5 @@ MINHASH = PerDocument(
     description="A signature of every document, by which near copies are found.",
     reads=lambda settings: ("raw_docs",),
     doing="signing documents",
-    compute=lambda run: Sign(run.store),
+    compute=lambda run: partial(sign, run.store),
 )

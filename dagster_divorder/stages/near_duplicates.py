@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from dagster_divorder.pipeline.fill import by_size
+from dagster_divorder.pipeline.per_fragment import by_size
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, Shown, Table, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.fields import load_fields
 from dagster_divorder.stages.ids import record_names
-from dagster_divorder.store.arrays import pack, pack_rows, row_array, unpack_rows
+from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.receipts import Receipt
@@ -94,22 +94,15 @@ def _compute(run: Run) -> Made:
         first_lines(run.store, view, rows[largest]),
     )
     names = ("documents", "records", "tokens", "least similarity to the first", "first", "begins")
-    made = {
-        "near": File(
-            pack(
-                {
-                    "group": record[first[document]],
-                    "similarity": similarity[document].astype(np.float32),
-                }
-            ),
-            "safetensors",
-        ),
-        "groups": File(
-            pack_rows([dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]), "parquet"
-        ),
+    made: dict[str, Any] = {
+        "near": {
+            "group": record[first[document]],
+            "similarity": similarity[document].astype(np.float32),
+        },
+        "groups": [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)],
     }
     if source := run.settings.input.source_field:
-        made["sources"] = File(pack_rows(_by_source(run, source, record, tokens, copies)), "parquet")
+        made["sources"] = _by_source(run, source, record, tokens, copies)
     return Made(made, {}, figures)
 
 
@@ -164,11 +157,8 @@ def _by_source(
 
 
 def _show(run: Run, receipt: Receipt) -> Shown:
-    return {
-        name: Table(unpack_rows(run.read("near_duplicates", name)))
-        for name in ("sources", "groups")
-        if name in receipt.files
-    }
+    names = [name for name in ("sources", "groups") if name in receipt.files]
+    return {name: Table(run.rows("near_duplicates", name)) for name in names}
 
 
 NEAR_DUPLICATES = WholeCorpus(

@@ -25,10 +25,10 @@ from dagster_divorder.stages.cluster_names import load_names
 from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.curated_output import load_manifest
 from dagster_divorder.stages.diversity_metrics import read_in_order
-from dagster_divorder.stages.heldout import places
 from dagster_divorder.stages.repeats import load_stream, stream_reads
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.curated import write_beside
+from dagster_divorder.store.ids import places
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.view.films import (

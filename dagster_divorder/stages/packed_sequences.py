@@ -4,8 +4,8 @@ The documents, in the order of `greedy_order`, packed into sequences of `sequenc
 `plan`: runs of tokens, document int64 (Q,), an item of the stream (`stages.repeats`), start and length int64 (Q,), and
 indptr int64 (S+1,): sequence s holds the runs indptr[s]:indptr[s+1], one after another. `rows`: the tokens of each
 trait value in each sequence, CSR (indptr, indices, data) and groups, a group a trait, the traits by name.
-`related` never puts records of equal text into one sequence, and with `order.separate_copies` no method does; the plan
-then names the parts that keep them apart, for `sequence_order`.
+`related` never puts copies into one sequence, and with `order.separate_copies` no method does; the plan then names the
+parts that keep them apart, for `sequence_order`.
 With `packing.end_of_text` a document has one token more, its last, which is the end-of-text token.
 Sequences that a trainer has consumed (`order.frozen_tokens`) come first, as they were; the others hold what is left.
 Shards of the documents are packed apart. What is left over of each, less than a sequence, is packed together at the end
@@ -35,7 +35,7 @@ from dagster_divorder.core.packing import pack as pack_pieces
 from dagster_divorder.core.packing.coverage import coverage
 from dagster_divorder.core.traits import Traits
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, File, Finding, Made, WholeCorpus
+from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import chosen_vectors, space_reads
 from dagster_divorder.stages.frozen import Frozen, load_frozen
@@ -44,21 +44,21 @@ from dagster_divorder.stages.greedy_order import (
     document_order,
     load_order,
     load_shards,
-    order_part,
+    order_documents,
     remade,
 )
 from dagster_divorder.stages.ids import find_records
 from dagster_divorder.stages.near_duplicates import near_reads
 from dagster_divorder.stages.repeats import TrainingStream, load_stream, stream_copies, stream_reads
 from dagster_divorder.stages.shards import Parts, each_shard
-from dagster_divorder.store.arrays import pack
 from dagster_divorder.store.space import map_vectors
 
 NOTHING = np.zeros(0, np.int64)
 
 
 class ToPack(NamedTuple):
-    """Pieces to pack, and of each its traits; copies int64 (P,), equal for those that hold the same, or None."""
+    """Pieces to pack, and of each its traits; copies int64 (P,), equal for copies (`stream_copies`), or
+    None."""
 
     pieces: Pieces
     traits: Traits
@@ -87,62 +87,68 @@ def _compute(run: Run) -> Made:
         "last_sequence_tokens": int(packed.tokens[-1]) if len(packed) else 0,
         **asdict(packing_report(packed, traits.codes["cluster"])),
     }
-    files = {
-        "plan": File(pack(_plan_arrays(packed)), "safetensors"),
-        "rows": File(pack(_row_arrays(packed, traits)), "safetensors"),
-    }
-    return Made(files, facts, figures)
+    return Made({"plan": _plan_arrays(packed), "rows": _row_arrays(packed, traits)}, facts, figures)
 
 
 def _pack(run: Run, stream: TrainingStream, frozen: Frozen | None) -> PackedSequences:
-    settings, order, begins, traits = run.settings, load_order(run), load_shards(run), stream.traits
-    lengths = traits.tokens + settings.packing.end_of_text
+    settings, traits, method = run.settings, stream.traits, run.settings.packing.method
+    pieces, bounds = _pieces_of_shards(run, stream, frozen)
+    separate = bool(settings.copies_apart) or method == "related"
+    # Found once for all shards: it goes through all records.
+    copies = stream_copies(run, stream) if separate or frozen else None
+    pack_part = partial(
+        _pack_part,
+        settings=settings,
+        # `concat` keeps the order of the documents, in which copies stand apart unless some of them are consumed.
+        keep_apart=separate and (method != "concat" or frozen is not None),
+        consumed=_copies_of(settings, copies, frozen.sequences) if frozen and copies is not None else NOTHING,
+        vectors=_vectors_of(run, stream) if method == "related" else None,
+    )
+
+    def to_pack(some: Pieces) -> ToPack:
+        return _to_pack(settings, traits, copies if separate else None, some)
+
+    parts = Parts(len(bounds) - 1, lambda shard: to_pack(pieces.take(slice(*bounds[shard : shard + 2]))))
+    # The vectors stay in this process.
+    packed = list(map(pack_part, parts) if method == "related" else each_shard(run, pack_part, parts))
+    left = None
+    if len(packed) > 1 and method != "best_fit":
+        packed, left = _without_last(packed)
+    consumed = [frozen.sequences] if frozen else []
+    shards = np.cumsum([sum(map(len, consumed)), *map(len, packed)])[1:-1]
+    if left is not None:
+        packed.append(pack_part(to_pack(left), keep_apart=separate))
+    return replace(join(*consumed, *packed), shards=shards)
+
+
+def _pieces_of_shards(run: Run, stream: TrainingStream, frozen: Frozen | None) -> tuple[Pieces, list[int]]:
+    """(what is to be packed, in the order of the documents: all that is neither consumed nor cut; where each shard of
+    it begins, and the last one ends)."""
+    order, begins = load_order(run), load_shards(run)
+    lengths = stream.traits.tokens + run.settings.packing.end_of_text
     pieces = Pieces(order, np.broadcast_to(np.int64(0), order.shape), lengths[order])
-    del lengths
     if frozen:
         pieces = remaining(pieces, frozen.sequences)
-    if settings.order.cut:
-        out = stream.items(find_records(run, settings.order.cut))
+    if run.settings.order.cut:
+        out = stream.items(find_records(run, run.settings.order.cut))
         pieces = pieces.take(~np.isin(pieces.document, out))
     bounds = [0, len(pieces)]
     if len(begins):
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         bounds[1:1] = np.searchsorted(place[pieces.document], begins).tolist()
-        del place
-    method, separate = settings.packing.method, bool(settings.copies_apart)
-    alike = separate or method == "related"
-    # Found once for all shards: it goes through all records.
-    texts = stream_copies(run, stream) if alike or frozen else None
-    pack_part = partial(
-        _pack_part,
-        settings=settings,
-        # `concat` keeps the order of the documents, in which copies stand apart unless some of them are consumed.
-        apart=method == "related" or (separate and (method == "best_fit" or frozen is not None)),
-        consumed=_copies(settings, texts, frozen.sequences) if frozen and texts is not None else NOTHING,
-        vectors=_vectors_of(run, stream) if method == "related" else None,
-    )
+    return pieces, bounds
 
-    def part(shard: int) -> ToPack:
-        return _to_pack(
-            settings, traits, texts if alike else None, pieces.take(slice(*bounds[shard : shard + 2]))
-        )
 
-    parts = Parts(len(bounds) - 1, part)
-    # The vectors stay in this process.
-    packed = list(map(pack_part, parts) if method == "related" else each_shard(run, pack_part, parts))
-    shards = np.cumsum([len(frozen.sequences) if frozen else 0, *map(len, packed)])[1:-1]
-    if len(packed) > 1 and method != "best_fit":
-        full = [len(plan) - bool(len(plan) and plan.padding[-1]) for plan in packed]
-        left = join(*(plan.part(end, len(plan)) for plan, end in zip(packed, full, strict=True)))
-        packed = [
-            replace(plan.part(0, end), without_tokens=plan.without_tokens)
-            for plan, end in zip(packed, full, strict=True)
-        ]
-        shards = np.cumsum([len(frozen.sequences) if frozen else 0, *full])[1:-1]
-        last = Pieces(left.document, left.start, left.length)
-        packed.append(pack_part(_to_pack(settings, traits, texts if alike else None, last), apart=alike))
-    return replace(join(*([frozen.sequences] if frozen else []), *packed), shards=shards)
+def _without_last(packed: list[PackedSequences]) -> tuple[list[PackedSequences], Pieces]:
+    """(plans without a last sequence that is not full; what these sequences hold)."""
+    full = [len(plan) - bool(len(plan) and plan.padding[-1]) for plan in packed]
+    left = join(*(plan.part(end, len(plan)) for plan, end in zip(packed, full, strict=True)))
+    whole = [
+        replace(plan.part(0, end), without_tokens=plan.without_tokens)
+        for plan, end in zip(packed, full, strict=True)
+    ]
+    return whole, Pieces(left.document, left.start, left.length)
 
 
 def _vectors_of(run: Run, stream: TrainingStream) -> Callable[[np.ndarray], np.ndarray]:
@@ -151,8 +157,8 @@ def _vectors_of(run: Run, stream: TrainingStream) -> Callable[[np.ndarray], np.n
     return lambda items: vectors[stream.record(items)].astype(np.float32, copy=False)
 
 
-def _to_pack(settings: Settings, traits: Traits, texts: np.ndarray | None, pieces: Pieces) -> ToPack:
-    """texts: `View.copies`, or None where copies do not matter."""
+def _to_pack(settings: Settings, traits: Traits, copies: np.ndarray | None, pieces: Pieces) -> ToPack:
+    """copies: of the documents, as `stream_copies` has them, or None where they do not matter."""
     ordered = settings.packing.piece_tokens > 0
     if ordered:
         pieces = cut(pieces, settings.packing.piece_tokens)
@@ -165,23 +171,23 @@ def _to_pack(settings: Settings, traits: Traits, texts: np.ndarray | None, piece
             if ordered or trait == "cluster"
         },
     )
-    return ToPack(pieces, of_pieces, None if texts is None else _copies(settings, texts, pieces))
+    return ToPack(pieces, of_pieces, None if copies is None else _copies_of(settings, copies, pieces))
 
 
 def _pack_part(
     part: ToPack,
     *,
     settings: Settings,
-    apart: bool,
+    keep_apart: bool,
     consumed: np.ndarray,
     vectors: Callable[[np.ndarray], np.ndarray] | None,
 ) -> PackedSequences:
     """Plan of the pieces, which with `packing.piece_tokens` are ordered first: a document's own traits, a piece's own
-    length. apart: copies come into different sequences. vectors: of some documents, for `related`."""
+    length. keep_apart: copies come into different sequences. vectors: of some documents, for `related`."""
     pieces, traits, copies = part
     if settings.packing.piece_tokens:
         separated = copies if settings.copies_apart else None
-        in_order = order_part(Documents(traits, separated, None), settings)
+        in_order = order_documents(Documents(traits, separated, None), settings)
         pieces, traits = pieces.take(in_order), traits.take(in_order)
         copies = None if copies is None else copies[in_order]
     return pack_pieces(
@@ -191,17 +197,18 @@ def _pack_part(
         seed=settings.seed,
         labels=traits.codes["cluster"],
         vectors=None if vectors is None else lambda some: vectors(pieces.document[some]),
-        copies=copies if apart else None,
+        copies=copies if keep_apart else None,
         consumed=consumed,
     )
 
 
-def _copies(settings: Settings, texts: np.ndarray, runs: Pieces | PackedSequences) -> np.ndarray:
-    """A number for each run of tokens, equal where two records have the same: their text, or that piece of it."""
-    text = texts[runs.document]
+def _copies_of(settings: Settings, copies: np.ndarray, runs: Pieces | PackedSequences) -> np.ndarray:
+    """A number for each run of tokens, equal where two are copies: the whole, or the same piece, of documents that
+    `copies` gives one number."""
+    of_text = copies[runs.document]
     if not settings.packing.piece_tokens:
-        return text
-    return text << 31 | runs.start // settings.packing.piece_tokens
+        return of_text
+    return of_text << 31 | runs.start // settings.packing.piece_tokens
 
 
 def _plan_arrays(packed: PackedSequences) -> dict[str, np.ndarray]:

@@ -6,7 +6,6 @@ Per document fragment: `quality` float32 (rows,), from 0 on; NaN where the model
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,18 +35,11 @@ def _locate(settings: Settings) -> Path:
     return locate(settings.selection.quality_model, weights="all", setting="selection.quality")
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
-    """Scores the documents of a fragment."""
-
-    store: Store
-    model: Path
-    device: str
-
-    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        classifier, content = _classifier(self.model, self.device), read_content(self.store, fragment.file)
-        parts = [classifier(content.slice(first, ROWS).to_pylist()) for first in range(0, len(content), ROWS)]
-        return {"quality": np.concatenate(parts)}
+def score(store: Store, model: Path, device: str, fragment: Fragment) -> dict[str, np.ndarray]:
+    """The quality of the documents of a fragment."""
+    classifier, content = _classifier(model, device), read_content(store, fragment.file)
+    parts = [classifier(content.slice(first, ROWS).to_pylist()) for first in range(0, len(content), ROWS)]
+    return {"quality": np.concatenate(parts)}
 
 
 @functools.lru_cache(maxsize=1)
@@ -74,7 +66,9 @@ QUALITY_SCORES = PerDocument(
     when=lambda settings: settings.selects and settings.selection.quality_model is not None,
     doing="scoring quality",
     check_settings=lambda run: _locate(run.settings),
-    compute=lambda run: Score(run.store, _locate(run.settings), find_device(run.settings.deep.device)),
+    compute=lambda run: functools.partial(
+        score, run.store, _locate(run.settings), find_device(run.settings.deep.device)
+    ),
     needs=_needs,
     figures=lambda run, files: {"model": run.settings.selection.quality},
 )

@@ -335,8 +335,7 @@ RAW_DOCS = _RawDocs(
     group="corpus",
     kinds=lambda settings: {"parquet", "json"},
     description="Records of the input files, each stored once by its hash, and the documents (texts) they hold. "
-    "Refused "
-    "records go to the rejects with path, line and reason.",
+    "Refused records go to the rejects with path, line and reason.",
     reads=lambda settings: (),
     settings=lambda settings: {
         "paths": settings.input.paths,

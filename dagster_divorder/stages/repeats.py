@@ -17,13 +17,12 @@ from dagster_divorder.core.mixing import even_order, plan_mix, realised, times_o
 from dagster_divorder.core.traits import Traits
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, Table, WholeCorpus
+from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.near_duplicates import load_copies
 from dagster_divorder.stages.subset_selection import load_selected, selection_reads
 from dagster_divorder.stages.traits import load_traits
-from dagster_divorder.store.arrays import pack, pack_rows, unpack_rows
 from dagster_divorder.store.view import View
 
 MOST_EPOCHS = 10_000
@@ -99,7 +98,7 @@ def items_of(times: np.ndarray) -> np.ndarray:
 def load_sources(run: Run) -> list[dict[str, Any]]:
     """What each value of `mixing.trait` has in the stream, a row each, as `curated_meta.json` lists them. Unique: each
     record counts once."""
-    return unpack_rows(run.read("repeats", "values"))
+    return run.rows("repeats", "values")
 
 
 def _compute(run: Run) -> Made:
@@ -161,11 +160,7 @@ def _compute(run: Run) -> Made:
         "tokens_trained_on": int(got.tokens.sum()),
         "unique_tokens_trained_on": int(got.unique_tokens.sum()),
     }
-    files = {
-        "times": File(pack({"times": times}), "safetensors"),
-        "values": File(pack_rows(rows), "parquet"),
-    }
-    return Made(files, {"items": items}, figures)
+    return Made({"times": {"times": times}, "values": rows}, {"items": items}, figures)
 
 
 def _may_be_trained_on(run: Run) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 `order` int64 (E, S): place in an epoch -> sequence of `packed_sequences`. A last sequence that `concat` and `related`
 could not fill stays last, as trainers drop or pad it there. Sequences that a trainer has consumed stay first.
-With `order.separate_copies` those that share a text stand far apart, in and across epochs; `figures` says how far.
+With `order.separate_copies` those that hold copies stand far apart, in and across epochs; `figures` says how far.
 Shards are ordered apart, and follow one another in every epoch.
 """
 
@@ -24,7 +24,7 @@ from dagster_divorder.core.pca import Pca, project
 from dagster_divorder.core.targets import sequence_targets
 from dagster_divorder.engine.local import count_workers
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, File, Finding, Made, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import chosen_space_version, load_space, space_reads
 from dagster_divorder.stages.greedy_order import check_permutation, remade
@@ -32,7 +32,6 @@ from dagster_divorder.stages.near_duplicates import near_reads
 from dagster_divorder.stages.packed_sequences import load_packed, load_sequence_items, sequence_traits
 from dagster_divorder.stages.repeats import load_stream, stream_copies, stream_reads, stream_view
 from dagster_divorder.stages.shards import Parts, each_shard
-from dagster_divorder.store.arrays import pack
 from dagster_divorder.store.view import View
 
 
@@ -65,18 +64,18 @@ def vector_sums(run: Run, packed: PackedSequences, view: View | None = None) -> 
 
 
 class Sequences(NamedTuple):
-    """Packed sequences to order: as items; the plan, and its documents' texts, int64 (N,), equal for records of equal
-    text, or None where copies are of no concern; how many come first, since they are consumed."""
+    """Packed sequences to order: as items; the plan; copies int64 (N,), a number of each of its documents, equal for
+    copies (`stream_copies`), or None where these are of no concern; frozen: how many are consumed, and come first."""
 
     items: Items
     packed: PackedSequences
-    texts: np.ndarray | None
+    copies: np.ndarray | None
     frozen: int
 
 
 def _compute(run: Run) -> Made:
     settings, stream, packed = run.settings, load_stream(run), load_packed(run)
-    traits, texts = stream.traits, stream_copies(run, stream) if settings.copies_apart else None
+    traits, copies = stream.traits, stream_copies(run, stream) if settings.copies_apart else None
     run.progress.note(f"ordering {len(packed):,} sequences ({settings.sequence.strategy})")
     items = load_sequence_items(run, traits)
     sums = vector_sums(run, packed) if vectors_are_balanced(settings) else None
@@ -88,10 +87,10 @@ def _compute(run: Run) -> Made:
         some, of = items.part(begin, end), packed.part(begin, end)
         if sums is not None and end > begin:
             some = with_coordinates(some, of, sums[begin:end])
-        if texts is None:
+        if copies is None:
             return Sequences(some, of, None, 0 if shard else frozen)
         documents, number = np.unique(of.document, return_inverse=True)
-        return Sequences(some, replace(of, document=number), texts[documents], 0 if shard else frozen)
+        return Sequences(some, replace(of, document=number), copies[documents], 0 if shard else frozen)
 
     in_order = partial(
         order_sequences,
@@ -103,41 +102,38 @@ def _compute(run: Run) -> Made:
     orders = each_shard(run, in_order, Parts(len(bounds) - 1, part))
     # A shard comes at its time in every epoch, so that what is in it comes again about an epoch later.
     made = np.concatenate([begin + order for begin, order in zip(bounds, orders, strict=False)], axis=1)
-    if texts is None:
-        texts = stream_copies(run, stream)
+    if copies is None:
+        copies = stream_copies(run, stream)
     step = min(settings.packing.piece_tokens or settings.sequence.length, settings.sequence.length)
     figures = {
         "strategy": settings.sequence.strategy,
         "sequences": len(packed),
         "epochs": settings.sequence.epochs,
-        "copies": asdict(sequence_spacing(packed, made, texts, step=step)),
+        "copies": asdict(sequence_spacing(packed, made, copies, step=step)),
     }
-    return Made({"order": File(pack({"order": made}), "safetensors")}, figures=figures)
+    return Made({"order": {"order": made}}, figures=figures)
 
 
 def order_sequences(sequences: Sequences, settings: Settings, targets: Targets | None) -> np.ndarray:
     """Orders of packed sequences, int64 (E, S); the consumed ones come first in the first epoch."""
-    items, packed, texts, frozen = sequences
+    items, packed, copies, frozen = sequences
     partial_ = settings.packing.method != "best_fit" and len(packed) > frozen and packed.padding[-1] > 0
     whole = len(packed) - bool(partial_)
-    arguments: dict[str, Any] = {
-        "strategy": settings.sequence.strategy,
-        "weights": items.weights,
-        "seed": settings.seed,
-        "sequence_length": settings.sequence.length,
-        "batch": settings.sequence.batch,
-        **settings.strategy_options(settings.sequence.strategy),
-        "frozen": np.arange(frozen),
-        "targets": targets,
-    }
-    some = items.part(0, whole)
-    arguments["coordinates"] = some.coordinates
-    copies = None
-    if texts is not None:
+    some, times = items.part(0, whole), None
+    if copies is not None:
         as_packed = settings.sequence.strategy == "original"
-        times = sequence_times(packed, texts, frozen=frozen, as_packed=as_packed)
-        copies = times.first(whole)
-    orders = epoch_orders(some.counts, some.groups, settings.sequence.epochs, copies=copies, **arguments)
+        times = sequence_times(packed, copies, frozen=frozen, as_packed=as_packed).first(whole)
+    orders = epoch_orders(
+        some.counts,
+        some.groups,
+        settings.sequence.epochs,
+        **settings.order_arguments(settings.sequence.strategy),
+        weights=items.weights,
+        coordinates=some.coordinates,
+        copies=times,
+        frozen=np.arange(frozen),
+        targets=targets,
+    )
     return np.pad(orders, ((0, 0), (0, int(partial_))), constant_values=whole)
 
 
@@ -189,8 +185,7 @@ SEQUENCE_ORDER = WholeCorpus(
     group="ordering",
     kinds=lambda settings: {"numpy", "numba"},
     description="The order of the packed sequences in which every batch, and every run of batches, carries the "
-    "corpus's own "
-    "mix; one order an epoch.",
+    "corpus's own mix; one order an epoch.",
     reads=_reads,
     settings=_settings,
     # The same numbers over another plan are another order of tokens, so the key makes the version.

@@ -15,15 +15,15 @@ import numpy as np
 from dagster_divorder.core.metrics.packed import runs_in_order
 from dagster_divorder.core.vendi import gram, group_diversity, group_grams, vendi, window_scores
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, Shown, Table, WholeCorpus
+from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus
 from dagster_divorder.stages.fields import load_fields
 from dagster_divorder.stages.greedy_order import load_order
-from dagster_divorder.stages.heldout import places
 from dagster_divorder.stages.packed_sequences import load_packed
 from dagster_divorder.stages.repeats import load_stream, stream_reads
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.subset_selection import load_selected, selection_reads, vectors_stage
-from dagster_divorder.store.arrays import pack, pack_rows, unpack, unpack_rows
+from dagster_divorder.store.arrays import unpack
+from dagster_divorder.store.ids import places
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.space import map_vectors
@@ -55,11 +55,6 @@ def _compute(run: Run) -> Made:
     batches = _batches(run, vectors)
     ids = document_ids(run.store, run.view)
     kept = {"sums": sums, "ids": ids[run.view.document_row[rows]], "codes": codes}
-    files = {
-        "groups": File(pack_rows(groups), "parquet"),
-        "batches": File(pack_rows(batches), "parquet"),
-        "sums": File(pack(kept), "safetensors"),
-    }
     vectors_key = run.receipt(vectors_stage(run.settings)).key
     figures = {
         "vendi_all": groups[0]["vendi"],
@@ -67,7 +62,11 @@ def _compute(run: Run) -> Made:
         "added_to_sums": added,
         **{f"batches_{row['order'].replace(' ', '_')}": row["mean vendi"] for row in batches},
     }
-    return Made(files, {"names": names, "vectors": vectors_key}, figures)
+    return Made(
+        {"groups": groups, "batches": batches, "sums": kept},
+        {"names": names, "vectors": vectors_key},
+        figures,
+    )
 
 
 def _group(of: str, value: str, documents: int, score: float, without: float | None = None) -> dict[str, Any]:
@@ -156,12 +155,12 @@ def _batches(run: Run, vectors: np.ndarray) -> list[dict[str, Any]]:
 
 def load_groups(run: Run) -> list[dict[str, Any]]:
     """A row a part of the corpus; see `_group`."""
-    return unpack_rows(run.read("set_diversity", "groups"))
+    return run.rows("set_diversity", "groups")
 
 
 def load_batches(run: Run) -> list[dict[str, Any]]:
     """A row an order; see `_batches`."""
-    return unpack_rows(run.read("set_diversity", "batches"))
+    return run.rows("set_diversity", "batches")
 
 
 def _show(run: Run, receipt: Receipt) -> Shown:

@@ -5,13 +5,14 @@ Per document fragment: `vectors` float32 (rows, D); a document without tokens ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dagster_divorder.engine.local import count_workers
-from dagster_divorder.pipeline.fill import threaded_by_size
+from dagster_divorder.pipeline.per_fragment import threaded_by_size
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, content_hash
 from dagster_divorder.stages.base_model import load_base_model
@@ -34,23 +35,20 @@ def _inputs(run: Run) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pool:
-    """Pools the tokens of a fragment: rows of table float32 (V, D) by weights float32 (V or fewer,)."""
+def pool_tokens(
+    files: StageFiles, table: np.ndarray, weights: np.ndarray, fragment: Fragment
+) -> dict[str, np.ndarray]:
+    """The pooled tokens of the documents of a fragment: rows of table float32 (V, D) by weights float32 (V or
+    fewer,)."""
+    from dagster_divorder.core.pool import pool
 
-    tokens: StageFiles
-    table: np.ndarray
-    weights: np.ndarray
-
-    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        from dagster_divorder.core.pool import pool
-
-        tokens, threads = self.tokens.read(fragment), count_workers(0)
-        return {"vectors": pool(tokens["ids"], tokens["lengths"], self.table, self.weights, threads=threads)}
+    tokens, threads = files.read(fragment), count_workers(0)
+    return {"vectors": pool(tokens["ids"], tokens["lengths"], table, weights, threads=threads)}
 
 
-def _compute(run: Run) -> Pool:
-    return Pool(run.files("token_counts").listed(), load_base_model(run).table(), _weights(run))
+def _compute(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
+    files, table = run.files("token_counts").listed(), load_base_model(run).table()
+    return partial(pool_tokens, files, table, _weights(run))
 
 
 SHALLOW_EMBEDDINGS = PerDocument(

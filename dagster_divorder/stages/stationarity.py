@@ -118,9 +118,7 @@ def features(run: Run, traits: Traits, sample: Runs) -> Generator[Feature, None,
         yield Feature(source, "mix", sample.mix(codes))
     yield Feature("words", "mix", _words(run, sample))
     for kind in kinds_of(run.settings):
-        receipt, files = run.receipt(STAGE_OF[kind]), run.files(STAGE_OF[kind])
-        centre = is_centred(run.settings, kind)
-        space = Space(receipt.stage, files, receipt.key, receipt.version, centre)
+        space = Space(run.files(STAGE_OF[kind]), is_centred(run.settings, kind))
         clusters = _other_clusters(run, sample, space) if kind == chosen_kind(run) else None
         means, codes = _vectors(run, sample, space, clusters)
         yield Feature(f"{kind} vectors", "vector", means, seen=f"{kind} vectors" in balanced)

@@ -16,19 +16,18 @@ from dagster_divorder.core.metrics.tables import drift_columns
 from dagster_divorder.core.strategy_comparison import Cost, Outcome, compare_strategies, timed
 from dagster_divorder.engine.memory import with_peak_memory
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, Table, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import chosen_space_version, space_reads
 from dagster_divorder.stages.repeats import load_stream, stream_reads
 from dagster_divorder.stages.sequence_order import vector_sums
-from dagster_divorder.store.arrays import pack_rows, unpack_rows
 
 Result = TypeVar("Result")
 
 
 def load_comparison(run: Run) -> list[dict[str, Any]]:
     """The table, a row a pair of strategies; see `row`."""
-    return unpack_rows(run.read("strategy_comparison", "table"))
+    return run.rows("strategy_comparison", "table")
 
 
 def _compute(run: Run) -> Made:
@@ -53,7 +52,7 @@ def _compute(run: Run) -> Made:
         ):
             rows.append(row(outcome))
             advance(1)
-    return Made({"table": File(pack_rows(rows), "parquet")}, figures={"pairs": pairs})
+    return Made({"table": rows}, figures={"pairs": pairs})
 
 
 def _metered(function: Callable[[], Result]) -> tuple[Result, Cost]:

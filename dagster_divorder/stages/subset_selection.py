@@ -30,13 +30,14 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Selection
 from dagster_divorder.stages.bin_edges import is_number
 from dagster_divorder.stages.fields import load_fields
-from dagster_divorder.stages.heldout import consumed_records_of, hex_ids, parquet
+from dagster_divorder.stages.heldout import consumed_record_mask
 from dagster_divorder.stages.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.ids import record_names
 from dagster_divorder.stages.near_duplicates import load_copies, near_reads
 from dagster_divorder.stages.raw_docs import record_index
-from dagster_divorder.store.arrays import pack_rows, row_array, unpack_rows
+from dagster_divorder.store.arrays import pack_parquet, row_array, unpack_parquet
 from dagster_divorder.store.base import Store
+from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.space import embeddings_file, map_vectors
@@ -56,31 +57,22 @@ SELECTED, CONSUMED, LOWER, COPY, NO_VECTOR, HELD_OUT = range(len(REASONS))
 
 def load_selected(run: Run) -> np.ndarray:
     """Which records are trained on, bool (N,)."""
-    return _read(run.read("subset_selection", "selection"), "selected")[0].to_numpy()
+    return unpack_parquet(run.read("subset_selection", "selection"), ["selected"])["selected"].to_numpy()
 
 
 def left_out(run: Run) -> pa.Table:
     """The records that are not trained on, in input order: `record` (its position), `id`, `weight`, `reason`."""
-    selected, weight, reason = _read(
-        run.read("subset_selection", "selection"), "selected", "weight", "reason"
-    )
-    records = np.flatnonzero(~selected.to_numpy())
+    of_all = unpack_parquet(run.read("subset_selection", "selection"), ["selected", "weight", "reason"])
+    records = np.flatnonzero(~of_all["selected"].to_numpy())
     rows = row_array(records)
     names = pa.array(record_names(run, records), pa.large_string())
-    return pa.table({"record": rows, "id": names, "weight": weight.take(rows), "reason": reason.take(rows)})
+    about = {name: of_all[name].take(rows) for name in ("weight", "reason")}
+    return pa.table({"record": rows, "id": names, **about})
 
 
 def selection_reads(settings: Settings) -> tuple[str, ...]:
     """The stages that `load_selected` needs, beside raw_docs."""
     return ("subset_selection",) if settings.selects else ()
-
-
-def _read(data: bytes, *columns: str) -> list[pa.ChunkedArray]:
-    import pyarrow.parquet as pq
-
-    file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
-    table = file.read(columns=list(columns), use_threads=False)
-    return [table.column(name) for name in columns]
 
 
 def vectors_stage(settings: Settings) -> str:
@@ -134,7 +126,7 @@ def _reasons(run: Run, view: View, vectors: np.ndarray) -> np.ndarray:
     """Index in REASONS of each record, int8 (N,): LOWER of those that can be chosen."""
     every = np.arange(len(view))
     there = each_block(vectors, every, lambda part, block: np.einsum("nd,nd->n", block, block) > 0.5)
-    consumed = consumed_records_of(run)
+    consumed = consumed_record_mask(run)
     copies = load_copies(run)
     taken = np.zeros(len(view), bool)
     taken[copies[consumed]] = True
@@ -248,7 +240,7 @@ def _compute(run: Run) -> Made:
     selected = pool.reasons <= CONSUMED
     weight = np.zeros(len(selected))
     weight[rows] = scores[used]
-    names = hex_ids(record_index(run, "id")[run.view.record_row])
+    names = pa.array(hex_ids(record_index(run, "id")[run.view.record_row]), pa.string())
     reasons = pa.DictionaryArray.from_arrays(pa.array(pool.reasons), REASONS)
     about = {"record_id": names, "weight": weight, "selected": selected, "reason": reasons}
     vendi_of = {row["choice"]: row["vendi"] for row in table}
@@ -263,9 +255,9 @@ def _compute(run: Run) -> Made:
         "reasons": {reason: count for reason, count in zip(REASONS, counted, strict=True) if count},
         **_moved(run, names, selected),
     }
-    files = {
-        "selection": File(parquet(pa.table(about)), "parquet"),
-        "choices": File(pack_rows(table), "parquet"),
+    files: dict[str, Any] = {
+        "selection": File(pack_parquet(pa.table(about), "zstd"), "parquet"),
+        "choices": table,
     }
     if sweep:
         files["picture"] = File(selection_sweep(table, [_name(alpha) for alpha in sorted(alphas)]), "png")
@@ -298,8 +290,9 @@ def _moved(run: Run, names: pa.Array, selected: np.ndarray) -> dict[str, Any]:
     last = load_receipt(run.store, "subset_selection")
     if last is None or not run.store.exists(last.files["selection"]):
         return {}
-    known, was = _read(run.store.read_verified(last.files["selection"]), "record_id", "selected")
-    now, old = names.filter(pa.array(selected)), known.filter(was)
+    before = unpack_parquet(run.store.read_verified(last.files["selection"]), ["record_id", "selected"])
+    known = before["record_id"]
+    now, old = names.filter(pa.array(selected)), known.filter(before["selected"])
     joined = now.filter(pc.invert(pc.is_in(now, value_set=old)))
     moved = {
         "joined": len(joined),
@@ -315,7 +308,7 @@ def _moved(run: Run, names: pa.Array, selected: np.ndarray) -> dict[str, Any]:
 
 def load_choices(run: Run) -> list[dict[str, Any]]:
     """What was chosen, and what would have been otherwise, a row each; see `_row`."""
-    return unpack_rows(run.read("subset_selection", "choices"))
+    return run.rows("subset_selection", "choices")
 
 
 def _show(run: Run, receipt: Receipt) -> Shown:

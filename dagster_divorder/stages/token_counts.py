@@ -6,7 +6,8 @@ are added.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,25 +29,19 @@ if TYPE_CHECKING:
 MAX_SHARE_WITHOUT = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Tokenize:
-    """Tokenises a fragment: `ids` and `lengths` as above. `tokenizer` is the fingerprint of the one in the folder
-    `model`."""
-
-    store: Store
-    model: Fit | Path
-    tokenizer: str
-    engine: Engine
-
-    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        encoder = kept_encoder(model_path(self.store, self.model), self.tokenizer, self.engine)
-        ids, lengths = encoder.encode(read_content(self.store, fragment.file).combine_chunks())
-        return {"ids": ids, "lengths": lengths}
+def tokenize(
+    store: Store, model: Fit | Path, tokenizer: str, engine: Engine, fragment: Fragment
+) -> dict[str, np.ndarray]:
+    """The tokens of the documents of a fragment: `ids` and `lengths` as above. `tokenizer` is the fingerprint of the
+    one in the folder `model`."""
+    encoder = kept_encoder(model_path(store, model), tokenizer, engine)
+    ids, lengths = encoder.encode(read_content(store, fragment.file).combine_chunks())
+    return {"ids": ids, "lengths": lengths}
 
 
-def _compute(run: Run) -> Tokenize:
+def _compute(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
     model = load_base_model(run)
-    return Tokenize(run.store, model.place, model.info["tokenizer"], model.info["engine"])
+    return partial(tokenize, run.store, model.place, model.info["tokenizer"], model.info["engine"])
 
 
 def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
@@ -56,8 +51,7 @@ def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
     if not lengths.any():
         raise InputError(
             f"the tokenizer in {load_base_model(run).directory} makes no token of any of the {len(lengths):,} "
-            f"documents; "
-            'expected one that knows their languages: set model.base to another model, or to "bootstrap"'
+            'documents; expected one that knows their languages: set model.base to another model, or to "bootstrap"'
         )
     return {
         "tokens": int(lengths.sum()),

@@ -57,14 +57,14 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import TrainedOrder, trained_order
 from dagster_divorder.stages.base_model import load_base_model
 from dagster_divorder.stages.components import chosen_space_version, chosen_vectors, space_reads
-from dagster_divorder.stages.deep_embeddings import ask_a_machine
+from dagster_divorder.stages.deep_embeddings import call_on_a_worker
 from dagster_divorder.stages.exports import stored_tokens
 from dagster_divorder.stages.heldout_copies import heldout_reads, heldout_table, load_heldout
-from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.packed_sequences import load_packed, sequence_traits
 from dagster_divorder.stages.repeats import TrainingStream, load_stream, stream_reads
 from dagster_divorder.stages.sequence_order import load_sequence_order, vector_sums
 from dagster_divorder.store.arrays import pack as pack_arrays
-from dagster_divorder.store.arrays import pack_rows, unpack
+from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.space import map_vectors
@@ -139,9 +139,9 @@ def _compute(run: Run) -> Made:
     summary = _summary(run, prepared, found, names)
     from dagster_divorder.view.pictures import training_evidence as draw
 
-    files_made = {
+    files_made: dict[str, Any] = {
         **{name: File(data, "safetensors") for name, data in made.items()},
-        "table": File(pack_rows(table), "parquet"),
+        "table": table,
         "summary": File(orjson.dumps(summary, option=orjson.OPT_SERIALIZE_NUMPY), "json"),
         "picture": File(draw(summary), "png"),
     }
@@ -244,15 +244,8 @@ class _Tokens:
         return plan, np.tile(made[:rows], (epochs, 1))
 
     def arguments(self, strategy: str, items: Items, seed: int = 0) -> dict[str, Any]:
-        settings = self.run.settings
-        return {
-            "strategy": strategy,
-            "weights": items.weights,
-            "seed": settings.seed + seed,
-            "sequence_length": self.length,
-            "batch": settings.sequence.batch,
-            **settings.strategy_options(strategy),
-        }
+        common = self.run.settings.order_arguments(strategy)
+        return {**common, "weights": items.weights, "seed": common["seed"] + seed}
 
     def curated_epochs(self, rows: int) -> np.ndarray:
         """The plan's own orders of the sequences that are read, int64 (E, n): places in `plan`."""
@@ -282,7 +275,7 @@ class _Tokens:
     def items(self, plan: PackedSequences) -> Items:
         """The sequences as items to order."""
         settings, traits = self.run.settings, self.stream.traits
-        names = sorted(settings.order.traits, key=lambda trait: (trait != "cluster", trait))
+        names = sequence_traits(settings.order.traits)
         counts, groups = sequence_counts(plan, {name: traits.codes[name] for name in names}, traits.sizes())
         items = Items(counts, groups, np.array([settings.order.traits[name] for name in names]))
         if settings.sequence.vectors:
@@ -310,7 +303,7 @@ class _Prepared:
         from dagster_divorder.models.training import token_classes
 
         tokens, evidence, notes = _Tokens.of(run), run.settings.evidence, list[str]()
-        device = ask_a_machine(run, partial(find_device, setting="evidence.device"), evidence.device)
+        device = call_on_a_worker(run, partial(find_device, setting="evidence.device"), evidence.device)
         vocabulary = run.receipt("base_model").facts["vocabulary"]
         counts = np.bincount(tokens.ids(tokens.plan).ravel(), minlength=vocabulary)
         classes, class_count = token_classes(evidence.model, counts)
@@ -341,12 +334,13 @@ class _Prepared:
         rates = learning_rates(evidence.model, evidence.learning_rates)
         found = []
         for name, seed, rate in product(orders_of(settings), range(evidence.seeds), rates):
-            # A strategy's options, and what it balances, decide its order.
-            how, of = _key_of(settings, name), {*trained_order(name)[:2]}
-            balanced = [versions(self.run, "traits"), chosen_space_version(self.run)] if of - PLAIN else []
-            drawn = seed if of - {"original", "curated"} else 0
-            data = f"data-{content_hash(how[0], drawn)[:16]}"
-            result = f"run-{content_hash(self.decides, [how, seed, rate, *balanced])}"
+            order = trained_order(name)
+            reads, strategies = _reading_key(settings, order), {order.documents, order.sequences}
+            traits = [versions(self.run, "traits"), chosen_space_version(self.run)]
+            balanced = traits if strategies - PLAIN else []
+            drawn = seed if strategies - {"original", "curated"} else 0
+            data = f"data-{content_hash(reads, drawn)[:16]}"
+            result = f"run-{content_hash(self.decides, [[reads, order.apart], seed, rate, *balanced])}"
             found.append(_Training(result, name, seed, rate, data))
         return found
 
@@ -365,7 +359,7 @@ class _Prepared:
                         folder, each.data, pack_arrays(arrays), "safetensors"
                     )
                     temporary.append(data[each.data])
-            function = _Train(run.store, folder, self.task(left[0]))
+            train = partial(_train, run.store, folder, self.task(left[0]))
             items = [each._replace(data=data[each.data]) for each in left]
             tokens = self.tokens.rows * self.tokens.length * run.settings.evidence.epochs
             gpus = int(self.device == "cuda")
@@ -373,7 +367,7 @@ class _Prepared:
             # Where calls run in this process they tell of their tokens as they go.
             here = run.settings.engine.kind == "local" and at_once <= 1
             with run.progress("training", tokens * len(items), "tokens") as advance:
-                train = partial(function, advance=advance) if here else function
+                train = partial(train, advance=advance) if here else train
                 environment = device_variables(self.device)
                 for failed in run.engine.each(train, items, gpus=gpus, environment=environment):
                     if failed:
@@ -482,16 +476,15 @@ def _whole_pieces(plan: PackedSequences) -> Pieces:
     return Pieces(document[first], start[first], np.add.reduceat(length, first) if len(first) else length)
 
 
-def _key_of(settings: Settings, name: str) -> list[Any]:
-    """What decides an order, and whether attention stops at documents."""
+def _reading_key(settings: Settings, order: TrainedOrder) -> list[Any]:
+    """What of the settings decides which tokens a training reads when: a strategy's options, and what it balances."""
     from dagster_divorder.core.order import STRATEGIES
 
-    order = trained_order(name)
-    used = [of for of in order[:2] if of in STRATEGIES]
-    options = {of: settings.strategy_key(of) for of in used}
+    strategies = [order.documents, order.sequences]
+    options = {name: settings.strategy_key(name) for name in strategies if name in STRATEGIES}
     balanced = [settings.order.traits, settings.sequence.vectors, settings.sequence.batch]
-    own = [settings.seed, options, balanced if {*order[:2]} - PLAIN else None]
-    return [[order.documents, order.sequences, own], order.apart]
+    own = [settings.seed, options, balanced if {*strategies} - PLAIN else None]
+    return [*strategies, own]
 
 
 def _weights_of(model: str) -> str:
@@ -533,21 +526,16 @@ def _heldout_rows(run: Run, classes: np.ndarray, sequences: int, notes: list[str
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Train:
-    """Trains one model, where an engine puts the work, and stores what was noted; says what failed."""
-
-    store: Store
-    folder: str
-    task: Task
-
-    def __call__(self, each: _Training, advance: Advance = lambda tokens: None) -> str:
-        apart = trained_order(each.order).apart
-        task = replace(self.task, seed=each.seed, learning_rate=each.rate, attend_within_documents=apart)
-        trained = _trained(task, unpack(self.store.read_verified(each.data)), advance)
-        arrays = {**trained._asdict(), "failed": np.array([trained.failed])}
-        self.store.put_hashed(self.folder, each.name, pack_arrays(arrays), "safetensors")
-        return "" if trained.failed < 0 else _failure(each, trained)
+def _train(
+    store: Store, folder: str, task: Task, each: _Training, advance: Advance = lambda tokens: None
+) -> str:
+    """Train one model, where an engine puts the work, and store what was noted; what failed."""
+    apart = trained_order(each.order).apart
+    own = replace(task, seed=each.seed, learning_rate=each.rate, attend_within_documents=apart)
+    trained = _trained(own, unpack(store.read_verified(each.data)), advance)
+    arrays = {**trained._asdict(), "failed": np.array([trained.failed])}
+    store.put_hashed(folder, each.name, pack_arrays(arrays), "safetensors")
+    return "" if trained.failed < 0 else _failure(each, trained)
 
 
 def _trained(task: Task, arrays: Mapping[str, np.ndarray], advance: Advance = lambda tokens: None) -> Trained:
@@ -594,11 +582,14 @@ def _summary(
     evidence, size = run.settings.evidence, prepared.tokens.size
     orders, rates = orders_of(run.settings), learning_rates(evidence.model, evidence.learning_rates)
     by = {
-        (name, rate): [of for each, of in found.items() if (each.order, each.rate) == (name, rate)]
+        (name, rate): [trained for each, trained in found.items() if (each.order, each.rate) == (name, rate)]
         for name in orders
         for rate in rates
     }
-    heldout = {of: estimate([each.heldout[-1].mean() for each in by[of]]) for of in by}
+    heldout = {
+        name_and_rate: estimate([trained.heldout[-1].mean() for trained in several])
+        for name_and_rate, several in by.items()
+    }
     best = min(rates, key=lambda rate: heldout[REFERENCE, rate]["mean"] or math.inf)
     attention = np.array([is_attention(name) for name in names])
     shuffled, diversity = by[REFERENCE, best], prepared.tokens.diversity()
@@ -616,13 +607,17 @@ def _summary(
         "verdict": verdict(figures, first, REFERENCE),
         "orders": rows,
         "sources": [
-            {"order": name, **of}
+            {"order": name, **figures_of_source}
             for name in orders
-            for of in source_figures(by[name, best], shuffled, prepared.sources)
+            for figures_of_source in source_figures(by[name, best], shuffled, prepared.sources)
         ],
         "rates": [{"order": name, "learning rate": rate, **heldout[name, rate]} for name, rate in by],
         "layers": [
-            {"order": name, "matrix": matrix, "ranks": mean([of.ranks[:, at] for of in by[name, best]])}
+            {
+                "order": name,
+                "matrix": matrix,
+                "ranks": mean([trained.ranks[:, at] for trained in by[name, best]]),
+            }
             for name in orders
             for at, matrix in enumerate(names)
         ],
@@ -634,7 +629,10 @@ def _summary(
         "steps": size.steps,
         "batch": size.batch,
         "length": prepared.tokens.length,
-        "notes": [*prepared.notes, *(_failure(each, of) for each, of in found.items() if of.failed >= 0)],
+        "notes": [
+            *prepared.notes,
+            *(_failure(each, trained) for each, trained in found.items() if trained.failed >= 0),
+        ],
     }
 
 
@@ -655,10 +653,11 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 
 def _settings(settings: Settings) -> dict[str, Any]:
     evidence = settings.evidence.model_dump(mode="json", exclude={"model"})
+    orders = [trained_order(name) for name in orders_of(settings)]
     return {
         **evidence,
         "model": [settings.evidence.model, _weights_of(settings.evidence.model)],
-        "of orders": [_key_of(settings, name) for name in orders_of(settings)],
+        "of orders": [[_reading_key(settings, order), order.apart] for order in orders],
         "batch": [evidence["batch"], settings.sequence.batch, settings.sequence.length],
         "trait": settings.mixing.trait,
         "seed": settings.seed,

@@ -12,8 +12,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.bin_edges import bins_of, is_number, load_edges
-from dagster_divorder.stages.fields import coded, extracted, load_fields
-from dagster_divorder.store.arrays import pack
+from dagster_divorder.stages.fields import balanced_traits, fields_read, load_fields
 
 TOKENS = "tokens"
 
@@ -25,8 +24,9 @@ def load_traits(run: Run) -> Traits:
     return Traits(arrays[TOKENS], {trait: arrays[f"code {trait}"] for trait in names}, names)
 
 
-def wanted(settings: Settings) -> list[str]:
-    return list(dict.fromkeys(["cluster", *coded(settings)]))
+def stored_traits(settings: Settings) -> list[str]:
+    """The traits whose codes are stored, the cluster first."""
+    return list(dict.fromkeys(["cluster", *balanced_traits(settings)]))
 
 
 def trait_codes(run: Run, trait: str, fields: pa.Table) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -59,13 +59,13 @@ def trait_codes(run: Run, trait: str, fields: pa.Table) -> tuple[np.ndarray, tup
 
 
 def _compute(run: Run) -> Made:
-    fields = load_fields(run, *extracted(run.settings))
+    fields = load_fields(run, *fields_read(run.settings))
     arrays: dict[str, np.ndarray] = {TOKENS: run.column("token_counts", "lengths")[run.view.document_row]}
     names: list[tuple[str, tuple[str, ...]]] = []
-    for trait in wanted(run.settings):
+    for trait in stored_traits(run.settings):
         arrays[f"code {trait}"], of = trait_codes(run, trait, fields)
         names.append((trait, of))
-    return Made({"codes": File(pack(arrays), "safetensors"), "names": File(orjson.dumps(names), "json")})
+    return Made({"codes": arrays, "names": File(orjson.dumps(names), "json")})
 
 
 TRAITS = WholeCorpus(
@@ -79,10 +79,10 @@ TRAITS = WholeCorpus(
         "centroids",
         "clusters",
         "bin_edges",
-        *(["fields"] if extracted(settings) else []),
-        *(["difficulty"] if "difficulty" in coded(settings) else []),
+        *(["fields"] if fields_read(settings) else []),
+        *(["difficulty"] if "difficulty" in balanced_traits(settings) else []),
     ),
-    settings=lambda settings: {"traits": wanted(settings), "bins": settings.order.length_bins},
+    settings=lambda settings: {"traits": stored_traits(settings), "bins": settings.order.length_bins},
     content=("codes", "names"),
     compute=_compute,
 )

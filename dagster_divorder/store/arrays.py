@@ -151,14 +151,28 @@ def pack_table(table: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def pack_rows(rows: list[dict[str, Any]]) -> bytes:
-    """Rows of plain values, by column name, as a Parquet file."""
+def pack_parquet(table: pa.Table, compression: str = "snappy") -> bytes:
+    """A table as a Parquet file."""
     import pyarrow.parquet as pq
 
-    names = list(rows[0]) if rows else []
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({name: _column([row.get(name) for row in rows]) for name in names}), sink)
+    pq.write_table(table, sink, compression=compression)
     return sink.getvalue().to_pybytes()
+
+
+def unpack_parquet(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
+    """A Parquet file, or some columns of it, as a table."""
+    import pyarrow.parquet as pq
+
+    # On this thread alone: Arrow's own, only just begun, abort a process that ends with the table's last line.
+    file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
+    return file.read(columns=columns, use_threads=False)
+
+
+def pack_rows(rows: list[dict[str, Any]]) -> bytes:
+    """Rows of plain values, by column name, as a Parquet file."""
+    names = list(rows[0]) if rows else []
+    return pack_parquet(pa.table({name: _column([row.get(name) for row in rows]) for name in names}))
 
 
 def _column(values: list[Any]) -> pa.Array:
@@ -173,11 +187,7 @@ def _column(values: list[Any]) -> pa.Array:
 
 def unpack_rows(data: bytes) -> list[dict[str, Any]]:
     """A Parquet file to rows."""
-    import pyarrow.parquet as pq
-
-    # On this thread alone: Arrow's own, only just begun, abort a process that ends with the table's last line.
-    file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
-    rows: list[dict[str, Any]] = file.read(use_threads=False).to_pylist()
+    rows: list[dict[str, Any]] = unpack_parquet(data).to_pylist()
     return rows
 
 

@@ -34,7 +34,7 @@ from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.local import KEEP_MEMORY
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError, StoreError
-from dagster_divorder.settings import Output
+from dagster_divorder.settings import Output, Settings
 from dagster_divorder.settings.places import Place, as_place, real_place
 from dagster_divorder.store.arrays import binary_array, row_array
 from dagster_divorder.store.base import Store, temporary_name
@@ -166,15 +166,14 @@ def refuse_strangers(
     return mine
 
 
-def refuse_foreign_files(
-    store: Store, output: Output, *, holds_out: bool = False, selects: bool = False
-) -> None:
+def refuse_foreign_files(store: Store, settings: Settings) -> None:
     """`refuse_strangers` for all that a run with these settings writes; to be asked before anything is computed."""
+    output = settings.output
     names = {MANIFEST, "order.npy", "packed_sequences.parquet", "sequence_order.npy", "rejects.jsonl"}
     names |= {"token_counts.npy", "embeddings.npy"} if output.sidecars else set()
     names |= {"ordering_comparison.png"} if output.plot else set()
-    names |= {"heldout.parquet", "heldout_removed.jsonl"} if holds_out else set()
-    names |= {"left_out.parquet"} if selects else set()
+    names |= {"heldout.parquet", "heldout_removed.jsonl"} if settings.holds_out else set()
+    names |= {"left_out.parquet"} if settings.selects else set()
     refuse_strangers(store, output.path, lambda name: name in names or RECORDS.fullmatch(name))
 
 

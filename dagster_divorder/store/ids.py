@@ -43,6 +43,12 @@ def to_bytes(ids: np.ndarray) -> bytes:
     return ids.astype(">u8").tobytes()
 
 
+def hex_ids(ids: np.ndarray) -> list[str]:
+    """uint64 (n, 2) as n strings of 32 hex digits."""
+    digits = to_bytes(ids).hex()
+    return [digits[at : at + 2 * ID_BYTES] for at in range(0, len(digits), 2 * ID_BYTES)]
+
+
 @dataclass(frozen=True, slots=True)
 class Distinct:
     """The distinct ones of n ids.
@@ -177,6 +183,14 @@ class IdIndex:
             hit = self.ids(rows[at])[:, 1] == ids[pending, 1]
             found[pending[hit]] = rows[at[hit]]
             pending, at = pending[~hit], at[~hit] + 1
+
+
+def places(wanted: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Where each of some ids, uint64 (n, 2), stands among distinct ones, uint64 (H, 2); int64 (n,), -1 where it does
+    not."""
+    index = IdIndex()
+    index.add(ids)
+    return index.find(wanted)
 
 
 def _size(level: list[_Part]) -> int:

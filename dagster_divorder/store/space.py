@@ -26,15 +26,11 @@ RESULTS = "results"
 class Space:
     """Vectors as they are clustered.
 
-    `stage` made them; `key` names what the vectors of a fragment depend on besides the fragment, `version` those of
-    this corpus; `centre`: take away what all documents share before clustering (components have done so); `components`:
-    None where vectors are taken as they are.
+    `files` hold them; `centre`: take away what all documents share before clustering (components have done so);
+    `components`: None where vectors are taken as they are.
     """
 
-    stage: str
     files: StageFiles
-    key: str
-    version: str
     centre: bool
     components: Pca | None = None
 

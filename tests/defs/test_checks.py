@@ -51,7 +51,7 @@ def test_a_broken_order_stops_the_run_before_an_output_is_made_from_it(
 ) -> None:
     monkeypatch.setattr(
         "dagster_divorder.stages.greedy_order.order_documents",
-        lambda traits, *_, **__: np.zeros(len(traits.tokens), np.int64),
+        lambda documents, **_: np.zeros(len(documents.traits.tokens), np.int64),
     )
     with dg.DagsterInstance.ephemeral() as instance:
         run = load().resolve_job_def("curate").execute_in_process(instance=instance, raise_on_error=False)

@@ -21,7 +21,7 @@ from dagster_divorder.models.tokenize import load_encoder
 from dagster_divorder.pipeline import run_all
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH, deep_embeddings, token_counts
+from dagster_divorder.stages import GRAPH, deep_embeddings
 from dagster_divorder.store import ingest, inputs
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt, load_receipt
@@ -113,7 +113,7 @@ def test_the_base_models_tokens_are_not_made_again(
 ) -> None:
     settings = make_settings(model={"base": str(models["llama"])}, deep={"max_tokens": 20})
     run_all(settings, Silent(), GRAPH.needed(settings, "token_counts"))
-    monkeypatch.setattr(token_counts.Tokenize, "__call__", lambda *_: pytest.fail("tokenised again"))
+    monkeypatch.setattr(deep_embeddings, "tokenize", lambda *_: pytest.fail("tokenised again"))
     run(settings)
     found = expected(models["llama"], texts_of(corpus), max_tokens=20)
     np.testing.assert_allclose(stored(settings), found, atol=1e-5)

@@ -24,7 +24,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, heldout
 from dagster_divorder.stages.greedy_order import load_order
-from dagster_divorder.stages.heldout import consumed_documents, heldout_ids
+from dagster_divorder.stages.heldout import consumed_document_mask, heldout_ids
 from dagster_divorder.stages.heldout_copies import heldout_table, load_heldout, removed_lines
 from dagster_divorder.stages.repeats import load_times
 from dagster_divorder.stages.traits import load_traits
@@ -204,7 +204,7 @@ def test_what_a_trainer_has_consumed_is_neither_held_out_nor_removed(
     records += near
     for _ in range(2):
         run = ran(settings, "curated_output")
-        free = ~consumed_documents(run)[run.view.document_row]
+        free = ~consumed_document_mask(run)[run.view.document_row]
         assert consumed.isdisjoint(np.flatnonzero(free).tolist())
         held = set.union(*texts_by_source(run).values())
         assert len(held) == 24

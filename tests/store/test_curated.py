@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.errors import DivOrderError, InputError
-from dagster_divorder.settings import Output
+from dagster_divorder.settings import Output, Settings
+from dagster_divorder.settings.sections import Heldout, Selection
 from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.curated import (
     BESIDE,
@@ -112,7 +113,7 @@ def test_a_file_that_this_store_has_not_written_is_not_overwritten(
 ) -> None:
     (folder / name).write_text("mine")
     with pytest.raises(InputError, match=rf"{name} is there and was not written by this store.*move it away"):
-        refuse_foreign_files(store, Output(path=folder))
+        refuse_foreign_files(store, Settings(output=Output(path=folder)))
     with pytest.raises(InputError, match="was not written by this store"):
         publish(store, folder, name)
     assert (folder / name).read_text() == "mine"
@@ -122,18 +123,18 @@ def test_a_file_that_this_store_has_not_written_is_not_overwritten(
 @pytest.mark.parametrize(
     ("name", "asked"),
     [
-        ("heldout.parquet", "holds_out"),
-        ("heldout_removed.jsonl", "holds_out"),
-        ("left_out.parquet", "selects"),
+        ("heldout.parquet", {"heldout": Heldout(share=0.1)}),
+        ("heldout_removed.jsonl", {"heldout": Heldout(share=0.1)}),
+        ("left_out.parquet", {"selection": Selection(method="random", documents=1)}),
     ],
 )
 def test_what_is_not_trained_on_is_written_over_no_file_of_others(
-    name: str, asked: str, store: LocalStore, folder: Path
+    name: str, asked: dict[str, Any], store: LocalStore, folder: Path
 ) -> None:
     (folder / name).write_text("mine")
-    refuse_foreign_files(store, Output(path=folder))
+    refuse_foreign_files(store, Settings(output=Output(path=folder)))
     with pytest.raises(InputError, match=rf"{name} is there and was not written by this store"):
-        refuse_foreign_files(store, Output(path=folder), **{asked: True})
+        refuse_foreign_files(store, Settings(output=Output(path=folder), **asked))
 
 
 def test_sidecars_and_pictures_of_others_are_refused_where_they_would_be_written(
@@ -141,10 +142,10 @@ def test_sidecars_and_pictures_of_others_are_refused_where_they_would_be_written
 ) -> None:
     (folder / "embeddings.npy").write_text("mine")
     (folder / "ordering_comparison.png").write_text("mine")
-    refuse_foreign_files(store, Output(path=folder, plot=False))
+    refuse_foreign_files(store, Settings(output=Output(path=folder, plot=False)))
     for written in ({"sidecars": True, "plot": False}, {"sidecars": False, "plot": True}):
         with pytest.raises(InputError, match="not written by this store"):
-            refuse_foreign_files(store, Output(path=folder, **written))
+            refuse_foreign_files(store, Settings(output=Output(path=folder, **written)))
     (folder / BESIDE[0]).write_text("mine")
     with pytest.raises(InputError, match="not written by this store"):
         write_beside(store, folder, {BESIDE[0]: b"page"})
@@ -166,7 +167,7 @@ def test_an_output_belongs_to_one_store(store: LocalStore, folder: Path, tmp_pat
     write_beside(store, folder, {BESIDE[0]: b"page"})
     other = LocalStore(tmp_path / "other").open()
     for attempt in (
-        lambda: refuse_foreign_files(other, Output(path=folder)),
+        lambda: refuse_foreign_files(other, Settings(output=Output(path=folder))),
         lambda: publish(other, folder, "curated.jsonl"),
         lambda: write_beside(other, folder, {BESIDE[0]: b"other"}),
     ):

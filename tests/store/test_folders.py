@@ -12,7 +12,7 @@ import pytest
 from obstore.exceptions import GenericError
 
 from dagster_divorder.errors import InputError, StoreError
-from dagster_divorder.settings import Output
+from dagster_divorder.settings import Output, Settings
 from dagster_divorder.settings.places import Url
 from dagster_divorder.store import folders
 from dagster_divorder.store.base import TEMPORARY
@@ -140,7 +140,7 @@ def test_what_others_wrote_stays(memory: Any, store: LocalStore, tmp_path: Path)
     with pytest.raises(
         InputError, match=r"s3://bucket/out/order\.npy is there and was not written by this store"
     ):
-        refuse_foreign_files(store, Output(path=PLACE))
+        refuse_foreign_files(store, Settings(output=Output(path=PLACE)))
     publish(store, {"train-0.bin": b"x"})
     write_beside(store, PLACE, {BESIDE[0]: b"page"})
     other = LocalStore(tmp_path / "other").open()

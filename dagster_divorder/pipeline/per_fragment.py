@@ -34,19 +34,15 @@ Computed: TypeAlias = "Result | tuple[Result, Any]"
 """A result, alone or with what the stage wants to know of how it was computed."""
 
 
-class Filled(NamedTuple):
-    """Of a fragment whose result is stored: its name and rows, the file of the result, its bytes before they were
-    packed, and what the stage says `about` how it was computed."""
+class StoredFragment(NamedTuple):
+    """Of a fragment whose result is stored: its rows, and what the stage says `about` how it was computed."""
 
-    fragment: str
     rows: int
-    file: str
-    size: int
     about: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Fill:
+class ComputeAndStore:
     """Computes the result of a fragment of a stage and stores it under the stage's key; picklable where `compute`
     is."""
 
@@ -55,7 +51,7 @@ class Fill:
     key: str
     compute: Callable[[Fragment], Computed]
 
-    def __call__(self, fragment: Fragment) -> Filled:
+    def __call__(self, fragment: Fragment) -> StoredFragment:
         """
         Raises:
             DiskFullError: with the bytes that a row takes.
@@ -64,17 +60,16 @@ class Fill:
         result, about = computed if isinstance(computed, tuple) else (computed, None)
         files = StageFiles(self.store, self.stage, self.key)
         table = isinstance(result, pa.Table)
-        size = result.nbytes if table else sum(array.nbytes for array in result.values())
         try:
-            file = (
+            if table:
                 self.store.put_hashed(files.folder, fragment.name, pack_table(result), "arrow")
-                if table
-                else files.put(fragment.name, result)
-            )
+            else:
+                files.put(fragment.name, result)
         except DiskFullError as error:
+            size = result.nbytes if table else sum(array.nbytes for array in result.values())
             error.row_bytes = size / fragment.rows
             raise
-        return Filled(fragment.name, fragment.rows, file, size, about)
+        return StoredFragment(fragment.rows, about)
 
 
 def by_size(run: Run, fragments: Sequence[Fragment]) -> Needs:
