@@ -10,6 +10,7 @@ import sys
 import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from dagster_divorder import __version__
 from dagster_divorder.errors import DivOrderError, InputError, MissingStageError
@@ -343,8 +344,9 @@ def compare(settings: Settings) -> str:
         [
             "",
             f"{receipts['raw_docs'].figures['documents']:,} documents, {receipts['token_counts'].figures['tokens']:,} "
-            f"tokens; sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
-            f"{receipts['clusters'].figures['k']} clusters",
+            f"tokens; packed by concat into sequences of {settings.sequence.length:,} tokens, batches of "
+            f"{settings.sequence.batch:,}, {receipts['clusters'].figures['k']} clusters",
+            *_epoch(receipts["repeats"].figures if "repeats" in receipts else None),
             "",
             *_stacked([as_shown(row) for row in rows]),
         ]
@@ -467,6 +469,7 @@ def summary(settings: Settings) -> str:
         "",
         f"{raw_docs['records']:,} records ({raw_docs['documents']:,} distinct documents, "
         f"{reports['token_counts']['tokens']:,} tokens), {raw_docs['rejected_records']:,} rejected",
+        *_epoch(reports.get("repeats")),
         f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
         f"{reports['clusters']['k']} clusters, strategy {reports['greedy_order']['strategy']}",
         "",
@@ -503,6 +506,18 @@ def summary(settings: Settings) -> str:
         ]
         lines.append(f"who reads one in this order, and how: divorder verify {folder}")
     return "\n".join(lines)
+
+
+def _epoch(repeats: Mapping[str, Any] | None) -> list[str]:
+    """What an epoch reads, where that is not every record once; from the figures of `repeats`."""
+    if repeats is None:
+        return []
+    most = repeats["most_repeats"]
+    return [
+        f"an epoch reads {repeats['items']:,} records, {repeats['tokens_trained_on']:,} tokens: "
+        f"{repeats['left_out_records']:,} records are left out, "
+        + ("none is repeated" if most < 2 else f"none is read more than {most:,} times")
+    ]
 
 
 def _stacked(rows: Sequence[Mapping[str, str]]) -> list[str]:

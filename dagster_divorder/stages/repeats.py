@@ -199,7 +199,7 @@ REPEATS = WholeCorpus(
     settings=_settings,
     content=("times", "values"),
     when=lambda settings: settings.repeats,
-    doing="mixing",
+    doing="deciding how often each record is read",
     compute=_compute,
     show=lambda run, receipt: {"mix": Table(load_sources(run))},
 )

@@ -352,7 +352,7 @@ SUBSET_SELECTION = WholeCorpus(
     inputs=lambda run: versions(run, *(name for name in _reads(run.settings) if name != "ids")),
     content=("selection",),
     when=lambda settings: settings.selects,
-    doing="choosing",
+    doing="choosing what is trained on",
     compute=_compute,
     show=_show,
 )

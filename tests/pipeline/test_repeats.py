@@ -14,12 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all, where
+from dagster_divorder.cli import summary
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.settings.sections import Mixing
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.repeats import load_sources
 from dagster_divorder.store.local import LocalStore
@@ -105,6 +107,19 @@ def test_every_record_is_everywhere_as_often_as_it_is_planned(mixed: Settings) -
     findings = run_checks(mixed)
     assert all(finding.passed for name, finding in findings.items() if name not in OPINIONS), findings
     assert {stage.scope for stage in make_plan(mixed).stages} == {"nothing"}
+
+
+def test_the_summary_says_what_an_epoch_reads(mixed: Settings) -> None:
+    run_all(mixed, Silent())
+    documents = load_results(mixed.store.path).documents
+    read, tokens = documents.repeats.sum(), (documents.tokens * documents.repeats).sum()
+    assert (
+        f"an epoch reads {read:,} records, {tokens:,} tokens: {(documents.repeats == 0).sum()} records are left out, "
+        f"none is read more than {documents.repeats.max()} times"
+    ) in summary(mixed)
+    plain = mixed.model_copy(update={"mixing": Mixing()})
+    run_all(plain, Silent())
+    assert "an epoch reads" not in summary(plain)
 
 
 OPINIONS = (
