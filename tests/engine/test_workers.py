@@ -15,7 +15,7 @@ import pytest
 from dagster_divorder.engine.local import LocalEngine, Worker, count_workers, worker_number
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, WorkerError
-from dagster_divorder.pipeline import fill, run_stage
+from dagster_divorder.pipeline import per_fragment, run_stage
 from dagster_divorder.settings import Settings
 from dagster_divorder.store import ingest, inputs
 from tests.conftest import topic_records, write_jsonl
@@ -131,7 +131,7 @@ def test_tokens_do_not_depend_on_the_number_of_workers(
     write_jsonl(tmp_path / "docs.jsonl", topic_records())
     monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 50)
-    monkeypatch.setattr(fill, "WORKER_BYTES", 1)
+    monkeypatch.setattr(per_fragment, "WORKER_BYTES", 1)
     started: list[Worker] = []
 
     def watched(worker: Worker, variables: Any) -> None:

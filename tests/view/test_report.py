@@ -451,7 +451,7 @@ def test_what_drifts_comes_first_with_its_tenths() -> None:
         Feature(HOSTILE, "number", np.arange(500)),
         Feature("alike", "neighbours", csr_matrix(np.eye(250, dtype=int).repeat(2, axis=0))),
     ]
-    found = held_against_shuffles(features, np.arange(500), batch=50)
+    found = held_against_shuffles(features, 500, batch=50)
     made = found_drift(found)
     assert made == found_drift(found)
     shown = check(a_page(made))
@@ -461,8 +461,8 @@ def test_what_drifts_comes_first_with_its_tenths() -> None:
     assert "0.5 (0.00" in body(made) and "1 (0.0" in body(made)
     assert "script" not in {tag for tag, _ in shown.elements}
     alike = Feature("of one value", "mix", csr_matrix(np.ones((500, 1), int)))
-    drawn = body(found_drift(held_against_shuffles([alike, features[0]], np.arange(500), batch=50)))
+    drawn = body(found_drift(held_against_shuffles([alike, features[0]], 500, batch=50)))
     assert drawn.count("<svg") == 1 and drawn.count("of one value") == 1  # in the table
-    nothing = found_drift(held_against_shuffles(features, np.arange(5), batch=2))
+    nothing = found_drift(held_against_shuffles(features, 5, batch=2))
     assert "cannot be told of 5 sequences" in nothing.lead
     check(a_page(nothing))
