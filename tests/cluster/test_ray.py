@@ -22,7 +22,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.engine.ray import RayEngine
 from dagster_divorder.errors import InputError, SettingsError, WorkerError
 from dagster_divorder.exports import rows, text
-from dagster_divorder.pipeline import fill, run_all
+from dagster_divorder.pipeline import per_fragment, run_all
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import gather, ingest, inputs
@@ -148,7 +148,7 @@ def test_a_run_gives_the_bytes_of_a_local_one(
     write_jsonl(tmp_path / "docs.jsonl", topic_records())
     monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 50)
-    monkeypatch.setattr(fill, "WORKER_BYTES", 1)
+    monkeypatch.setattr(per_fragment, "WORKER_BYTES", 1)
     for module in (rows, text):
         for name in {"MEMORY_BYTES", "WORKERS_FROM_BYTES"} & vars(module).keys():
             monkeypatch.setattr(module, name, 0)
