@@ -1,5 +1,9 @@
 # The verbs of this repository. `make` alone lists them; each installs first where it has to.
 
+# Packages are installed without bytecode (PIP, below). It is kept once it is made, also where the environment says
+# otherwise, as images of containers often do: else each process would compile its imports again.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Any Python from 3.11 on makes the environment: make install PYTHON=/path/to/python
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # The settings that `make ui` shows: make ui CONFIG=divorder.toml
@@ -34,8 +38,7 @@ install: .venv/.installed ## create .venv and install the pinned packages (nothi
 	@$(PIP) -c constraints.txt --upgrade pip
 	@$(PIP) -c constraints.txt $(COMPILED_WITH)
 	@# What is compiled once for this processor, the cluster map's and our own kernels, beside the rest of the installation.
-	@export PYTHONDONTWRITEBYTECODE=; \
-		$(BIN)/python -c 'from dagster_divorder.core.cluster_map import warm; warm()' & map=$$!; \
+	@$(BIN)/python -c 'from dagster_divorder.core.cluster_map import warm; warm()' & map=$$!; \
 		$(BIN)/python -m dagster_divorder.warm & kernels=$$!; \
 		$(PIP) -c constraints.txt torch && $(PIP) -c constraints.txt -e '.[films]' && wait $$map && wait $$kernels
 	@touch $@
@@ -57,9 +60,8 @@ demo: sample ## order the sample corpus with Dagster and show what it changed
 	@DIVORDER_CONFIG=data/demo.toml $(DAGSTER) asset materialize --select '*' -m dagster_divorder.definitions
 	@DIVORDER_CONFIG=data/demo.toml $(BIN)/divorder summary
 
-# `loadfile`: tests of one file stay together, with the fixtures that they share; the slow files come first. The tests
-# start Python processes: without kept bytecode each would compile its imports again.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m
+# `loadfile`: tests of one file stay together, with the fixtures that they share; the slow files come first.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m
 
 test: .venv/.trainers ## run the tests, on all cores: some ten minutes on two
 	@$(PYTEST) 'not cluster'
