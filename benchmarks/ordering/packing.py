@@ -2,6 +2,7 @@
 
     python benchmarks/ordering/packing.py [--documents 9100000]
     python benchmarks/ordering/packing.py --arrays CORPUS.npz     with `tokens`, `cluster` and `vectors` by document
+    python benchmarks/ordering/packing.py --turns                 padding of best fit by the order in which it packs
 
 Synthetic: log-normal lengths (mean 900, sigma 1.1) in sequences of 2048 tokens. Prints sequences, padding and cut
 documents in percent, documents and clusters a sequence, CPU seconds of packing and of the sequences' trait rows (1000
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from dagster_divorder.core.items import document_items
+from dagster_divorder.core.kernels.packing import best_fit
 from dagster_divorder.core.order import order
 from dagster_divorder.core.packing import METHODS, Pieces, pack, packing_report, sequence_counts
 
@@ -57,6 +59,33 @@ def rows(corpus: dict[str, np.ndarray], made: np.ndarray, sequence_length: int) 
         )
 
 
+def turns(sequence_length: int = 2048, documents: int = 200_000) -> None:
+    """Padding in percent: the longest first; in order; those of more than half a sequence first (`best_fit`)."""
+    random = np.random.default_rng(0)
+
+    def log_normal(mean: int, sigma: float) -> np.ndarray:
+        return np.ceil(random.lognormal(np.log(mean) - sigma**2 / 2, sigma, documents)).astype(np.int64)
+
+    lengths = {
+        f"log-normal, mean {mean}, sigma {sigma}": log_normal(mean, sigma)
+        for mean, sigma in ((900, 1.1), (300, 1.5), (1500, 0.5), (1000, 0.3), (700, 0.3))
+    } | {
+        f"uniform, {least} to {most - 1}": random.integers(least, most, documents)
+        for least, most in ((205, 1843), (614, 1229))
+    }
+    print("| lengths | longest first | in order | half a sequence first |\n|---|--:|--:|--:|")
+    for name, drawn in lengths.items():
+        whole = np.full((drawn // sequence_length).sum(), sequence_length)
+        run = np.concatenate([drawn % sequence_length, whole])
+        run = random.permutation(run[run > 0])
+        every = np.arange(len(run))
+        cells = []
+        for key in (-run, every, 2 * run <= sequence_length):
+            opened = best_fit(run, np.argsort(key, kind="stable"), every, sequence_length)[1]
+            cells.append(f"{100 * (1 - run.sum() / (opened * sequence_length)):.2f}")
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
 def cosine(document: np.ndarray, vectors: np.ndarray | None) -> str:
     if vectors is None:
         return "-"
@@ -73,7 +102,10 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=9_100_000)
     parser.add_argument("--arrays", type=Path)
     parser.add_argument("--sequence-length", type=int)
+    parser.add_argument("--turns", action="store_true")
     options = parser.parse_args()
+    if options.turns:
+        return turns()
     for method in ("concat", "best_fit"):  # compiled before the clock runs
         one = pack(Pieces(*np.array([[0], [0], [1]])), method=method, sequence_length=1)
         sequence_counts(one, {"cluster": np.zeros(1, np.int32)}, {"cluster": 1})

@@ -5,8 +5,8 @@ the documents, so that a sequence holds their mix. A piece longer than L is cut 
 is packed like any other. Sequences are then shuffled, since the full ones are made first; inside a sequence the runs
 keep the pieces' order. Pieces with copies are packed and shuffled in parts (`packing.parts`); a sequence with a piece
 that keeps its place is not shuffled, but stands in its part where the piece does.
-Guarantee: no run is cut that need not be; at most 17/10 of the fewest sequences possible, and some, where there are no
-copies (in practice a few in a thousand more); no sequence holds two pieces that are copies of each other.
+Guarantee: no run is cut that need not be; without copies at most 17/10 of the fewest sequences possible (Dosa and Sgall
+2014; a few in a thousand more on real corpora); no sequence holds two pieces that are copies of each other.
 Cost: O(P log L) time, O(P + L) memory. Source: best fit (Johnson et al. 1974) over a segment tree, as in "Fewer
 Truncations Improve Language Modeling" (Ding et al. 2024) and OLMo-core, which take the longest piece first: then pieces
 of one length fill a sequence, and these are often alike.
