@@ -79,10 +79,12 @@ def turns(sequence_length: int = 2048, documents: int = 200_000) -> None:
         run = np.concatenate([drawn % sequence_length, whole])
         run = random.permutation(run[run > 0])
         every = np.arange(len(run))
-        cells = []
-        for key in (-run, every, 2 * run <= sequence_length):
-            opened = best_fit(run, np.argsort(key, kind="stable"), every, sequence_length)[1]
-            cells.append(f"{100 * (1 - run.sum() / (opened * sequence_length)):.2f}")
+        opened = [
+            best_fit(run, np.argsort(key, kind="stable"), every, sequence_length)[1] for key in (-run, every)
+        ]
+        pieces = Pieces(every, np.zeros_like(every), run)
+        opened.append(len(pack(pieces, method="best_fit", sequence_length=sequence_length)))
+        cells = [f"{100 * (1 - run.sum() / (each * sequence_length)):.2f}" for each in opened]
         print(f"| {name} | {' | '.join(cells)} |")
 
 

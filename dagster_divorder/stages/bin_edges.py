@@ -17,7 +17,7 @@ from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.fields import balanced_traits, fields_read, load_fields
+from dagster_divorder.stages.fields import coded_traits, fields_read, load_fields
 from dagster_divorder.store.arrays import pack, unpack
 
 EDGES, SHARES = "edges.safetensors", "shares.safetensors"
@@ -35,9 +35,9 @@ def numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
     columns = {
         name: table.column(name)
         for name in table.column_names
-        if name in balanced_traits(run.settings) and is_number(table.column(name).type)
+        if name in coded_traits(run.settings) and is_number(table.column(name).type)
     }
-    if "difficulty" in balanced_traits(run.settings):
+    if "difficulty" in coded_traits(run.settings):
         columns["difficulty"] = pa.array(run.column("difficulty", "bits")[run.view.document_row])
     return columns
 
@@ -101,7 +101,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
     return (
         *("raw_docs", "token_counts"),
         *(["fields"] if fields_read(settings) else []),
-        *(["difficulty"] if "difficulty" in balanced_traits(settings) else []),
+        *(["difficulty"] if "difficulty" in coded_traits(settings) else []),
     )
 
 
@@ -113,7 +113,7 @@ BIN_EDGES = PinnedFit(
     reads=_reads,
     settings=lambda settings: {
         "bins": settings.order.length_bins,
-        "traits": sorted(balanced_traits(settings)),
+        "traits": sorted(coded_traits(settings)),
     },
     doing="cutting lengths and numeric fields into bins",
     compute=_compute,

@@ -29,9 +29,8 @@ BUILT_IN = ("cluster", "length", "difficulty")
 """Traits that are no field of the input; of an input with a field of such a name the field is not used."""
 
 
-def balanced_traits(settings: Settings) -> list[str]:
-    """The traits that an order balances: `order.traits`, and where records are repeated or left out the one that they
-    are mixed or held out by."""
+def coded_traits(settings: Settings) -> list[str]:
+    """The traits that records have codes of: those that an order balances, and the one that is mixed or held out by."""
     mixed = [settings.mixed_trait] if settings.repeats else []
     return list(dict.fromkeys([*settings.order.traits, *mixed]))
 
@@ -40,7 +39,7 @@ def fields_read(settings: Settings) -> list[str]:
     """The fields of the input that are read, by name, sorted."""
     source = settings.input.source_field
     quality = settings.selection.quality_field if settings.selects else None
-    fields = {trait for trait in balanced_traits(settings) if trait not in BUILT_IN}
+    fields = {trait for trait in coded_traits(settings) if trait not in BUILT_IN}
     return sorted(fields | {field for field in (source, quality) if field})
 
 

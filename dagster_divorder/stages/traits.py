@@ -12,7 +12,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.bin_edges import bins_of, is_number, load_edges
-from dagster_divorder.stages.fields import balanced_traits, fields_read, load_fields
+from dagster_divorder.stages.fields import coded_traits, fields_read, load_fields
 
 TOKENS = "tokens"
 
@@ -26,7 +26,7 @@ def load_traits(run: Run) -> Traits:
 
 def stored_traits(settings: Settings) -> list[str]:
     """The traits whose codes are stored, the cluster first."""
-    return list(dict.fromkeys(["cluster", *balanced_traits(settings)]))
+    return list(dict.fromkeys(["cluster", *coded_traits(settings)]))
 
 
 def trait_codes(run: Run, trait: str, fields: pa.Table) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -80,7 +80,7 @@ TRAITS = WholeCorpus(
         "clusters",
         "bin_edges",
         *(["fields"] if fields_read(settings) else []),
-        *(["difficulty"] if "difficulty" in balanced_traits(settings) else []),
+        *(["difficulty"] if "difficulty" in coded_traits(settings) else []),
     ),
     settings=lambda settings: {"traits": stored_traits(settings), "bins": settings.order.length_bins},
     content=("codes", "names"),
