@@ -2,6 +2,8 @@
 
 It splits as `datasets` does (hf_streaming), and its second pass calls set_epoch, which reorders the files. A dataset
 of one source has nothing to share out or to reorder: then rank r reads every W-th row, and a batch is consecutive.
+Known weakness: the workers of a loader share the epoch's number, and one that is ahead may set it before another has
+read it. From the second pass on several workers may then read the files in an order that no model can tell.
 """
 
 from __future__ import annotations

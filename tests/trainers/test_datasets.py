@@ -74,6 +74,8 @@ def read_by_torchtitan(data: Any, reading: Reading) -> np.ndarray:
             for epoch in range(reading.passes):
                 data = self.data
                 if isinstance(data, datasets.IterableDataset):
+                    # Workers share this number, and one that is ahead may set it before another has read it.
+                    data._epoch = 0
                     data.set_epoch(epoch)
                 elif epoch:
                     data = data.shuffle(seed=42 + epoch)
