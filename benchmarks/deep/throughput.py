@@ -34,13 +34,14 @@ from transformers import AutoModel, AutoTokenizer
 
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models.batches import batch_end, cut_windows
-from dagster_divorder.models.deep import Model, load
+from dagster_divorder.models.deep import Model
 from dagster_divorder.models.embed import Embedder, make_embedder
 from dagster_divorder.models.spec import EmbeddingSpec, quiet
 from dagster_divorder.pipeline import run_all
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, deep_embeddings
+from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.local import LocalStore
 
 
@@ -77,10 +78,11 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
     embed = deep_embeddings._embed_of(run)
     (fragment,) = run.view.documents
     ids, lengths = embed._tokens(fragment)
-    loaded = load(embed.directory, embed.spec)
+    loaded = embed.load()
+    directory = model_path(embed.store, embed.model)
     embedder = make_embedder(loaded, chunk=False, threads=embed.threads)
     with quiet():
-        plain = AutoModel.from_pretrained(embed.directory, dtype=loaded.module.dtype).eval().to(loaded.device)
+        plain = AutoModel.from_pretrained(directory, dtype=loaded.module.dtype).eval().to(loaded.device)
     batches, seen = padded(ids, lengths, embedder)
     variants: dict[str, Callable[[], object]] = {
         "bare": lambda: bare(plain, batches, 1),
@@ -155,7 +157,7 @@ def bare(model: torch.nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]
 def one_at_a_time(model: torch.nn.Module, texts: list[str], embed: deep_embeddings.Embed) -> np.ndarray:
     """A document at a time: tokenised, through the model, averaged, normalised."""
     with quiet():
-        tokenizer = AutoTokenizer.from_pretrained(embed.directory)
+        tokenizer = AutoTokenizer.from_pretrained(model_path(embed.store, embed.model))
         vectors = []
         for text in texts:
             encoded = tokenizer(text, truncation=True, max_length=embed.spec.window, return_tensors="pt")
