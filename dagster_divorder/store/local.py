@@ -59,8 +59,7 @@ class LocalStore(Store):
             raise explain_os_error(error, self.root) from error
         if FORMAT_FILE in names:
             self._about()
-        # A store that another process is just making may have its lease before its format.
-        elif others := sorted(n for n in names if n != LEASE_FILE and not n.startswith(TEMPORARY)):
+        elif others := sorted(n for n in names if not n.startswith(TEMPORARY) and not self._is_lease(n)):
             raise StoreError(
                 f"store.path {self.root} is a folder with other files in it ({others[0]}), and no store; expected a "
                 "new or empty folder, or a store: set store.path to one"
@@ -68,6 +67,15 @@ class LocalStore(Store):
         elif create:
             self.put(FORMAT_FILE, orjson.dumps(new_about()))
         return self
+
+    def _is_lease(self, name: str) -> bool:
+        """Whether a file is the lease of a store that another process is just making, before it has a format: it holds
+        the process's number, or nothing yet. A file of that name with anything else in it is somebody's own."""
+        if name != LEASE_FILE or not self.local(name).is_file():
+            return False
+        with open(self.local(name), "rb") as file:
+            held = file.read(64)
+        return not held or held.isdigit()
 
     def local(self, name: str) -> Path:
         return Path(self._path(name))

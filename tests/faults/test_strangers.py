@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.cli import main
@@ -93,6 +93,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     commands=st.lists(st.sampled_from(COMMANDS), min_size=1, max_size=3),
     start=st.booleans(),
 )
+@example(places="apart", strangers=[("store", "lease")], commands=["run"], start=False)
 def test_no_command_touches_what_is_not_its_own(
     places: str,
     strangers: list[tuple[str, str]],
