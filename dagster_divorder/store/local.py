@@ -59,7 +59,11 @@ class LocalStore(Store):
             raise explain_os_error(error, self.root) from error
         if FORMAT_FILE in names:
             self._about()
-        elif others := sorted(n for n in names if not n.startswith(TEMPORARY) and not self._is_lease(n)):
+        elif others := sorted(
+            name
+            for name in names
+            if not name.startswith(TEMPORARY) and (name != LEASE_FILE or not self._has_lease())
+        ):
             raise StoreError(
                 f"store.path {self.root} is a folder with other files in it ({others[0]}), and no store; expected a "
                 "new or empty folder, or a store: set store.path to one"
@@ -68,13 +72,14 @@ class LocalStore(Store):
             self.put(FORMAT_FILE, orjson.dumps(new_about()))
         return self
 
-    def _is_lease(self, name: str) -> bool:
-        """Whether a file is the lease of a store that another process is just making, before it has a format: it holds
-        the process's number, or nothing yet. A file of that name with anything else in it is somebody's own."""
-        if name != LEASE_FILE or not self.local(name).is_file():
+    def _has_lease(self) -> bool:
+        """Whether the file LEASE_FILE is one, of a store that another process is just making, before it has a format:
+        it holds the process's number, or nothing yet. With anything else in it, it is somebody's own."""
+        try:
+            with open(self.local(LEASE_FILE), "rb") as file:
+                held = file.read(64)
+        except OSError:
             return False
-        with open(self.local(name), "rb") as file:
-            held = file.read(64)
         return not held or held.isdigit()
 
     def local(self, name: str) -> Path:
