@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ from dagster_divorder.store.curated import (
     scratch_beside,
     tidy,
 )
+from dagster_divorder.store.manifests import EXPORT_VERSION
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
 from dagster_divorder.trainers.replay import Shape, replay
@@ -65,8 +67,7 @@ TOKENIZER_FILES = (
     "special_tokens_map.json",
     "chat_template.jinja",
 )
-VERSION = 1
-"""Of the files of every format."""
+TAG_DIGITS = 8
 
 
 def _compute(run: Run) -> Made:
@@ -111,18 +112,18 @@ def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
     ids, vocabulary = special_ids(directory), run.receipt("base_model").facts["vocabulary"]
     if run.settings.packing.end_of_text and ids["eos"] is None:
         raise _no_end_of_text(directory)
-    records = stream_records(run)
     padding = next((ids[name] for name in ("pad", "eos") if ids[name] is not None), 0)
     return Tokens(
         files=run.files("token_counts"),
         view=stream_view(run),
+        records=stream_records(run),
         dtype=np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32),
         special={name: value for name, value in ids.items() if value is not None},
         end_of_text=ids["eos"] or 0,
         padding=padding or 0,
         vocabulary=vocabulary,
         directory=directory,
-        names=lambda items: record_names(run, items if records is None else records[items]),
+        names=partial(record_names, run),
         scratch=scratch,
         engine=lambda: run.engine,
     )
@@ -165,7 +166,11 @@ def _write(run: Run, found: Format, rows: Rows, planned: int) -> None:
             f"{found.name}: the last {left_out:,} of {planned:,} sequences are left out, since they do not fill a "
             "micro-batch of every worker of every rank"
         )
-    options = Options(shard_bytes=run.settings.exports.shard_bytes, batch=run.settings.sequence.batch)
+    options = Options(
+        tag=_tag(run, found),
+        shard_bytes=run.settings.exports.shard_bytes,
+        batch=run.settings.sequence.batch,
+    )
     started = time.perf_counter()
     with OutputFolder(run.store, folder, 4 * int(rows.tokens.sum()), EXPORT_MANIFEST) as output:
         about = found.write(rows, output, options)
@@ -182,8 +187,9 @@ def _manifest(run: Run, found: Format, rows: Rows, left_out: int) -> dict[str, A
     settings, tokens = run.settings, rows.stored
     return {
         "key": _key(run, found),
+        "prefix": f"train-{_tag(run, found)}",
         "format": found.name,
-        "format_version": VERSION,
+        "format_version": EXPORT_VERSION,
         "divorder_version": __version__,
         "plan": plan_fingerprint(run),
         "sequences": len(rows.plan),
@@ -218,6 +224,7 @@ def planned_shape(run: Run, trainer: Trainer, asked: Mapping[str, int | None] | 
     sequences, epochs = run.receipt("packed_sequences").facts["sequences"], settings.sequence.epochs
     shape = Shape(
         path=str(_folder(run, found.name)),
+        prefix=f"train-{_tag(run, found)}",
         sequences=sequences,
         epochs=epochs,
         sequence_length=settings.sequence.length,
@@ -252,7 +259,7 @@ def _key(run: Run, found: Format) -> str:
     paths = [directory / file for file in TOKENIZER_FILES[1:]]
     return content_hash(
         found.name,
-        VERSION,
+        EXPORT_VERSION,
         plan_fingerprint(run),
         [
             found is not MEGATRON and settings.exports.shard_bytes,
@@ -262,6 +269,11 @@ def _key(run: Run, found: Format) -> str:
         settings.input.id_field if found is TEXT else None,
         {path.name: path.read_bytes().hex() for path in paths if path.is_file()},
     )
+
+
+def _tag(run: Run, found: Format) -> str:
+    """What an export's files are named by: never the same for other bytes."""
+    return _key(run, found)[:TAG_DIGITS]
 
 
 def _folder(run: Run, name: str) -> Place:
@@ -392,7 +404,7 @@ def _trainers_keep_the_order(run: Run) -> Finding:
 
 EXPORTS = WholeCorpus(
     name="exports",
-    version=1,
+    version=2,
     group="output",
     kinds=lambda settings: {"parquet"} if "parquet" in settings.exports.formats else (),
     description="The training sequences in their final order, tokens and all, in the formats that trainers read.",

@@ -307,8 +307,10 @@ class _Search:
     def _is_output(self, folder: str) -> bool:
         """Whether a folder holds an output or an export, or what a run that was killed while it wrote one has left."""
         names = self.tree.names(folder)
-        if EXPORT_MANIFEST in names and read_manifest(self.tree.place(folder), EXPORT_MANIFEST) is not None:
-            return True
+        if EXPORT_MANIFEST in names:
+            place = self.tree.place(folder)
+            if read_manifest(place, EXPORT_MANIFEST, replaced=True) is not None:
+                return True
         return any(name == MANIFEST or name.startswith(TEMPORARY) for name in names)
 
 

@@ -23,6 +23,8 @@ class Shape:
     (`rows_for_contiguous_ranks`), if they do not lie in the order of training."""
 
     path: str
+    prefix: str
+    """How the names of its files begin."""
     sequences: int
     epochs: int
     sequence_length: int
@@ -35,6 +37,7 @@ class Shape:
         """That of an export, by its manifest."""
         return cls(
             path=path,
+            prefix=manifest.get("prefix", "train"),
             sequences=manifest["sequences"],
             epochs=manifest["epochs"],
             sequence_length=manifest["sequence_length"],
@@ -113,7 +116,9 @@ def replay(export: Shape, trainer: Trainer, untransposed: Shape | None = None, *
         best=compare(best, plan),
         read_by_default=default,
         read_at_best=best,
-        lines=trainer.configuration(reading, path=export.path, sequence_length=export.sequence_length),
+        lines=trainer.configuration(
+            reading, path=export.path, prefix=export.prefix, sequence_length=export.sequence_length
+        ),
     )
 
 

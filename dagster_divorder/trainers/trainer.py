@@ -106,11 +106,13 @@ class Trainer:
     """With `best` each rank reads a contiguous part of the export, whose rows have to lie as
     `rows_for_contiguous_ranks` says; they are numbered as they lie then."""
 
-    def configuration(self, reading: Reading, *, path: str, sequence_length: int) -> str:
-        """The lines for the best way. sequence_length: tokens that the export stores a row."""
+    def configuration(self, reading: Reading, *, path: str, prefix: str, sequence_length: int) -> str:
+        """The lines for the best way. prefix: of the names of the export's files; sequence_length: tokens that it
+        stores a row."""
         return self.lines.format(
             **asdict(reading),
             path=path,
+            prefix=prefix,
             sequence_length=sequence_length,
             window=sequence_length - 1,
             steps=reading.steps,

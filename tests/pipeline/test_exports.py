@@ -113,7 +113,7 @@ def test_only_what_is_missing_or_of_another_plan_is_written(make: Make, tmp_path
     before = inodes(both)
     run_all(make("parquet", "megatron", exports={"world_size": 2}), Silent())
     after = inodes(both)
-    assert {path for path in before if before[path] == after[path]} == {
+    assert {path for path in before if before[path] == after.get(path)} == {
         p for p in before if "/megatron/" in p
     }
     run_all(both, Silent())
@@ -139,8 +139,8 @@ def test_only_what_is_missing_or_of_another_plan_is_written(make: Make, tmp_path
 def test_a_damaged_file_is_named_and_written_again(make: Make) -> None:
     settings = make("olmo", sequence={"length": 64, "batch": 4}, exports={"shard_bytes": 3000})
     run_all(settings, Silent())
-    whole, shard = files_of(settings), settings.exports.path / "olmo/train-00001-of-00002.npy"
-    assert len([name for name in whole if name.endswith(".npy") and "train-" in name]) == 2
+    whole = files_of(settings)
+    _, shard = sorted((settings.exports.path / "olmo").glob("train-*.npy"))
     data = bytearray(shard.read_bytes())
     data[7] ^= 1
     shard.write_bytes(data)

@@ -92,7 +92,7 @@ def test_olmo_core(tmp_path: Path) -> None:
 
 
 def lines(trainer: str, reading: Reading, folder: Path) -> str:
-    return TRAINERS[trainer].configuration(reading, path=str(folder), sequence_length=LENGTH)
+    return TRAINERS[trainer].configuration(reading, path=str(folder), prefix="train", sequence_length=LENGTH)
 
 
 def test_torchtitan(tmp_path: Path) -> None:

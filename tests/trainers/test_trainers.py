@@ -85,7 +85,7 @@ def test_batches_are_of_the_right_shape_and_hold_rows_of_the_export(trainer: Tra
 @EVERY
 def test_configuration_can_be_read_by_the_trainer_it_is_for(trainer: Trainer) -> None:
     reading = Reading(rows=96, batch=16, world_size=2, micro_batch=4)
-    lines = trainer.configuration(reading, path="PLACE", sequence_length=33)
+    lines = trainer.configuration(reading, path="PLACE", prefix="train", sequence_length=33)
     if trainer.name == "megatron":
         options = dict(line.split(" ") for line in lines.splitlines() if not line.startswith("#"))
         assert options["--train-samples"] == "96"
