@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.repeats import load_times
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.torch import SequenceStream
 from dagster_divorder.verify import verify
 from tests.conftest import topic_records, write_jsonl
 
@@ -258,3 +261,86 @@ def test_settings_that_cannot_be_exported_are_refused(make: Make, tmp_path: Path
     config = tmp_path / "divorder.toml"
     config.write_text('[exports]\nformats = ["parquet"]\npath = "data/store/exports"\n')
     assert main(["--config", str(config), "plan"]) == 1
+
+
+SHARES = {"sea.example": 0.5, "rail.example": 0.2, "garden.example": 0.2, "kitchen.example": 0.1}
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"mixing": {"trait": "source", "weights": SHARES}},
+        {"heldout": {"share": 0.2}},
+        {"selection": {"method": "random", "vectors": "shallow", "tokens": 900}},
+    ],
+    ids=["mixing", "heldout", "selection"],
+)
+def test_exports_name_records_where_the_stream_is_not_the_records(
+    sections: dict[str, Any], make: Make, tmp_path: Path
+) -> None:
+    records = [
+        {**record, "name": f"n{at}", "text": f"{at} {record['text']}"}
+        for at, record in enumerate(topic_records(12))
+    ]
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    settings = make("text", "olmo", input={"id_field": "name", "source_field": "source"}, **sections)
+    run_all(settings, Silent())
+    run = Run(settings, LocalStore(settings.store.path))
+    times = load_times(run)
+    assert not (times == 1).all()
+    parts, read = defaultdict(dict), set()
+    for line in next(settings.exports.path.glob("text/*.jsonl")).read_bytes().splitlines():
+        found = orjson.loads(line)
+        assert found["id"] == records[found["record"]]["name"]
+        assert ("repeat" in found) is bool(times.max() > 1)
+        place = found["record"], found.get("repeat", 0)
+        assert found["part"] not in parts[place]
+        parts[place][found["part"]] = found["text"]
+    for (record, repeat), texts in parts.items():
+        assert "".join(texts[at] for at in range(len(texts))) == records[record]["text"]
+        read.add((record, repeat))
+    assert read == {(record, time) for record in range(len(times)) for time in range(times[record])}
+    for file in sorted((settings.exports.path / "olmo").glob("train-*.npy")):
+        ids = np.fromfile(file, np.uint16)
+        for line in gzip.decompress(file.with_suffix(".csv.gz").read_bytes()).decode().split():
+            begin, end, record, _, start = (int(number or -1) for number in line.split(","))
+            whole = tokens_of(run, record)
+            assert ids[begin:end].tolist() == whole[start : start + end - begin] and times[record]
+
+
+def tokens_of(run: Run, record: int) -> list[int]:
+    """The ids of an accepted record."""
+    row = run.view.document_row[record]
+    for _, arrays in run.files("token_counts").each(run.view.documents):
+        if row < len(arrays["lengths"]):
+            ends = np.cumsum(arrays["lengths"])
+            ids: list[int] = arrays["ids"][ends[row] - arrays["lengths"][row] : ends[row]].tolist()
+            return ids
+        row -= len(arrays["lengths"])
+    raise AssertionError(record)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_training_goes_on_with_its_plan_while_another_is_exported(make: Make, workers: int) -> None:
+    def batches(stream: Iterable[Any]) -> Iterator[list[list[int]]]:
+        return (batch["input_ids"].tolist() for batch in stream)
+
+    settings = make("parquet", exports={"shard_bytes": 2000}, sequence={"length": 32, "batch": 2})
+    folder = settings.exports.path / "parquet"
+    run_all(settings, Silent())
+    whole = list(batches(SequenceStream(folder)))
+    assert len(list(folder.glob("*.parquet"))) > 4
+    stream = SequenceStream(folder, workers=workers)
+    reading, state = batches(stream), {}
+    begun = [next(reading) for _ in range(3)]
+    run_all(settings.model_copy(update={"seed": 1}), Silent())
+    again = list(batches(SequenceStream(folder)))
+    assert [*begun, *reading] == whole != again
+    assert not {file.name for file in folder.iterdir()} - {*stream_files(folder), "manifest.json"}
+    state = stream.state_dict()
+    with pytest.raises(InputError, match=f"the state is of the plan {state['plan']}, and"):
+        SequenceStream(folder).load_state_dict(state)
+
+
+def stream_files(folder: Path) -> list[str]:
+    return list(orjson.loads((folder / "manifest.json").read_bytes())["files"])
