@@ -79,7 +79,7 @@ class Files:
         if len(mapped) != entry["bytes"]:
             raise self._wrong(name, f"has {len(mapped)} bytes, and {entry['bytes']} were written")
         # Exports of version 1 have none.
-        head = hashlib.sha256(mapped[:HEAD_BYTES]).hexdigest()
+        head = hashlib.sha256(mapped[:HEAD_BYTES].data).hexdigest()
         if entry.get("head", head) != head:
             raise self._wrong(name, "is not the file that was written under this name")
         return mapped
