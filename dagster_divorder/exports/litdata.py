@@ -2,7 +2,7 @@
 
 A sample is {"input_ids": uint16 tensor (L,)} (int32 where an id does not fit: litdata knows no uint32), with
 "attention_mask", uint8 (L,), where any row is padded. The chunks are byte for byte litdata's
-writer's; their names, `chunk-TAG-0.bin`, carry 8 hex digits of the export's key.
+writer's; their names, `chunk-TAG-0.bin`, carry 8 hex digits of the export's key as a number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     columns |= {MASK: np.dtype("u1")} if rows.padded else {}
     sizes = [column.itemsize * rows.length for column in columns.values()]
     lead = np.array(sizes, "<u4").tobytes()
-    chunk = f"chunk-{options.tag}-{{}}.bin"
+    # The number of the writer's rank, in litdata's own names.
+    chunk = f"chunk-{int(options.tag, 16)}-{{}}.bin"
     files = stage_samples(rows, folder, options, chunk.format, columns, lead=lead)
     chunks = [
         {"chunk_bytes": size, "chunk_size": samples, "dim": None, "filename": chunk.format(number)}

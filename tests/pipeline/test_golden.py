@@ -127,12 +127,15 @@ def of_stage(run: Run, name: str) -> Any:
     elif name == "exports":
         files = {}
         for folder in run.settings.exports.path.iterdir():
-            # Names of files carry a part of the key, which names folders of this run.
+            # Names of files carry a part of the key, which names folders of this run; litdata's as a number.
             tag = orjson.loads((folder / "manifest.json").read_bytes())["key"][:TAG_DIGITS]
+            number = str(int(tag, 16))
             for path in folder.iterdir():
                 if path.name != "manifest.json":
-                    data = path.read_bytes().replace(tag.encode(), b"TAG")
-                    files[f"{folder.name}/{path.name.replace(tag, 'TAG')}"] = data
+                    data = path.read_bytes()
+                    if path.name == "index.json":
+                        data = data.replace(tag.encode(), b"TAG").replace(number.encode(), b"TAG")
+                    files[f"{folder.name}/{path.name.replace(tag, 'TAG').replace(number, 'TAG')}"] = data
     elif name == "curated_output":
         files = {
             path.name: path.read_bytes()
