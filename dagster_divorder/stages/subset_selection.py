@@ -30,7 +30,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Selection
 from dagster_divorder.stages.bin_edges import is_number
 from dagster_divorder.stages.fields import load_fields
-from dagster_divorder.stages.heldout import consumed_record_mask
+from dagster_divorder.stages.heldout import consumed_record_mask, consumed_version
 from dagster_divorder.stages.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.ids import record_names
 from dagster_divorder.stages.near_duplicates import load_copies, near_reads
@@ -332,12 +332,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
-    return {
-        "selection": settings.selection.model_dump(mode="json"),
-        "seed": settings.seed,
-        # What is consumed stays in the stream.
-        "frozen": settings.order.frozen_tokens,
-    }
+    return {"selection": settings.selection.model_dump(mode="json"), "seed": settings.seed}
 
 
 SUBSET_SELECTION = WholeCorpus(
@@ -349,7 +344,11 @@ SUBSET_SELECTION = WholeCorpus(
     "simpler way, with what the ways would choose side by side.",
     reads=_reads,
     settings=_settings,
-    inputs=lambda run: versions(run, *(name for name in _reads(run.settings) if name != "ids")),
+    inputs=lambda run: {
+        **versions(run, *(name for name in _reads(run.settings) if name != "ids")),
+        # What is consumed stays in the stream.
+        "consumed": consumed_version(run),
+    },
     content=("selection",),
     when=lambda settings: settings.selects,
     doing="choosing what is trained on",
