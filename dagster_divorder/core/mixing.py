@@ -116,7 +116,8 @@ def plan_mix(
     if total_tokens is not None and total_tokens < 1:
         raise InputError(f"mixing.total_tokens is {total_tokens}; expected 1 or more")
     weight = _weights(weights, names, held, exponent, max_repeats)
-    given = math.fsum(weight)
+    normalised = isinstance(weights, Mapping) and not abs(sum(weights.values()) - 1) <= SUM_TOLERANCE
+    weight /= weight.max()  # the largest numbers have no sum
     used = weight > 0
     total = int(held[used].sum()) if total_tokens is None else total_tokens
     most = np.minimum(held[used] * (np.inf if max_repeats is None else max_repeats), total)
@@ -129,15 +130,17 @@ def plan_mix(
     if max_repeats is not None and (out_of_reach.any() or most.sum() < total - 0.5):
         raise InputError(_not_reached(names, held, wanted, planned, total, max_repeats))
     tokens = np.floor(planned).astype(np.int64)
-    # Whole tokens by largest remainder.
-    tokens[np.argsort(tokens - planned, kind="stable")[: total - int(tokens.sum())]] += 1
+    # Whole tokens by largest remainder; of quadrillions the floor may be a few too many.
+    short = total - int(tokens.sum())
+    tokens[np.argsort(tokens - planned, kind="stable")[: max(short, 0)]] += 1
+    tokens[planned.argmax()] += min(short, 0)
     table = not isinstance(weights, str)
     epochs = np.divide(tokens, held, out=np.full(len(names), 0.0 if table else 1.0), where=held > 0)
     if epochs.max() >= np.iinfo(np.int32).max:
         raise InputError(
             f"mixing.total_tokens is {total}: {epochs.max():.3g} epochs of a value; expected fewer"
         )
-    return MixPlan(names, held, planned / total, tokens, epochs, table and abs(given - 1) > SUM_TOLERANCE)
+    return MixPlan(names, held, planned / total, tokens, epochs, normalised)
 
 
 def times_of(

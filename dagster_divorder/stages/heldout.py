@@ -76,8 +76,8 @@ def _documents(run: Run) -> _Documents:
 
 
 def consumed_times(run: Run) -> np.ndarray:
-    """How often a trainer has consumed each record (`order.frozen_tokens`), int64 (N,); of records that are the same each
-    has its part."""
+    """How often a trainer has consumed each record (`order.frozen_tokens`), int64 (N,); records that are the same share
+    their number."""
     # That stage reads the stream, which is made of this one's result.
     from dagster_divorder.stages.frozen import consumed_records
 

@@ -10,7 +10,7 @@ the records' ids, so that appended and moved input changes hardly any other's ti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,6 +122,9 @@ def _compute(run: Run) -> Made:
     some, names = traits.take(training), traits.names[trait]
     codes = some.codes[trait]
     sizes = np.bincount(codes, some.tokens, len(names)).astype(np.int64)
+    if isinstance(mixing.weights, dict):
+        wanted = [name for name in names if mixing.weights.get(name)]
+        refuse_left_out(run, "mixing.weights", trait, wanted, sizes)
     plan = plan_mix(
         mixing.weights or "natural",
         dict(zip(names, sizes.tolist(), strict=True)),
@@ -182,6 +185,33 @@ def _compute(run: Run) -> Made:
         "unique_tokens_trained_on": int(got.unique_tokens.sum()),
     }
     return Made({"times": {"times": times}, "values": rows}, {"items": items}, figures)
+
+
+def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str], sizes: np.ndarray) -> None:
+    """
+    wanted: values of a trait that a setting names. sizes: (J,), tokens that are trained on, by value.
+
+    Raises:
+        InputError: nothing of one of them may be trained on, though records have it.
+    """
+    settings, traits = run.settings, load_traits(run)
+    names = traits.names[trait]
+    for name in sorted(wanted):
+        if name not in names or sizes[value := names.index(name)]:
+            continue
+        mine = traits.codes[trait] == value
+        if settings.holds_out and load_heldout(run).removed[run.view.document_row[mine]].all():
+            why = "they are held out, or near copies of what is: lower heldout.share, or name other heldout.paths"
+        elif settings.selects and not load_selected(run)[mine].any():
+            why = "selection.method chooses none of them: choose more, or from others"
+        elif not traits.tokens[mine].any():
+            why = "they have no tokens"
+        else:
+            why = "mixing.weights gives them no share: give them one"
+        raise InputError(
+            f"{setting} names {name!r}, and nothing of it is trained on: {int(mine.sum()):,} records have it, and "
+            f"{why}, or take {name!r} out of {setting}"
+        )
 
 
 def _draws(run: Run) -> np.ndarray:

@@ -53,6 +53,12 @@ REASONS = (
     "held out, or near what is",
 )
 SELECTED, CONSUMED, LOWER, COPY, NO_VECTOR, HELD_OUT = range(len(REASONS))
+CANNOT = {
+    COPY: "are copies of others",
+    NO_VECTOR: "have no vector",
+    HELD_OUT: "are held out, or near what is",
+}
+"""Why records cannot be chosen."""
 
 
 def load_selected(run: Run) -> np.ndarray:
@@ -109,14 +115,22 @@ def _pool(run: Run) -> _Pool:
     sizes = np.ones_like(tokens) if chosen.documents else tokens
     asked, spent, there = getattr(chosen, of), int(sizes[reasons == CONSUMED].sum()), int(sizes[rows].sum())
     if asked > spent + there:
+        counted = np.bincount(reasons, minlength=len(REASONS))
+        others = [f"{counted[reason]:,} {CANNOT[reason]}" for reason in CANNOT if counted[reason]]
         raise InputError(
-            f"selection.{of} is {asked:,}, and there are {spent + there:,} {of} to choose from, each text once; "
-            f"expected fewer: lower selection.{of}"
+            f"selection.{of} is {asked:,}, and there are {spent + there:,} {of} to choose from"
+            f"{f' (of {len(view):,} records ' if others else ''}{', '.join(others)}{')' if others else ''}; expected "
+            f"fewer: lower selection.{of}"
         )
     if asked < spent:
         raise InputError(
             f"selection.{of} is {asked:,}, and a trainer has consumed {spent:,} {of} (order.frozen_tokens); expected "
             f"more: raise selection.{of}"
+        )
+    if rows.size and not spent and (shortest := int(sizes[rows].min())) > asked:
+        raise InputError(
+            f"selection.{of} is {asked:,}, and the shortest record that can be chosen has {shortest:,}; expected room "
+            f"for one at least: raise selection.{of}"
         )
     quality = _quality(run, rows) if chosen.quality else None
     return _Pool(vectors, rows, tokens, sizes, reasons, quality, asked - spent)

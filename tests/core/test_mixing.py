@@ -55,6 +55,20 @@ def test_a_plan_sums_to_its_total_within_its_limit(sizes, rule, exponent, total,
     assert (np.diff(by_size) >= -1e-12).all()
 
 
+@pytest.mark.parametrize("weights", [{"news": 1e308, "law": 1e308}, {"news": 5e-324, "law": 5e-324}], ids=str)
+def test_shares_have_no_size_that_they_must_not_have(weights):
+    plan = plan_mix(weights, SIZES, total_tokens=1000)
+    assert plan.tokens.tolist() == [500, 0, 500, 0]
+    assert plan.normalised
+
+
+def test_quadrillions_of_tokens_sum_to_their_total():
+    sizes = {"a": 291, "b": 30_779_738_867}
+    assert (
+        plan_mix("natural", sizes, total_tokens=7_229_060_610_349_686).tokens.sum() == 7_229_060_610_349_686
+    )
+
+
 def test_rules_give_the_shares_of_their_papers():
     assert plan_mix("natural", SIZES).shares == pytest.approx([0.6, 0.3, 0.09, 0.01])
     roots = np.sqrt([6000, 3000, 900, 100])

@@ -190,6 +190,38 @@ def test_what_cannot_be_mixed_is_a_sentence(tmp_path: Path, make_settings: Make)
     assert "'nope'" in says(weights="sqrt", trait="nope")
 
 
+def test_a_value_that_is_left_out_is_refused_with_what_leaves_it_out(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", sourced(0, 40))
+
+    def says(**sections: Any) -> str:
+        with pytest.raises(InputError) as caught:
+            run_all(make_settings(input={"source_field": "source"}, **sections), Silent())
+        return str(caught.value)
+
+    targets = {
+        "traits": {"cluster": 1.0, "source": 1.0},
+        "targets": {"source": {"progress": (0.0, 1.0), "a": (0.1, 0.2)}},
+    }
+    said = says(mixing={"weights": {"b": 1.0}}, order=targets)
+    assert "order.targets.source names 'a'" in said
+    assert "mixing.weights gives them no share" in said
+    chosen = {"method": "random", "vectors": "shallow", "documents": 1}
+    said = says(mixing={"weights": {"a": 1.0, "b": 1.0}}, selection=chosen)
+    assert "mixing.weights names '" in said
+    assert "selection.method chooses none of them" in said
+
+
+def test_shares_of_any_size_are_shares(tmp_path: Path, make_settings: Make) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", sourced(0, 80))
+    settings = make_settings(
+        input={"source_field": "source"}, mixing={"weights": {"a": 1e308, "b": 1e308}, "total_tokens": 2000}
+    )
+    rows = load_sources(ran(settings))
+    assert [row["planned share"] for row in rows] == [0.5, 0.5]
+
+
 def test_a_mix_is_refused_where_its_settings_say_nothing(tmp_path: Path) -> None:
     file = tmp_path / "divorder.toml"
     for text, said in (
