@@ -13,7 +13,8 @@ import pyarrow as pa
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.columns import as_id
-from dagster_divorder.store.rows import is_text
+from dagster_divorder.store.looks import structure_of
+from dagster_divorder.store.rows import is_text, row_as_json
 
 NOT_JSON = "not valid JSON"
 """How the reason begins where no parser reads a line: the last one of a growing file may still be being written."""
@@ -60,11 +61,14 @@ def parse_rows(rows: pa.RecordBatch, text_field: str) -> tuple[list[bytes | None
         found = "several columns" if text_field in rows.schema.names else "no column"
         raise InputError(
             f"input.text_field: {found} {text_field!r}; the columns are {', '.join(rows.schema.names)}"
+            f"{_rows_look_like(rows)}"
         )
     column = rows.column(text_field)
     value_type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not is_text(value_type):
-        raise InputError(f"input.text_field: column {text_field!r} has type {column.type}, expected strings")
+        raise InputError(
+            f"input.text_field: column {text_field!r} has type {column.type}, expected strings{_rows_look_like(rows)}"
+        )
     invalid = _invalid_rows(rows, text_field)
     texts: list[bytes | None] = []
     reasons: list[str] = []
@@ -74,6 +78,14 @@ def parse_rows(rows: pa.RecordBatch, text_field: str) -> tuple[list[bytes | None
             reasons.append(reason)
         texts.append(None if reason else value)
     return texts, reasons
+
+
+def _rows_look_like(rows: pa.RecordBatch) -> str:
+    """What rows hold instead of one text each, as the end of a message; "" where that is not known."""
+    if not rows.num_rows:
+        return ""
+    structure = structure_of(orjson.loads(row_as_json(rows.slice(0, 1))))
+    return f". These are {structure.said(by_jq=False)}" if structure else ""
 
 
 def _invalid_rows(rows: pa.RecordBatch, text_field: str) -> dict[int, str]:
@@ -117,6 +129,14 @@ def reject_line(path: str, place: dict[str, int], reason: str, raw: bytes) -> by
     except UnicodeDecodeError:
         entry["raw_base64"] = base64.b64encode(raw).decode()
     return orjson.dumps(entry) + b"\n"
+
+
+def reject_bytes(reject: bytes) -> bytes:
+    """The bytes that a line of rejects.jsonl holds of its record."""
+    entry = orjson.loads(reject)
+    if "raw_base64" in entry:
+        return base64.b64decode(entry["raw_base64"])
+    return str(entry.get("raw", entry.get("begins"))).encode()
 
 
 def with_id(reject: bytes, field: str) -> bytes:
