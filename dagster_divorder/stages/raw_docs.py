@@ -350,7 +350,7 @@ def _rejects_below_limit(run: Run) -> Finding:
 
 RAW_DOCS = _RawDocs(
     name="raw_docs",
-    version=3,
+    version=4,
     group="corpus",
     kinds=lambda settings: {"parquet", "json"},
     description="Records of the input files, each stored once by its hash, and the documents (texts) they hold. "

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.arrays import row_array
-from dagster_divorder.store.columns import as_id
+from dagster_divorder.store.columns import id_of
+from dagster_divorder.store.json_records import parse
 from dagster_divorder.store.looks import structure_of
 from dagster_divorder.store.rows import is_text, row_as_json
 
@@ -31,7 +32,7 @@ def parse_lines(lines: Sequence[bytes], text_field: str) -> tuple[list[bytes | N
     for line in lines:
         text: Any = None
         try:
-            record = orjson.loads(line)
+            record = parse(line)
         except orjson.JSONDecodeError as error:
             reason = CR_ENDS if b"\r" in line else f"{NOT_JSON}: {error}"
         else:
@@ -143,10 +144,9 @@ def with_id(reject: bytes, field: str) -> bytes:
     """A line of rejects.jsonl with the refused record's own `id` first, where that can be read."""
     entry = orjson.loads(reject)
     try:
-        record = orjson.loads(entry.get("raw", ""))
+        own = id_of(entry.get("raw", "").encode(), field)
     except orjson.JSONDecodeError:
         return reject
-    own = as_id(record.get(field)) if isinstance(record, dict) else None
     return reject if own is None else orjson.dumps({"id": own, **entry}) + b"\n"
 
 
