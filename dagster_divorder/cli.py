@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dagster_divorder import __version__
-from dagster_divorder.errors import DivOrderError, InputError, MissingStageError
+from dagster_divorder.errors import DivOrderError, InputError, MissingStageError, printable
 from dagster_divorder.settings import DEFAULT_FILE, Settings, load_settings
 from dagster_divorder.settings.places import as_place, is_url
 
@@ -180,7 +180,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         said = options.run(options)
         text, passed = (said, True) if isinstance(said, str) else said
-        print(text)
+        print(printable(text))
         sys.stdout.flush()
     except DivOrderError as error:
         print(f"divorder: {error}", file=sys.stderr)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.errors import InputError, SettingsError, printable
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.store.find import Found, find_files
@@ -105,7 +105,7 @@ def propose(paths: Sequence[str], folder: Path) -> tuple[str, str]:
         if not (folder / name).exists()
     )
     files = count(len(found.files), f"{'JSONL' if found.kind == 'jsonl' else 'Parquet'} file")
-    seen = ", ".join(f"{name} ({' or '.join(sorted(of.kinds))})" for name, of in fields.items())
+    seen = ", ".join(f"{_key(name)} ({' or '.join(sorted(of.kinds))})" for name, of in fields.items())
     input_lines = "\n".join(
         [
             f"paths = [{', '.join(_toml(_seen_from(path, folder)) for path in paths)}]",
@@ -299,7 +299,8 @@ def write_settings(paths: Sequence[str], file: Path) -> tuple[Settings, str]:
     text, why = propose(paths, file.absolute().parent)
     try:
         with open(file, "x", encoding="utf-8") as made:
-            made.write(text)
+            # A control character has no place in TOML, not even in a comment.
+            made.write(printable(text))
     except FileExistsError:
         raise SettingsError(there) from None
     except OSError as error:

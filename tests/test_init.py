@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 
 import dagster_divorder
 from dagster_divorder.cli import main
-from dagster_divorder.engine.progress import Silent
+from dagster_divorder.engine.progress import Log, Silent
+from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline import run_stage
 from dagster_divorder.settings import Settings, load_settings
 from tests.conftest import topic_records, write_jsonl
@@ -270,3 +272,49 @@ def test_init_says_why_a_field_is_the_text_and_warns_of_few_texts(
     write_records(tmp_path / "docs.jsonl", {"text": "the same words for every record", "n": "{n}"})
     initialised("docs.jsonl")
     assert "60 records hold 1 distinct texts of 31 bytes on average in 'text'" in capsys.readouterr().out
+
+
+# Names that a terminal must not obey ---------------------------------------------------------------------------------
+
+CONTROLS = "\x1b[31m\x9b31m\u202e\u2028\x7f\r"
+
+
+def test_no_control_character_of_a_corpus_reaches_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of file names, fields and ids; and what is printed to be pasted is what it was."""
+    records = [
+        {"id": f"x{CONTROLS}{n}", "text": f"doc {n} sea rail bread", f"a{CONTROLS}\n[model]": "ab"[n % 2]}
+        for n in range(60)
+    ]
+    write_jsonl(tmp_path / f"in/a{CONTROLS}.jsonl", records)
+    name = f"in/a{CONTROLS}.jsonl"
+    settings = initialised(name)
+    assert settings.input.paths == (str(tmp_path / name),)
+    assert settings.model.base == "bootstrap"
+    file = Path("divorder.toml").read_text(encoding="utf-8")
+    # The trait that is only proposed is taken, and the model is a small one.
+    small = file.replace('# "a', '"a').replace("[model]\n", "[model]\nvocab_size = 512\ndim = 8\n", 1)
+    Path("divorder.toml").write_text(small, encoding="utf-8")
+    assert main(["init", name]) == 1
+    assert main(["run"]) == 0
+    assert main(["where", "--step", "0"]) == 0
+    assert main(["cut", "--id", records[7]["id"], "--resume-at", "0"]) == 0
+    said = capsys.readouterr()
+    cut = tomllib.loads(said.out[said.out.rindex("# 1 documents") :])["order"]["cut"]
+    assert cut == [records[7]["id"]]
+    with open(tmp_path / name, "ab") as more:
+        more.write(b"{bad\n" * 9)
+    assert main(["run"]) == 1
+    for text in (said.out, said.err, file, capsys.readouterr().err):
+        assert text
+        assert not set(text) & {"\x1b", "\x9b", "\u202e", "\u2028", "\x7f", "\r"}
+    assert "\\u001b[31m\\u009b31m\\u202e\\u2028\\u007f\\u000d" in text
+
+
+def test_errors_and_log_lines_are_escaped_and_other_writing_is_not() -> None:
+    lines: list[str] = []
+    Log(lines.append).note("a\x9bb")
+    assert [str(InputError("a\x1b\r")), *lines] == ["a\\u001b\\u000d", "a\\u009bb"]
+    shown = "tab\tline\nעברית e\u0301 \U0001f469\u200d\U0001f680 字"
+    assert str(InputError(shown)) == shown
