@@ -146,7 +146,10 @@ def read_lines(
         if not prefix.size:
             _check_codec(path, raw)
         raw.seek(prefix.size)
-        source = raw if plain else decompressed(raw, path.suffix)
+        try:
+            source = raw if plain else decompressed(raw, path.suffix)
+        except InputError as error:
+            raise InputError(f"{path} cannot be read: {error}") from None
         at, (first, last) = prefix.size, until or (prefix.size, sys.maxsize)
         while chunk := source.read(min(BLOCK_BYTES, (first if at < first else last) - at)):
             at += len(chunk)
@@ -263,6 +266,13 @@ def _check_codec(path: Source, file: IO[bytes]) -> None:
         raise InputError(
             f"{path} holds {CODECS[found].name} data, and its name says {says}; rename it to {bare}{found}"
         )
+    if named in CODECS and not found:
+        file.seek(0)
+        begins = file.read(SHOWN_BYTES)
+        plain = begins.removeprefix(_BOM).lstrip().startswith(b'{"')
+        looks = f"plain JSONL; rename it to {path.name[: -len(named)]}" if plain else looks_like(begins)
+        if looks:
+            raise InputError(f"{path} holds no {CODECS[named].name} data, as its name says: it is {looks}")
 
 
 def read_schema(path: Source, expected: pa.Schema | None) -> pa.Schema:

@@ -113,6 +113,8 @@ def looks_like(begins: bytes, text_field: str = "") -> str:
     "" where that is not known."""
     head = begins.removeprefix(b"\xef\xbb\xbf").lstrip()
     start = head[:1024].lower()
+    if begins and not begins[:64].strip(b"\0"):
+        return "zero bytes, as of a file that was not written to its end; copy it again"
     if begins.startswith((b"\xff\xfe", b"\xfe\xff")) or begins[:64].count(0) > len(begins[:64]) // 3:
         return "UTF-16 text; convert it with `iconv -f UTF-16 -t UTF-8 IN > OUT`"
     if start.startswith(b"version https://git-lfs"):

@@ -28,7 +28,7 @@ def compressed(path: Path, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-@pytest.mark.parametrize("fault", ["cut", "cut in the header", "no byte", "not compressed", "altered"])
+@pytest.mark.parametrize("fault", ["cut", "cut in the header", "no byte", "altered"])
 def test_a_damaged_compressed_file_is_an_error(
     tmp_path: Path, divorder: Divorder, suffix: str, fault: str
 ) -> None:
@@ -38,7 +38,6 @@ def test_a_damaged_compressed_file_is_an_error(
         "cut": whole[:-5],
         "cut in the header": whole[:3],
         "no byte": b"",
-        "not compressed": DATA,
         # Of gzip a byte of the checksum; Arrow's zstd writes none, so there a byte of the first block's header.
         "altered": whole[:-6] + b"?" + whole[-5:] if suffix == ".gz" else whole[:6] + b"\xff" * 3 + whole[9:],
     }
