@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dagster_divorder import __version__
-from dagster_divorder.errors import DivOrderError, InputError, MissingStageError
+from dagster_divorder.errors import DivOrderError, InputError, MissingStageError, printable
 from dagster_divorder.settings import DEFAULT_FILE, Settings, load_settings
 from dagster_divorder.settings.places import as_place, is_url
 
@@ -180,7 +180,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         said = options.run(options)
         text, passed = (said, True) if isinstance(said, str) else said
-        print(text)
+        print(printable(text))
         sys.stdout.flush()
     except DivOrderError as error:
         print(f"divorder: {error}", file=sys.stderr)
@@ -295,12 +295,13 @@ def init(paths: Sequence[str], file: str) -> str:
     """Write a settings file; a few lines of text on it."""
     from dagster_divorder.propose import write_settings
 
-    settings = write_settings(paths, Path(file))
+    settings, why = write_settings(paths, Path(file))
     option = "" if file == DEFAULT_FILE else f" --config {file}"
     return "\n".join(
         [
             f"wrote {file}: the text is in {settings.input.text_field!r}, every window will carry the corpus's mix of "
             f"{', '.join(settings.order.traits)}",
+            f"that field is taken as it is {why}",
             "look it over, then:",
             f"  divorder{option} plan    # what a run would compute",
             f"  divorder{option} run     # the order, in {settings.output.path}",
@@ -468,7 +469,12 @@ def summary(settings: Settings) -> str:
     lines = [
         "",
         f"{raw_docs['records']:,} records ({raw_docs['documents']:,} distinct documents, "
-        f"{reports['token_counts']['tokens']:,} tokens), {raw_docs['rejected_records']:,} rejected",
+        f"{reports['token_counts']['tokens']:,} tokens), {raw_docs['rejected_records']:,} rejected"
+        + (
+            f", {raw_docs['partial_lines']:,} cut short at the end of a file"
+            if raw_docs["partial_lines"]
+            else ""
+        ),
         *_epoch(reports.get("repeats")),
         f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
         f"{reports['clusters']['k']} clusters, strategy {reports['greedy_order']['strategy']}",

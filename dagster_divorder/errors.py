@@ -13,12 +13,29 @@
     ├── MemoryLimitError   memory, or what a process is allowed of it, does not suffice
     └── MissingStageError      a result is asked for before the stage that makes it has run
 
-A message names the value found, what was expected, and what to do about it.
+A message names the value found, what was expected, and what to do about it. What it quotes may be anybody's: control
+characters of it are shown as escapes.
 """
+
+import re
+
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Control characters but for tab and line feed, those that turn the direction of a line, and halves of characters."""
+
+
+def printable(text: str) -> str:
+    """A text that a terminal only shows: no file name, field or id in it moves the cursor or reorders a line. What
+    would is written as JSON and TOML escape it, so that printed settings stay what they are."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class DivOrderError(Exception):
     """Base of every error of this package."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class SettingsError(DivOrderError, ValueError):

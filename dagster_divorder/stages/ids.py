@@ -160,7 +160,7 @@ def _no_ids(field: str | None) -> InputError:
 
 IDS = PerDocument(
     name="ids",
-    version=1,
+    version=2,
     asset=False,
     of="records",
     description="The user's own ids of the records.",
