@@ -3,7 +3,8 @@
     DivOrderError
     ├── SettingsError    a setting has an unknown key, a wrong type or an impossible value
     ├── InputError       a corpus, a model directory or an argument cannot be used as it is
-    │   └── RejectLimitError   more records were refused than input.max_reject_share allows
+    │   ├── RejectLimitError   more records were refused than input.max_reject_share allows
+    │   └── MissingPackageError   a package of an extra is not installed
     ├── StoreError       a stored file is damaged, from another version, or cannot be written
     │   ├── StoreBusyError     another run holds the store's lease
     │   ├── LeaseLostError     another run has taken it over from this one
@@ -31,6 +32,10 @@ class InputError(DivOrderError, ValueError):
 
 class RejectLimitError(InputError):
     """The share of refused records exceeds `input.max_reject_share`."""
+
+
+class MissingPackageError(InputError):
+    """What is asked for needs a package that is not installed; the message says how to install it."""
 
 
 class StoreError(DivOrderError):

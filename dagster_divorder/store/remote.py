@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from dagster_divorder.errors import DiskFullError, DivOrderError, InputError, StoreError
+from dagster_divorder.extras import load_extra
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -40,20 +41,15 @@ def connect(url: str, *, retry_seconds: float = 120) -> ObjectStore:
     What the server does not answer is repeated for `retry_seconds`.
 
     Raises:
-        InputError: obstore is not installed, or makes nothing of the URL or the environment.
+        InputError: obstore makes nothing of the URL or the environment, or is not installed (MissingPackageError).
     """
-    try:
-        from obstore.store import HTTPStore, from_url
-    except ImportError:
-        raise InputError(
-            f"{url} needs obstore, which is not installed: pip install 'dagster-divorder[objects]'"
-        ) from None
+    stores = load_extra("obstore.store")
     plain = url.startswith("http://") or any(
         os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS
     )
     try:
         # Amazon's own addresses too are web servers where they are named as such.
-        return (HTTPStore.from_url if url.startswith(("http://", "https://")) else from_url)(
+        return (stores.HTTPStore.from_url if url.startswith(("http://", "https://")) else stores.from_url)(
             url,
             client_options={"allow_http": True} if plain else {},
             retry_config={
@@ -78,17 +74,16 @@ def explained(url: str, of: type[DivOrderError] = StoreError) -> Iterator[None]:
         obstore's AlreadyExistsError, NotModifiedError and PreconditionError, as they were: who sets a condition asks
             whether it holds.
     """
-    from obstore.exceptions import AlreadyExistsError, BaseError, NotModifiedError, PreconditionError
-
+    exceptions = load_extra("obstore.exceptions")
     try:
         yield
-    except (AlreadyExistsError, NotModifiedError, PreconditionError):
+    except (exceptions.AlreadyExistsError, exceptions.NotModifiedError, exceptions.PreconditionError):
         raise
     except FileNotFoundError as error:
         if _code(error) not in ("NoSuchBucket", "ContainerNotFound"):
             raise
         raise of(explain(error, url)) from None
-    except BaseError as error:
+    except exceptions.BaseError as error:
         # Without the answer itself: it may hold a signature.
         raise (DiskFullError if _is_full(error) else of)(explain(error, url)) from None
 

@@ -85,6 +85,6 @@ def test_connecting_asks_for_nothing_and_says_what_is_missing(monkeypatch: pytes
     assert "Sesame99" not in repr(connect(URL))
     with pytest.raises(InputError, match="AZURE_STORAGE_ACCOUNT_NAME"):
         connect("az://container/prefix")
-    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(InputError, match=r"pip install 'dagster-divorder\[objects\]'"):
         connect(URL)
