@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import gc
+import io
 import os
 import signal
 import sys
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dagster_divorder import __version__
-from dagster_divorder.errors import DivOrderError, InputError, MissingStageError
+from dagster_divorder.errors import DivOrderError, InputError, MissingStageError, StoreError
 from dagster_divorder.settings import DEFAULT_FILE, Settings, load_settings
 from dagster_divorder.settings.places import as_place, is_url
 
@@ -25,13 +27,45 @@ def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     # Modules and lists of texts, which hold no cycles, are otherwise searched for them over and over.
     gc.set_threshold(10_000, 20, 20)
-    options = _parser().parse_args(arguments)
+    _prepare_streams()
     try:
-        return _run(options)
+        try:
+            return _run(_parser().parse_args(arguments))
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read the output has closed it, as `head` does: what is left in the buffer has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the output has closed it, as `head` does.
+        _drop_output()
         return 128 + signal.SIGPIPE
+
+
+def _prepare_streams() -> None:
+    """Standard streams that are closed lead nowhere, and a character that one cannot show is escaped, as TOML has it:
+    \\u20ac."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one. The next file opened would have it otherwise, and be printed into.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115
+    codecs.register_error("divorder", _escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="divorder")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    codes = map(ord, error.object[error.start : error.end])
+    return "".join(f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}" for code in codes), error.end
+
+
+def _drop_output() -> None:
+    """What is left in the buffers has nowhere to go."""
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -180,8 +214,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         said = options.run(options)
         text, passed = (said, True) if isinstance(said, str) else said
-        print(text)
-        sys.stdout.flush()
+        _print(text)
     except DivOrderError as error:
         print(f"divorder: {error}", file=sys.stderr)
         return 1
@@ -189,6 +222,17 @@ def _run(options: argparse.Namespace) -> int:
         print("divorder: stopped; the next run goes on where this one was", file=sys.stderr)
         return 130
     return 0 if passed else 1
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # Tried once more at the end otherwise.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise StoreError(f"standard output cannot be written to: {error.strerror}; send it elsewhere") from None
 
 
 def run(settings: Settings) -> str:

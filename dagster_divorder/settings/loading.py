@@ -18,7 +18,7 @@ from pydantic_settings import SettingsError as PydanticSettingsError
 
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.settings.model import ENV_PREFIX, Settings
-from dagster_divorder.settings.places import Place, Url, is_url, real_place
+from dagster_divorder.settings.places import Place, Url, is_url, real_place, why_unusable
 
 CONFIG_VARIABLE = "DIVORDER_CONFIG"
 DEFAULT_FILE = "divorder.toml"
@@ -150,11 +150,18 @@ def _check_environment(environ: Mapping[str, str]) -> None:
 
 
 def _anchor(settings: Settings, base: Path) -> Settings:
-    """Make paths absolute: seen from the folder of the file that holds them. URLs are so already."""
+    """Make paths absolute: seen from the folder of the file that holds them. URLs are so already.
+
+    Raises:
+        SettingsError: a path cannot be used; see `why_unusable`.
+    """
 
     # Of `os.path`, which takes any text for a path, where `Path` raises for users that are not there and long names.
     def absolute(path: str | Path) -> str:
-        return os.path.normpath(base / os.path.expanduser(path))
+        found = os.path.normpath(base / os.path.expanduser(path))
+        if why := why_unusable(found):
+            raise SettingsError(why)
+        return found
 
     def absolute_paths(paths: Sequence[str]) -> tuple[str, ...]:
         return tuple(path if is_url(path) else absolute(path) for path in paths)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -110,6 +111,25 @@ def check_source(path: str) -> None:
     parts = rest.rstrip("/").split("/")[1:]
     if not all(parts) or not {".", ".."}.isdisjoint(parts):
         raise ValueError("expected a URL without empty parts, '.' or '..'")
+
+
+def why_unusable(path: str) -> str | None:
+    """Why a path cannot be used, whatever lies there; None where it can."""
+    try:
+        os.fsencode(path)
+        path.encode()
+    except UnicodeEncodeError:
+        known = sys.getfilesystemencoding()
+        if known != "utf-8":
+            return (
+                f"the path {path!a} has letters that this process cannot pass on, whose locale names files in {known}; "
+                "set PYTHONUTF8=1, or a locale such as LC_ALL=C.UTF-8"
+            )
+        return (
+            f"the name {path.encode(errors='surrogateescape')!r} is not valid UTF-8; rename it, as every report and "
+            "reject has to name it"
+        )
+    return None
 
 
 def cache_folder() -> Path:
