@@ -232,7 +232,9 @@ def _print(text: str) -> None:
     except OSError as error:
         # Tried once more at the end otherwise.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise StoreError(f"standard output cannot be written to: {error.strerror}; send it elsewhere") from None
+        raise StoreError(
+            f"standard output cannot be written to: {error.strerror}; send it elsewhere"
+        ) from None
 
 
 def run(settings: Settings) -> str:

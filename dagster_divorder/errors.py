@@ -14,12 +14,30 @@
     ├── MemoryLimitError   memory, or what a process is allowed of it, does not suffice
     └── MissingStageError      a result is asked for before the stage that makes it has run
 
-A message names the value found, what was expected, and what to do about it.
+A message names the value found, what was expected, and what to do about it. It never holds what is secret in a URL.
 """
+
+import re
+
+_USER = re.compile(r"(?<=://)[^/?#\s]*@")
+_QUERY = re.compile(
+    r"(?<=\?)(?<!\s\?)[^\s'\"?]*(?:sig|signature|token|credential|key|password|secret)=[^\s'\"]*",
+    re.IGNORECASE,
+)
+_WEB_QUERY = re.compile(r"(https?://[^\s'\"?]*\?)[^\s'\"]*")
+
+
+def without_secrets(text: str) -> str:
+    """A text whose URLs have no user, password or signed query: what reaches a message, a log or a result of a URL that
+    is not one of checked settings."""
+    return _WEB_QUERY.sub(r"\1...", _QUERY.sub("...", _USER.sub("...@", text)))
 
 
 class DivOrderError(Exception):
     """Base of every error of this package."""
+
+    def __init__(self, message: object = "", *more: object) -> None:
+        super().__init__(without_secrets(message) if isinstance(message, str) else message, *more)
 
 
 class SettingsError(DivOrderError, ValueError):

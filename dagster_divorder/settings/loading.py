@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import glob
 import os
-import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import permutations
@@ -202,15 +201,10 @@ def _explain(error: ValidationError, path: Path | None) -> str:
             lines.append(f"unknown key {key!r}{_nearest(key, valid_keys())}")
         else:
             # What is wrong with a whole section its message says.
-            value = "" if isinstance(problem["input"], dict) else f" = {_without_secrets(problem['input'])!r}"
+            value = "" if isinstance(problem["input"], dict) else f" = {problem['input']!r}"
             lines.append(f"{key}{value}: {problem['msg'].removeprefix('Value error, ')}")
     where = f"{path} or the environment" if path else "settings"
     return f"{where}: " + "; ".join(lines)
-
-
-def _without_secrets(value: Any) -> Any:
-    """A value as an error may show it: a URL without user, password and query."""
-    return re.sub(r"(?<=://)[^/]*@|\?.*", "...", value) if isinstance(value, str) and is_url(value) else value
 
 
 def valid_keys() -> list[str]:
