@@ -7,6 +7,7 @@ import codecs
 import gc
 import io
 import os
+import re
 import signal
 import sys
 import webbrowser
@@ -173,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
     mixing = command(
         "grid-shuffle",
         "shuffle the sequences of exports that are larger than memory, and in no planned order, into another",
-        lambda options: grid_shuffle(options.exports, options.out, int(options.memory * 1e9), options.seed),
+        lambda options: grid_shuffle(options.exports, options.out, options.memory, options.seed),
     )
     mixing.add_argument(
         "exports",
@@ -186,7 +187,7 @@ def _parser() -> argparse.ArgumentParser:
         "out", type=Path, help="folder of the shuffled one; a run that was broken off goes on there"
     )
     mixing.add_argument(
-        "--memory", type=float, default=2.0, metavar="GB", help="of sequences at a time (default: 2)"
+        "--memory", type=_gigabytes, default="2", metavar="GB", help="of sequences at a time (default: 2)"
     )
     mixing.add_argument("--seed", type=int, default=0)
     pruning = command(
@@ -256,8 +257,24 @@ def verify(options: argparse.Namespace) -> tuple[str, bool]:
 
 def _numbers(text: str) -> range:
     """`1200` or `1200..1210`, both ends among them."""
-    first, _, last = text.partition("..")
-    return range(int(first), int(last or first) + 1)
+    match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text, re.ASCII)
+    numbers = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+    if not numbers:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not A or A..B, with whole numbers from 0, B not below A"
+        )
+    return numbers
+
+
+def _gigabytes(text: str) -> int:
+    """An amount of memory in GB -> bytes."""
+    try:
+        size = int(float(text) * 1e9)
+    except (ValueError, OverflowError):
+        size = 0
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount of memory; expected gigabytes, such as 0.5")
+    return size
 
 
 def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]) -> str:
