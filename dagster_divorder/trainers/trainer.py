@@ -147,7 +147,7 @@ def pass_by_pass(reading: Reading) -> Rows:
 def from_ranks(streams: Sequence[Rows], reading: Reading) -> Rows:
     """The rows that each of W ranks reads -> (batches, B). Ends where the first rank has no whole micro-batch left."""
     steps = min(len(stream) for stream in streams) // reading.micro_batch
-    cut = [stream[: steps * reading.micro_batch].reshape(steps, -1) for stream in streams]
+    cut = [stream[: steps * reading.micro_batch].reshape(steps, reading.micro_batch) for stream in streams]
     return consecutive(np.stack(cut, axis=1).reshape(-1), reading.batch)
 
 
