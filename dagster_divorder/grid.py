@@ -66,11 +66,15 @@ def grid_shuffle(
     on there; what is in the folder and was not written by it is neither overwritten nor removed.
 
     Raises:
-        InputError: as `open_exports`; an export has several epochs; the memory holds no column; the folder holds
-            something else, or what other exports, another memory or seed has begun.
+        InputError: as `open_exports`; an export has several epochs; the memory holds no column; the seed is not in
+            [0, 2**63); the folder holds something else, or what other exports, another memory or seed has begun.
         StoreBusyError: another process writes there. StoreError: as `open_exports`; a file of the folder is damaged, or
             the disk full.
     """
+    if memory < 1 or not 0 <= seed < 1 << 63:
+        raise InputError(
+            f"memory is {memory:,} bytes and seed {seed:,}; expected a memory of 1 or more, and a seed in [0, 2**63)"
+        )
     given = [exports] if isinstance(exports, str | Path) else exports
     sources, out = open_exports(given), Path(out).absolute()
     for source in sources:
@@ -85,7 +89,7 @@ def grid_shuffle(
     if columns**2 > sequences:
         raise InputError(
             f"memory is {memory:,} bytes, too little for a column of a grid of {sequences:,} sequences of "
-            f"{length:,} ids; give {-(-size // math.isqrt(len(source))):,} or more"
+            f"{length:,} ids; give {-(-size // math.isqrt(sequences)):,} or more"
         )
     made = _Files(sources, out, Grid(sequences, columns**2, seed))
     with _alone(out), folder_at(out).explaining(size=2 * size, what="the columns and the rows"):

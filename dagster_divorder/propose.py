@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dagster_divorder.errors import InputError, SettingsError, printable
+from dagster_divorder.errors import DivOrderError, InputError, SettingsError, printable
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.store.find import Found, find_files
@@ -305,4 +305,8 @@ def write_settings(paths: Sequence[str], file: Path) -> tuple[Settings, str]:
         raise SettingsError(there) from None
     except OSError as error:
         raise SettingsError(f"{file} cannot be written: {error.strerror}") from error
-    return load_settings(file, {}), why
+    try:
+        return load_settings(file, {}), why
+    except DivOrderError:
+        file.unlink()
+        raise

@@ -84,7 +84,7 @@ def locate(
         InputError: neither a directory nor an id that can be reached; no tokenizer.json; no safetensors; of all
             weights, a shard is missing; a revision of a directory.
     """
-    directory = Path(base).expanduser()
+    directory = Path(os.path.expanduser(base))  # `Path` raises where a user has no home
     if os.path.isdir(directory):
         if revision:
             raise InputError(
@@ -326,7 +326,7 @@ def _download(base: str, weights: Wanted, setting: str, revision: str | None) ->
             raise InputError(
                 f"{setting} is {asked}: no such directory, and the Hugging Face Hub does not give its {name} "
                 f"({type(error).__name__}: {str(error).partition(chr(10))[0]}); check the id and the network, "
-                "for a gated model log in, or name a directory"
+                "for a gated model log in, see that the Hub's cache (HF_HOME) can be written to, or name a directory"
             ) from error
 
     config = fetch("config.json")

@@ -20,7 +20,7 @@ from pydantic_settings import SettingsError as PydanticSettingsError
 
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.settings.model import ENV_PREFIX, Settings
-from dagster_divorder.settings.places import Place, Url, is_url, real_place
+from dagster_divorder.settings.places import Place, Url, is_url, real_place, why_unusable
 
 CONFIG_VARIABLE = "DIVORDER_CONFIG"
 DEFAULT_FILE = "divorder.toml"
@@ -155,11 +155,18 @@ def _check_environment(environ: Mapping[str, str]) -> None:
 
 
 def _anchor(settings: Settings, base: Path) -> Settings:
-    """Make paths absolute: seen from the folder of the file that holds them. URLs are so already."""
+    """Make paths absolute: seen from the folder of the file that holds them. URLs are so already.
+
+    Raises:
+        SettingsError: a path cannot be used; see `why_unusable`.
+    """
 
     # Of `os.path`, which takes any text for a path, where `Path` raises for users that are not there and long names.
     def absolute(path: str | Path) -> str:
-        return os.path.normpath(base / os.path.expanduser(path))
+        found = os.path.normpath(base / os.path.expanduser(path))
+        if why := why_unusable(found):
+            raise SettingsError(why)
+        return found
 
     def absolute_paths(paths: Sequence[str]) -> tuple[str, ...]:
         return tuple(path if is_url(path) else absolute(path) for path in paths)
@@ -199,7 +206,7 @@ def _explain(error: ValidationError, path: Path | None) -> str:
             else:
                 # What is wrong with a whole section its message says.
                 whole = len(inside) == 1 and isinstance(problem["input"], dict)
-                value = "" if whole else f" = {_without_secrets(problem['input'])!r}"
+                value = "" if whole else f" = {problem['input']!r}"
                 lines.append(f"{key}{value}: {message}")
     where = f"{path} or the environment" if path else "settings"
     return f"{where}: " + "; ".join(lines)
@@ -240,11 +247,6 @@ def _has_several_types(place: tuple[int | str, ...]) -> bool:
     assert isinstance(section, type) and issubclass(section, BaseModel)
     types = section.model_fields[str(place[1])].annotation
     return get_origin(types) in (Union, UnionType) and len({*get_args(types)} - {NoneType}) > 1
-
-
-def _without_secrets(value: Any) -> Any:
-    """A value as an error may show it: a URL without user, password and query."""
-    return re.sub(r"(?<=://)[^/]*@|\?.*", "...", value) if isinstance(value, str) and is_url(value) else value
 
 
 def valid_keys() -> list[str]:

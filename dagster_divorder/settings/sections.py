@@ -96,7 +96,7 @@ class Store(_Section):
     """A second run on the same store waits for the first one to end; false: it fails at once."""
     cache: FolderPath | None = None
     """Of a store on objects: folder of copies of its files that have to lie on this machine's disk, shared by stores
-    and runs. Unset: divorder in $XDG_CACHE_HOME, else in ~/.cache."""
+    and runs. Unset: divorder in $XDG_CACHE_HOME, else in ~/.cache, else divorder-UID in the temporary folder."""
     cache_bytes: int = Field(CACHE_BYTES, ge=0, le=MAX_COUNT)
     """About how much these copies take before the least recently used go; fewer downloads as it rises."""
 

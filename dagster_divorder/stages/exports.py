@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -217,29 +216,23 @@ def _manifest(run: Run, found: Format, rows: Rows, left_out: int) -> dict[str, A
     }
 
 
-def planned_shape(run: Run, trainer: Trainer, asked: Mapping[str, int | None] | None = None) -> Shape:
-    """The shape of the export that a trainer would read of the plan under these settings, its rows in the order of
-    training, or as they would have to lie for how it is `asked` to read them (see `Shape.reading`)."""
+def planned_shape(run: Run, trainer: Trainer) -> Shape:
+    """The shape of the export that a trainer would read of the plan under these settings."""
     settings, found = run.settings, FORMATS[trainer.formats[0]]
-    sequences, epochs = run.receipt("packed_sequences").facts["sequences"], settings.sequence.epochs
     shape = Shape(
         path=str(_folder(run, found.name)),
         prefix=f"train-{_tag(run, found)}",
-        sequences=sequences,
-        epochs=epochs,
+        sequences=run.receipt("packed_sequences").facts["sequences"],
+        epochs=settings.sequence.epochs,
         sequence_length=settings.sequence.length,
         batch=settings.sequence.batch,
         files=(),
-        layout={},
+        layout=_layout(settings, found),
     )
-    if asked is not None and trainer.contiguous_ranks and found.contiguous_ranks:
-        reading = shape.reading(**asked)
-        of = {name: max(1, getattr(reading, name)) for name in ("world_size", "micro_batch", "workers")}
-        shape = replace(shape, layout=of)
     if found.epochs == "copies":
-        rows = len(shape.positions())
         each = max(1, settings.exports.shard_bytes // (4 * shape.sequence_length))
-        shape = replace(shape, files=tuple(min(each, rows - first) for first in range(0, rows, each)))
+        files = tuple(min(each, shape.rows - first) for first in range(0, shape.rows, each))
+        shape = replace(shape, files=files)
     return shape
 
 
@@ -384,13 +377,13 @@ def _trainers_keep_the_order(run: Run) -> Finding:
                 {
                     "format": name,
                     "trainer": of.trainer.title,
-                    "by default": of.default.text,
-                    "at its best": of.best.text,
+                    "by default": of.default.kept.text,
+                    "at its best": of.here.kept.text,
                     "at so many ranks": of.reading.world_size,
                 }
                 for of in found
             ]
-            without += [] if any(of.best.in_order for of in found) else [name]
+            without += [] if any(of.here.kept.in_order for of in found) else [name]
     return Finding(
         passed=not without,
         text=f"No trainer reads {', '.join(without)} in the order of the plan."

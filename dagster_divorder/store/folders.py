@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from dagster_divorder.errors import StoreError
+from dagster_divorder.extras import load_extra
 from dagster_divorder.settings.places import Place, Url
 from dagster_divorder.store import hub
 from dagster_divorder.store.base import TEMPORARY
@@ -223,8 +224,7 @@ class _ObjectFolder(_RemoteFolder):
 
     @contextlib.contextmanager
     def create(self, name: str, temporary: str, *, lasting: bool = True) -> Iterator[IO[bytes]]:
-        import obstore
-        from obstore.exceptions import GenericError
+        obstore = load_extra("obstore")
 
         store, key = bucket(self.where(temporary))
         try:
@@ -235,7 +235,7 @@ class _ObjectFolder(_RemoteFolder):
             if error.errno is not None:
                 raise
             # Of a writer errors are of the kind that files raise, unlike all others of obstore.
-            raise GenericError(str(error)) from None
+            raise obstore.exceptions.GenericError(str(error)) from None
 
     def publish(
         self,
@@ -263,7 +263,7 @@ class _ObjectFolder(_RemoteFolder):
         self.delete([*staged.values(), *stale])
 
     def _copy(self, source: str, target: str, size: int) -> None:
-        import obstore
+        obstore = load_extra("obstore")
 
         store, key = bucket(self.where(source))
         if self.place.scheme != "s3" or size <= COPY_BYTES:
@@ -273,7 +273,7 @@ class _ObjectFolder(_RemoteFolder):
             shutil.copyfileobj(found, file, PIECE_BYTES)
 
     def delete(self, names: Collection[str]) -> None:
-        import obstore
+        obstore = load_extra("obstore")
 
         there = self.sizes().keys() & set(names)
         store, _ = bucket(self.place)

@@ -20,6 +20,9 @@ from dagster_divorder.errors import InputError
 
 Rows: TypeAlias = NDArray[np.int64]
 
+MAX_WORKERS = 1024
+"""Loader processes of a rank. More are a slip, and a model of a sampler takes time and memory for each."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
@@ -54,6 +57,8 @@ class Reading:
         for name in ("workers", "seed"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}, expected 0 or more")
+        if self.workers > MAX_WORKERS:
+            raise InputError(f"workers is {self.workers:,}, expected at most {MAX_WORKERS:,} a rank")
         step = self.world_size * self.micro_batch
         if self.batch % step:
             raise InputError(
@@ -144,7 +149,7 @@ def pass_by_pass(reading: Reading) -> Rows:
 def from_ranks(streams: Sequence[Rows], reading: Reading) -> Rows:
     """The rows that each of W ranks reads -> (batches, B). Ends where the first rank has no whole micro-batch left."""
     steps = min(len(stream) for stream in streams) // reading.micro_batch
-    cut = [stream[: steps * reading.micro_batch].reshape(steps, -1) for stream in streams]
+    cut = [stream[: steps * reading.micro_batch].reshape(steps, reading.micro_batch) for stream in streams]
     return consecutive(np.stack(cut, axis=1).reshape(-1), reading.batch)
 
 

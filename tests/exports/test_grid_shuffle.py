@@ -215,8 +215,22 @@ def test_what_cannot_be_shuffled_is_refused(export: Path, tmp_path: Path) -> Non
         grid_shuffle(export, tmp_path / "out", memory=1000)
     enough = int(str(error.value).split("give ")[1].split()[0].replace(",", ""))
     grid_shuffle(export, tmp_path / "out", memory=enough)
+    for memory, seed in ((0, 0), (-1, 0), (MEMORY, -1), (MEMORY, 1 << 63)):
+        with pytest.raises(InputError, match="expected a memory of 1 or more, and a seed in"):
+            grid_shuffle(export, tmp_path / "nothing", memory=memory, seed=seed)
+    assert not (tmp_path / "nothing").exists()
     with exported("olmo", CORPUS | {"epochs": 2}) as (path, _), pytest.raises(InputError, match="2 epochs"):
         grid_shuffle(path, tmp_path / "two")
+
+
+@pytest.mark.parametrize("memory", ["nan", "inf", "-inf", "0", "-1", "1e-12", "1e300", "two", ""])
+def test_a_memory_that_is_none_is_refused(
+    memory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["grid-shuffle", "export", str(tmp_path / "out"), f"--memory={memory}"])
+    assert f"{memory!r} is no amount of memory; expected gigabytes" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_writes_what_verify_takes(

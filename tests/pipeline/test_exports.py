@@ -235,7 +235,8 @@ def test_a_layout_keeps_the_order_of_the_trainer_that_slices_and_loses_that_of_o
     folder = settings.exports.path / "parquet"
     assert verify(settings, folder, "torchtitan")[0]
     passed, text = verify(settings, folder, "hf-trainer")
-    assert not passed and "the first that differs is batch 0" in text and "with the lines" in text
+    assert not passed and "the first that differs is batch 0" in text
+    assert "with exports.world_size = 1, exports.workers = 1, and its lines" in text
     # What is read is measured beside the plan.
     assert "features that drift" in text
     # The plan as it would be exported for it.
@@ -248,6 +249,21 @@ def test_a_layout_keeps_the_order_of_the_trainer_that_slices_and_loses_that_of_o
     ]:
         with pytest.raises(InputError, match=message):
             verify(settings, folder, **asked)
+
+
+@pytest.mark.parametrize("exports", [{}, {"world_size": 2, "micro_batch": 2}], ids=["plan", "ranks"])
+def test_of_an_export_is_said_what_was_said_of_the_plan(make: Make, exports: dict[str, int]) -> None:
+    settings = make("parquet", sequence={"length": 64, "batch": 4}, exports=exports)
+    run_all(settings, Silent())
+
+    def rows(folder: Path | None) -> set[str]:
+        _, text = verify(settings, folder, None, world_size=2, micro_batch=2)
+        return {" ".join(line.split()) for line in text.splitlines() if " parquet " in line}
+
+    of_export = rows(settings.exports.path / "parquet")
+    assert len(of_export) > 5 and of_export <= rows(None)
+    # What is at its best as it comes needs no other way.
+    assert not [line for line in of_export if line.endswith("nothing set") and " 0 of " in line]
 
 
 def test_settings_that_cannot_be_exported_are_refused(make: Make, tmp_path: Path) -> None:
