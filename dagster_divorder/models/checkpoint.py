@@ -156,7 +156,7 @@ def embedding_table(directory: Path | str, *, vocabulary: int = 0) -> EmbeddingT
         stored = {
             (key, path.name): shape for path in paths for key, (_, shape) in stored_tensors(path).items()
         }
-        files = {key: name for (key, name), shape in stored.items() if len(shape) == 2}
+        files = {key: name for (key, name), shape in stored.items() if len(shape) == 2} or dict(stored.keys())
     key = _choose(files, directory)
     path = directory / files[key]
     weights = _read(key, path)
