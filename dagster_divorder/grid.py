@@ -33,9 +33,9 @@ from dagster_divorder.core.rows import row_entries
 from dagster_divorder.engine.progress import Progress, Silent
 from dagster_divorder.errors import InputError, StoreBusyError, StoreError
 from dagster_divorder.exports.parquet import SCHEMA, group_rows, open_writer, table
+from dagster_divorder.models.export_tokenizer import TOKENIZER_FILES
 from dagster_divorder.readers.export import Export, open_exports
 from dagster_divorder.readers.parquet import ParquetRows
-from dagster_divorder.stages.exports import TOKENIZER_FILES
 from dagster_divorder.store.base import TEMPORARY, temporary_name
 from dagster_divorder.store.curated import EXPORT_MANIFEST, entry_of, write_hashed
 from dagster_divorder.store.folders import folder_at

@@ -25,6 +25,8 @@ from dagster_divorder.exports.format import Format, Options
 from dagster_divorder.exports.megatron import MEGATRON
 from dagster_divorder.exports.rows import Rows, Tokens
 from dagster_divorder.exports.text import TEXT
+from dagster_divorder.models.export_tokenizer import SAMPLE_BYTES, TOKENIZER_FILES, tokenizer_files
+from dagster_divorder.models.tokenize import named_specials, special_ids
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     Check,
@@ -57,15 +59,10 @@ from dagster_divorder.store.curated import (
 )
 from dagster_divorder.store.manifests import EXPORT_VERSION
 from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.sample import sample_texts
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
 from dagster_divorder.trainers.replay import Shape, replay
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-)
 TAG_DIGITS = 8
 
 
@@ -106,8 +103,6 @@ def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
     Raises:
         InputError: an end-of-text token is asked for, and the tokenizer names none.
     """
-    from dagster_divorder.models.tokenize import special_ids
-
     ids, vocabulary = special_ids(directory), run.receipt("base_model").facts["vocabulary"]
     if run.settings.packing.end_of_text and ids["eos"] is None:
         raise _no_end_of_text(directory)
@@ -131,7 +126,8 @@ def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
 def _no_end_of_text(directory: Path) -> InputError:
     return InputError(
         f"packing.end_of_text is true, and the tokenizer in {directory} names no end-of-text token; expected an "
-        "`eos_token` in its tokenizer_config.json: name it there, or set packing.end_of_text = false"
+        "`eos_token` in its tokenizer_config.json (an id in config.json counts if it is a special token's): name it "
+        "there, or set packing.end_of_text = false"
     )
 
 
@@ -158,7 +154,7 @@ def _layout(settings: Settings, found: Format) -> dict[str, int]:
 
 def _write(run: Run, found: Format, rows: Rows, planned: int) -> None:
     """Write an export of so many planned rows."""
-    folder, directory = _folder(run, found.name), rows.stored.directory
+    folder = _folder(run, found.name)
     left_out = 0 if found.epochs == "index" else planned - len(rows)
     if left_out:
         run.progress.note(
@@ -173,13 +169,28 @@ def _write(run: Run, found: Format, rows: Rows, planned: int) -> None:
     started = time.perf_counter()
     with OutputFolder(run.store, folder, 4 * int(rows.tokens.sum()), EXPORT_MANIFEST) as output:
         about = found.write(rows, output, options)
-        for name in TOKENIZER_FILES:
-            if (directory / name).is_file():
-                data = (directory / name).read_bytes()
-                output.stage(name, lambda file, data=data: file.write(data))  # type: ignore[misc]
+        for name, data in _tokenizer(run, rows.stored).items():
+            output.stage(name, lambda file, data=data: file.write(data))  # type: ignore[misc]
         files = output.commit({**_manifest(run, found, rows, left_out), **about})["files"]
     rate = sum(entry["bytes"] for entry in files.values()) / 1e6 / (time.perf_counter() - started)
     run.observed[f"{found.name}_megabytes_per_second"] = round(rate, 1)
+
+
+def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
+    """The files of the tokenizer that lie beside each export, by name."""
+    if "tokenizer" not in run.memo:
+        if run.settings.model.base == BOOTSTRAP:
+            # Made here, in a form that tests compare with transformers.
+            paths = [tokens.directory / name for name in TOKENIZER_FILES]
+            files, note = {path.name: path.read_bytes() for path in paths if path.is_file()}, ""
+        else:
+            texts, encoder = sample_texts(run.store, run.view, SAMPLE_BYTES), load_base_model(run).encoder()
+            files, note = tokenizer_files(tokens.directory, encoder, tokens.special, texts)
+        if note:
+            run.progress.note(note)
+        run.memo["tokenizer"] = files
+    made: dict[str, bytes] = run.memo["tokenizer"]
+    return made
 
 
 def _manifest(run: Run, found: Format, rows: Rows, left_out: int) -> dict[str, Any]:
@@ -241,8 +252,17 @@ def plan_fingerprint(run: Run) -> str:
     return content_hash(
         versions(run, "raw_docs", *stream_reads(run.settings), "packed_sequences", "sequence_order"),
         run.receipt("token_counts").key,
-        run.settings.packing.end_of_text,
+        named_end_of_text(run),
     )
+
+
+def named_end_of_text(run: Run) -> bool | list[str | int]:
+    """What names the token behind every document, whose id the tokenizer's key decides: True of the bootstrap model's
+    own, False where there is none."""
+    if not run.settings.packing.end_of_text or run.settings.model.base == BOOTSTRAP:
+        return run.settings.packing.end_of_text
+    named = named_specials(Path(run.receipt("base_model").facts["directory"]))["eos"]
+    return [of.value for of in named]
 
 
 def _key(run: Run, found: Format) -> str:
@@ -250,6 +270,7 @@ def _key(run: Run, found: Format) -> str:
     settings, directory = run.settings, load_base_model(run).directory
     # tokenizer.json itself is a part of the plan; these say which tokens begin, end and pad.
     paths = [directory / file for file in TOKENIZER_FILES[1:]]
+    named = {special: [of.value for of in every] for special, every in named_specials(directory).items()}
     return content_hash(
         found.name,
         EXPORT_VERSION,
@@ -261,6 +282,7 @@ def _key(run: Run, found: Format) -> str:
         ],
         settings.input.id_field if found is TEXT else None,
         {path.name: path.read_bytes().hex() for path in paths if path.is_file()},
+        named,
     )
 
 
@@ -300,19 +322,28 @@ def _publish(run: Run, receipt: Receipt) -> None:
 
 
 def _check_settings(run: Run) -> None:
-    """No stranger's file is overwritten, and an end-of-text token that is asked for is there."""
+    """No stranger's file is overwritten, and special tokens are there."""
     for name in run.settings.exports.formats:
         beside = "|".join(map(re.escape, (EXPORT_MANIFEST, *TOKENIZER_FILES)))
         written = re.compile(f"{FORMATS[name].names}|{beside}")
         refuse_strangers(run.store, _folder(run, name), written.fullmatch, EXPORT_MANIFEST)
-    model = run.settings.model
-    if run.settings.packing.end_of_text and model.base != BOOTSTRAP:
-        from dagster_divorder.models.checkpoint import locate
-        from dagster_divorder.models.tokenize import special_ids
+    check_special_tokens(run.settings)
 
-        directory = locate(model.base, revision=model.revision)
-        if special_ids(directory)["eos"] is None:
-            raise _no_end_of_text(directory)
+
+def check_special_tokens(settings: Settings) -> None:
+    """
+    Raises:
+        InputError: a checkpoint names special tokens that its tokenizer does not have, or no end-of-text token that is
+            asked for.
+    """
+    model = settings.model
+    if model.base == BOOTSTRAP:
+        return
+    from dagster_divorder.models.checkpoint import locate
+
+    directory = locate(model.base, revision=model.revision)
+    if special_ids(directory)["eos"] is None and settings.packing.end_of_text:
+        raise _no_end_of_text(directory)
 
 
 def _show(run: Run, receipt: Receipt) -> Shown:

@@ -31,6 +31,7 @@ from dagster_divorder.store.local import LocalStore
 from dagster_divorder.torch import SequenceStream
 from dagster_divorder.verify import verify
 from tests.conftest import topic_records, write_jsonl
+from tests.tiny_models import BOS, EOS, PAD, save_model, save_tokenizer
 
 Make = Callable[..., Settings]
 ALL = tuple(FORMATS)
@@ -360,3 +361,85 @@ def test_a_training_goes_on_with_its_plan_while_another_is_exported(make: Make, 
 
 def stream_files(folder: Path) -> list[str]:
     return list(orjson.loads((folder / "manifest.json").read_bytes())["files"])
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return save_tokenizer(save_model(tmp_path / "llama"))
+
+
+def test_end_of_text_is_the_token_that_the_files_name_as_they_are_now(make: Make, checkpoint: Path) -> None:
+    """An edited file is another export, of another plan."""
+    settings = make("parquet", model={"base": str(checkpoint)}, packing={"end_of_text": True})
+    manifests = []
+    files: list[tuple[str, dict[str, Any], str]] = [
+        ("config.json", orjson.loads((checkpoint / "config.json").read_bytes()) | {"eos_token_id": 0}, BOS),
+        ("generation_config.json", {"eos_token_id": [token_id(checkpoint, EOS), 0]}, EOS),
+        ("special_tokens_map.json", {"eos_token": {"content": PAD}}, PAD),
+    ]
+    for file, content, token in files:
+        (checkpoint / file).write_bytes(orjson.dumps(content))
+        run_all(settings, Silent())
+        folder = settings.exports.path / "parquet"
+        manifests.append(orjson.loads((folder / "manifest.json").read_bytes()))
+        expected = token_id(checkpoint, token)
+        assert manifests[-1]["tokenizer"]["end_of_text"] == expected
+        table = pq.ParquetFile(next(folder.glob("*.parquet"))).read()
+        assert table["input_ids"].combine_chunks().flatten().to_pylist().count(expected) >= 20
+    assert len({manifest["plan"] for manifest in manifests}) == 3
+
+
+def token_id(folder: Path, token: str) -> int:
+    added = orjson.loads((folder / "tokenizer.json").read_bytes())["added_tokens"]
+    return {each["content"]: each["id"] for each in added}[token]
+
+
+@pytest.mark.parametrize("stage", ["exports", "training_evidence"])
+def test_special_tokens_that_are_not_there_are_refused_before_the_first_stage(
+    stage: str, make: Make, checkpoint: Path
+) -> None:
+    sections = {"heldout": {"share": 0.1}, "evidence": {"tokens": 10_000}, "model": {"base": str(checkpoint)}}
+    (checkpoint / "config.json").write_text("{}")
+    formats = ["parquet"] if stage == "exports" else []
+    asked, not_asked = (make(*formats, **sections, packing={"end_of_text": each}) for each in (True, False))
+    with pytest.raises(InputError, match=r"end_of_text is true, and .* names no end-of-text token"):
+        run_all(asked, Silent(), ["raw_docs", stage])
+    (checkpoint / "special_tokens_map.json").write_text('{"pad_token": "<padding>"}')
+    for settings in (asked, not_asked):
+        with pytest.raises(InputError, match=r"gives pad_token '<padding>', which .* does not have"):
+            run_all(settings, Silent(), ["raw_docs", stage])
+    assert not list(asked.store.path.glob("documents/**/*"))
+
+
+def test_the_tokenizer_beside_an_export_gives_its_ids(make: Make, checkpoint: Path) -> None:
+    from transformers import AutoTokenizer
+
+    (checkpoint / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
+    content = orjson.loads((checkpoint / "tokenizer.json").read_bytes())
+    content["model"]["dropout"] = 0.5
+    content["pre_tokenizer"]["add_prefix_space"] = True
+    (checkpoint / "tokenizer.json").write_bytes(orjson.dumps(content))
+    said = Said()
+    settings = make("parquet", "text", model={"base": str(checkpoint)})
+    run_all(settings, said)
+    run_all(settings, said)
+    for part in (
+        f"{checkpoint}: tokenizer.json has BPE dropout 0.5",
+        "names the class PreTrainedTokenizerFast",
+    ):
+        assert sum(part in note for note in said.notes) == 1
+    texts = [record["text"] for record in topic_records(12)]
+    expected = Run(settings, LocalStore(settings.store.path)).column("token_counts", "ids")
+    for name in ("parquet", "text"):
+        tokenizer = AutoTokenizer.from_pretrained(settings.exports.path / name)
+        found = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        assert sorted(number for ids in found for number in ids) == sorted(expected.tolist())
+
+
+class Said(Silent):
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
