@@ -69,7 +69,7 @@ from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.space import map_vectors
-from dagster_divorder.view.evidence import order_rows, source_rows
+from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 
 if TYPE_CHECKING:
     from dagster_divorder.models.training import Task
@@ -661,6 +661,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
         "verdict": Text("\n\n".join([*summary["verdict"], *summary["notes"]])),
         "orders": Table(order_rows(summary)),
         "sources": Table(source_rows(summary)),
+        **({"rates": Table(rates)} if (rates := rate_rows(summary)) else {}),
         "picture": Picture(run.store.local(receipt.files["picture"]), "trainings in several orders"),
     }
 
