@@ -427,7 +427,7 @@ def prove(settings: Settings) -> str:
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.stages.training_evidence import load_evidence
     from dagster_divorder.store.connect import store_of
-    from dagster_divorder.view.evidence import order_rows, source_rows
+    from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 
     if settings.evidence.tokens is None:
         raise InputError(
@@ -446,6 +446,7 @@ def prove(settings: Settings) -> str:
                 "",
                 "*: differs from the same sequences shuffled beyond noise",
             ),
+            *(("", *_stacked(rates)) if (rates := rate_rows(summary)) else ()),
         ]
     )
 
@@ -509,10 +510,11 @@ def summary(settings: Settings) -> str:
         MissingStageError: the pipeline has not run to its end on this store.
     """
     from dagster_divorder.pipeline import Run
+    from dagster_divorder.pipeline.stage import Table
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.store.connect import store_of
     from dagster_divorder.store.receipts import load_receipt
-    from dagster_divorder.view.words import ORDERS, TRAIN_ON, side_by_side
+    from dagster_divorder.view.words import ORDERS, TRAIN_ON, cells, side_by_side
 
     run = Run(settings, store_of(settings.store).open(create=False))
     output_stages = [stage for stage in GRAPH.needed(settings) if GRAPH[stage].asset]
@@ -547,6 +549,14 @@ def summary(settings: Settings) -> str:
         f"Train on the {ORDERS[TRAIN_ON]}, without shuffling.",
         *reports["diversity_metrics"]["findings"],
         *([reports["stationarity"]["claim"]] if "stationarity" in reports else []),
+        *(
+            line
+            for stage in ("subset_selection", "set_diversity")
+            if (receipt := receipts.get(stage)) and stage in reports
+            for name, of in GRAPH[stage].show(run, receipt).items()
+            if isinstance(of, Table)
+            for line in ("", f"{name} ({stage}):", *_stacked(cells(of.rows)))
+        ),
         "",
         "each stage, as it last ran:",
         _table_line([("", 24), ("documents", 12), ("new", 12), ("reused", 12), ("seconds", 10)]),

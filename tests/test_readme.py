@@ -9,6 +9,7 @@ import pytest
 
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.settings import load_settings
+from dagster_divorder.stages import GRAPH
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -51,3 +52,25 @@ def test_every_strategy_has_a_row_and_every_row_a_strategy() -> None:
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", README))))
 def test_links_lead_somewhere(target: str) -> None:
     assert (ROOT / target).exists()
+
+
+def test_the_picture_the_table_and_the_graph_of_the_demo_are_of_this_state() -> None:
+    from PIL import Image
+
+    said = Image.open(ROOT / "docs/ordering_comparison.png").text["Description"].splitlines()
+    (demo,) = [block for block in blocks("console") if block.startswith("$ make demo")]
+    shown = demo.partition("exports:")[0].splitlines()
+    lines = [line for line in shown if line and line != "..." and not line.startswith("$")]
+    assert len(lines) > 15 and not [line for line in lines if line not in said]
+    numbers = dict(re.findall(r"(batch TV, mean, %|worst batch anywhere, points off) +less +([\d.]+)", demo))
+    assert f"in the plan\n{float(numbers['batch TV, mean, %']):.1f} %" in README
+
+    (graph,) = blocks("mermaid")
+    arrows = {
+        (before, after)
+        for before, listed in re.findall(r"^  (\w+) --> (.*)$", graph, re.M)
+        for after in listed.split(" & ")
+    }
+    upstream = GRAPH.asset_upstream(load_settings(ROOT / "data/demo.toml", environ={}))
+    assert arrows == {(before, after) for after, reads in upstream.items() for before in reads}
+    assert set(re.findall(r"^    (\w+)$", graph, re.M)) == set(upstream)

@@ -344,7 +344,7 @@ def test_the_papers_settings_are_settings(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     text = (Path(__file__).parent.parent / "docs/as_the_papers_did.md").read_text()
     blocks = re.findall(r"^```toml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:
         (tmp_path / "own.toml").write_text(block)
         assert load_settings(tmp_path / "own.toml", environ={}) != load_settings(environ={})

@@ -103,15 +103,19 @@ def along(values: Floats, places: int = PLACES) -> NDArray[np.float64]:
     return np.array([part.mean() for part in parts])
 
 
-def largest_bump(losses: Floats, reference: Floats) -> tuple[float, float]:
+def largest_bump(
+    losses: Sequence[Floats], reference: Sequence[Floats]
+) -> tuple[dict[str, float | None], float]:
     """(how far the losses of an epoch stray at most from those of another order, by parts; where, 0 to 1).
 
-    Both (e,), averaged over trainings; the first tenth, in which both fall fast, is left out.
+    Both R times (e,), training by training; the first tenth, in which both fall fast, is left out. The interval is that
+    of the part which strays most on average.
     """
-    differences = along(losses) - along(reference)
-    first = len(differences) // 10
-    at = first + int(np.argmax(np.abs(np.nan_to_num(differences[first:]))))
-    return float(differences[at]), (at + 0.5) / len(differences)
+    differences = np.stack([along(own) - along(other) for own, other in zip(losses, reference, strict=True)])
+    means = np.nan_to_num(mean(list(differences)))
+    first = len(means) // 10
+    at = first + int(np.argmax(np.abs(means[first:])))
+    return estimate(differences[:, at]), (at + 0.5) / len(means)
 
 
 def mean(values: Sequence[Floats]) -> NDArray[np.float64]:
@@ -143,6 +147,9 @@ def order_figures(
             "jump": estimate(jumps),
             "jump, less shuffled": estimate(np.subtract(jumps, level)),
             "spike": estimate([of.spike for of in seams]),
+            "spike, less shuffled": estimate(
+                [of.spike - its.spike for of, its in zip(seams, others, strict=True)]
+            ),
             "around the seam": losses[around],
             "norms around the seam": norms[around],
         }
@@ -154,12 +161,16 @@ def order_figures(
             name = f"stable rank, {kind}, {share:.0%}"
             found |= {name: estimate(values), f"{name}, less shuffled": estimate(values - of_shuffled)}
     noise, of_shuffled = (np.array([of.noise[0] for of in each]) for each in (ours, shuffled))
-    bump, where = largest_bump(losses[:epoch], mean([of.losses for of in shuffled])[:epoch])
+    bump, where = largest_bump(*([of.losses[:epoch] for of in each] for each in (ours, shuffled)))
+    forgotten, of_others = (
+        np.array([of.remembered[-1] - of.remembered[0] for of in each]) for each in (ours, shuffled)
+    )
     return found | {
         "noise": estimate(noise),
         "noise, less shuffled": estimate(noise - of_shuffled),
         # What the first tenth costs at the end of the epoch more than right after it was read.
-        "forgotten": estimate([of.remembered[-1] - of.remembered[0] for of in ours]),
+        "forgotten": estimate(forgotten),
+        "forgotten, less shuffled": estimate(forgotten - of_others),
         "remembered": mean([of.remembered for of in ours]),
         "bump": bump,
         "bump at": where,

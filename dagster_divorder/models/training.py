@@ -80,7 +80,8 @@ PRESETS = {
 class Task:
     """One training. model: a preset, or the directory of a config.json. classes: int32 (V,), which class each token id
     is to be read as, and their number. attend_within_documents: attention stops
-    where a document does. epochs: E. heldout: by source classes int32 (n, L), -1 where there is none."""
+    where a document does, in validation too. epochs: E. heldout: by source int32 (2, n, L), classes, -1 where there is
+    none, and places in their documents, 0 where one begins."""
 
     model: str
     classes: NDArray[np.int32]
@@ -393,17 +394,18 @@ class _Loop:
             scores.flatten(0, 1).float(), targets.flatten(), ignore_index=self.ignored, reduction="sum"
         )
 
-    def _loss_of(self, rows: NDArray[np.int32]) -> float:
-        """Nats a token of rows of classes, -1 where there is none; NaN of rows without any to predict."""
+    def _loss_of(self, heldout: NDArray[np.int32]) -> float:
+        """Nats a token of rows as `Task.heldout` has them; NaN of rows without any to predict."""
         import torch
 
-        rows = rows[:, : max(2, int((rows >= 0).sum(axis=1).max()))]
-        total, counted = 0.0, int((rows[:, 1:] >= 0).sum())
+        heldout = heldout[..., : max(2, int((heldout[0] >= 0).sum(axis=1).max()))]
+        total, counted = 0.0, int((heldout[0, :, 1:] >= 0).sum())
         with torch.no_grad():
-            for part in self._parts(len(rows)):
-                some = torch.from_numpy(rows[part].astype(np.int64)).to(self.task.device)
+            for part in self._parts(heldout.shape[1]):
+                some, places = torch.from_numpy(heldout[:, part].astype(np.int64)).to(self.task.device)
                 targets = some[:, 1:].masked_fill(some[:, 1:] < 0, self.ignored)
-                total += float(self._sum(some[:, :-1].clamp(min=0), targets))
+                positions = places[:, :-1] if self.task.attend_within_documents else None
+                total += float(self._sum(some[:, :-1].clamp(min=0), targets, positions))
         return total / counted if counted else math.nan
 
     def _remembered(self, rows: int, few: int) -> float:

@@ -12,7 +12,8 @@ OUTPUT = "curated_output"
 
 
 class Graph(Mapping[str, Stage]):
-    """Stages by name, in an order in which they can run.
+    """Stages by name, in an order in which they can run, but for those that settings make read a later one: these come
+    right after it.
 
     A stage without an asset of its own is there where one reads it, or lists it in `then` and these settings have it.
     """
@@ -95,7 +96,17 @@ class Graph(Mapping[str, Stage]):
                 if name not in without:
                     then = [part for part in self[name].then if part in self and self[part].when(settings)]
                     pending += [*self[name].reads(settings), *then]
-        return tuple(name for name in self._stages if name in found)
+        order: dict[str, None] = {}
+
+        def place(name: str) -> None:
+            if name in found and name not in order:
+                for read in self[name].reads(settings):
+                    place(read)
+                order[name] = None
+
+        for name in self._stages:
+            place(name)
+        return tuple(order)
 
 
 def _follows(stage: Stage) -> bool:

@@ -210,7 +210,8 @@ class Stage(ABC):
             fingerprint=self.fingerprint(run.settings),
             key=key,
             version=version,
-            upstream=versions(run, *self.reads(run.settings)),
+            # Those of a plan are not kept, and not all that is read decides the result.
+            upstream={} if run.planning else versions(run, *self.reads(run.settings)),
             settings=given_settings(run.settings),
             **parts,
         )

@@ -605,7 +605,8 @@ class Comparison(_Section):
 class TrainedOrder(NamedTuple):
     """An entry of `evidence.orders`: strategies of documents and of sequences, `curated` for those of the plan, also
     `clusters` for documents in the order of their clusters and `epochs` for the plan's sequences in another order each
-    epoch; apart: attention stops where a document does."""
+    epoch; `random` shuffles the sequences anew each epoch, `repeated` once; apart: attention stops where a document
+    does."""
 
     documents: str
     sequences: str
@@ -616,26 +617,34 @@ TRAINED_ORDERS = {
     "original": TrainedOrder("original", "original", False),
     "random_documents": TrainedOrder("random", "original", False),
     "random_sequences": TrainedOrder("curated", "random", False),
+    "repeated_shuffle": TrainedOrder("curated", "repeated", False),
     "curated": TrainedOrder("curated", "curated", False),
     "curated_epochs": TrainedOrder("curated", "epochs", False),
     "cluster_packed": TrainedOrder("clusters", "random", False),
-    "cluster_packed_apart": TrainedOrder("clusters", "random", True),
 }
+APART = "_apart"
 
 
 def trained_order(text: str) -> TrainedOrder:
     """An entry of `evidence.orders`. Raises ValueError where it names no order."""
+    if text.endswith(APART):
+        return trained_order(text.removesuffix(APART))._replace(apart=True)
     if text in TRAINED_ORDERS:
         return TRAINED_ORDERS[text]
     documents, slash, sequences = text.partition("/")
     if not slash:
         raise ValueError(
             f"{text!r} is no order; expected {', '.join(TRAINED_ORDERS)}, or a strategy of documents and one of "
-            'sequences, such as "stratified/original"'
+            'sequences, such as "stratified/original"; each also with _apart behind it'
         )
     if documents != "curated":
         _known_strategy(documents)
     return TrainedOrder(documents, _known_strategy(sequences), False)
+
+
+def shuffled_order(text: str) -> str:
+    """What an entry of `evidence.orders` is held against: the plan's sequences shuffled, with the same attention."""
+    return "random_sequences" + (APART if text.endswith(APART) else "")
 
 
 def _trained_orders(orders: tuple[str, ...]) -> tuple[str, ...]:
@@ -656,7 +665,8 @@ class Evidence(_Section):
         "random_sequences",
         "curated",
     )
-    """Orders that are compared; random_sequences, against which all are held, is always among them."""
+    """Orders that are compared; random_sequences, against which all are held, is always among them. Behind any of them,
+    `_apart` stops attention where a document does, in training and in validation; random_sequences_apart then joins."""
     model: str = Field("tiny", min_length=1)
     """tiny, 10M, 50M or 160M, Llama-shaped; or a directory with the config.json of another."""
     epochs: int = Field(2, ge=1, le=100)

@@ -36,10 +36,11 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.centroids import SAMPLE_BYTES, library
 from dagster_divorder.stages.cluster_names import CHARACTERS, sample_size
 from dagster_divorder.stages.components import load_space, space_key, space_reads
+from dagster_divorder.stages.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.receipts import Receipt
-from dagster_divorder.store.sample import beginnings, first_lines, rows_by_id
+from dagster_divorder.store.sample import beginnings, first_lines
 from dagster_divorder.store.space import Space
 from dagster_divorder.store.view import View, offsets
 
@@ -131,7 +132,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     spaces = [load_space(run, kind) for kind in settings.ari_comparison.spaces]
     kinds = settings.ari_comparison.spaces
     k = _count(settings)
-    rows = rows_by_id(run.store, view)
+    rows = fit_rows(run, "ari_comparison")
     first, second = (_cluster(run, view, space, rows, k) for space in spaces)
 
     sampled = rows[: sample_size(k)]
@@ -372,9 +373,15 @@ ARI_COMPARISON = PinnedFit(
     description="Whether deep vectors (the second of `ari_comparison.spaces`) show other structure than shallow ones "
     "(the first) and are worth using: both are clustered at the same number of clusters and compared. With "
     '`embedding.kind = "auto"` it picks the vectors.',
-    reads=lambda settings: ("raw_docs", *space_reads(settings, *settings.ari_comparison.spaces)),
+    reads=lambda settings: (
+        *("raw_docs", *space_reads(settings, *settings.ari_comparison.spaces)),
+        *fit_reads(settings, "ari_comparison"),
+    ),
     settings=_settings,
-    inputs=lambda run: {kind: space_key(run, kind) for kind in run.settings.ari_comparison.spaces},
+    inputs=lambda run: {
+        **{kind: space_key(run, kind) for kind in run.settings.ari_comparison.spaces},
+        **fit_inputs(run, "ari_comparison"),
+    },
     quotes=(PAIRS, DISAGREE, HEATMAP, MAPS),
     doing="comparing the spaces",
     compute=_compute,

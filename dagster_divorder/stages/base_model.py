@@ -21,12 +21,13 @@ import orjson
 from dagster_divorder.models.bootstrap import SAMPLE_BYTES
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, documents_left
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, PinnedFit, Refit, load_fitted
+from dagster_divorder.pipeline.stage import Check, Finding, PinnedFit, Refit, content_hash, load_fitted
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.heldout import fit_inputs, fit_reads, fit_rows, heldout_key
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.fits import Fit, model_path
 from dagster_divorder.store.receipts import Receipt, load_receipt
-from dagster_divorder.store.sample import sample_texts
+from dagster_divorder.store.sample import MAX_DOCUMENTS, sample_texts
 
 if TYPE_CHECKING:
     from dagster_divorder.models.tokenize import Encoder, Engine
@@ -161,7 +162,8 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     from dagster_divorder.models.tokenize import load_encoder
 
     model = run.settings.model
-    texts = sample_texts(run.store, run.view, SAMPLE_BYTES)
+    rows = fit_rows(run, "base_model", MAX_DOCUMENTS)
+    texts = sample_texts(run.store, run.view, rows, SAMPLE_BYTES)
     checkpoint = _checkpoint(run)
     files: dict[str, bytes] = {}
     training: dict[str, Any] = {}
@@ -245,6 +247,18 @@ def _is_of_this_corpus(run: Run) -> Finding:
     )
 
 
+def _inputs(run: Run) -> dict[str, Any]:
+    of_all = {"content": _checkpoint(run).get("content")}
+    if run.settings.holds_out and run.settings.order.frozen_tokens:
+        # A trainer has consumed tokens of the last one, which stays whether or not it was made without these documents.
+        last, left_out = load_receipt(run.store, "base_model"), {**of_all, "heldout": heldout_key(run)}
+        for inputs in (of_all, left_out):
+            key = content_hash(BASE_MODEL.name, BASE_MODEL.fingerprint(run.settings), inputs)
+            if last and last.key == key:
+                return inputs
+    return {**of_all, **fit_inputs(run, "base_model")}
+
+
 def _settings(settings: Settings) -> dict[str, Any]:
     model = settings.model
     if model.base != BOOTSTRAP:
@@ -259,9 +273,9 @@ BASE_MODEL = PinnedFit(
     kinds=lambda settings: {"huggingface"},
     description="Tokenizer and token table of the model to be trained (or a bootstrap trained on a sample), pinned: "
     "appended documents use it as it is.",
-    reads=lambda settings: ("raw_docs",),
+    reads=lambda settings: ("raw_docs", *fit_reads(settings, "base_model")),
     settings=_settings,
-    inputs=lambda run: {"content": _checkpoint(run).get("content")},
+    inputs=_inputs,
     doing="making the base model",
     check_settings=lambda run: _locate(run.settings),
     compute=_compute,

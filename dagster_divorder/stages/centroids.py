@@ -22,8 +22,9 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import FITTED, Fitted, PinnedFit, Refit
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import chosen_space_key, load_space, space_reads
+from dagster_divorder.stages.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.sample import document_ids, rows_by_id
+from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.space import Space
 
 SAMPLE_BYTES = 1 << 30
@@ -56,7 +57,7 @@ def sample_rows(run: Run, space: Space, k: int) -> np.ndarray:
     """The document rows that k clusters are fitted to: a random sample, bounded in bytes; int64 (n,)."""
     most = most_points(k, run.settings.clusters.algorithm)
     held = max(1, SAMPLE_BYTES // (4 * space.dims(run.view)))
-    return rows_by_id(run.store, run.view, min(most, held))
+    return fit_rows(run, "centroids", min(most, held))
 
 
 def _count(run: Run) -> int:
@@ -148,9 +149,14 @@ CENTROIDS = PinnedFit(
         "raw_docs",
         *space_reads(settings),
         *(["k_calibration"] if settings.clusters.k == "auto" else []),
+        *fit_reads(settings, "centroids"),
     ),
     settings=lambda settings: {"k": settings.clusters.k, **asdict(fit_settings(settings))},
-    inputs=lambda run: {"space": chosen_space_key(run), "k": _count(run)},
+    inputs=lambda run: {
+        "space": chosen_space_key(run),
+        "k": _count(run),
+        **fit_inputs(run, "centroids"),
+    },
     doing="fitting clusters",
     compute=_compute,
     refit=lambda settings: Refit(settings.clusters.refit, "clusters.refit"),

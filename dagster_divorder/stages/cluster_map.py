@@ -21,6 +21,7 @@ from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCor
 from dagster_divorder.stages.cluster_names import load_names
 from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.components import load_space, space_reads
+from dagster_divorder.stages.heldout import fit_reads
 from dagster_divorder.stages.map_fit import load_map_fit, sampled_rows
 from dagster_divorder.store.arrays import pack_parquet, text_array, unpack
 from dagster_divorder.store.ids import hex_ids, places
@@ -159,7 +160,10 @@ CLUSTER_MAP = WholeCorpus(
     description="The documents as a map, similar ones close together, coloured by cluster, and the clusters' sizes. "
     "The map stays put as the corpus grows: new documents are placed on it. `note` says what to do where umap-learn is "
     "missing.",
-    reads=lambda settings: ("raw_docs", *space_reads(settings), "clusters", "cluster_names", "map_fit"),
+    reads=lambda settings: (
+        *("raw_docs", *space_reads(settings), "clusters", "cluster_names", "map_fit"),
+        *fit_reads(settings, "map_fit"),
+    ),
     inputs=_inputs,
     quotes=("map", "picture"),
     doing="drawing the cluster map",

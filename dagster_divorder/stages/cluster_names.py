@@ -16,7 +16,8 @@ from dagster_divorder.core.cluster import POINTS_PER_CENTROID
 from dagster_divorder.core.terms import characteristic_terms, count_words, short_names
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit, Refit
-from dagster_divorder.store.sample import beginnings, rows_by_id
+from dagster_divorder.stages.heldout import fit_inputs, fit_reads, fit_rows
+from dagster_divorder.store.sample import beginnings
 
 FILE = "names.json"
 
@@ -41,7 +42,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     count = run.receipt("centroids").facts["k"]
     labels = run.column("clusters", "labels")
     # Of so many documents every cluster has some, and its share of those that are read.
-    rows = rows_by_id(run.store, run.view, min(4 * sample_size(count), POINTS_PER_CENTROID * count))
+    rows = fit_rows(run, "cluster_names", min(4 * sample_size(count), POINTS_PER_CENTROID * count))
     rows = rows[_evenly(labels[rows], sample_size(count))]
     words = count_words(beginnings(run.store, run.view, rows, CHARACTERS))
     terms = characteristic_terms(words, labels[rows], count)
@@ -62,8 +63,11 @@ CLUSTER_NAMES = PinnedFit(
     version=1,
     asset=False,
     description="Names of the clusters.",
-    reads=lambda settings: ("raw_docs", "clusters", "centroids"),
-    inputs=lambda run: {"centroids": run.receipt("centroids").version},
+    reads=lambda settings: ("raw_docs", "clusters", "centroids", *fit_reads(settings, "cluster_names")),
+    inputs=lambda run: {
+        "centroids": run.receipt("centroids").version,
+        **fit_inputs(run, "cluster_names"),
+    },
     quotes=("*",),
     doing="naming clusters",
     compute=_compute,

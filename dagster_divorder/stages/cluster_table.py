@@ -14,6 +14,7 @@ import orjson
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.stages.cluster_names import load_names
+from dagster_divorder.stages.heldout import fit_reads, held_or_near
 from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sample import document_ids, first_lines
@@ -41,7 +42,9 @@ def _compute(run: Run) -> Made:
     labels = np.where(view.used_documents(), labels, np.int32(-1))
     ids = document_ids(run.store, view)
     members = np.empty((min(len(names), SHOWN), NEAREST), np.int64)
-    nearest_members(labels, distances, ids[:, 0], members)
+    left_out = held_or_near(run, "cluster_table")
+    shown = labels if left_out is None else np.where(left_out, np.int32(-1), labels)
+    nearest_members(shown, distances, ids[:, 0], members)
     texts = _texts(run, ids, members[members >= 0])
     used = labels >= 0
     sizes = np.bincount(labels[used], minlength=len(names))
@@ -79,7 +82,12 @@ CLUSTER_TABLE = WholeCorpus(
     version=1,
     asset=False,
     description="The clusters with their sizes and examples.",
-    reads=lambda settings: ("raw_docs", "clusters", "cluster_names"),
+    reads=lambda settings: (
+        "raw_docs",
+        "clusters",
+        "cluster_names",
+        *fit_reads(settings, "cluster_table"),
+    ),
     quotes=("*",),
     compute=_compute,
 )

@@ -17,9 +17,9 @@ from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import FITTED, PinnedFit, Refit, content_hash
 from dagster_divorder.settings import KINDS, Settings
+from dagster_divorder.stages.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.receipts import Receipt
-from dagster_divorder.store.sample import rows_by_id
 from dagster_divorder.store.space import Space
 
 STAGE_OF = {kind: f"{kind}_embeddings" for kind in KINDS}
@@ -122,7 +122,7 @@ def _compute(kind: str) -> Callable[[Run], Mapping[str, bytes]]:
         from dagster_divorder.core.pca import fit
 
         view, vectors = run.view, Space(run.files(STAGE_OF[kind]), centre=False)
-        rows = rows_by_id(run.store, view, min(ROWS, max(1, BYTES // (4 * vectors.dims(view)))))
+        rows = fit_rows(run, COMPONENTS_OF[kind], min(ROWS, max(1, BYTES // (4 * vectors.dims(view)))))
         pca = fit(vectors.rows(view, rows), run.settings.components[kind])
         info = {"explained": pca.explained, "dims": pca.axes.shape[0], "found": pca.axes.shape[1]}
         if note := _note(run.settings.components[kind], info, run.corpus.documents):
@@ -161,9 +161,12 @@ def _components(kind: str) -> PinnedFit:
         version=1,
         asset=False,
         description=f"Principal components of the {kind} vectors.",
-        reads=lambda settings: ("raw_docs", STAGE_OF[kind]),
+        reads=lambda settings: ("raw_docs", STAGE_OF[kind], *fit_reads(settings, COMPONENTS_OF[kind])),
         settings=lambda settings: {"pca": settings.components[kind]},
-        inputs=lambda run: {"vectors": run.receipt(STAGE_OF[kind]).key},
+        inputs=lambda run: {
+            "vectors": run.receipt(STAGE_OF[kind]).key,
+            **fit_inputs(run, COMPONENTS_OF[kind]),
+        },
         doing=f"fitting principal components of the {kind} vectors",
         compute=_compute(kind),
         refit=lambda settings: Refit(settings.clusters.refit, "clusters.refit"),

@@ -33,8 +33,9 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit, Refit
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.base_model import BOOTSTRAP, BaseModel, find_checkpoint, load_base_model
+from dagster_divorder.stages.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.fits import Fit, model_path
-from dagster_divorder.store.sample import rows_by_id, sample_texts
+from dagster_divorder.store.sample import MAX_DOCUMENTS, sample_texts
 
 if TYPE_CHECKING:
     from dagster_divorder.models.decoder import Pairs
@@ -147,11 +148,12 @@ def _compute(run: Run, stage: str) -> Mapping[str, bytes]:
         # The token table, beside which the decoder's own weights are small.
         size = 4 * len(base.document_frequency) * base.info["dim"]
         with run.store.scratch(size, "the decoder") as folder:
-            return _train(run, base, folder)
+            return _train(run, stage, base, folder)
     directory, info = Path(checkpoint["directory"]), _info(base)
     info["tokenizer"] = tokenizer_fingerprint(directory)
     if info["tokenizer"] != base.info["tokenizer"]:
-        encoder = load_encoder(directory, sample=sample_texts(run.store, run.view, SAMPLE_BYTES))
+        rows = fit_rows(run, stage, MAX_DOCUMENTS)
+        encoder = load_encoder(directory, sample=sample_texts(run.store, run.view, rows, SAMPLE_BYTES))
         info |= {"engine": encoder.engine, "vocabulary": encoder.vocab_size}
         if encoder.note:
             run.progress.note(f"{directory}: {encoder.note}")
@@ -167,11 +169,11 @@ def _info(base: BaseModel) -> dict[str, Any]:
     }
 
 
-def _train(run: Run, base: BaseModel, folder: Path) -> dict[str, bytes]:
+def _train(run: Run, stage: str, base: BaseModel, folder: Path) -> dict[str, bytes]:
     from dagster_divorder.core.pool import token_weights
     from dagster_divorder.models.decoder import train
 
-    pairs, ids = _pairs(run)
+    pairs, ids = _pairs(run, fit_rows(run, stage))
     weights = token_weights(base.document_frequency, base.documents, "idf")
     run.progress.note(f"training the bootstrap decoder on {len(ids):,} tokens")
     with run.progress("training", len(ids), "tokens") as advance:
@@ -189,12 +191,11 @@ def _train(run: Run, base: BaseModel, folder: Path) -> dict[str, bytes]:
     return {**files, INFO: orjson.dumps({**_info(base), "trained": trained})}
 
 
-def _pairs(run: Run) -> tuple[Pairs, np.ndarray]:
-    """What to train on, out of the documents of the lowest ids, and its tokens as `Pairs.span_starts` lays them out."""
+def _pairs(run: Run, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
+    """What to train on, out of the first documents of `rows`, and its tokens as `Pairs.span_starts` lays them out."""
     from dagster_divorder.models.decoder import plan
 
     view, tokens = run.view, run.files("token_counts")
-    rows = rows_by_id(run.store, view)
     lengths = tokens.column(view.documents, "lengths")
     pairs = plan(lengths[rows], run.settings.deep.train_tokens, seed=run.settings.seed)
     row, length, places = np.repeat(rows[pairs.document], 2), np.repeat(pairs.length, 2), pairs.span_starts
@@ -225,7 +226,7 @@ def _inputs(run: Run, stage: str) -> dict[str, Any]:
     checkpoint, base = _checkpoint(run, stage), run.receipt("base_model")
     if checkpoint:
         return {"checkpoint": checkpoint["content"], "tokenizer": base.facts["tokenizer"]}
-    return {"base_model": base.version}
+    return {"base_model": base.version, **fit_inputs(run, stage)}
 
 
 def _model(stage: str, description: str) -> PinnedFit:
@@ -234,7 +235,7 @@ def _model(stage: str, description: str) -> PinnedFit:
         version=1,
         asset=False,
         description=description,
-        reads=lambda settings: ("raw_docs", "base_model", "token_counts"),
+        reads=lambda settings: ("raw_docs", "base_model", "token_counts", *fit_reads(settings, stage)),
         settings=partial(_settings, stage=stage),
         inputs=partial(_inputs, stage=stage),
         doing=f"making the {stage.replace('_', ' ')}",

@@ -13,8 +13,9 @@ from dagster_divorder.core.difficulty import Counts
 from dagster_divorder.pipeline.drift import another_corpus
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit, Refit
+from dagster_divorder.stages.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack
-from dagster_divorder.store.sample import MAX_DOCUMENTS, document_ids, rows_by_id
+from dagster_divorder.store.sample import MAX_DOCUMENTS, document_ids
 from dagster_divorder.store.view import offsets
 
 COUNTS = "counts.safetensors"
@@ -31,7 +32,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     the ids of those counted."""
     view, tokens = run.view, run.files("token_counts")
     lengths = np.minimum(tokens.column(view.documents, "lengths"), CLIP_TOKENS)
-    rows = rows_by_id(run.store, view, MAX_DOCUMENTS)
+    rows = fit_rows(run, "difficulty_counts", MAX_DOCUMENTS)
     rows = rows[: max(1, int(np.searchsorted(np.cumsum(lengths[rows]), SAMPLE_TOKENS, side="right")))]
     counted = np.zeros_like(lengths)
     counted[rows] = lengths[rows]
@@ -47,8 +48,14 @@ DIFFICULTY_COUNTS = PinnedFit(
     version=1,
     asset=False,
     description="How often each token follows another.",
-    reads=lambda settings: ("raw_docs", "base_model", "token_counts"),
-    inputs=lambda run: {"tokens": run.receipt("token_counts").key},
+    reads=lambda settings: (
+        *("raw_docs", "base_model", "token_counts"),
+        *fit_reads(settings, "difficulty_counts"),
+    ),
+    inputs=lambda run: {
+        "tokens": run.receipt("token_counts").key,
+        **fit_inputs(run, "difficulty_counts"),
+    },
     doing="counting what follows each token",
     compute=_compute,
     refit=lambda settings: Refit(settings.order.refit, "order.refit"),

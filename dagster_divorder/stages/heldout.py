@@ -19,11 +19,13 @@ import xxhash
 
 from dagster_divorder.core.distinct import copy_number
 from dagster_divorder.core.heldout import choose
+from dagster_divorder.core.traits import column_codes
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.bin_edges import bins_of, is_number
 from dagster_divorder.stages.fields import BUILT_IN, load_fields
 from dagster_divorder.stages.raw_docs import record_index
 from dagster_divorder.stages.traits import trait_codes
@@ -35,7 +37,7 @@ from dagster_divorder.store.find import Found, find_files, own_folders
 from dagster_divorder.store.fits import pinned, read_fit
 from dagster_divorder.store.ids import distinct, hex_ids, places, to_bytes
 from dagster_divorder.store.inputs import LongRecord
-from dagster_divorder.store.sample import document_ids, document_sizes
+from dagster_divorder.store.sample import document_ids, document_sizes, rows_by_id
 from dagster_divorder.store.sources import identity, open_source
 
 IDS, DOCUMENTS = "ids.safetensors", "documents.parquet"
@@ -55,24 +57,91 @@ def heldout_files(run: Run) -> pa.Table:
     return unpack_parquet(run.fit("heldout")[DOCUMENTS])
 
 
+_LEARNT_BEFORE: Mapping[str, tuple[str, ...]] = {
+    "length": ("base_model", "difficulty_counts"),
+    "difficulty": ("base_model", "difficulty_counts"),
+    "cluster": (
+        *("base_model", "difficulty_counts", "deep_model", "ari_comparison", "centroids"),
+        *("shallow_components", "deep_components", "external_components"),
+    ),
+}
+"""The fits that values of a trait (and edges of bins) are made with: a share of each value is drawn after them."""
+
+
+def leaves_out(settings: Settings, stage: str) -> bool:
+    """Whether a stage is made without the documents that are held out and their near copies."""
+    if not settings.heldout.share:
+        return settings.holds_out
+    # A share is not of what a trainer has consumed, which is counted in tokens.
+    consumed = ("base_model",) if settings.order.frozen_tokens else ()
+    return stage not in (*consumed, *_LEARNT_BEFORE.get(settings.mixing.trait, ()))
+
+
+def fit_reads(settings: Settings, stage: str) -> tuple[str, ...]:
+    """What `fit_rows` needs, beside raw_docs."""
+    return ("heldout_copies",) if leaves_out(settings, stage) else ()
+
+
+def fit_inputs(run: Run, stage: str) -> dict[str, str]:
+    """What decides `fit_rows` of a pinned fit: the settings of what is held out, and the files. Documents that join
+    later leave the fit as it is, as other appended ones do."""
+    return {"heldout": heldout_key(run)} if leaves_out(run.settings, stage) else {}
+
+
+def heldout_key(run: Run) -> str:
+    """The key of `heldout`; of files as they were when it ran, since hashing them takes time."""
+    return run.receipt("heldout").key if run.settings.heldout.paths else HELDOUT.key(run)
+
+
+def held_or_near(run: Run, stage: str) -> np.ndarray | None:
+    """Which document rows a stage must not show or learn from, bool (rows,); None where it may from all."""
+    # A held-out document is near itself.
+    return run.column("heldout_copies", "near") >= 0 if leaves_out(run.settings, stage) else None
+
+
+def fit_rows(run: Run, stage: str, most: int | None = None) -> np.ndarray:
+    """Rows of the documents that a stage learns from, by rising id, int64; the first `most`, or all.
+
+    Raises:
+        InputError: there is none.
+    """
+    rows = rows_by_id(run.store, run.view, most, held_or_near(run, stage))
+    if not len(rows):
+        raise InputError(
+            f"all {run.corpus.documents:,} documents are held out, or near copies of what is; expected one at least to "
+            "train on: lower heldout.share, or take documents out of heldout.paths"
+        )
+    return rows
+
+
 class _Documents(NamedTuple):
     """The D documents of the corpus in the order of their first records: document rows int64 (D,), ids uint64 (D, 2),
-    text sizes int64 (D,) in bytes, codes int (D,) of their values of `mixing.trait`, and the names of these."""
+    text sizes int64 (D,) in bytes, codes int (D,) of their values of `mixing.trait`, the names of these, and the
+    edges of its bins where it is a number."""
 
     rows: np.ndarray
     ids: np.ndarray
     sizes: np.ndarray
     codes: np.ndarray
     names: tuple[str, ...]
+    edges: np.ndarray | None
 
 
-def _documents(run: Run) -> _Documents:
+def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
+    """edges: float64 (bins - 1,), of the bins of a numeric field; None to cut them now."""
     view, trait = run.view, run.settings.mixing.trait
     first = np.flatnonzero(view.copies == np.arange(len(view)))
     rows = view.document_row[first]
     ids, sizes = document_ids(run.store, view), document_sizes(run.store, view)
-    codes, names = trait_codes(run, trait, load_fields(run, *{trait}.difference(BUILT_IN)))
-    return _Documents(rows, ids[rows], sizes[rows], codes[first], names)
+    fields, own = load_fields(run, *{trait}.difference(BUILT_IN)), None
+    if trait not in BUILT_IN:
+        # Not the edges of `bin_edges`, whose lengths are in tokens of a model that must not see these documents.
+        number = is_number((column := fields.column(trait)).type)
+        if number and edges is None:
+            edges = column_codes(column, bins=bins_of(run.settings, trait)).edges
+        own = {trait: edges} if number and edges is not None else {}
+    codes, names = trait_codes(run, trait, fields, own)
+    return _Documents(rows, ids[rows], sizes[rows], codes[first], names, edges)
 
 
 def consumed_times(run: Run) -> np.ndarray:
@@ -129,7 +198,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     if run.settings.heldout.paths:
         table, ids = _read_files(run.settings)
         return {IDS: pack({"ids": ids}), DOCUMENTS: pack_parquet(table, "zstd")}
-    documents = _documents(run)
+    documents = _documents(run, None)
     fit = pinned(run.store, HELDOUT.name, HELDOUT.key(run))
     before = unpack(read_fit(run.store, fit)[IDS])["ids"] if fit else np.empty((0, 2), np.uint64)
     chosen = _chosen(run, documents, before)
@@ -144,7 +213,8 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     # Of those that are gone from the corpus too: they may come back.
     ids = np.concatenate([documents.ids[chosen], before])
     ids = ids[distinct(ids).first]
-    return {IDS: pack({"ids": ids[np.lexsort((ids[:, 1], ids[:, 0]))]})}
+    arrays = {"ids": ids[np.lexsort((ids[:, 1], ids[:, 0]))]}
+    return {IDS: pack(arrays if documents.edges is None else arrays | {"edges": documents.edges})}
 
 
 def _drift(run: Run, fitted: Fitted) -> str | None:
@@ -153,7 +223,8 @@ def _drift(run: Run, fitted: Fitted) -> str | None:
     why = has_doubled(run, fitted)
     if why or run.planning:
         return why
-    documents, before = _documents(run), unpack(fitted.files[IDS])["ids"]
+    arrays = unpack(fitted.files[IDS])
+    documents, before = _documents(run, arrays.get("edges")), arrays["ids"]
     kept, chosen = places(documents.ids, before) >= 0, _chosen(run, documents, before)
     without = np.setdiff1d(documents.codes[chosen], documents.codes[kept])
     if not len(without):
@@ -264,8 +335,10 @@ def _inputs(run: Run) -> dict[str, Any]:
 def _reads(settings: Settings) -> tuple[str, ...]:
     if settings.heldout.paths:
         return ("raw_docs",)
+    if settings.mixing.trait not in BUILT_IN:
+        return ("raw_docs", "fields", *(["token_counts"] if settings.order.frozen_tokens else []))
     made = {"cluster": ("centroids", "clusters"), "length": (), "difficulty": ("difficulty",)}
-    return ("raw_docs", "token_counts", "bin_edges", *made.get(settings.mixing.trait, ("fields",)))
+    return ("raw_docs", "token_counts", "bin_edges", *made[settings.mixing.trait])
 
 
 def _settings(settings: Settings) -> dict[str, Any]:

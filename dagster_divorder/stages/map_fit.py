@@ -19,9 +19,10 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit, Refit
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import chosen_space_key, load_space, space_reads
+from dagster_divorder.stages.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.receipts import load_receipt
-from dagster_divorder.store.sample import document_ids, rows_by_id
+from dagster_divorder.store.sample import document_ids
 
 ARRAYS = "map.safetensors"
 NOTE = "note.json"
@@ -29,7 +30,7 @@ NOTE = "note.json"
 
 def sampled_rows(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """(ids uint64 (n, 2), document rows int64 (n,)) of the documents on the map."""
-    rows = rows_by_id(run.store, run.view, run.settings.cluster_map.sample)
+    rows = fit_rows(run, "map_fit", run.settings.cluster_map.sample)
     return document_ids(run.store, run.view)[rows], rows
 
 
@@ -47,7 +48,7 @@ def load_map_fit(run: Run) -> tuple[MapFit, np.ndarray] | None:
 def _inputs(run: Run) -> dict[str, Any]:
     space, last = chosen_space_key(run), load_receipt(run.store, "map_fit")
     fitted = last is not None and last.facts["space"] == space and last.facts["note"] is None
-    return {"space": space, "note": None if fitted else why_no_map()}
+    return {"space": space, "note": None if fitted else why_no_map(), **fit_inputs(run, "map_fit")}
 
 
 def _compute(run: Run) -> Mapping[str, bytes]:
@@ -78,7 +79,7 @@ MAP_FIT = PinnedFit(
     version=2,
     asset=False,
     description="The map of the documents.",
-    reads=lambda settings: ("raw_docs", *space_reads(settings)),
+    reads=lambda settings: ("raw_docs", *space_reads(settings), *fit_reads(settings, "map_fit")),
     settings=lambda settings: {"sample": settings.cluster_map.sample, "seed": settings.seed},
     inputs=_inputs,
     doing="fitting the map",

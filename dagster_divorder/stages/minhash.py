@@ -25,7 +25,7 @@ def sign(store: Store, fragment: Fragment) -> dict[str, np.ndarray]:
 
 MINHASH = PerDocument(
     name="minhash",
-    version=1,
+    version=2,
     asset=False,
     description="A signature of every document, by which near copies are found.",
     reads=lambda settings: ("raw_docs",),

@@ -22,6 +22,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.fields import load_fields
+from dagster_divorder.stages.heldout import fit_reads, held_or_near
 from dagster_divorder.stages.ids import record_names
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
@@ -83,8 +84,11 @@ def _compute(run: Run) -> Made:
         "largest_group": int(sizes.max(initial=0)),
         "compared_pairs": len(pairs),
     }
-    largest = np.lexsort((np.arange(documents), -sizes))[:SHOWN]
+    largest = np.lexsort((np.arange(documents), -sizes))
     largest = largest[sizes[largest] > 1]
+    if (left_out := held_or_near(run, "near_duplicates")) is not None:
+        largest = largest[~left_out[rows[largest]]]
+    largest = largest[:SHOWN]
     columns = (
         sizes[largest].tolist(),
         np.bincount(first[document], minlength=documents)[largest].tolist(),
@@ -171,10 +175,13 @@ NEAR_DUPLICATES = WholeCorpus(
         *("raw_docs", "token_counts", "minhash"),
         *(["fields"] if settings.input.source_field else []),
         *(["ids"] if settings.input.id_field else []),
+        *fit_reads(settings, "near_duplicates"),
     ),
     settings=lambda settings: {"source": settings.input.source_field, "id": settings.input.id_field},
     # Not the fields, of which the source follows the records.
-    inputs=lambda run: versions(run, "raw_docs", "token_counts", "minhash"),
+    inputs=lambda run: versions(
+        *(run, "raw_docs", "token_counts", "minhash"), *fit_reads(run.settings, "near_duplicates")
+    ),
     content=("near",),
     quotes=("groups",),
     doing="looking for near copies",

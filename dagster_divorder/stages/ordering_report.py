@@ -38,6 +38,7 @@ from dagster_divorder.pipeline.stage import (
     Made,
     PerDocument,
     Shown,
+    Table,
     Text,
     WholeCorpus,
     versions,
@@ -89,6 +90,7 @@ EVIDENCE = {
     "ari_comparison": "whether two kinds of vectors see the same topics",
     "cluster_map": "the documents as a map, coloured by cluster",
     "training_evidence": "what the order does to small models that are trained in it",
+    "set_diversity": "how many different things there are in what is chosen, and in batches",
 }
 """Stage -> what the report shows of it where it is there; of those that the settings have."""
 LENGTH_COLUMNS, BINS = 100, 100
@@ -214,6 +216,13 @@ def numbers(
         agreement=_agreement(run, found["ari_comparison"]) if "ari_comparison" in found else None,
         map=_map(of, coloured) if "cluster_map" in found else None,
         trained=load_evidence(run) if "training_evidence" in found else None,
+        chosen={
+            name: of.rows
+            for stage in ("subset_selection", "set_diversity")
+            if run.settings.selects and (stage in found or stage not in EVIDENCE)
+            for name, of in run.graph[stage].show(run, run.receipt(stage)).items()
+            if isinstance(of, Table)
+        },
         runs=_stage_runs(run, found),
         missing={stage: (EVIDENCE[stage], why) for stage, why in missing.items()},
     )
@@ -456,7 +465,7 @@ def _inputs(run: Run) -> dict[str, Any]:
 
 ORDERING_REPORT = WholeCorpus(
     name="ordering_report",
-    version=5,
+    version=6,
     kinds=lambda settings: {"html", "matplotlib"},
     description="One HTML file next to the output to send to someone: what was asked, whether it is better than "
     "shuffling, before and after, the worst windows and their documents, and the evidence that there is. It opens in "

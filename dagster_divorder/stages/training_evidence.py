@@ -1,9 +1,10 @@
 """training_evidence: small decoders trained on the same tokens in several orders, and what the orders did to them.
 
 What is trained on is the beginning of the plan, `evidence.tokens` tokens of it. `curated` reads its sequences as they
-are planned, `random_sequences` the same ones shuffled: all orders are held against that, training by training from the
-same weights. Orders of documents take the same tokens apart again, and pack them by `concat`. Nothing that the output
-needs reads this stage.
+are planned, `random_sequences` the same ones shuffled anew each epoch: all orders are held against that, training by
+training from the same weights, and those whose attention stops at documents against the same shuffles read so. Orders
+of documents take the same tokens apart again, and pack them by `concat`. Nothing that the output needs reads this
+stage.
 
 A training is a file of the result, named by all that decides it: one that is there, also of the result before, is not
 trained again. Letters: R trainings of an order, e steps an epoch, B sequences a batch, L tokens a sequence.
@@ -54,7 +55,7 @@ from dagster_divorder.pipeline.stage import (
     versions,
 )
 from dagster_divorder.settings import Settings
-from dagster_divorder.settings.sections import TrainedOrder, trained_order
+from dagster_divorder.settings.sections import TrainedOrder, shuffled_order, trained_order
 from dagster_divorder.stages.base_model import load_base_model
 from dagster_divorder.stages.components import chosen_space_version, chosen_vectors, space_reads
 from dagster_divorder.stages.deep_embeddings import call_on_a_worker
@@ -68,7 +69,7 @@ from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.space import map_vectors
-from dagster_divorder.view.evidence import order_rows, source_rows
+from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 
 if TYPE_CHECKING:
     from dagster_divorder.models.training import Task
@@ -82,7 +83,7 @@ STEPS = 250
 HELD_OUT_SHARE = 0.05
 """Tokens that are validated on after each epoch, as a part of those trained on, in equal shares of all sources."""
 TIMED_STEPS = 6
-PLAIN = {"original", "random", "curated"}
+PLAIN = {"original", "random", "repeated", "curated"}
 """Orders that look at no trait."""
 
 
@@ -105,8 +106,9 @@ class _Training(NamedTuple):
 
 
 def orders_of(settings: Settings) -> list[str]:
-    """`evidence.orders`, with what all are held against."""
-    return list(dict.fromkeys([*settings.evidence.orders, REFERENCE]))
+    """`evidence.orders`, with what they are held against."""
+    orders = settings.evidence.orders
+    return list(dict.fromkeys([*orders, REFERENCE, *map(shuffled_order, orders)]))
 
 
 def _compute(run: Run) -> Made:
@@ -227,9 +229,12 @@ class _Tokens:
         if order.sequences == "original":
             return plan, np.tile(every[:rows], (epochs, 1))
         draw = settings.seed + seed
-        if order.sequences == "random":
-            shuffled = np.random.default_rng([draw, 1]).permutation(len(plan))
-            return plan, np.tile(shuffled[:rows], (epochs, 1))
+        if order.sequences in ("random", "repeated"):
+            shuffled = np.random.default_rng([draw, 1]).permutation(len(plan))[:rows]
+            if order.sequences == "repeated":
+                return plan, np.tile(shuffled, (epochs, 1))
+            anew = [np.random.default_rng([draw, 1, at]).permutation(shuffled) for at in range(1, epochs)]
+            return plan, np.stack([shuffled, *anew])
         items, name = self.items(plan), order.sequences
         if name == "epochs":
             name = settings.sequence.strategy
@@ -494,7 +499,8 @@ def _weights_of(model: str) -> str:
 
 
 def _heldout_rows(run: Run, classes: np.ndarray, sequences: int, notes: list[str]) -> dict[str, np.ndarray]:
-    """By source the classes of its held-out documents laid end to end, int32 (n, L), -1 behind the last.
+    """By source its held-out documents laid end to end, int32 (2, n, L): classes, -1 behind the last, and how far from
+    the beginning of its document, or of the row, each token is.
 
     Raises:
         InputError: no document is held out.
@@ -512,9 +518,16 @@ def _heldout_rows(run: Run, classes: np.ndarray, sequences: int, notes: list[str
     most = max(1, int(HELD_OUT_SHARE * sequences / len(texts)))
     encoder, found = load_base_model(run).encoder(), {}
     for source in sorted(texts):
-        ids = classes[encoder.encode(texts[source])[0]][: most * length]
-        rows = np.full((-(-max(1, len(ids)) // length), length), -1, np.int32)
-        rows.ravel()[: len(ids)] = ids
+        ids, lengths = encoder.encode(texts[source])
+        ids = classes[ids[: most * length]]
+        rows = np.zeros((2, -(-max(1, len(ids)) // length), length), np.int32)
+        rows[0] = -1
+        rows[0].ravel()[: len(ids)] = ids
+        begins = np.zeros(rows[0].size, bool)
+        begins[::length] = True
+        begins[(starts := np.cumsum(lengths))[starts < len(ids)]] = True
+        at = np.arange(len(begins))
+        rows[1].ravel()[:] = at - np.maximum.accumulate(np.where(begins, at, 0))
         found[source] = rows
     if not run.settings.heldout.paths:
         without = sorted(set(load_stream(run).traits.names[trait]) - texts.keys())
@@ -592,24 +605,25 @@ def _summary(
     }
     best = min(rates, key=lambda rate: heldout[REFERENCE, rate]["mean"] or math.inf)
     attention = np.array([is_attention(name) for name in names])
-    shuffled, diversity = by[REFERENCE, best], prepared.tokens.diversity()
+    shuffled = {name: by[shuffled_order(name), best] for name in orders}
+    diversity = prepared.tokens.diversity()
     rows = [
         {
             "order": name,
             "vendi": diversity[name],
-            **order_figures(by[name, best], shuffled, size.steps, attention),
+            **order_figures(by[name, best], shuffled[name], size.steps, attention),
         }
         for name in orders
     ]
     figures = {row["order"]: row for row in rows}
     first = "curated" if "curated" in orders else next(name for name in orders if name != REFERENCE)
     return {
-        "verdict": verdict(figures, first, REFERENCE),
+        "verdict": verdict(figures, first, shuffled_order(first)),
         "orders": rows,
         "sources": [
             {"order": name, **figures_of_source}
             for name in orders
-            for figures_of_source in source_figures(by[name, best], shuffled, prepared.sources)
+            for figures_of_source in source_figures(by[name, best], shuffled[name], prepared.sources)
         ],
         "rates": [{"order": name, "learning rate": rate, **heldout[name, rate]} for name, rate in by],
         "layers": [
@@ -647,6 +661,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
         "verdict": Text("\n\n".join([*summary["verdict"], *summary["notes"]])),
         "orders": Table(order_rows(summary)),
         "sources": Table(source_rows(summary)),
+        **({"rates": Table(rates)} if (rates := rate_rows(summary)) else {}),
         "picture": Picture(run.store.local(receipt.files["picture"]), "trainings in several orders"),
     }
 
@@ -691,7 +706,7 @@ def _check_settings(run: Run) -> None:
 
 TRAINING_EVIDENCE = WholeCorpus(
     name=STAGE,
-    version=1,
+    version=2,
     kinds=lambda settings: {"pytorch"},
     description="Does the order help? Small models trained on the same tokens in several orders: held-out loss by "
     "source, the seam between epochs, gradients, and what of it is beyond noise.",

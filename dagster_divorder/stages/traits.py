@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import orjson
 import pyarrow as pa
@@ -29,10 +31,12 @@ def stored_traits(settings: Settings) -> list[str]:
     return list(dict.fromkeys(["cluster", *coded_traits(settings)]))
 
 
-def trait_codes(run: Run, trait: str, fields: pa.Table) -> tuple[np.ndarray, tuple[str, ...]]:
+def trait_codes(
+    run: Run, trait: str, fields: pa.Table, edges: Mapping[str, np.ndarray] | None = None
+) -> tuple[np.ndarray, tuple[str, ...]]:
     """(codes of a trait of the records, int (N,), in input order; the names of its values). fields: the trait's column,
-    if it is one (`load_fields`)."""
-    view, edges = run.view, load_edges(run)
+    if it is one (`load_fields`). edges: of the bins, by trait; by default those of `bin_edges`."""
+    view, edges = run.view, load_edges(run) if edges is None else edges
     if trait == "cluster":
         labels = run.column("clusters", "labels")[view.document_row]
         return labels, tuple(map(str, range(run.receipt("centroids").facts["k"])))

@@ -43,10 +43,15 @@ def used_halves(store: Store, view: View) -> np.ndarray:
     )
 
 
-def rows_by_id(store: Store, view: View, most: int | None = None) -> np.ndarray:
-    """Rows of the used documents by rising id, int64; the first `most`, or all. Ids of no more than four times as many
-    are held."""
-    return first_by_id(index_parts(store, DOCUMENTS, view.documents, "id"), view.used_documents(), most)
+def rows_by_id(
+    store: Store, view: View, most: int | None = None, without: np.ndarray | None = None
+) -> np.ndarray:
+    """Rows of the used documents, but for those of `without`, bool (rows,), by rising id, int64; the first `most`, or
+    all. Ids of no more than four times as many are held."""
+    used = view.used_documents()
+    if without is not None:
+        used &= ~without
+    return first_by_id(index_parts(store, DOCUMENTS, view.documents, "id"), used, most)
 
 
 def first_by_id(parts: Iterable[np.ndarray], used: np.ndarray, most: int | None = None) -> np.ndarray:
@@ -69,9 +74,9 @@ def first_by_id(parts: Iterable[np.ndarray], used: np.ndarray, most: int | None 
     return of[np.lexsort((found[:, 1], found[:, 0]))][:most]
 
 
-def sample_texts(store: Store, view: View, max_bytes: int) -> list[str]:
-    """Texts of a sample of at most `max_bytes` and MAX_DOCUMENTS (and at least one), each clipped, by rising id."""
-    rows = rows_by_id(store, view, MAX_DOCUMENTS)
+def sample_texts(store: Store, view: View, rows: np.ndarray, max_bytes: int) -> list[str]:
+    """Texts of the first documents of `rows`, int64 (n,), each clipped: at most `max_bytes` of them, and at least
+    one."""
     total = np.cumsum(np.minimum(document_sizes(store, view)[rows], CLIP_BYTES))
     rows = rows[: max(1, int(np.searchsorted(total, max_bytes, side="right")))]
     # So many characters are as many bytes or more.

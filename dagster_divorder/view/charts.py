@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dagster_divorder.core.k_calibration import as_good_as
 from dagster_divorder.core.metrics.along import Binned
 from dagster_divorder.core.metrics.stationarity import TENTHS, Drift
+from dagster_divorder.settings.sections import shuffled_order
 from dagster_divorder.view.drawing import COLOURS, cluster_colours
 from dagster_divorder.view.words import ORDERS, brief, number, short
 
@@ -330,7 +331,7 @@ def heldout_differences(
     groups = ["all", *dict.fromkeys(of["source"] for of in sources)]
     shown: list[tuple[NDArray[np.float64], dict[str, Any]]] = []
     for of, line in zip(rows, trained_lines([of["order"] for of in rows]), strict=True):
-        if of["order"] != "random_sequences":
+        if of["order"] != shuffled_order(of["order"]):
             each = (row["less shuffled"] for row in sources if row["order"] == of["order"])
             figures = [[row[key] for key in ("mean", "low", "high")] for row in (of["less shuffled"], *each)]
             shown.append((np.array(figures, np.float64), line))
@@ -357,8 +358,8 @@ def stable_ranks(axes: Axes, layers: Sequence[Mapping[str, Any]]) -> None:
     ends = {(of["matrix"], of["order"]): float(of["ranks"][-1] or np.nan) for of in layers}
     names = list(dict.fromkeys(of["order"] for of in layers))
     for line, name in zip(trained_lines(names), names, strict=True):
-        if name != "random_sequences":
-            less = [ends[matrix, name] - ends[matrix, "random_sequences"] for matrix in matrices]
+        if name != (shuffled := shuffled_order(name)):
+            less = [ends[matrix, name] - ends[matrix, shuffled] for matrix in matrices]
             axes.plot(range(len(matrices)), less, marker="o", markersize=3, **line)
     axes.axhline(0, color=COLOURS["muted"], linewidth=0.9)
     axes.set_xlabel("weight matrices, from the first layer to the last")

@@ -13,7 +13,7 @@ RANK = "stable rank"
 
 
 def order_rows(summary: Figures) -> list[dict[str, str]]:
-    """A line an order: figures as mean ± standard error, differences with their interval."""
+    """A line an order: figures as mean ± standard error, and what each is less shuffled, with the interval of that."""
     rows = []
     for of in summary["orders"]:
         row = {
@@ -24,20 +24,20 @@ def order_rows(summary: Figures) -> list[dict[str, str]]:
         if "spike" in of:
             row |= {
                 "jump at the seam, less shuffled": _with_interval(of["jump, less shuffled"]),
-                "gradient at the seam, of its median": _with_error(of["spike"], 2),
+                "gradient at the seam, of its median": _beside(of, "spike", 2),
             }
         row |= {
-            name: _with_error(of[name], 3)
+            name: _beside(of, name, 3)
             for name in of
             if name.startswith(RANK) and not name.endswith("less shuffled")
         }
         row |= {
             "Vendi of batches": fixed(of["vendi"]),
-            "variance of batch gradients": _with_error(of["noise"]),
-            "first tenth, forgotten": _with_error(of["forgotten"]),
-            "largest bump of the loss": "–"
-            if of["bump"] is None
-            else f"{of['bump']:+.3f} at {of['bump at']:.0%}",
+            "variance of batch gradients": _beside(of, "noise"),
+            "first tenth, forgotten": _beside(of, "forgotten"),
+            "largest bump of the loss, less shuffled": "–"
+            if of["bump"]["mean"] is None
+            else f"{_with_interval(of['bump'], 3)} at {of['bump at']:.0%}",
         }
         rows.append(row)
     return rows
@@ -72,7 +72,15 @@ def _with_error(of: Figures, digits: int = 4) -> str:
     return fixed(of["mean"], digits) + error
 
 
-def _with_interval(of: Figures) -> str:
-    if of["mean"] is None or of["low"] is None:
-        return fixed(of["mean"], 4)
-    return f"{of['mean']:+.4f} ({of['low']:+.4f} to {of['high']:+.4f})"
+def _with_interval(of: Figures, digits: int = 4) -> str:
+    if of["mean"] is None:
+        return fixed(None)
+    mean, low, high = (
+        "" if of[name] is None else f"{of[name]:+.{digits}f}" for name in ("mean", "low", "high")
+    )
+    return f"{mean} ({low} to {high})" if low else mean
+
+
+def _beside(of: Figures, name: str, digits: int = 4) -> str:
+    """A figure, and what it is less shuffled."""
+    return f"{_with_error(of[name], digits)}; {_with_interval(of[f'{name}, less shuffled'], digits)}"

@@ -42,6 +42,17 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{digits}g}" if abs(value) >= 1e-4 else f"{value:.1e}"
 
 
+def cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Rows of plain values as text: numbers to four digits, true as "yes"."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, bool):
+            return "yes" if value else ""
+        return value if isinstance(value, str) else number(value, 4)
+
+    return [{name: text(value) for name, value in row.items()} for row in rows]
+
+
 def fixed(value: float | None, decimals: int = 2) -> str:
     """So many decimals, so that a column of numbers can be compared."""
     return "–" if value is None or value != value else f"{value:,.{decimals}f}"

@@ -16,7 +16,7 @@ TEXTS = st.lists(
     st.one_of(
         st.text(min_size=1, max_size=60),
         st.text("ab Z9.-\n", min_size=1, max_size=80),
-        st.text("aß é日本語한국어ไทยЖ「」、　", min_size=1, max_size=60),
+        st.text("aßẞ éÉe\u0301日本語한국어ไทยЖж「」、　ﬁＡｶﾞ½İſ", min_size=1, max_size=60),
     ),
     max_size=8,
 )
@@ -48,9 +48,19 @@ def test_every_character_is_what_the_twin_takes_it_for() -> None:
         ("???", "!!!", False),
         ("one two three four", "one two three", False),
         ("a b", "ab", False),
+        (
+            "Un café très élégant à côté",
+            "UN CAFE\u0301 TRE\u0300S E\u0301LE\u0301GANT A\u0300 CO\u0302TE\u0301",
+            True,
+        ),
+        ("Это было давно", "ЭТО БЫЛО ДАВНО", True),
+        ("Ο Οδυσσεύς", "Ο ΟΔΥΣΣΕΎΣ", True),
+        ("große Straße", "GROSSE STRASSE", True),
+        ("ﬁrst ＡＢＣ 𝐛𝐨𝐥𝐝 ｶﾞ", "first abc bold ガ", True),
+        ("café", "cafe", False),
     ],
 )
-def test_case_and_punctuation_count_for_nothing(one: str, other: str, same: bool) -> None:
+def test_case_form_and_punctuation_count_for_nothing(one: str, other: str, same: bool) -> None:
     first, second = signatures(pa.array([one, other]))
     assert np.array_equal(first, second) == same
 

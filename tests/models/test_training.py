@@ -50,6 +50,12 @@ def data(rows: int, epochs: int = 1, seed: int = 0, documents: int = 2) -> dict[
     }
 
 
+def heldout(classes: np.ndarray, document: int = LENGTH) -> np.ndarray:
+    """Rows of documents of so many tokens."""
+    places = np.tile(np.arange(LENGTH) % document, (len(classes), 1))
+    return np.stack([classes, places]).astype(np.int32)
+
+
 def task(**changes: Any) -> Task:
     made = Task(
         model="tiny",
@@ -102,7 +108,7 @@ def test_it_is_a_plain_loop_over_consecutive_batches(schedule: Any, monkeypatch:
 
 def test_the_same_training_gives_the_same_bytes_and_tokens_are_counted() -> None:
     arrays, heard = data(16), []
-    of = task(heldout={"a": arrays["ids"][:2].astype(np.int32)})
+    of = task(heldout={"a": heldout(arrays["ids"][:2])})
     found, again = (train(of, in_memory_export(arrays, BATCH), heard.append) for _ in range(2))
     for name, array in found._asdict().items():
         assert np.array_equal(array, getattr(again, name)), name
@@ -127,6 +133,24 @@ def test_attention_can_stop_where_a_document_does() -> None:
         assert (abs(sums[0] - sums[1]) < 1e-4) == apart
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_held_out_loss_is_taken_with_the_attention_of_training(apart: bool) -> None:
+    loop = training._Loop(task(attend_within_documents=apart), in_memory_export(data(4), BATCH))
+    loop.model.eval()
+    ids = torch.from_numpy(np.random.default_rng(3).integers(0, VOCABULARY, (2, LENGTH)))
+    inputs = ids[:, :-1]
+    half = LENGTH // 2
+    with torch.no_grad():
+        if apart:
+            # Each document as if it were alone; its first token is predicted from the one before all the same.
+            parts = (inputs[:, :half], inputs[:, half:])
+            scores = torch.cat([loop.model(input_ids=part).logits for part in parts], 1)
+        else:
+            scores = loop.model(input_ids=inputs).logits
+    expected = cross_entropy(scores.flatten(0, 1), ids[:, 1:].flatten()).item()
+    assert loop._loss_of(heldout(ids.numpy(), half)) == pytest.approx(expected, abs=1e-5)
+
+
 def test_what_is_padded_is_not_learnt() -> None:
     arrays = data(8, documents=1)
     arrays["lengths"] = np.full(8, LENGTH // 2)
@@ -141,7 +165,7 @@ def test_held_out_loss_is_that_of_the_model_after_each_epoch() -> None:
     arrays = data(16, epochs=2)
     rows = np.full((3, LENGTH), -1, np.int32)
     rows[:2], rows[2, :5] = 7, 7
-    of = task(epochs=2, heldout={"a": rows, "b": np.full((1, LENGTH), -1, np.int32)})
+    of = task(epochs=2, heldout={"a": heldout(rows), "b": heldout(np.full((1, LENGTH), -1))})
     found = train(of, in_memory_export(arrays, BATCH))
     # Of a row of one token over and over the model says how probable that token is after itself.
     model = make_model("tiny", VOCABULARY, LENGTH, of.seed)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
+import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +24,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, heldout
 from dagster_divorder.stages.greedy_order import load_order
@@ -343,3 +347,144 @@ def test_evidence_is_made_with_documents_held_out(tmp_path: Path, make_settings:
     run = ran(settings, stage)
     # How many clusters there are is a question to all documents.
     assert run.receipt(stage).figures["documents"] == 80
+
+
+def test_copies_in_another_case_or_normal_form_are_not_trained_on(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    text = "Un café très élégant à côté de la forêt enneigée où naît la rivière près du ﬁer château"
+    forms = [unicodedata.normalize(form, text) for form in ("NFC", "NFD", "NFKC", "NFKD")]
+    forms += [text.upper(), text.casefold(), unicodedata.normalize("NFD", text.upper())]
+    others = [record["text"] for record in topic_records(20)]
+    records = [{"text": text, "source": "one"} for text in [*forms, *others]]
+    valid = write_jsonl(tmp_path / "valid.jsonl", [{"text": text}])
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    run = ran(make_settings(heldout={"paths": [str(valid)]}))
+    assert [record["text"] for record in trained(run, records)] == others
+    removed = [orjson.loads(line) for line in removed_lines(run, load_heldout(run)).splitlines()]
+    assert {row["similarity"] for row in removed} == {1.0}
+
+
+def words_of(data: bytes) -> set[bytes]:
+    """The words `mark...` of a file, through its compression."""
+    if data.startswith(b"PAR1"):
+        data = repr(pq.read_table(io.BytesIO(data)).to_pylist()).encode()
+    elif data.startswith(b"\x1f\x8b"):
+        data = gzip.decompress(data)
+    return set(re.findall(rb"mark[a-z]{4}", data))
+
+
+def mark(number: int) -> str:
+    return "mark" + "".join(chr(ord("a") + number // 26**place % 26) for place in range(4))
+
+
+@pytest.mark.parametrize(
+    ("heldout", "trait", "every_stage", "learnt_before"),
+    [
+        ({"share": 0.07}, "source", True, False),
+        ({"share": 0.07}, "score", False, False),
+        ({"paths": ["valid.jsonl"]}, "source", False, False),
+        ({"share": 0.07}, "length", False, True),
+        ({"share": 0.07}, "cluster", False, True),
+    ],
+    ids=["source", "number", "files", "length", "cluster"],
+)
+def test_a_word_of_held_out_texts_alone_is_in_nothing_that_is_learnt_or_shown(
+    tmp_path: Path,
+    make_settings: Make,
+    heldout: dict[str, Any],
+    trait: str,
+    every_stage: bool,
+    learnt_before: bool,
+) -> None:
+    records = topic_records(6)
+    for number, record in enumerate(records):
+        record["text"] = f"{record['text']} " + f"so {mark(number)} is more than one {mark(number)} " * 4
+    records += [{**record, "text": f"{record['text']} {end}"} for record in records for end in range(4)]
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    write_jsonl(tmp_path / "valid.jsonl", records[:24:7])
+    if "paths" in heldout:
+        heldout = {"paths": [str(tmp_path / name) for name in heldout["paths"]]}
+    settings = make_settings(
+        heldout=heldout,
+        mixing={"trait": trait},
+        model={"vocab_size": 2048},
+        input={"source_field": "source"},
+        embedding={"kind": "auto" if every_stage else "shallow"},
+        order={"traits": {"cluster": 1.0, "difficulty": 1.0}, "separate_copies": "near"},
+        deep={"train_tokens": 2000},
+        exports={"formats": ["parquet"], "path": str(tmp_path / "exports")},
+    )
+    stages = ("curated_output", "exports", "near_duplicates", "cluster_table")
+    run_all(settings, Silent(), GRAPH.upstream(settings) if every_stage else GRAPH.needed(settings, *stages))
+    run = Run(settings, LocalStore(settings.store.path).open(), Silent())
+    held = words_of(" ".join(set.union(*texts_by_source(run).values())).encode())
+    of_all = {mark(number).encode() for number in range(24)}
+    assert 2 <= len(held) < 12 and held < of_all
+
+    # The records themselves, and what is held out, by name.
+    stored = ("records/", "documents/", "fits/heldout/")
+    files = {name: run.store.read(name) for name in run.store.files() if not name.startswith(stored)}
+    for folder in (settings.output.path, tmp_path / "exports"):
+        files |= {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    told = {name: words_of(data) for name, data in files.items() if "heldout" not in Path(name).name}
+    base = {name for name in told if "/base_model/" in name or Path(name).name.startswith("tokenizer")}
+    shown = {name: words & held for name, words in told.items() if words & held and name not in base}
+    assert not shown
+    # They are looked for where words are: of what is trained on there are some.
+    learnt = set.union(*(told[name] for name in base))
+    assert learnt - held and bool(learnt & held) == learnt_before
+    pages = ("ari_comparison", "ordering_report") if every_stage else ()
+    for kind in ("cluster_names", "cluster_table", "near_duplicates", *pages):
+        assert any(words for name, words in told.items() if kind in name), kind
+
+
+@pytest.mark.parametrize("trait", ["source", "score", "length", "difficulty", "cluster"])
+@pytest.mark.parametrize("frozen", [0, 100])
+def test_what_leaves_out_held_out_documents_is_all_that_can(
+    make_settings: Make, trait: str, frozen: int
+) -> None:
+    settings = make_settings(
+        heldout={"share": SHARE},
+        mixing={"trait": trait},
+        embedding={"kind": "auto", "pca": 4},
+        order={"frozen_tokens": frozen, "traits": {"difficulty": 1.0}},
+    )
+    reads = GRAPH.upstream(settings)
+    before, pending = set[str](), ["heldout"]
+    while pending:
+        before.add(name := pending.pop())
+        pending += reads[name]
+    for name, of in reads.items():
+        if "heldout_copies" in of:
+            assert name not in before
+        elif isinstance(GRAPH[name], PinnedFit) and name not in ("bin_edges", "k_calibration", "frozen"):
+            assert name in before or (name, frozen) == ("base_model", 100)
+
+
+def test_fits_stay_when_documents_join_what_is_held_out_and_are_made_again_with_its_settings(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    fits = ("base_model", "cluster_names")
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
+    first = ran(make_settings(heldout={"share": SHARE}), "curated_output")
+    held, versions = len(heldout_ids(first)), [first.receipt(name).version for name in fits]
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(45))
+    settings = make_settings(heldout={"share": SHARE}, clusters={"refit": "never"})
+    planned = {stage.stage: stage.scope for stage in make_plan(settings).stages}
+    assert (planned["heldout"], planned["base_model"]) == ("all", "nothing")
+    grown = ran(settings, "curated_output")
+    assert len(heldout_ids(grown)) > held
+    assert [grown.receipt(name).version for name in fits] == versions
+    other = ran(make_settings(heldout={"share": 0.3}, clusters={"refit": "never"}), "curated_output")
+    assert all(other.receipt(name).version != of for name, of in zip(fits, versions, strict=True))
+
+
+def test_a_corpus_that_is_all_held_out_is_refused(tmp_path: Path, make_settings: Make) -> None:
+    records = topic_records(3)
+    for name in ("docs", "valid"):
+        write_jsonl(tmp_path / f"{name}.jsonl", records)
+    with pytest.raises(
+        InputError, match=r"all 12 documents are held out.*take documents out of heldout.paths"
+    ):
+        ran(make_settings(heldout={"paths": [str(tmp_path / "valid.jsonl")]}))

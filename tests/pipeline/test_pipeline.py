@@ -396,7 +396,7 @@ def test_clusters_say_on_how_few_documents_they_were_fitted(
 
 
 def test_a_sample_of_texts_is_the_first_by_id_up_to_its_bytes_and_its_documents(
-    corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, make_settings: Make
 ) -> None:
     from dagster_divorder.store import sample
     from dagster_divorder.store.local import LocalStore
@@ -406,8 +406,8 @@ def test_a_sample_of_texts_is_the_first_by_id_up_to_its_bytes_and_its_documents(
     receipt = run_stage("raw_docs", settings, Silent())
     store = LocalStore(settings.store.path)
     view = View.load(store, receipt.files["view"])
-    texts = sample.sample_texts(store, view, 1 << 20)
+    rows = sample.rows_by_id(store, view)
+    texts = sample.sample_texts(store, view, rows, 1 << 20)
     assert len(texts) == receipt.figures["documents"]
-    monkeypatch.setattr(sample, "MAX_DOCUMENTS", 7)
-    assert sample.sample_texts(store, view, 1 << 20) == texts[:7]
-    assert sample.sample_texts(store, view, len(texts[0].encode())) == texts[:1]
+    assert sample.sample_texts(store, view, sample.rows_by_id(store, view, 7), 1 << 20) == texts[:7]
+    assert sample.sample_texts(store, view, rows, len(texts[0].encode())) == texts[:1]

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all
+from dagster_divorder.cli import summary
 from dagster_divorder.core.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
@@ -29,6 +30,7 @@ from tests.models.test_quality import save_classifier
 from tests.pipeline.test_repeats import OPINIONS
 
 Make = Callable[..., Settings]
+TABLES = (load_choices, load_groups, load_batches)
 
 
 @pytest.fixture
@@ -87,6 +89,19 @@ def test_what_is_chosen_is_trained_on_and_the_rest_is_listed(corpus: Path, make_
     findings = run_checks(settings)
     assert all(finding.passed for name, finding in findings.items() if name not in OPINIONS), findings
     assert {stage.scope for stage in make_plan(settings).stages} == {"nothing"}
+
+
+@pytest.mark.slow
+def test_tables_of_the_choice_and_its_diversity_are_in_the_summary_and_the_report(
+    corpus: Path, make_settings: Make
+) -> None:
+    settings = selecting(make_settings, corpus, documents=12)
+    run = ran(settings, "ordering_report", "set_diversity")
+    page = (settings.output.path / "ordering_report.html").read_text()
+    for shown in (summary(settings), page.partition("What was chosen")[2]):
+        assert all(row["choice"] in shown for row in load_choices(run))
+        scores = [row.get("mean vendi", row.get("vendi")) for load in TABLES for row in load(run)]
+        assert len(scores) > 10 and all(f"{score:.4g}" in shown for score in scores)
 
 
 @pytest.mark.slow

@@ -29,6 +29,8 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import TRAINED_ORDERS, trained_order
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages import training_evidence as stage
+from dagster_divorder.stages.base_model import load_base_model
+from dagster_divorder.stages.heldout_copies import heldout_table, load_heldout
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model
@@ -184,8 +186,11 @@ def test_every_order_is_of_the_same_tokens(settings: Callable[..., Settings], me
         made.planned(TRAINED_ORDERS["curated_epochs"], 0)[1].tolist()[0]
         != made.planned(TRAINED_ORDERS["curated_epochs"], 0)[1].tolist()[1]
     )
-    shuffled = [made.planned(TRAINED_ORDERS["random_sequences"], seed)[1][0].tolist() for seed in (0, 1)]
-    assert shuffled[0] != shuffled[1]
+    shuffled = [made.planned(TRAINED_ORDERS["random_sequences"], seed)[1].tolist() for seed in (0, 1)]
+    assert shuffled[0][0] != shuffled[1][0] and shuffled[0][0] != shuffled[0][1]
+    repeated = made.planned(TRAINED_ORDERS["repeated_shuffle"], 0)[1].tolist()
+    assert repeated == [shuffled[0][0], shuffled[0][0]]
+    assert trained_order("round_robin/balanced_apart") == ("round_robin", "balanced", True)
 
 
 def test_a_known_bad_order_is_caught(settings: Callable[..., Settings]) -> None:
@@ -195,7 +200,7 @@ def test_a_known_bad_order_is_caught(settings: Callable[..., Settings]) -> None:
     original, curated, shuffled = summary["orders"]
     assert original["less shuffled"]["mean"] > 0.2
     assert original["vendi"] < 0.8 * shuffled["vendi"] <= 1.1 * curated["vendi"]
-    assert original["bump"] > 3 * abs(curated["bump"])
+    assert original["bump"]["mean"] > 3 * abs(curated["bump"]["mean"])
     assert abs(curated["less shuffled"]["mean"]) < 0.3 * original["less shuffled"]["mean"]
 
 
@@ -303,6 +308,29 @@ def test_a_source_without_held_out_documents_is_named(tmp_path: Path, corpus: Pa
     lonely.write_text(corpus.read_text() + '{"text": "one document of its own source", "source": "lonely"}\n')
     summary = stage.load_evidence(ran(settings_of(tmp_path, lonely, {"orders": ("curated",)})))
     assert any(note.startswith("no document of source lonely is held out") for note in summary["notes"])
+
+
+def test_orders_with_attention_apart_are_held_against_shuffles_with_attention_apart(
+    settings: Callable[..., Settings],
+) -> None:
+    run = ran(settings({"orders": ("cluster_packed_apart", "curated")}))
+    rows = stage.load_evidence(run)["orders"]
+    found = {row["order"]: row["held-out"]["mean"] for row in rows}
+    assert list(found) == ["cluster_packed_apart", "curated", stage.REFERENCE, f"{stage.REFERENCE}_apart"]
+    assert found[stage.REFERENCE] != found[f"{stage.REFERENCE}_apart"]
+    for row in rows:
+        shuffled = stage.REFERENCE + ("_apart" if row["order"].endswith("_apart") else "")
+        assert row["less shuffled"]["mean"] == pytest.approx(found[row["order"]] - found[shuffled])
+    # Where documents begin in what is held out.
+    prepared = stage._Prepared.of(run, "stages/training_evidence/none")
+    texts = heldout_table(run, load_heldout(run)).to_pylist()
+    for at, source in enumerate(prepared.sources):
+        classes, places = prepared.shared[f"heldout {at}"]
+        encoder = load_base_model(run).encoder()
+        lengths = encoder.encode([row["text"] for row in texts if row["source"] == source])[1]
+        inside = np.concatenate([np.arange(length) for length in lengths])[: (classes >= 0).sum()]
+        column = np.arange(len(inside)) % LENGTH
+        assert places.ravel()[: len(inside)].tolist() == np.minimum(inside, column).tolist()
 
 
 def test_a_directory_is_a_model(settings: Callable[..., Settings], tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The slow, obvious twin of minhash.py."""
 
 import re
+import unicodedata
 from itertools import combinations
 
 _BITS = (1 << 64) - 1
@@ -18,8 +19,14 @@ def words(text: str) -> list[str]:
     return _WORDS.findall(small)
 
 
+def folded(text: str) -> str:
+    """Without case and compatible forms."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+
+
 def shingle_texts(text: str) -> set[tuple[str | bytes, ...]]:
     """Five words each, of a shorter text all."""
+    text = text if text.isascii() else folded(text)
     of = words(text) or [text.encode()]
     return {tuple(of[at : at + 5]) for at in range(max(1, len(of) - 4))}
 

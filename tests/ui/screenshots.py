@@ -1,5 +1,6 @@
-"""The pictures of the UI that the README shows, with settings of your choice; store and output go to a folder that is
-removed again, unless it is named.
+"""The pictures that README and docs show, of one run with settings of your choice; store and output go to a folder that
+is removed again, unless it is named. What `divorder summary` says of that run is in the description of the pictures of
+its output: the table in README is a part of it.
 
 .venv/bin/python -m tests.ui.screenshots docs --config data/demo.toml
 """
@@ -9,16 +10,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dagster_divorder import load_settings
+from dagster_divorder.cli import summary
+from dagster_divorder.settings import Settings
 from tests.ui.browser import new_page, open_browser
 from tests.ui.dagster_dev import DagsterDev
 from tests.ui.pages import (
     close_dialog,
     materialise_all,
-    on_graph,
     open_graph,
     open_metrics,
     show_orders,
@@ -26,44 +30,35 @@ from tests.ui.pages import (
 )
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    pass
 
 LIMIT = 200_000
 COLOURS = 256
-MARGIN = 70.0
 SETTLE_MS = 3000
-CONTROLS = ("zoom_in", "zoom_out", "settings", "config", "download_for_offline")
-"""Buttons that lie on the graph."""
 
 
-def save(png: bytes, file: Path) -> None:
-    """A screenshot with few colours, made smaller until it takes no more than LIMIT bytes."""
-    from PIL import Image
+def save(png: bytes, file: Path, says: str = "") -> None:
+    """A picture with few colours, made smaller until it takes no more than LIMIT bytes. says: its description."""
+    from PIL import Image, PngImagePlugin
 
     picture = Image.open(io.BytesIO(png)).convert("RGB")
     share, data = 1.0, png
     while len(data) > LIMIT or data is png:
         size = (round(picture.width * share), round(picture.height * share))
-        out = io.BytesIO()
-        picture.resize(size, Image.Resampling.LANCZOS).quantize(COLOURS).save(out, "PNG", optimize=True)
+        out, about = io.BytesIO(), PngImagePlugin.PngInfo()
+        about.add_text("Description", says)
+        small = picture.resize(size, Image.Resampling.LANCZOS).quantize(COLOURS)
+        small.save(out, "PNG", optimize=True, pnginfo=about)
         data, share = out.getvalue(), share * 0.9
     file.write_bytes(data)
     print(f"{file}: {size[0]} x {size[1]}, {len(data):,} bytes")
 
 
-def graph(page: Page, dev: DagsterDev) -> bytes:
-    """The graph alone, as wide as its assets lie."""
-    for name in CONTROLS:
-        page.get_by_role("button", name=name).last.evaluate("button => button.style.visibility = 'hidden'")
-    page.get_by_role("slider").evaluate(
-        "slider => slider.parentElement.parentElement.style.visibility = 'hidden'"
-    )
-    boxes = [box for asset in dev.assets() if (box := on_graph(page, asset).bounding_box())]
-    left, top = min(box["x"] for box in boxes) - MARGIN, min(box["y"] for box in boxes) - MARGIN
-    right = max(box["x"] + box["width"] for box in boxes) + MARGIN
-    bottom = max(box["y"] + box["height"] for box in boxes) + MARGIN
-    clip = {"x": left, "y": top, "width": right - left, "height": bottom - top}
-    return page.screenshot(clip=clip)  # type: ignore[arg-type]
+def save_pictures(settings: Settings, folder: Path) -> None:
+    """The pictures of an output that README shows."""
+    says = summary(settings)
+    for made, shown in (("ordering_comparison", "ordering_comparison"), ("cluster_cloud", "cluster_map")):
+        save((settings.output.path / f"{made}.png").read_bytes(), folder / f"{shown}.png", says)
 
 
 def main() -> None:
@@ -86,10 +81,7 @@ def main() -> None:
         page = stack.enter_context(new_page(stack.enter_context(open_browser()), width=2000, height=1500))
         open_graph(page, dev)
         materialise_all(page, dev)
-        open_graph(page, dev)
-        page.wait_for_timeout(SETTLE_MS)
-        save(page.screenshot(), options.folder / "ui_graph.png")
-        save(graph(page, dev), options.folder / "asset_graph.png")
+        save_pictures(load_settings(options.config, {**os.environ, **dev.environment}), options.folder)
         page.set_viewport_size({"width": 1280, "height": 900})
         open_metrics(page, dev)
         show_orders(page)

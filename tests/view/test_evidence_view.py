@@ -87,6 +87,10 @@ def test_the_section_and_the_picture_say_what_there_is(given: dict[str, Any]) ->
     assert len(order_rows(of)) == len(of["orders"]) and len(rate_rows(of)) == 2 * len(of["orders"])
     for row in order_rows(of):
         assert row["held-out loss"] in shown
+        failed = row["order"] == given.get("failed")
+        for name, cell in row.items():
+            if name not in ("order", "held-out loss", "Vendi of batches") and not failed:
+                assert (" to " in cell) == (of["seeds"] > 1), name
     assert {row["source"] for row in source_rows(of)} == {"wiki", HOSTILE}
     assert Image.open(io.BytesIO(training_evidence(of))).size == (1600, 1300)
 

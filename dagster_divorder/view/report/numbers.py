@@ -101,8 +101,8 @@ class Numbers:
     the documents' lengths in slices, float (C, 5). clusters: the largest, cluster_numbers int (n,): which these are,
     and cluster_documents how many documents each has; other_clusters: how many share the last value, 0 for none. worst:
     batches and sequences; alone: sequences of one document. strategies, calibration (its table and notes), agreement,
-    map, trained (the summary of training_evidence): evidence, where it is there; missing: stage -> what it would show,
-    and why it is not there.
+    map, trained (the summary of training_evidence): evidence, where it is there; chosen: tables of the selection and of
+    its diversity, by name; missing: stage -> what it would show, and why it is not there.
     """
 
     settings: Settings
@@ -126,6 +126,7 @@ class Numbers:
     agreement: Agreement | None
     map: MapPoints | None
     trained: Mapping[str, Any] | None
+    chosen: Mapping[str, Sequence[Mapping[str, Any]]]
     runs: Sequence[StageRun]
     missing: Mapping[str, tuple[str, str]]
 

@@ -42,6 +42,7 @@ def report(of: Numbers) -> tuple[bytes, list[str]]:
         bars(of),
         windows(of),
         *([mix(of)] if of.settings.repeats else []),
+        *([chosen(of)] if of.chosen else []),
         *([targets(of)] if of.settings.order.targets else []),
         drift(of),
         *([worst(of)] if of.worst else []),
@@ -223,6 +224,22 @@ def mix(of: Numbers) -> Section:
         f"An epoch has {number(read)} tokens, made of {number(there)}. A value of {trait} that has fewer tokens than "
         "its share is read again, as far apart as can be; one that has more is read in an even part.",
         [table("The mix, planned and realised", rows)],
+    )
+
+
+def chosen(of: Numbers) -> Section:
+    """What was chosen, and what would have been otherwise."""
+    captions = {
+        "choices": "Choices; used: the one that is trained on",
+        "groups": "Diversity (Vendi score) of the corpus, of what is chosen, and of sources and clusters",
+        "batches": "Diversity (Vendi score) of batches, by order",
+    }
+    return Section(
+        "chosen",
+        "What was chosen",
+        f"The records that are trained on were chosen by {of.settings.selection.method}, beside what else would "
+        "choose as much. A Vendi score is how many different things a set holds, as far as vectors tell.",
+        [table(captions[name], words.cells(rows)) for name, rows in of.chosen.items()],
     )
 
 
