@@ -14,7 +14,6 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource
 from pydantic_settings import SettingsError as PydanticSettingsError
 
@@ -212,14 +211,14 @@ def _explain(error: ValidationError, path: Path | None) -> str:
     return f"{where}: " + "; ".join(lines)
 
 
-def _field(problem: ErrorDetails) -> tuple[int | str, ...]:
+def _field(problem: Mapping[str, Any]) -> tuple[int | str, ...]:
     """Section and key that a problem is of, or less, where it is of a section, or of several."""
     return problem["loc"][:2]
 
 
 def _of_one_type(
-    place: tuple[int | str, ...], problems: list[ErrorDetails]
-) -> Iterator[tuple[tuple[int | str, ...], ErrorDetails, str]]:
+    place: tuple[int | str, ...], problems: list[Mapping[str, Any]]
+) -> Iterator[tuple[tuple[int | str, ...], Mapping[str, Any], str]]:
     """(place, problem, message) of the problems of a field. Of a field of several types: those of the type that the
     value is of, or one that names all types where it is of none."""
     messages = [problem["msg"].removeprefix("Value error, ") for problem in problems]
