@@ -157,7 +157,7 @@ path = "{base}/exports"
     of, texts = fields[text], len(fields[text].values)
     return (
         settings,
-        f"{why}. {repeated_texts(of.records, texts, of.characters * texts // of.records, text)}".rstrip(),
+        f"{why}. {repeated_texts(of.records, texts, of.characters * texts // of.records)}".rstrip(),
     )
 
 

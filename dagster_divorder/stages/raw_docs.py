@@ -149,7 +149,6 @@ def _facts(run: Run, found: Found, corpus: Corpus, survey: Survey) -> dict[str, 
         "file_bytes": corpus.bytes,
         "partial_lines": len(survey.unfinished),
         "unfinished": [list(line[:3]) for line in survey.unfinished[:FILES_SHOWN]],
-        "text_field": run.settings.input.text_field,
         "kind": found.kind,
         "records": survey.records,
         "new_records": survey.new_records,
@@ -305,9 +304,7 @@ def remarks(facts: Mapping[str, Any]) -> list[str]:
             "short: copy it again."
         )
     if "text_bytes" in facts:
-        said.append(
-            repeated_texts(facts["records"], facts["documents"], facts["text_bytes"], facts["text_field"])
-        )
+        said.append(repeated_texts(facts["records"], facts["documents"], facts["text_bytes"]))
     return [sentence for sentence in said if sentence]
 
 

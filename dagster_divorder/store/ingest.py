@@ -40,7 +40,7 @@ from dagster_divorder.store.inputs import SHOWN_BYTES, Block, LongRecord, RowBlo
 from dagster_divorder.store.looks import looks_like
 from dagster_divorder.store.multiset import Multiset
 from dagster_divorder.store.parts import Job, Jobs, Part, Pick, Rereading, Surveyed, SurveyedRecords
-from dagster_divorder.store.records import reject_bytes, reject_line, reject_long
+from dagster_divorder.store.records import EMPTY_TEXT, reject_bytes, reject_line, reject_long
 from dagster_divorder.store.view import Fragment, View, offsets
 
 _SHOWN_REJECTS = 10
@@ -395,7 +395,8 @@ class Ingest:
     def _looks(self) -> str:
         """What the first of the refused records is, where that is known, as a line of a message."""
         self._rejects.seek(0)
-        looks = looks_like(reject_bytes(self._rejects.readline()), self.text_field)
+        reject = self._rejects.readline()
+        looks = looks_like(reject_bytes(reject)) if orjson.loads(reject)["reason"] != EMPTY_TEXT else ""
         return f"The first is {looks}.\n" if looks else ""
 
     def _reject_lines(self) -> bytes:
