@@ -325,8 +325,12 @@ def named_specials(directory: Path, specials: Sequence[str] = SPECIALS) -> dict[
     without `added_tokens_decoder`, and behind one that has it.
 
     Raises:
-        InputError: a damaged file, a name that is no token, an id that is no whole number.
+        InputError: no such folder, a damaged file, a name that is no token, an id that is no whole number.
     """
+    if not directory.is_dir():
+        raise InputError(
+            f"{directory} is not there; expected the folder of model.base: run again, or bring it back"
+        )
     contents = {
         file: read_object(directory / file) if (directory / file).is_file() else {}
         for file in (*NAMES_IN, *IDS_IN)
