@@ -37,4 +37,4 @@ if not (_finds_a_folder(__file__) and _finds_a_folder(numba.__file__)):
         )
         folder.mkdir(parents=True, exist_ok=True)
     # The variable is for worker processes; this one has read it already.
-    os.environ["NUMBA_CACHE_DIR"] = vars(numba.config)["CACHE_DIR"] = str(folder)
+    os.environ["NUMBA_CACHE_DIR"] = numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
