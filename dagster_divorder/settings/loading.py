@@ -116,9 +116,12 @@ def config_file(config: str | os.PathLike[str] | None, environ: Mapping[str, str
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        # Editors of Windows put a byte-order mark before it.
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not valid TOML: {error}") from None
+        raise SettingsError(f"{path} is not valid TOML, which is UTF-8: {error}") from None
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
