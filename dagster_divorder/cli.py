@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import gc
+import io
 import os
+import re
 import signal
 import sys
 import webbrowser
@@ -13,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dagster_divorder import __version__
-from dagster_divorder.errors import DivOrderError, InputError, MissingStageError
+from dagster_divorder.errors import DivOrderError, InputError, MissingStageError, StoreError, printable
 from dagster_divorder.settings import DEFAULT_FILE, Settings, load_settings
 from dagster_divorder.settings.places import as_place, is_url
 
@@ -25,13 +28,45 @@ def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     # Modules and lists of texts, which hold no cycles, are otherwise searched for them over and over.
     gc.set_threshold(10_000, 20, 20)
-    options = _parser().parse_args(arguments)
+    _prepare_streams()
     try:
-        return _run(options)
+        try:
+            return _run(_parser().parse_args(arguments))
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read the output has closed it, as `head` does: what is left in the buffer has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the output has closed it, as `head` does.
+        _drop_output()
         return 128 + signal.SIGPIPE
+
+
+def _prepare_streams() -> None:
+    """Standard streams that are closed lead nowhere, and a character that one cannot show is escaped, as TOML has it:
+    \\u20ac."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one. The next file opened would have it otherwise, and be printed into.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115
+    codecs.register_error("divorder", _escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="divorder")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    codes = map(ord, error.object[error.start : error.end])
+    return "".join(f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}" for code in codes), error.end
+
+
+def _drop_output() -> None:
+    """What is left in the buffers has nowhere to go."""
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -139,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
     mixing = command(
         "grid-shuffle",
         "shuffle the sequences of exports that are larger than memory, and in no planned order, into another",
-        lambda options: grid_shuffle(options.exports, options.out, int(options.memory * 1e9), options.seed),
+        lambda options: grid_shuffle(options.exports, options.out, options.memory, options.seed),
     )
     mixing.add_argument(
         "exports",
@@ -152,7 +187,7 @@ def _parser() -> argparse.ArgumentParser:
         "out", type=Path, help="folder of the shuffled one; a run that was broken off goes on there"
     )
     mixing.add_argument(
-        "--memory", type=float, default=2.0, metavar="GB", help="of sequences at a time (default: 2)"
+        "--memory", type=_gigabytes, default="2", metavar="GB", help="of sequences at a time (default: 2)"
     )
     mixing.add_argument("--seed", type=int, default=0)
     pruning = command(
@@ -180,8 +215,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         said = options.run(options)
         text, passed = (said, True) if isinstance(said, str) else said
-        print(text)
-        sys.stdout.flush()
+        _print(printable(text))
     except DivOrderError as error:
         print(f"divorder: {error}", file=sys.stderr)
         return 1
@@ -189,6 +223,19 @@ def _run(options: argparse.Namespace) -> int:
         print("divorder: stopped; the next run goes on where this one was", file=sys.stderr)
         return 130
     return 0 if passed else 1
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # Tried once more at the end otherwise.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise StoreError(
+            f"standard output cannot be written to: {error.strerror}; send it elsewhere"
+        ) from None
 
 
 def run(settings: Settings) -> str:
@@ -210,8 +257,24 @@ def verify(options: argparse.Namespace) -> tuple[str, bool]:
 
 def _numbers(text: str) -> range:
     """`1200` or `1200..1210`, both ends among them."""
-    first, _, last = text.partition("..")
-    return range(int(first), int(last or first) + 1)
+    match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text, re.ASCII)
+    numbers = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+    if not numbers:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not A or A..B, with whole numbers from 0, B not below A"
+        )
+    return numbers
+
+
+def _gigabytes(text: str) -> int:
+    """An amount of memory in GB -> bytes."""
+    try:
+        size = int(float(text) * 1e9)
+    except (ValueError, OverflowError):
+        size = 0
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount of memory; expected gigabytes, such as 0.5")
+    return size
 
 
 def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]) -> str:
@@ -295,12 +358,13 @@ def init(paths: Sequence[str], file: str) -> str:
     """Write a settings file; a few lines of text on it."""
     from dagster_divorder.propose import write_settings
 
-    settings = write_settings(paths, Path(file))
+    settings, why = write_settings(paths, Path(file))
     option = "" if file == DEFAULT_FILE else f" --config {file}"
     return "\n".join(
         [
             f"wrote {file}: the text is in {settings.input.text_field!r}, every window will carry the corpus's mix of "
             f"{', '.join(settings.order.traits)}",
+            f"that field is taken as it is {why}",
             "look it over, then:",
             f"  divorder{option} plan    # what a run would compute",
             f"  divorder{option} run     # the order, in {settings.output.path}",
@@ -470,7 +534,12 @@ def summary(settings: Settings) -> str:
     lines = [
         "",
         f"{raw_docs['records']:,} records ({raw_docs['documents']:,} distinct documents, "
-        f"{reports['token_counts']['tokens']:,} tokens), {raw_docs['rejected_records']:,} rejected",
+        f"{reports['token_counts']['tokens']:,} tokens), {raw_docs['rejected_records']:,} rejected"
+        + (
+            f", {raw_docs['partial_lines']:,} cut short at the end of a file"
+            if raw_docs["partial_lines"]
+            else ""
+        ),
         *_epoch(reports.get("repeats")),
         f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
         f"{reports['clusters']['k']} clusters, strategy {reports['greedy_order']['strategy']}",
@@ -495,10 +564,14 @@ def summary(settings: Settings) -> str:
     for stage, report in reports.items():
         if not GRAPH[stage].asset:
             continue
-        cells = (report["documents"], report["new_documents"], report["reused_documents"])
+        counts = (report["documents"], report["new_documents"], report["reused_documents"])
         lines.append(
             _table_line(
-                [(f"  {stage}", 24), *((f"{cell:,}", 12) for cell in cells), (f"{report['seconds']:.2f}", 10)]
+                [
+                    (f"  {stage}", 24),
+                    *((f"{number:,}", 12) for number in counts),
+                    (f"{report['seconds']:.2f}", 10),
+                ]
             )
         )
     state = "written" if output["written"] else "unchanged"

@@ -3,7 +3,8 @@
     DivOrderError
     ├── SettingsError    a setting has an unknown key, a wrong type or an impossible value
     ├── InputError       a corpus, a model directory or an argument cannot be used as it is
-    │   └── RejectLimitError   more records were refused than input.max_reject_share allows
+    │   ├── RejectLimitError   more records were refused than input.max_reject_share allows
+    │   └── MissingPackageError   a package of an extra is not installed
     ├── StoreError       a stored file is damaged, from another version, or cannot be written
     │   ├── StoreBusyError     another run holds the store's lease
     │   ├── LeaseLostError     another run has taken it over from this one
@@ -13,12 +14,46 @@
     ├── MemoryLimitError   memory, or what a process is allowed of it, does not suffice
     └── MissingStageError      a result is asked for before the stage that makes it has run
 
-A message names the value found, what was expected, and what to do about it.
+A message names the value found, what was expected, and what to do about it. It never holds what is secret in a URL, and
+what it quotes may be anybody's: control characters of it are shown as escapes.
 """
+
+import re
+
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Control characters but for tab and line feed, those that turn the direction of a line, and halves of characters."""
+
+
+def printable(text: str) -> str:
+    """A text that a terminal only shows: no file name, field or id in it moves the cursor or reorders a line. What
+    would is written as JSON and TOML escape it, so that printed settings stay what they are."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+_USER = re.compile(r"(?<=://)[^/?#\s]*@")
+_QUERY = re.compile(
+    r"(?<=\?)(?<!\s\?)[^\s'\"?]*(?:sig|signature|token|credential|key|password|secret)=[^\s'\"]*",
+    re.IGNORECASE,
+)
+_WEB_QUERY = re.compile(r"(https?://[^\s'\"?]*\?)[^\s'\"]*")
+
+
+def without_secrets(text: str) -> str:
+    """A text whose URLs have no user, password or signed query: what reaches a message, a log or a result of a URL that
+    is not one of checked settings."""
+    return _WEB_QUERY.sub(r"\1...", _QUERY.sub("...", _USER.sub("...@", text)))
 
 
 class DivOrderError(Exception):
     """Base of every error of this package."""
+
+    def __init__(self, message: object = "", *more: object) -> None:
+        super().__init__(without_secrets(message) if isinstance(message, str) else message, *more)
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class SettingsError(DivOrderError, ValueError):
@@ -31,6 +66,10 @@ class InputError(DivOrderError, ValueError):
 
 class RejectLimitError(InputError):
     """The share of refused records exceeds `input.max_reject_share`."""
+
+
+class MissingPackageError(InputError):
+    """What is asked for needs a package that is not installed; the message says how to install it."""
 
 
 class StoreError(DivOrderError):

@@ -6,7 +6,8 @@ Steps and sequences count from 0 through all epochs, in the order of training: s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import operator
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,13 +46,17 @@ def where(
     id), `source`, `cluster_name`, `start` (token of the document), `document_tokens`, `first_words` of the document.
 
     Raises:
-        InputError: a step or sequence is beyond the plan's end, or the input holds no record of an id.
+        InputError: a step or sequence is beyond the plan's end, the input holds no record of an id, or none of them is
+            given.
         MissingStageError: there is no plan under these settings.
     """
     import pandas as pd
 
     run = _open(settings)
     packed, order, batch = load_packed(run), load_sequence_order(run), settings.sequence.batch
+    steps, sequences = _rising("steps", steps), _rising("sequences", sequences)
+    if not (steps or sequences or ids):
+        raise InputError("nothing is asked for; give steps, sequences or ids")
     positions = _positions(order.size, batch, steps, sequences)
     stream = load_stream(run)
     records = stream.items(find_records(run, ids)) if ids else None
@@ -97,10 +102,9 @@ def cut(
     some steps read. What a trainer has consumed up to step `resume_at` (by default the first of the steps) stays.
 
     Raises:
-        InputError: as `where`; nothing says where training goes on; no document is named.
+        InputError: as `where`; nothing says where training goes on, or it is no step of the plan; no document is named.
     """
-    run, batch = _open(settings), settings.sequence.batch
-    steps = sorted(set(steps))
+    run, batch, steps = _open(settings), settings.sequence.batch, _rising("steps", steps)
     resume_at = steps[0] if resume_at is None and steps else resume_at
     if resume_at is None:
         raise InputError(
@@ -108,6 +112,11 @@ def cut(
         )
     packed, order = load_packed(run), load_sequence_order(run)
     positions = _positions(order.size, batch, steps, ())
+    if not 0 <= resume_at <= order.size // batch:
+        raise InputError(
+            f"resume_at is {resume_at:,}; the plan has {order.size // batch:,} whole steps, and a checkpoint is behind "
+            "none or some of them"
+        )
     runs, _ = runs_in_order(packed.indptr, order.reshape(-1)[positions])
     records = np.union1d(load_stream(run).record(packed.document[runs]), find_records(run, ids))
     if not 0 < len(records) <= MAX_IDS:
@@ -125,15 +134,25 @@ def _open(settings: Settings) -> Run:
     return Run(settings, store_of(settings.store).open(create=False))
 
 
-def _positions(total: int, batch: int, steps: Iterable[int], sequences: Iterable[int]) -> np.ndarray:
-    """Sequences that some steps read, and some others, int64 rising."""
-    first = np.array(sorted(set(steps)), np.int64)
-    others = np.array(sorted(set(sequences)), np.int64)
-    for name, of, end in (("step", first, -(-total // batch)), ("sequence", others, total)):
-        if len(of) and not 0 <= of[0] <= of[-1] < end:
-            wrong = int(of[0] if of[0] < 0 else of[-1])
+def _rising(name: str, numbers: Iterable[int]) -> Sequence[int]:
+    """Whole numbers in rising order, each once. A range stays one: it may be longer than memory."""
+    if isinstance(numbers, range):
+        return numbers if numbers.step > 0 else numbers[::-1]
+    try:
+        return sorted({operator.index(number) for number in numbers})
+    except TypeError as error:
+        raise InputError(
+            f"{name} are no whole numbers ({error}); expected some, such as range(1200, 1210)"
+        ) from None
+
+
+def _positions(total: int, batch: int, steps: Sequence[int], sequences: Sequence[int]) -> np.ndarray:
+    """Sequences that some rising steps read, and some others, int64 rising."""
+    for name, asked, end in (("step", steps, -(-total // batch)), ("sequence", sequences, total)):
+        if asked and not 0 <= asked[0] <= asked[-1] < end:
+            wrong = asked[0] if asked[0] < 0 else asked[-1]
             raise InputError(
                 f"{name} is {wrong:,}; the plan has {name}s 0 to {end - 1:,}, all epochs together"
             )
-    of_steps = (first[:, None] * batch + np.arange(batch)).reshape(-1)
-    return np.union1d(of_steps[of_steps < total], others)
+    read = (np.array(steps, np.int64)[:, None] * batch + np.arange(batch)).reshape(-1)
+    return np.union1d(read[read < total], np.array(sequences, np.int64))

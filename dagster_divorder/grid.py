@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -34,14 +33,14 @@ from dagster_divorder.core.rows import row_entries
 from dagster_divorder.engine.progress import Progress, Silent
 from dagster_divorder.errors import InputError, StoreBusyError, StoreError
 from dagster_divorder.exports.parquet import SCHEMA, group_rows, open_writer, table
+from dagster_divorder.models.export_tokenizer import TOKENIZER_FILES
 from dagster_divorder.readers.export import Export, open_exports
 from dagster_divorder.readers.parquet import ParquetRows
-from dagster_divorder.stages.exports import TOKENIZER_FILES
 from dagster_divorder.store.base import TEMPORARY, temporary_name
-from dagster_divorder.store.curated import EXPORT_MANIFEST, write_hashed
+from dagster_divorder.store.curated import EXPORT_MANIFEST, entry_of, write_hashed
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.local import write_atomically
-from dagster_divorder.store.manifests import manifest_check, read_whole
+from dagster_divorder.store.manifests import EXPORT_VERSION, manifest_check, read_whole
 
 PLAN = "grid.json"
 MEMORY = 2 << 30
@@ -67,11 +66,15 @@ def grid_shuffle(
     on there; what is in the folder and was not written by it is neither overwritten nor removed.
 
     Raises:
-        InputError: as `open_exports`; an export has several epochs; the memory holds no column; the folder holds
-            something else, or what other exports, another memory or seed has begun.
+        InputError: as `open_exports`; an export has several epochs; the memory holds no column; the seed is not in
+            [0, 2**63); the folder holds something else, or what other exports, another memory or seed has begun.
         StoreBusyError: another process writes there. StoreError: as `open_exports`; a file of the folder is damaged, or
             the disk full.
     """
+    if memory < 1 or not 0 <= seed < 1 << 63:
+        raise InputError(
+            f"memory is {memory:,} bytes and seed {seed:,}; expected a memory of 1 or more, and a seed in [0, 2**63)"
+        )
     given = [exports] if isinstance(exports, str | Path) else exports
     sources, out = open_exports(given), Path(out).absolute()
     for source in sources:
@@ -86,7 +89,7 @@ def grid_shuffle(
     if columns**2 > sequences:
         raise InputError(
             f"memory is {memory:,} bytes, too little for a column of a grid of {sequences:,} sequences of "
-            f"{length:,} ids; give {-(-size // math.isqrt(len(source))):,} or more"
+            f"{length:,} ids; give {-(-size // math.isqrt(sequences)):,} or more"
         )
     made = _Files(sources, out, Grid(sequences, columns**2, seed))
     with _alone(out), folder_at(out).explaining(size=2 * size, what="the columns and the rows"):
@@ -177,7 +180,7 @@ class _Files:
                 )
         else:
             write_atomically(self.out / PLAN, orjson.dumps(self.plan))
-        folder_at(self.out).remove_temporary()
+        folder_at(self.out).delete(folder_at(self.out).temporary())
 
     def _column(self, number: int, name: str) -> None:
         if self._is_there(name):
@@ -202,19 +205,15 @@ class _Files:
         """What the manifest says of a row's file."""
         if self._is_there(name):
             with open(self.out / name, "rb") as file:
-                return {
-                    "bytes": os.fstat(file.fileno()).st_size,
-                    "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
-                }
+                return entry_of(file)
         sizes = [[len(part) for part in self.grid.column(at)] for at in range(self.grid.columns)]
         begins = [0, *accumulate(map(sum, sizes))]
         about = {
-            "files": self.columns,
             "rows_of_files": [sum(parts) for parts in sizes],
             "sequence_length": self.sources[0].length,
             "tokenizer": self.sources[0].manifest["tokenizer"],
         }
-        held = ParquetRows(self.out, about)
+        held = ParquetRows(lambda name: np.memmap(self.out / name, np.uint8, "r"), self.columns, about)
         firsts = [
             (begin + sum(parts[:number]), parts[number]) for begin, parts in zip(begins, sizes, strict=False)
         ]
@@ -305,6 +304,14 @@ class _Files:
             "rows_of_files": [len(self.grid.row(number)) for number in range(self.grid.rows)],
             "dtype": "int32",
             "layout": {},
+            "format_version": EXPORT_VERSION,
+            "prefix": "train",
+            "sequence": {**first.manifest["sequence"], "strategy": "grid_shuffle"},
+            "seed": self.grid.seed,
+            "sources": [
+                {name: source.manifest.get(name) for name in ("plan", "packing", "sequence", "order", "seed")}
+                for source in self.sources
+            ],
             "grid_shuffle": self.plan,
             "files": entries,
         }

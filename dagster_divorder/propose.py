@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.errors import DivOrderError, InputError, SettingsError, printable
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.store.find import Found, find_files
+from dagster_divorder.store.inputs import SHOWN_BYTES, Kind
+from dagster_divorder.store.looks import Structure, characters, looks_like, repeated_texts, structure_of
 from dagster_divorder.store.peek import first_records
-from dagster_divorder.store.sources import identity
+from dagster_divorder.store.sources import identity, open_source
 from dagster_divorder.view.words import count
 
 SAMPLE_FILES, SAMPLE_RECORDS = 20, 50_000
@@ -28,6 +31,8 @@ MIN_SEQUENCES, MIN_BATCHES = 2_000, 50
 """What a corpus should come to, so that there is something to order; sequences and batches that are proposed are
 smaller where it is, down to 512 tokens and 8 sequences."""
 
+LABEL_CHARACTERS = 100
+"""On average, below which a field of a label's name, or of few values, holds no texts."""
 TEXT_NAMES = ("text", "content", "body", "document", "raw_content", "markdown", "code", "article", "message")
 ID_NAMES = ("id", "_id", "doc_id", "docid", "document_id", "record_id", "uid", "uuid", "guid", "url")
 SOURCE_NAMES = (
@@ -41,12 +46,13 @@ SOURCE_NAMES = (
     "split",
     "category",
 )
+LABEL_NAMES = (*ID_NAMES, *SOURCE_NAMES, "label", "labels", "lang", "language", "type", "date")
 
 
 @dataclass(slots=True)
 class Field:
-    """What the sampled records hold in a field: how many have it, the characters of its texts, its distinct values (as
-    far as they are counted; hashes of them), and the kinds of values."""
+    """What the sampled records hold in a field: how many have it, the characters of its texts (of lists and objects:
+    of the texts in them), its distinct values (as far as they are counted; hashes of them), and the kinds of values."""
 
     records: int = 0
     characters: int = 0
@@ -56,8 +62,7 @@ class Field:
     def add(self, value: Any) -> None:
         self.records += 1
         self.kinds.add(_kind(value))
-        if isinstance(value, str):
-            self.characters += len(value)
+        self.characters += characters(value)
         if isinstance(value, str | int | float):
             self.values.add(hash(value))
 
@@ -70,19 +75,20 @@ def _kind(value: Any) -> str:
     return "text" if isinstance(value, str) else "other"
 
 
-def propose(paths: Sequence[str], folder: Path) -> str:
-    """Settings for a corpus, TOML, for a file that will lie in `folder`.
+def propose(paths: Sequence[str], folder: Path) -> tuple[str, str]:
+    """Settings for a corpus, TOML, for a file that will lie in `folder`; and why the text is in the field that they
+    name.
 
     Raises:
-        InputError: no file matches, or no field of the first records holds text.
+        InputError: no file matches, or it cannot be told which field of the first records holds the text.
     """
     found = find_files(paths)
-    records, fields = _sample(found)
+    records, fields, structure = _sample(found)
     if not records:
         raise InputError(
-            f"{found.files[0]} holds no record that can be read; expected one JSON object a line"
+            f"{found.files[0]} holds no record that can be read; expected one JSON object a line{_looks(found)}"
         )
-    text = _text_field(fields, records)
+    text, why = _text_field(fields, records, structure, found.kind)
     rest = {name: of for name, of in fields.items() if name != text}
     own_id = _named(ID_NAMES, (name for name, of in rest.items() if _is_id(of, records)))
     rest.pop(own_id or "", None)
@@ -99,11 +105,11 @@ def propose(paths: Sequence[str], folder: Path) -> str:
         if not (folder / name).exists()
     )
     files = count(len(found.files), f"{'JSONL' if found.kind == 'jsonl' else 'Parquet'} file")
-    seen = ", ".join(f"{name} ({' or '.join(sorted(of.kinds))})" for name, of in fields.items())
+    seen = ", ".join(f"{_key(name)} ({' or '.join(sorted(of.kinds))})" for name, of in fields.items())
     input_lines = "\n".join(
         [
             f"paths = [{', '.join(_toml(_seen_from(path, folder)) for path in paths)}]",
-            f"text_field = {_toml(text)}",
+            f"text_field = {_toml(text)}  # {why}",
             f"id_field = {_toml(own_id)}"
             if own_id
             else '# id_field = "..."         # your own ids, shown in results',
@@ -120,7 +126,7 @@ def propose(paths: Sequence[str], folder: Path) -> str:
             *(f"# {_key(name)} = 1.0  # distinct values: {len(fields[name].values):,}" for name in traits),
         ]
     )
-    return f"""\
+    settings = f"""\
 # Settings of DivOrder: `divorder plan` says what a run would do, `divorder run` does it.
 # Every key, with its default: divorder.example.toml in the repository.
 
@@ -148,38 +154,94 @@ path = "{base}/curated"
 formats = ["parquet"]      # megatron, olmo, ds, mds, litdata, text: `divorder verify` says what your trainer needs
 path = "{base}/exports"
 """
+    of, texts = fields[text], len(fields[text].values)
+    return (
+        settings,
+        f"{why}. {repeated_texts(of.records, texts, of.characters * texts // of.records)}".rstrip(),
+    )
 
 
-def _sample(found: Found) -> tuple[int, dict[str, Field]]:
-    """How many records were looked at, and their fields by name: of files from all over the corpus, since corpora come
-    in blocks."""
+def _sample(found: Found) -> tuple[int, dict[str, Field], Structure | None]:
+    """How many records were looked at, their fields by name, and the fields that make up a text together in most of
+    them: of files from all over the corpus, since corpora come in blocks."""
     step = -(-len(found.files) // SAMPLE_FILES)
     files = found.files[::step]
     records = 0
     fields: dict[str, Field] = {}
+    structures: Counter[Structure] = Counter()
     for path in files:
         for record in itertools.islice(
             first_records(replace(found, files=[path])), SAMPLE_RECORDS // len(files)
         ):
             records += 1
+            structures.update(filter(None, [structure_of(record)]))
             for name, value in record.items():
                 if value is not None:
                     fields.setdefault(name, Field()).add(value)
-    return records, fields
+    structure, of_it = next(iter(structures.most_common(1)), (None, 0))
+    return records, fields, structure if 2 * of_it > records else None
 
 
-def _text_field(fields: dict[str, Field], records: int) -> str:
+def _text_field(
+    fields: dict[str, Field], records: int, structure: Structure | None, kind: Kind
+) -> tuple[str, str]:
+    """The field that holds the text, and why.
+
+    Raises:
+        InputError: none does, or several do and none of them holds it all.
+    """
     texts = {
         name: of for name, of in fields.items() if of.kinds == {"text"} and of.records >= MIN_SHARE * records
     }
-    if not texts:
-        raise InputError(
-            f"no field holds text in most of the first {records:,} records; the fields are {', '.join(fields)}"
-        )
-    longest = max(texts, key=lambda name: texts[name].characters)
-    named = _named(TEXT_NAMES, texts)
+    whole = {name: of for name, of in texts.items() if not _holds_labels(name, of)}
+    longest = max(whole, key=lambda name: whole[name].characters, default="")
+    named = _named(TEXT_NAMES, whole)
     # A field called `text` may hold a title beside a much longer `body`.
-    return named if named and 2 * texts[named].characters >= texts[longest].characters else longest
+    if named and 2 * whole[named].characters >= whole[longest].characters:
+        longest = named
+    # A text beside the fields of a chat may be the chat, rendered.
+    if structure and (
+        not longest
+        or longest in structure.fields
+        or whole[longest].characters < MIN_SHARE * sum(fields[name].characters for name in structure.fields)
+    ):
+        raise InputError(f"the records are {structure.said(by_jq=kind == 'jsonl')}")
+    shown = ", ".join(f"{name!r} ({_mean(of)})" for name, of in fields.items())
+    by_hand = 'name it by hand in divorder.toml: [input], with paths and text_field = "..."'
+    if not longest:
+        raise InputError(
+            f"no field holds text in most of the first {records:,} records; the fields are {shown}; if one of them is "
+            f"the text, {by_hand}"
+        )
+    told = (longest, *(structure.fields if structure else ()))
+    others = {name: of for name, of in fields.items() if name not in told and not _holds_labels(name, of)}
+    rival = max(others, key=lambda name: others[name].characters, default="")
+    if others and longest != named and 2 * others[rival].characters >= whole[longest].characters:
+        raise InputError(
+            f"the text may be in {longest!r} ({_mean(whole[longest])}) or in {rival!r} ({_mean(others[rival])}); if it "
+            f"is in one of them, {by_hand}; if both belong together, write them as one text first"
+        )
+    why = "named as texts often are" if longest == named else "the longest"
+    return longest, f"{why}: {_mean(whole[longest])}"
+
+
+def _mean(of: Field) -> str:
+    """What a field holds, and how long that is on average."""
+    kinds = {"other": "a list or an object"}
+    kind = " or ".join(kinds.get(kind, kind) for kind in sorted(of.kinds))
+    return f"{kind}, {of.characters / of.records:,.0f} characters on average" if of.characters else kind
+
+
+def _holds_labels(name: str, of: Field) -> bool:
+    """Whether a field holds names of things and no texts, by its own name and its length."""
+    return name.lower() in LABEL_NAMES and of.characters < LABEL_CHARACTERS * of.records
+
+
+def _looks(found: Found) -> str:
+    """What the first file begins like, as the end of a message; "" where that is not known."""
+    with open_source(found.files[0]) as file:
+        looks = looks_like(file.read(SHOWN_BYTES))
+    return f"; this is {looks}" if looks else ""
 
 
 def _is_id(of: Field, records: int) -> bool:
@@ -222,8 +284,8 @@ def _key(name: str) -> str:
     return name if name.isascii() and name.replace("-", "_").isidentifier() else _toml(name)
 
 
-def write_settings(paths: Sequence[str], file: Path) -> Settings:
-    """Write a settings file for a corpus; the settings that it holds.
+def write_settings(paths: Sequence[str], file: Path) -> tuple[Settings, str]:
+    """Write a settings file for a corpus; the settings that it holds, and why the text is in the field that they name.
 
     Raises:
         SettingsError: the file is there already.
@@ -234,12 +296,17 @@ def write_settings(paths: Sequence[str], file: Path) -> Settings:
     there = f"{file} is there already; remove it, or name another file with --config"
     if file.exists():
         raise SettingsError(there)
-    text = propose(paths, file.absolute().parent)
+    text, why = propose(paths, file.absolute().parent)
     try:
         with open(file, "x", encoding="utf-8") as made:
-            made.write(text)
+            # A control character has no place in TOML, not even in a comment.
+            made.write(printable(text))
     except FileExistsError:
         raise SettingsError(there) from None
     except OSError as error:
         raise SettingsError(f"{file} cannot be written: {error.strerror}") from error
-    return load_settings(file, {})
+    try:
+        return load_settings(file, {}), why
+    except DivOrderError:
+        file.unlink()
+        raise

@@ -23,7 +23,7 @@ from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import features, load_sample, load_stationarity
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.curated import EXPORT_MANIFEST, damaged_file, read_manifest
-from dagster_divorder.trainers import TRAINERS, Kept, Trainer
+from dagster_divorder.trainers import TRAINERS, Kept
 from dagster_divorder.trainers.replay import Replay, Shape, replay
 from dagster_divorder.view.words import side_by_side
 
@@ -31,8 +31,8 @@ from dagster_divorder.view.words import side_by_side
 def verify(
     settings: Settings, folder: Place | None, trainer: str | None, **asked: int | None
 ) -> tuple[bool, str]:
-    """(whether the trainer, or some trainer, keeps every global batch at its best, a page of text) on an export, or on
-    the plan where no folder is named; on one trainer in full, or a line on each that reads it. asked: see
+    """(whether the trainer, or some trainer, can read every global batch of an export, or of any export of the plan
+    where no folder is named, a page of text) on one trainer in full, or a line on each that reads it. asked: see
     `Shape.reading`.
 
     Raises:
@@ -43,10 +43,9 @@ def verify(
     chosen = TRAINERS[one_of("trainer", trainer, TRAINERS)] if trainer else None
     if folder is None:
         readers = [chosen] if chosen else list(TRAINERS.values())
-        shapes = {of.name: planned_shape(run, of, asked) for of in readers}
-        untransposed = {of.name: planned_shape(run, of) for of in readers}
+        shapes = {of.name: planned_shape(run, of) for of in readers}
         first = next(iter(shapes.values()))
-        head = f"the plan: {_size(first)}; at its best, each trainer has its own export"
+        head = f"the plan: {_size(first)}, as it would be exported under these settings"
         other = ""
     else:
         manifest = load_export(folder)
@@ -61,10 +60,10 @@ def verify(
             raise InputError(
                 f"{folder} holds {manifest['format']}, which trainers pack themselves; there are no batches to verify"
             )
-        shapes, untransposed = dict.fromkeys((of.name for of in readers), Shape.of(manifest, str(folder))), {}
+        shapes = dict.fromkeys((of.name for of in readers), Shape.of(manifest, str(folder)))
         other = _other_plan(run, manifest["plan"])
         head = f"{folder}: {manifest['format']}, {_size(shapes[readers[0].name])}; every file is as it was written"
-    found = {of.name: replay(shapes[of.name], of, untransposed.get(of.name), **asked) for of in readers}
+    found = {of.name: replay(shapes[of.name], of, **asked) for of in readers}
     reading = next(iter(found.values())).reading
     numbers = ("world_size", "micro_batch", "workers", "nodes")
     lines = [head, ", ".join(f"{name.replace('_', ' ')} {getattr(reading, name)}" for name in numbers), ""]
@@ -72,7 +71,8 @@ def verify(
         lines += _in_full(run, found[chosen.name], other)
     else:
         lines += _table(found)
-    return any(of.best.in_order for of in found.values()), "\n".join(lines)
+    ways = [of.best if folder is None else of.here for of in found.values()]
+    return any(way.kept.in_order for way in ways), "\n".join(lines)
 
 
 def load_export(folder: Place) -> dict[str, Any]:
@@ -114,10 +114,16 @@ def _other_plan(run: Run, plan: str) -> str:
 
 def _table(found: Mapping[str, Replay]) -> list[str]:
     rows = [
-        ("trainer", "by default", "at its best", "reads"),
-        *((name, of.default.text, of.best.text, " ".join(of.trainer.formats)) for name, of in found.items()),
+        ("trainer", "by default", "at its best", "reads", "is at its best with"),
+        *(
+            (name, of.default.kept.text, of.best.kept.text, " ".join(of.trainer.formats), of.best.needs)
+            for name, of in found.items()
+        ),
     ]
-    about = "`--trainer NAME` has the lines for its configuration, and what is lost without them."
+    about = (
+        "`--trainer NAME` has its lines, and what is lost without them; exports.* are for divorder.toml, and the next "
+        "run lays the rows by them."
+    )
     return [*_aligned(rows), "", about]
 
 
@@ -129,28 +135,37 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _in_full(run: Run, found: Replay, other: str) -> list[str]:
-    trainer = found.trainer
-    lines = [f"{trainer.title}", ""]
-    for name, of in (("by default", found.default), ("with the lines below", found.best)):
-        lines += [f"{name}: {of.text} are the plan's", *(f"  {line}" for line in _said(of))]
-    lines += [f"resume at another world size: {trainer.resumes}", ""]
-    lines += [f"what is read cannot be measured: {other}", ""] if other else _measures(run, found)
-    return [
-        *lines,
-        "its configuration:",
+    trainer, best = found.trainer, found.best
+    lines = [
+        trainer.title,
         "",
-        *(f"  {line}" for line in _configuration(trainer, found)),
+        _sentence(found),
+        *(f"  by default {line}" for line in _said(found.default.kept)),
     ]
+    lines += [f"  at its best {line}" for line in _said(best.kept) if best is not found.default]
+    lines += ["", f"resume at another world size: {trainer.resumes}", ""]
+    lines += [f"what is read cannot be measured: {other}", ""] if other else _measures(run, found)
+    if found.lines is None:
+        return [*lines, "its configuration: as it comes; other samplers lose the order of this export"]
+    return [*lines, "its configuration:", "", *(f"  {line}" for line in found.lines.strip().splitlines())]
 
 
-def _configuration(trainer: Trainer, found: Replay) -> list[str]:
-    """The trainer's lines, after those of the export where its ranks read contiguous parts."""
-    lines = found.lines.strip().splitlines()
-    if trainer.contiguous_ranks:
-        names = ("world_size", "micro_batch", "workers")
-        given = ", ".join(f"{name} = {max(1, getattr(found.reading, name))}" for name in names)
-        lines = [f"# divorder.toml, [exports], before the run: {given}", *lines]
-    return lines
+def _sentence(found: Replay) -> str:
+    """What this export gives as it is read by default, and what has to be set for more."""
+    default, best = found.default, found.best
+    if best is default and default.kept.in_order:
+        return f"as it comes it reads {default.kept.text} as planned"
+    more = (
+        "and nothing that can be set keeps more"
+        if best is default
+        else f"and {best.kept.text} with {best.needs}"
+        + (
+            "; exports.* are for divorder.toml, and the next run lays the rows by them"
+            if best.layout is not None
+            else ""
+        )
+    )
+    return f"by default it reads {default.kept.text} as planned, {more}"
 
 
 def _said(of: Kept) -> list[str]:
@@ -181,12 +196,12 @@ def _measures(run: Run, found: Replay) -> list[str]:
     order = load_sequence_order(run)
     rows = [_measured("the plan", load_metrics(run)["sequences"], load_stationarity(run))]
     claims = [("the plan", load_stationarity(run).claim())]
-    for name, kept, read in (
-        ("by default", found.default, found.read_by_default),
-        ("with the lines", found.best, found.read_at_best),
-    ):
-        if not kept.in_order:
-            read = read[read >= 0][: order.shape[1]]
+    ways = {"by default": found.default} | (
+        {} if found.best is found.default else {"at its best": found.best}
+    )
+    for name, way in ways.items():
+        if not way.kept.in_order:
+            read = way.read[way.read >= 0][: order.shape[1]]
             sequences = order[read // order.shape[1], read % order.shape[1]]
             figures, drift = measure_order(run, sequences)
             rows.append(_measured(name, figures, drift))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ import pytest
 
 import dagster_divorder
 from dagster_divorder.cli import main
+from dagster_divorder.engine.progress import Log, Silent
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline import run_stage
 from dagster_divorder.settings import Settings, load_settings
 from tests.conftest import topic_records, write_jsonl
 
@@ -112,7 +116,10 @@ def test_nothing_that_is_there_is_touched(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("records", "said"),
     [
-        ([{"a": 1, "b": [2]}] * 3, "no field holds text in most of the first 3 records; the fields are a, b"),
+        (
+            [{"a": 1, "b": [2]}] * 3,
+            "no field holds text in most of the first 3 records; the fields are 'a' (number), 'b' (a list",
+        ),
         ([], "holds no record that can be read"),
     ],
 )
@@ -157,3 +164,157 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
         said = ours.stderr.read().decode()
     assert ours.returncode == 141
     assert said == ""
+
+
+# Records of several fields that belong together ----------------------------------------------------------------------
+
+TURNS = [
+    {"role": "user", "content": "what is a tide"},
+    {"role": "assistant", "content": "water that rises " * 9},
+]
+SHARED = [{"from": "human", "value": "what is a tide"}, {"from": "gpt", "value": "water that rises " * 9}]
+STRUCTURED = {
+    "messages": ({"id": "{n}", "source": "web", "messages": TURNS}, "chat messages ('messages')"),
+    "sharegpt": ({"id": "{n}", "conversations": SHARED}, "ShareGPT conversations ('conversations')"),
+    "completion": (
+        {"prompt": "what is {n}", "completion": "it is {n} " * 30},
+        "prompt and completion records ('prompt', 'completion')",
+    ),
+    "turns of both": (
+        {"prompt": TURNS[:1], "completion": TURNS[1:]},
+        "prompt and completion records ('prompt', 'completion')",
+    ),
+    "alpaca": (
+        {"instruction": "do {n}", "input": "", "output": "done {n} " * 30},
+        "Alpaca instruction records ('instruction', 'input', 'output')",
+    ),
+    "preferences": (
+        {"prompt": "{n}", "chosen": "good {n} " * 30, "rejected": "bad"},
+        "preference pairs ('chosen', 'rejected')",
+    ),
+}
+structured = pytest.mark.parametrize(("record", "named"), STRUCTURED.values(), ids=STRUCTURED)
+
+
+def write_records(path: Path, record: dict[str, Any]) -> None:
+    """Sixty records of one shape, in which {n} is the number of each."""
+    records = [
+        {name: of.replace("{n}", str(n)) if isinstance(of, str) else of for name, of in record.items()}
+        for n in range(60)
+    ]
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(records), path)
+    else:
+        write_jsonl(path, records)
+
+
+@structured
+@pytest.mark.parametrize("name", ["docs.jsonl", "docs.parquet"])
+def test_chats_and_pairs_are_refused_by_name(
+    record: dict[str, Any], named: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_records(tmp_path / name, record)
+    assert main(["init", name]) == 1
+    assert f"the records are {named}, which are not rendered here" in (error := capsys.readouterr().err)
+    assert ("jq -c '.text = " in error) == (name == "docs.jsonl")
+    assert not Path("divorder.toml").exists()
+    Path("divorder.toml").write_text(
+        f'[input]\npaths = ["{name}"]\n[store]\npath = "store"\n', encoding="utf-8"
+    )
+    for command in ("run", "plan"):
+        assert main([command]) == 1
+        assert f" {named}, which are not rendered here" in capsys.readouterr().err
+    assert {path.name for path in (tmp_path / "store").rglob("*") if path.is_file()} <= {
+        "format.json",
+        "lease",
+    }
+
+
+def test_a_field_that_is_named_by_hand_is_read_and_a_rendered_text_beside_a_chat_is_found(
+    tmp_path: Path,
+) -> None:
+    write_records(tmp_path / "docs.jsonl", STRUCTURED["completion"][0])
+    settings = Settings(
+        input={"paths": ["docs.jsonl"], "text_field": "completion"}, store={"path": tmp_path / "store"}
+    )
+    assert run_stage("raw_docs", settings, Silent()).figures["documents"] == 60
+    rendered = "".join(f"<{turn['role']}> {turn['content']}\n" for turn in TURNS)
+    write_records(tmp_path / "chats.jsonl", {**STRUCTURED["messages"][0], "rendered": rendered + "{n}"})
+    assert initialised("chats.jsonl").input.text_field == "rendered"
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"id": "a{n}", "source": "web", "turns": ["many words " * 9] * 3}, "no field holds text"),
+        ({"topic": "tides {n}", "turns": ["many words " * 9] * 3}, "the text may be in 'topic'"),
+        ({"en": "some words {n} " * 9, "de": "ein paar Worte {n} " * 9}, "or in 'en'"),
+    ],
+)
+def test_init_stops_where_it_cannot_tell_the_text(
+    record: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_records(tmp_path / "docs.jsonl", record)
+    assert main(["init", "docs.jsonl"]) == 1
+    assert said in (error := capsys.readouterr().err)
+    assert "name it by hand in divorder.toml" in error
+
+
+def test_init_says_why_a_field_is_the_text_and_warns_of_few_texts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_records(tmp_path / "docs.jsonl", {"title": "t{n}", "abstract": "words {n} " * 30})
+    assert initialised("docs.jsonl").input.text_field == "abstract"
+    said = capsys.readouterr().out
+    assert "as it is the longest: text, 265 characters on average" in said
+    assert "distinct texts" not in said
+    Path("divorder.toml").unlink()
+    write_records(tmp_path / "docs.jsonl", {"text": "the same words for every record", "n": "{n}"})
+    initialised("docs.jsonl")
+    assert "60 records hold 1 distinct texts of 31 bytes on average, as short" in capsys.readouterr().out
+
+
+# Names that a terminal must not obey ---------------------------------------------------------------------------------
+
+CONTROLS = "\x1b[31m\x9b31m\u202e\u2028\x7f\r"
+
+
+def test_no_control_character_of_a_corpus_reaches_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of file names, fields and ids; and what is printed to be pasted is what it was."""
+    records = [
+        {"id": f"x{CONTROLS}{n}", "text": f"doc {n} sea rail bread", f"a{CONTROLS}\n[model]": "ab"[n % 2]}
+        for n in range(60)
+    ]
+    write_jsonl(tmp_path / f"in/a{CONTROLS}.jsonl", records)
+    name = f"in/a{CONTROLS}.jsonl"
+    settings = initialised(name)
+    assert settings.input.paths == (str(tmp_path / name),)
+    assert settings.model.base == "bootstrap"
+    file = Path("divorder.toml").read_text(encoding="utf-8")
+    # The trait that is only proposed is taken, and the model is a small one.
+    small = file.replace('# "a', '"a').replace("[model]\n", "[model]\nvocab_size = 512\ndim = 8\n", 1)
+    Path("divorder.toml").write_text(small, encoding="utf-8")
+    assert main(["init", name]) == 1
+    assert main(["run"]) == 0
+    assert main(["where", "--step", "0"]) == 0
+    assert main(["cut", "--id", records[7]["id"], "--resume-at", "0"]) == 0
+    said = capsys.readouterr()
+    cut = tomllib.loads(said.out[said.out.rindex("# 1 documents") :])["order"]["cut"]
+    assert cut == [records[7]["id"]]
+    with open(tmp_path / name, "ab") as more:
+        more.write(b"{bad\n" * 9)
+    assert main(["run"]) == 1
+    for text in (said.out, said.err, file, capsys.readouterr().err):
+        assert text
+        assert not set(text) & {"\x1b", "\x9b", "\u202e", "\u2028", "\x7f", "\r"}
+    assert "\\u001b[31m\\u009b31m\\u202e\\u2028\\u007f\\u000d" in text
+
+
+def test_errors_and_log_lines_are_escaped_and_other_writing_is_not() -> None:
+    lines: list[str] = []
+    Log(lines.append).note("a\x9bb")
+    assert [str(InputError("a\x1b\r")), *lines] == ["a\\u001b\\u000d", "a\\u009bb"]
+    shown = "tab\tline\nעברית e\u0301 \U0001f469\u200d\U0001f680 字"
+    assert str(InputError(shown)) == shown

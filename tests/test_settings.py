@@ -142,6 +142,46 @@ def test_errors_name_key_value_and_expectation(environ: dict[str, str], parts: l
         assert part in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "[mixing]\nweights = { a = -1.0 }",
+            "mixing.weights.a = -1.0: Input should be greater than or equal to 0",
+        ),
+        ("[mixing]\nweights = { a = nan }", "mixing.weights.a = nan: Input should be a finite number"),
+        ("[mixing]\nweights = {}", "mixing.weights = {}: nothing has a share; give values"),
+        ("[mixing]\nweights = { a = 0.0 }", "mixing.weights = {'a': 0.0}: nothing has a share; give values"),
+        (
+            "[mixing]\nweights = 3",
+            "mixing.weights = 3: Input should be 'natural', 'sqrt', 'temperature' or 'unimax', or a table",
+        ),
+        ("[selection]\nalpha = -1", "selection.alpha = -1: Input should be greater than or equal to 0"),
+        (
+            "[selection]\nalpha = [0.0, 2.0]",
+            "selection.alpha.1 = 2.0: Input should be less than or equal to 1",
+        ),
+        ("[heldout]\nshare = nan", "heldout.share = nan: Input should be a finite number"),
+        (
+            "[order]\nseparate_copies = 2",
+            "order.separate_copies = 2: Input should be a valid boolean, unable to ",
+        ),
+        ('[exports]\nformats = "ds"', "exports.formats = 'ds': Input should be a list"),
+    ],
+)
+def test_a_field_of_several_types_is_refused_in_one_sentence_of_its_value(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load_settings(file, environ={})
+    message = str(caught.value).partition("environment: ")[2]
+    assert message.startswith(said)
+    assert ";" not in message.removeprefix(said), "one problem"
+    assert not re.search(r"literal|constrained|dict\[|tuple", message)
+
+
 def test_unknown_key_in_file_names_the_file_and_the_nearest_key(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text("[sequence]\nlenght = 5\n")

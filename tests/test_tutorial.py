@@ -1,4 +1,4 @@
-"""docs/tutorial.md, command by command as it stands there, on fewer documents; the settings of docs/recipes.md."""
+"""docs/tutorial.md, command by command as it stands there, on fewer documents; the links of docs/recipes.md."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dagster_divorder.settings import load_settings
-
 ROOT = Path(__file__).parent.parent
 TUTORIAL = (ROOT / "docs/tutorial.md").read_text()
-RECIPES = (ROOT / "docs/recipes.md").read_text()
 
 
 def commands() -> list[str]:
@@ -73,19 +70,6 @@ def test_dagster_finds_nothing_left_to_do(said: dict[str, str]) -> None:
     job = said["dagster job execute -j curate -m dagster_divorder.definitions"]
     assert "RUN_SUCCESS" in job
     assert "training the bootstrap model" not in job
-
-
-@pytest.mark.parametrize(
-    "recipe", re.findall(r"## (.+?)\n.*?```toml\n(.*?)```", RECIPES, re.S), ids=lambda found: found[0]
-)
-def test_the_settings_of_every_recipe_load(recipe: tuple[str, str], tmp_path: Path) -> None:
-    text = recipe[1]
-    if "targets" in text:
-        text = text.replace(
-            "[order.targets]", "[order.traits]\ncluster = 1.0\nsource = 1.0\n\n[order.targets]"
-        )
-    (tmp_path / "divorder.toml").write_text(text)
-    load_settings(tmp_path / "divorder.toml", {})
 
 
 @pytest.mark.parametrize("page", ["tutorial", "recipes"])

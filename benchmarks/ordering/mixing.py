@@ -198,7 +198,10 @@ def row(corpus: Corpus, options: argparse.Namespace, mix: str, length: int, kind
     plan, worst, mean, seconds, found = corpus.plan(mix), 0.0, [], 0.0, []
     for seed in range(options.seeds):
         codes = [corpus.codes[name] for name in ("source", "cluster", "length")]
-        times = times_of(plan, corpus.tokens, codes[0], even_order(codes, seed))
+        random = np.random.default_rng(seed)
+        values = [random.integers(1 << 64, size=of.max() + 1, dtype=np.uint64)[of] for of in codes]
+        draws = random.integers(1 << 64, size=len(corpus.tokens), dtype=np.uint64)
+        times = times_of(plan, corpus.tokens, codes[0], even_order(values, draws))
         stream = read(corpus, times, kind, length, options.method, options.epochs, seed)
         off, repeats = off_plan(corpus, plan, stream), distances(stream)
         worst, seconds = max(worst, off.max()), seconds + stream.seconds / options.seeds

@@ -114,6 +114,7 @@ def write_export(path: Path, rows: int) -> None:
         "sequence_length": LENGTH,
         "batch": 256,
         "layout": {},
+        "sequence": {"strategy": "original"},
         "tokenizer": {"vocabulary": VOCABULARY, "padding": 0},
         "files": entries,
     }

@@ -63,6 +63,8 @@ def why_no_map() -> str | None:
     """Why no map can be fitted here, in words, None where umap-learn can be imported."""
     try:
         import umap  # noqa: F401
+
+        import dagster_divorder.core.kernels  # noqa: F401  # finds numba a folder, which umap-learn needs too
     except (ImportError, OSError) as error:  # OSError: a library of its own does not load
         return f"no map: umap-learn cannot be imported ({error}); pip install umap-learn, then run cluster_map again"
     return None

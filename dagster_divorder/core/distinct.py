@@ -1,4 +1,4 @@
-"""The distinct values of an array.
+"""The distinct values of an array, and the number of each value among its equals.
 
 Cost: one sort. `numpy.unique` of numbers hashes them since NumPy 2.3 and takes 40 to 60 times as long over 440,000 and
 4,000,000 ids of 64 bits (0.37 s and 5.9 s on an AMD EPYC), unless it is asked for more than the values.
@@ -16,3 +16,13 @@ def distinct_values(values: NDArray[Number]) -> NDArray[Number]:
     """The distinct values of an array of any shape, (n,), rising."""
     ordered = np.sort(values, axis=None)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+
+
+def copy_number(values: NDArray[np.integer]) -> NDArray[np.int64]:
+    """0 for the first of equal values, 1 for the second, ...; int64 (N,)."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+    number = np.empty(len(values), np.int64)
+    number[order] = np.arange(len(values)) - first.repeat(np.diff(first, append=len(values)))
+    return number

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 import dagster as dg
 
 from dagster_divorder.defs.jobs import CURATE, JOBS, STORE, store_names
-from dagster_divorder.errors import StoreBusyError
+from dagster_divorder.errors import StoreBusyError, printable
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
@@ -57,7 +57,7 @@ def watch_input(graph: Graph, settings: Settings) -> dg.SensorDefinition:
         if found.cursor != cursor:
             context.update_cursor(found.cursor.to_json())
         if not found.start:
-            return dg.SkipReason(found.reason)
+            return dg.SkipReason(printable(found.reason))
         return dg.RunRequest(tags={WHY: found.reason, STORE: store_names(store)[0]})
 
     return sensor

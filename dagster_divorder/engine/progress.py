@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from dagster_divorder.errors import printable
+
 LOG_SECONDS = 5.0
 
 
@@ -49,7 +51,7 @@ class Bar:
             yield bar.update
 
     def note(self, message: str) -> None:
-        print(message, file=sys.stderr)
+        print(printable(message), file=sys.stderr)
 
 
 class Log:
@@ -78,7 +80,7 @@ class Log:
         yield advance
 
     def note(self, message: str) -> None:
-        self._log(message)
+        self._log(printable(message))
 
 
 def describe(what: str, done: int, total: int | None, unit: str, timed: int, seconds: float) -> str:

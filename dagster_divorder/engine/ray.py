@@ -26,6 +26,7 @@ from dagster_divorder import __version__
 from dagster_divorder.engine.base import Item, Result
 from dagster_divorder.engine.local import picklable, worker_variables
 from dagster_divorder.errors import SettingsError, WorkerError
+from dagster_divorder.extras import load_extra
 
 IN_FLIGHT = 4
 """Calls submitted for each core: workers never wait for the next one, and few results for their turn."""
@@ -51,17 +52,13 @@ class RayEngine:
     `unseen` is called on every node: what its workers lack, "" where nothing.
 
     Raises:
-        SettingsError: Ray is not installed, not there, another version, or its nodes lack something.
+        SettingsError: Ray is not there, another version, or its nodes lack something.
+        MissingPackageError: Ray is not installed.
     """
 
     def __init__(self, address: str | None, asked: int, unseen: Callable[[], str]) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        try:
-            import ray
-        except ImportError:
-            raise SettingsError(
-                'engine.kind is "ray", and ray is not installed: pip install "dagster-divorder[ray]"'
-            ) from None
+        ray = load_extra("ray")
         self._ray, self._asked = ray, asked
         self._joined = not ray.is_initialized()
         if self._joined:
@@ -196,9 +193,7 @@ class RayEngine:
 
     def _probe(self, unseen: Callable[[], str]) -> None:
         """Raise SettingsError where a node lacks something."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        ray = self._ray
+        ray, strategies = self._ray, load_extra("ray.util.scheduling_strategies")
         probe = ray.remote(_make_probe())
         answers = {
             probe.options(
@@ -206,7 +201,7 @@ class RayEngine:
                 max_retries=0,
                 # As calls have it: they take the same workers.
                 runtime_env={"env_vars": worker_variables(1, None)},
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+                scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(node, soft=False),
             ).remote(code_hash(), pickle.dumps(unseen)): node
             for node in self._nodes()
         }
@@ -279,8 +274,7 @@ def _need_ray_at(address: str) -> None:
     process."""
     if address in ("auto", "local") or os.environ.get("RAY_USE_TLS", "0") != "0":
         return
-    import grpc
-
+    grpc = load_extra("grpc")
     options = [("grpc.enable_http_proxy", 0)]
     with grpc.insecure_channel(address, options=options) as channel:
         alive = channel.unary_unary("/ray.rpc.NodeInfoGcsService/CheckAlive")

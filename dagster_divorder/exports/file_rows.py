@@ -77,15 +77,16 @@ class FileRows:
     """The rows of one file, picklable, with all that a worker needs to write it.
 
     indptr, int64 (n + 1,): where the runs of each row begin; tokens, int64 (n,), of each row, without padding. Of each
-    run, int64 (q,): the record that it is of, and its first token in that; its tokens, and text_tokens, all but an
-    appended end-of-text token; source, the byte at which they begin, of their bucket or, where nothing was `scattered`,
-    of this process's memory. length: L. dtype: of the ids; end_of_text and padding: see `Tokens`.
+    run, int64 (q,): the position of its record among the accepted ones, and its first token in that; its tokens, and
+    text_tokens, all but an appended end-of-text token; source, the byte at which they begin, of their bucket or, where
+    nothing was `scattered`, of this process's memory. length: L. dtype: of the ids; end_of_text and padding: see
+    `Tokens`.
     """
 
     length: int
     indptr: np.ndarray
     tokens: np.ndarray
-    document: np.ndarray
+    record: np.ndarray
     start: np.ndarray
     run_tokens: np.ndarray
     text_tokens: np.ndarray

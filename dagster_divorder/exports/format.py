@@ -1,7 +1,8 @@
 """What an export format is: a value that a file of `exports/` holds whole.
 
 Every export is a folder of files named `train...` (under which name `datasets.load_dataset` finds them), the
-tokenizer's own files, and `manifest.json`, written last (docs/exports.md).
+tokenizer's own files, and `manifest.json`, written last (docs/exports.md). Names of files that hold rows carry the
+export's `tag`: a new export is written beside the one that is being read, and no file of rows ever changes its bytes.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from dagster_divorder.store.curated import OutputFolder
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What settings say of the files of an export: `shard_bytes`, about how many a file holds; `batch`, sequences of a
-    global batch."""
+    """What is asked of the files of an export: `tag`, 8 hex digits of its key, in their names; `shard_bytes`, about how
+    many a file holds; `batch`, sequences of a global batch."""
 
+    tag: str
     shard_bytes: int
     batch: int = 1
 

@@ -1,7 +1,8 @@
 """litdata: Lightning's chunks, read by `litdata.StreamingDataset`.
 
 A sample is {"input_ids": uint16 tensor (L,)} (int32 where an id does not fit: litdata knows no uint32), with
-"attention_mask", uint8 (L,), where any row is padded. The chunks are byte for byte litdata's writer's.
+"attention_mask", uint8 (L,), where any row is padded. The chunks are byte for byte litdata's
+writer's; their names, `chunk-TAG-0.bin`, carry 8 hex digits of the export's key as a number.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from dagster_divorder.exports.rows import Rows
 from dagster_divorder.exports.samples import MASK, stage_samples
 from dagster_divorder.store.curated import OutputFolder
 
-CHUNK = "chunk-0-{}.bin"
 CODES = {"uint8": 11, "int32": 16, "uint16": 20}
 """litdata's numbers of torch's types."""
 
@@ -29,9 +29,11 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     columns |= {MASK: np.dtype("u1")} if rows.padded else {}
     sizes = [column.itemsize * rows.length for column in columns.values()]
     lead = np.array(sizes, "<u4").tobytes()
-    files = stage_samples(rows, folder, options, CHUNK.format, columns, lead=lead)
+    # The number of the writer's rank, in litdata's own names.
+    chunk = f"chunk-{int(options.tag, 16)}-{{}}.bin"
+    files = stage_samples(rows, folder, options, chunk.format, columns, lead=lead)
     chunks = [
-        {"chunk_bytes": size, "chunk_size": samples, "dim": None, "filename": CHUNK.format(number)}
+        {"chunk_bytes": size, "chunk_size": samples, "dim": None, "filename": chunk.format(number)}
         for number, (samples, size) in enumerate(files)
     ]
     leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
@@ -54,7 +56,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
         "types": dict.fromkeys(columns, "tensor"),
     }
     # litdata fetches an export in a bucket anew when this changes; there it is the time.
-    hashes = [folder.entries[CHUNK.format(number)]["sha256"] for number in range(len(files))]
+    hashes = [folder.entries[chunk.format(number)]["sha256"] for number in range(len(files))]
     content = hashlib.sha256("".join(hashes).encode()).hexdigest()
     index = {"chunks": chunks, "config": config, "updated_at": content}
     data = json.dumps(index, sort_keys=True).encode()

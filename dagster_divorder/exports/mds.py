@@ -1,7 +1,8 @@
 """mds: MosaicML's shards, read by `streaming.StreamingDataset` and llm-foundry.
 
 Columns of a fixed size: `tokens`, `ndarray:uint16:L` (`uint32` where an id does not fit), and where any row is padded
-`attention_mask`, `ndarray:uint8:L`. The files are byte for byte `streaming.MDSWriter`'s.
+`attention_mask`, `ndarray:uint8:L`. The files are byte for byte `streaming.MDSWriter`'s;
+their names, `shard.TAG.00000.mds`, carry 8 hex digits of the export's key.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from dagster_divorder.exports.format import Format, Options, fits_uint16
 from dagster_divorder.exports.rows import Rows
 from dagster_divorder.exports.samples import MASK, stage_samples
 from dagster_divorder.store.curated import OutputFolder
-
-SHARD = "shard.{:05d}.mds"
 
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
@@ -36,11 +35,12 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
         "version": 2,
     }
     head = json.dumps(config).encode()
-    files = stage_samples(rows, folder, options, SHARD.format, columns, head=head)
+    shard = f"shard.{options.tag}.{{:05d}}.mds"
+    files = stage_samples(rows, folder, options, shard.format, columns, head=head)
     shards = [
         {
             **config,
-            "raw_data": {"basename": SHARD.format(number), "bytes": size, "hashes": {}},
+            "raw_data": {"basename": shard.format(number), "bytes": size, "hashes": {}},
             "samples": samples,
             "zip_data": None,
         }
@@ -54,5 +54,5 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
 MDS = Format(
     name="mds",
     write=_write,
-    names=r"shard\.\d+\.mds|index\.json",
+    names=r"shard\..*\.mds|index\.json",
 )

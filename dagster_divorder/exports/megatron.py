@@ -1,11 +1,12 @@
-"""megatron: `train.bin` and `train.idx`, one prefix, read by Megatron-LM, Megatron-Core and NeMo.
+"""megatron: `train-TAG.bin` and `train-TAG.idx`, one prefix, read by Megatron-LM, Megatron-Core and NeMo.
 
-    train.bin          the ids of all rows laid end to end without padding, uint16 (int32 where one does not fit)
-    train.idx          an item, and a document, for every document run: its length and where it begins
-    train.doc_rows.npy, train.epochs.npy   the items of each row, and the rows of each epoch (raw.py)
+    train-TAG.bin      the ids of all rows laid end to end without padding, uint16 (int32 where one does not fit)
+    train-TAG.idx      an item, and a document, for every document run: its length and where it begins
+    train.TAG.doc_rows.npy, train.TAG.epochs.npy   the items of each row, and the rows of each epoch (raw.py)
     megatron_cache.py  has Megatron read just these rows in this order; without it, all is shuffled
 
-A row is a sample of L tokens, L being the model's sequence length; the last label of a sample is masked.
+TAG is 8 hex digits of the export's key. A row is a sample of L tokens, L being the model's sequence length; the last
+label of a sample is masked.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ CODES = {"int32": 4, "uint16": 8}
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
     dtype = np.dtype("<u2" if fits_uint16(rows) else "<i4")
-    rows.stage(folder, [("train.bin", (0, len(rows)), partial(_write_ids, dtype=dtype))])
-    folder.stage("train.idx", lambda file: _write_items(file, rows.run_tokens, dtype))
-    stage_index(rows, folder)
+    prefix = f"train-{options.tag}"
+    rows.stage(folder, [(f"{prefix}.bin", (0, len(rows)), partial(_write_ids, dtype=dtype))])
+    folder.stage(f"{prefix}.idx", lambda file: _write_items(file, rows.run_tokens, dtype))
+    stage_index(rows, folder, options)
     script = Path(megatron_cache.__file__).read_bytes()
     folder.stage(Path(megatron_cache.__file__).name, lambda file: file.write(script))
     return {"dtype": dtype.name, "rows_of_files": [len(rows)]}

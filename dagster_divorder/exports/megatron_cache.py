@@ -9,7 +9,7 @@ pretrain_gpt.py, before the datasets are built, with the folder of the export on
 
 and start it with what `divorder verify EXPORT --trainer megatron` shows:
 
-    --train-data-path EXPORT/train --seq-length L --train-samples N
+    --train-data-path EXPORT/train-TAG --seq-length L --train-samples N
 
 where L is `sequence_length` in the export's manifest.json, and N at most `sequences` times `epochs`. Tried with
 megatron-core 0.16.1.
@@ -41,9 +41,9 @@ def write_cache(config: Any, num_samples: int) -> None:
     from megatron.core.datasets.gpt_dataset import GPTDataset
     from megatron.core.datasets.utils import Split
 
-    begins = np.load(FOLDER / "train.doc_rows.npy", mmap_mode="r")
-    rows, epochs = len(begins) - 1, FOLDER / "train.epochs.npy"
-    order = np.load(epochs, mmap_mode="r").reshape(-1) if epochs.exists() else np.arange(rows)
+    begins = _array("doc_rows")
+    rows, epochs = len(begins) - 1, _array("epochs")
+    order = np.arange(rows) if epochs is None else epochs.reshape(-1)
     prefix = _prefix(config)
     _check(config, num_samples, len(order))
     low = GPTDataset.build_low_level_dataset(prefix, config)
@@ -82,8 +82,20 @@ def write_cache(config: Any, num_samples: int) -> None:
         _write(os.path.join(folder, beginning + name), write)
 
 
+def _manifest() -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((FOLDER / "manifest.json").read_bytes())
+    return manifest
+
+
+def _array(name: str) -> Any:
+    """An array of the export; None if it has none of this name."""
+    files = [file for file in _manifest()["files"] if file.endswith(f"{name}.npy")]
+    return np.load(FOLDER / files[0], mmap_mode="r") if files else None
+
+
 def _prefix(config: Any) -> str:
     """The name by which Megatron calls the export, which is part of the hash."""
+    here = FOLDER / _manifest()["prefix"]
     if config.split is not None:
         raise ValueError(
             f"split is {config.split!r}, by which Megatron would cut the export up; expected none: name it by "
@@ -94,22 +106,19 @@ def _prefix(config: Any) -> str:
     if len(prefixes) != 1:
         raise ValueError(
             f"the training data are {prefixes}; expected this export alone, since Megatron mixes several: "
-            f"--train-data-path {FOLDER / 'train'}"
+            f"--train-data-path {here}"
         )
     prefix: str = prefixes[0]
-    if not (os.path.exists(f"{prefix}.idx") and os.path.samefile(f"{prefix}.idx", FOLDER / "train.idx")):
-        raise ValueError(
-            f"the training data are {prefix}; expected the export beside this script: {FOLDER / 'train'}"
-        )
+    if not (os.path.exists(f"{prefix}.idx") and os.path.samefile(f"{prefix}.idx", f"{here}.idx")):
+        raise ValueError(f"the training data are {prefix}; expected the export beside this script: {here}")
     return prefix
 
 
 def _check(config: Any, num_samples: int, there: int) -> None:
-    manifest = json.loads((FOLDER / "manifest.json").read_bytes())
-    if config.sequence_length != manifest["sequence_length"]:
+    length = _manifest()["sequence_length"]
+    if config.sequence_length != length:
         raise ValueError(
-            f"sequence_length is {config.sequence_length}; expected {manifest['sequence_length']}, that of the export: "
-            f"--seq-length {manifest['sequence_length']}"
+            f"sequence_length is {config.sequence_length}; expected {length}, that of the export: --seq-length {length}"
         )
     if num_samples is None or not 0 < num_samples <= there:
         raise ValueError(

@@ -1,19 +1,21 @@
 """olmo: files of tokens for OLMo-core's `NumpyFSLDataset`.
 
-    train-00000-of-00003.npy      ids, L a row, uint16 (uint32 where one does not fit), no header in spite of the name
-    train-00000-of-00003.csv.gz   a line a document run: first token in the file, end, record, (nothing), its first
-                                  token in the record; a record is named by its position among the accepted ones
-    train-00000-of-00003.mask     only where any row is padded: a byte an id, 1 for a token, 0 for padding
-                                  (`label_mask_paths`)
+    train-TAG-00000-of-00003.npy      ids, L a row, uint16 (uint32 where one does not fit), without a header in spite
+                                      of the name
+    train-TAG-00000-of-00003.csv.gz   a line a document run: first token in the file, end, record, (nothing), its first
+                                      token in the record, which is named by its position among the accepted ones
+    train-TAG-00000-of-00003.mask     only where any row is padded: a byte an id, 1 for a token, 0 for padding
+                                      (`label_mask_paths`)
     global_indices_dataset_size{R}_epoch{e}_seed0_v1.npy   uint32, no header: the R rows of epoch e of the loader
-    train.doc_lengths.npy, train.doc_rows.npy, train.epochs.npy   for `dagster_divorder.torch`: see raw.py, and int32,
-                                  the tokens of each run
+    train.TAG.doc_lengths.npy, train.TAG.doc_rows.npy, train.TAG.epochs.npy   for `dagster_divorder.torch`: see raw.py,
+                                      and int32, the tokens of each run
 
-The loader drops the last batch of an epoch that is not full. So its epochs here go on where whole batches of the plan's
-end: it reads the plan's epochs one after another, and begins its next epoch with what it dropped. A data loader with
-`shuffle=False` reads the first epoch, and reads it again for every other. With `shuffle=True` it takes for epoch e the
-file of global indices in its `work_dir` that has R, e and its `seed` in the name, if it is there: copy them there, with
-the loader's seed in the place of 0. The name says nothing of the data, so a `work_dir` must never serve two exports.
+TAG is 8 hex digits of the export's key. The loader drops the last batch of an epoch that is not full. So its epochs
+here go on where whole batches of the plan's end: it reads the plan's epochs one after another, and begins its next
+epoch with what it dropped. A data loader with `shuffle=False` reads the first epoch, and reads it again for every
+other. With `shuffle=True` it takes for epoch e the file of global indices in its `work_dir` that has R, e and its
+`seed` in the name, if it is there: copy them there, with the loader's seed in the place of 0. The name says nothing of
+the data, so a `work_dir` must never serve two exports.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     for epoch, order in enumerate(_loader_epochs(rows.epochs, options.batch), 1):
         name = f"global_indices_dataset_size{len(rows)}_epoch{epoch}_seed0_v1.npy"
         folder.stage(name, lambda file, order=order: file.write(order.astype("<u4").data))  # type: ignore[misc]
-    stage_index(rows, folder)
-    stage_array(folder, "train.doc_lengths.npy", rows.run_tokens.astype(np.int32))
+    stage_index(rows, folder, options)
+    stage_array(folder, options, "doc_lengths", rows.run_tokens.astype(np.int32))
     return {"dtype": dtype.name, "rows_of_files": [end - first for first, end in files.values()]}
 
 
@@ -90,7 +92,7 @@ def _documents(file_rows: FileRows, file: IO[bytes]) -> None:
             columns = [
                 starts,
                 starts + file_rows.run_tokens[some],
-                file_rows.document[some],
+                file_rows.record[some],
                 file_rows.start[some],
             ]
             arrays = [pa.array(column) for column in columns]

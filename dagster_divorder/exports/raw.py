@@ -23,7 +23,7 @@ def row_files(rows: Rows, options: Options, dtype: np.dtype, suffix: str) -> dic
     shards = rows.shards(dtype.itemsize * rows.length, options.shard_bytes)
     width = max(5, len(str(len(shards))))
     return {
-        f"train-{number:0{width}d}-of-{len(shards):0{width}d}{suffix}": span
+        f"train-{options.tag}-{number:0{width}d}-of-{len(shards):0{width}d}{suffix}": span
         for number, span in enumerate(shards)
     }
 
@@ -34,14 +34,14 @@ def write_rows(file_rows: FileRows, file: IO[bytes], *, dtype: np.dtype, padding
         file.write(block.padded(file_rows.length, padding, dtype).data)
 
 
-def stage_index(rows: Rows, folder: OutputFolder) -> None:
-    """Stage `train.doc_rows.npy`, int64 (R + 1,), where the runs of each row begin, and where there is more than one
-    epoch `train.epochs.npy`, int64 (E, R), the rows that each reads."""
-    stage_array(folder, "train.doc_rows.npy", rows.indptr)
+def stage_index(rows: Rows, folder: OutputFolder, options: Options) -> None:
+    """Stage `train.TAG.doc_rows.npy`, int64 (R + 1,), where the runs of each row begin; of several epochs also
+    `train.TAG.epochs.npy`, int64 (E, R), the rows that each reads."""
+    stage_array(folder, options, "doc_rows", rows.indptr)
     if len(rows.epochs) > 1:
-        stage_array(folder, "train.epochs.npy", rows.epochs)
+        stage_array(folder, options, "epochs", rows.epochs)
 
 
-def stage_array(folder: OutputFolder, name: str, array: np.ndarray) -> None:
+def stage_array(folder: OutputFolder, options: Options, name: str, array: np.ndarray) -> None:
     """Stage an array as NumPy saves it."""
-    folder.stage(name, lambda file: np.save(file, array))
+    folder.stage(f"train.{options.tag}.{name}.npy", lambda file: np.save(file, array))

@@ -40,16 +40,20 @@ WORKERS_FROM_BYTES = 4 << 30
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tokens:
-    """Stored token ids of the documents of a view.
+    """Stored token ids of what is trained on.
 
-    files: of token_counts. dtype: of the stored ids, uint16 or uint32. special: ids of the `eos`, `bos` and `pad`
-    tokens that the tokenizer has. end_of_text: the id that follows the last token of a document where a run is longer
-    than what the document has left; padding: the id that fills up rows. directory: of the tokenizer. names: what people
-    know the records at some positions, int64 (n,), by. scratch: folder for temporary files. engine: opens it.
+    files: of token_counts. view: of the M items of the stream. records: the position of each item's record among the
+    accepted ones, int64 (M,) rising, the same one for every time that a record is read; None where the items are the
+    records. dtype: of the stored ids, uint16 or uint32. special: ids of the `eos`, `bos` and `pad` tokens that the
+    tokenizer has. end_of_text: the id that follows the last token of a document where a run is longer than what the
+    document has left; padding: the id that fills up rows. directory: of the tokenizer. names: what people know the
+    records at some positions among the accepted ones, int64 (n,), by. scratch: folder for temporary files. engine:
+    opens it.
     """
 
     files: StageFiles
     view: View
+    records: np.ndarray | None
     dtype: np.dtype
     special: Mapping[str, int]
     end_of_text: int
@@ -59,6 +63,17 @@ class Tokens:
     names: Callable[[np.ndarray], list[str]]
     scratch: Path
     engine: Callable[[], Engine]
+
+    def record(self, items: np.ndarray) -> np.ndarray:
+        """The position among the accepted records of each of some items, int64 (n,)."""
+        return items if self.records is None else self.records[items]
+
+    @cached_property
+    def repeats(self) -> np.ndarray | None:
+        """Which time each item's record is read, from 0, int64 (M,); None where none is read twice."""
+        if self.records is None or (np.diff(self.records) > 0).all():
+            return None
+        return np.arange(len(self.records)) - np.searchsorted(self.records, self.records)
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -139,7 +154,7 @@ class Rows:
 
     @cached_property
     def document(self) -> np.ndarray:
-        """The record that each run is of, as a position among the accepted ones, int64 (Q,)."""
+        """The item of the stream that each run is of, int64 (Q,)."""
         return self.plan.document[self.runs]
 
     @cached_property
@@ -252,7 +267,7 @@ class Rows:
             length=self.length,
             indptr=self.indptr[first : end + 1] - self.indptr[first],
             tokens=self.tokens[first:end],
-            document=self.document[some],
+            record=stored.record(self.document[some]),
             start=self.start[some],
             run_tokens=self.run_tokens[some],
             text_tokens=self.text_tokens[some],

@@ -1,8 +1,8 @@
 """text: the order for trainers that tokenise themselves: JSON lines (of Parquet input Parquet rows) of `id`, `record`,
 `part`, `parts` and `text`, in the order in which the packed sequences hold them.
 
-`record` is the position among the accepted records, by which copies of one id are told apart; where records are mixed
-(`mixing.weights`) each of the times that one is trained on has a number of its own.
+`record` is the position among the accepted records, by which copies of one id are told apart. Where a record is trained
+on more than once (`mixing.weights`) all lines also have `repeat`, which of its times it is, from 0.
 
 A document that lies in several runs comes in as many parts, numbered from 0 in the document's own order; laid end to
 end they are its text. A part ends where a token does, and no character is cut. Documents without a token are in none.
@@ -43,6 +43,7 @@ SCHEMA = pa.schema(
         ("text", pa.large_string()),
     ]
 )
+REPEAT = pa.field("repeat", pa.int32())
 
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
@@ -56,9 +57,10 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     sizes = TOKEN_BYTES * rows.text_tokens[with_text]
     limits = shard_limits(sizes, options.shard_bytes)
     kind = rows.stored.view.kind
-    write = WriteRecords(from_rows=False, schema=SCHEMA if kind == "parquet" else None)
-    names = [f"train-{number:05d}-of-{len(limits):05d}.{kind}" for number in range(len(limits))]
-    contents = _contents(rows, held, with_text)
+    schema = SCHEMA if rows.stored.repeats is None else SCHEMA.insert(2, REPEAT)
+    write = WriteRecords(from_rows=False, schema=schema if kind == "parquet" else None)
+    names = [f"train-{options.tag}-{number:05d}-of-{len(limits):05d}.{kind}" for number in range(len(limits))]
+    contents = _contents(rows, held, with_text, schema)
     many = not fits_memory(sizes) and len(limits) > 1 and folder.by_workers
     if many and (engine := rows.stored.engine()).workers > 1:
         files = dict(zip(names, pairwise([0, *limits]), strict=True))
@@ -74,7 +76,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """Makes the parts of documents of a fragment, as JSON lines or, of Parquet input, as rows of SCHEMA; all that it
+    """Makes the parts of documents of a fragment, as JSON lines or, of Parquet input, as rows of a schema; all that it
     takes. Of each part, (n,): the row of its document in the fragment, its first token and the end, whether that is all
     of the document, and the columns before its text."""
 
@@ -86,15 +88,16 @@ class _Parts:
     begin: np.ndarray
     end: np.ndarray
     whole: np.ndarray
+    schema: pa.Schema
     columns: tuple[pa.Array | np.ndarray, ...]
 
     def __call__(self) -> pa.Array:
         texts = list(self._texts(read_content(self.store, self.file)))
         columns = [*(column.tolist() for column in self.columns), texts]
         if self.as_rows:
-            typed = [pa.array(column, kind) for column, kind in zip(columns, SCHEMA.types, strict=True)]
-            return pa.table(typed, SCHEMA).to_struct_array().combine_chunks()
-        lines = (dict(zip(SCHEMA.names, values, strict=True)) for values in zip(*columns, strict=True))
+            typed = [pa.array(column, kind) for column, kind in zip(columns, self.schema.types, strict=True)]
+            return pa.table(typed, self.schema).to_struct_array().combine_chunks()
+        lines = (dict(zip(self.schema.names, values, strict=True)) for values in zip(*columns, strict=True))
         return binary_array([orjson.dumps(line) for line in lines])
 
     def _texts(self, content: pa.ChunkedArray) -> Iterator[str]:
@@ -113,12 +116,14 @@ class _Parts:
                 yield text[_character(first, starts, ends, text) : _character(last, starts, ends, text)]
 
 
-def _contents(rows: Rows, held: list[Any], with_text: np.ndarray) -> Iterator[_Parts]:
+def _contents(rows: Rows, held: list[Any], with_text: np.ndarray, schema: pa.Schema) -> Iterator[_Parts]:
     """What makes the parts of the documents of each fragment."""
     (part, parts), stored = _numbers(rows), rows.stored
     for fragment, places, inside in held:
         runs = with_text[places]
-        records, of = rows.document[runs], rows.runs[runs]
+        items, of = rows.document[runs], rows.runs[runs]
+        records = stored.record(items)
+        repeats = () if stored.repeats is None else (stored.repeats[items],)
         begin, end = rows.start[runs], rows.start[runs] + rows.text_tokens[runs]
         yield _Parts(
             store=stored.files.store,
@@ -128,8 +133,15 @@ def _contents(rows: Rows, held: list[Any], with_text: np.ndarray) -> Iterator[_P
             inside=inside,
             begin=begin,
             end=end,
-            whole=(begin == 0) & (end == stored.lengths[stored.view.document_row[records]]),
-            columns=(pa.array(stored.names(records), pa.large_string()), records, part[of], parts[of]),
+            whole=(begin == 0) & (end == stored.lengths[stored.view.document_row[items]]),
+            schema=schema,
+            columns=(
+                pa.array(stored.names(records), pa.large_string()),
+                records,
+                *repeats,
+                part[of],
+                parts[of],
+            ),
         )
 
 

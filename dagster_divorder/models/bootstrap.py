@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dagster_divorder.core.ppmi import token_vectors
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import write_checkpoint, write_json
-from dagster_divorder.models.tokenize import capped, load_encoder
+from dagster_divorder.models.tokenize import capped, load_encoder, special_ids
 
 SAMPLE_BYTES = 16 << 20
 """Text to train on: half of it costs 0.02 of NMI on newsgroups, twice as much gains as much for twice the time."""
@@ -73,7 +73,7 @@ def train(
     encoder = load_encoder(directory, sample=texts)
     ids, lengths = timed("encode", lambda: encoder.encode(texts))
     found = timed("vectors", lambda: token_vectors(ids, lengths, encoder.vocab_size, dim, seed=seed))
-    _save(directory, found.vectors, encoder.eos_id)
+    _save(directory, found.vectors, special_ids(directory)["eos"])
     return {
         "tokens_seen": len(ids),
         "vocabulary": encoder.vocab_size,

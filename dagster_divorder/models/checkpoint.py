@@ -29,7 +29,12 @@ from dagster_divorder.errors import InputError
 TOKENIZER = "tokenizer.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-OPTIONAL = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+OPTIONAL = (
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+)
 # What sentence-transformers says about a model: its modules, how hidden states are pooled, how many tokens it takes.
 MODULES = "modules.json"
 POOLING = "1_Pooling/config.json"
@@ -51,6 +56,8 @@ TABLE_NAMES = (
     "embeddings",  # Mamba, RWKV
     "embedding",
 )
+ADAPTER = "adapter_config.json"
+NOT_GGUF = f"expected the model that it was made of, with {TOKENIZER} and weights as safetensors"
 KEYS_SHOWN = 40
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 TABLE_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -84,17 +91,26 @@ def locate(
         InputError: neither a directory nor an id that can be reached; no tokenizer.json; no safetensors; of all
             weights, a shard is missing; a revision of a directory.
     """
-    directory = Path(base).expanduser()
+    directory = Path(os.path.expanduser(base))  # `Path` raises where a user has no home
+    if os.path.isfile(directory):
+        raise InputError(
+            f"{setting} is {base!r}, which is a file; expected the folder of a checkpoint in Hugging Face's form, with "
+            f"{TOKENIZER} and weights as safetensors, or a Hugging Face id"
+        )
     if os.path.isdir(directory):
         if revision:
             raise InputError(
                 f"{setting.partition('.')[0]}.revision is {revision!r} and {setting} is the directory {base}; a "
                 "revision is a state of a Hugging Face id: remove it, or name the id"
             )
+        names = [path.name for path in directory.iterdir()]
+        weighty = [name for name in names if name.endswith(".safetensors")]
+        if ADAPTER in names and all(name.startswith("adapter_model") for name in weighty):
+            raise _is_adapter(base, directory / ADAPTER)
         if not (directory / TOKENIZER).is_file():
-            raise _no_tokenizer(base)
-        if not any(directory.glob("*.safetensors")):
-            raise _no_weights(base, (path.name for path in directory.iterdir()))
+            raise _no_tokenizer(directory)
+        if not weighty:
+            raise _no_weights(base, names)
         if weights == "all":
             weight_files(directory)
         return directory
@@ -145,7 +161,7 @@ def embedding_table(directory: Path | str, *, vocabulary: int = 0) -> EmbeddingT
         stored = {
             (key, path.name): shape for path in paths for key, (_, shape) in stored_tensors(path).items()
         }
-        files = {key: name for (key, name), shape in stored.items() if len(shape) == 2}
+        files = {key: name for (key, name), shape in stored.items() if len(shape) == 2} or dict(stored.keys())
     key = _choose(files, directory)
     path = directory / files[key]
     weights = _read(key, path)
@@ -175,10 +191,18 @@ def tokenizer_fingerprint(directory: Path | str) -> str:
     """xxh3-128, in hex, of tokenizer.json. InputError where there is none."""
     from xxhash import xxh3_128_hexdigest
 
-    path = Path(directory) / TOKENIZER
+    return xxh3_128_hexdigest(tokenizer_bytes(Path(directory)))
+
+
+def tokenizer_bytes(directory: Path) -> bytes:
+    """What decides the tokens: the bytes of tokenizer.json, marked where they have BPE dropout, which is off here."""
+    path = directory / TOKENIZER
     if not path.is_file():
-        raise _no_tokenizer(str(directory))
-    return xxh3_128_hexdigest(path.read_bytes())
+        raise _no_tokenizer(directory)
+    data = path.read_bytes()
+    # A vocabulary may have the word, too.
+    model = read_object(path).get("model") if re.search(rb'"dropout":\s*[\d.]', data) else None
+    return data + b" without dropout" if isinstance(model, dict) and model.get("dropout") else data
 
 
 def signature(directory: Path) -> list[list[str | int]] | None:
@@ -276,10 +300,10 @@ def _read(key: str, path: Path) -> NDArray[np.float32]:
         fault = "does not hold it" if tensors else "is not there"
         raise InputError(f"{key} should be in {path}, which {fault}; fetch or save the model again")
     dtype, shape = tensors[key]
-    if dtype not in TABLE_DTYPES or len(shape) != 2:
+    if dtype not in TABLE_DTYPES or len(shape) != 2 or not min(shape):
         raise InputError(
-            f"{key} in {path} is {dtype} of shape {shape}; "
-            "expected a matrix of F32, F16, BF16 or F64: save the embedding unquantised"
+            f"{key} in {path} is {dtype} of shape {shape}; expected a matrix of F32, F16, BF16 or F64 with a row for "
+            "each token: save the embedding whole and unquantised"
         )
     # safetensors gives NumPy no bfloat16, so the numbers are read here: after the header, whose length comes first.
     with path.open("rb") as file:
@@ -326,10 +350,12 @@ def _download(base: str, weights: Wanted, setting: str, revision: str | None) ->
             raise InputError(
                 f"{setting} is {asked}: no such directory, and the Hugging Face Hub does not give its {name} "
                 f"({type(error).__name__}: {str(error).partition(chr(10))[0]}); check the id and the network, "
-                "for a gated model log in, or name a directory"
+                "for a gated model log in, see that the Hub's cache (HF_HOME) can be written to, or name a directory"
             ) from error
 
     config = fetch("config.json")
+    if config is None and (adapter := fetch(ADAPTER)):
+        raise _is_adapter(base, adapter)
     if config is None:
         raise InputError(
             f"{setting} is {asked}: no such directory, and neither the Hugging Face Hub nor the local cache gives "
@@ -340,7 +366,7 @@ def _download(base: str, weights: Wanted, setting: str, revision: str | None) ->
     for name in (TOKENIZER, INDEX, *OPTIONAL, *(SENTENCE_TRANSFORMERS if weights == "all" else ())):
         fetch(name)
     if not (directory / TOKENIZER).is_file():
-        raise _no_tokenizer(base)
+        raise _no_tokenizer(directory, base)
     if (directory / INDEX).is_file():
         files = _weight_map(directory / INDEX)
         keys = files if weights == "all" else [_choose(files, directory)]
@@ -350,6 +376,8 @@ def _download(base: str, weights: Wanted, setting: str, revision: str | None) ->
                     f"{base}: its index places {key} in {name}, which cannot be fetched; check the network"
                 )
     elif fetch(WEIGHTS) is None:
+        if adapter := fetch(ADAPTER):
+            raise _is_adapter(base, adapter)
         pickled = ("pytorch_model.bin.index.json", "pytorch_model.bin")
         with contextlib.suppress(errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError):
             there = huggingface_hub.HfApi().file_exists
@@ -358,17 +386,57 @@ def _download(base: str, weights: Wanted, setting: str, revision: str | None) ->
     return directory
 
 
-def _no_tokenizer(where: str) -> InputError:
+def _no_tokenizer(directory: Path, base: str = "") -> InputError:
+    """`base`: the id that a directory was downloaded for."""
+    where = base or str(directory)
+    fault = f"{where} has no {TOKENIZER}"
+    if inside := _models_inside(directory):
+        return InputError(
+            f"{fault}; expected the folder of a checkpoint, and the folders in it look like one: name "
+            f"{' or '.join(map(str, inside[:3]))}"
+        )
+    if pieces := sorted(path.name for path in directory.glob("*.model")):
+        fault += f" and only {pieces[0]}, a SentencePiece model"
+    if packed := sorted(path.name for path in directory.glob("*.gguf")):
+        return InputError(f"{fault}; {packed[0]} is GGUF, llama.cpp's form: {NOT_GGUF}")
     return InputError(
-        f"{where} has no {TOKENIZER}; expected a fast tokenizer. Convert a slow one with "
+        f"{fault}; expected a fast tokenizer. Convert a slow one with "
         f"transformers.AutoTokenizer.from_pretrained({where!r}).save_pretrained(folder), and use a folder that "
         "holds the result and the weights"
     )
 
 
+def _models_inside(directory: Path) -> list[Path]:
+    """Folders of checkpoints in a folder of a cache of the Hub (the current state first), of checkpoints of a training
+    or of models."""
+    main = directory / "refs" / "main"
+    current = main.read_text().strip() if main.is_file() else ""
+    folders = sorted(
+        {
+            path.parent
+            for form in ("*", "snapshots/*", "*/snapshots/*")
+            for path in directory.glob(f"{form}/config.json")
+        }
+    )
+    return sorted(folders, key=lambda folder: folder.name != current)
+
+
+def _is_adapter(base: str, path: Path) -> InputError:
+    content = read_object(path)
+    model = content.get("base_model_name_or_path") or "its base model"
+    return InputError(
+        f"{base} is an adapter ({content.get('peft_type') or 'PEFT'}) of {model}, which has no weights of its own for "
+        f"tokens; name {model}, or merge them: peft.AutoPeftModelForCausalLM.from_pretrained({base!r})"
+        ".merge_and_unload().save_pretrained(folder), with the tokenizer beside it"
+    )
+
+
 def _no_weights(where: str, names: Iterable[str]) -> InputError:
+    names = list(names)
     pickled = sorted(name for name in names if re.fullmatch(r".*\.(bin|pt|pth|ckpt)(\.index\.json)?", name))
     there = f"only {', '.join(pickled[:3])}, which is pickle and could run code" if pickled else "none"
+    if packed := sorted(name for name in names if name.endswith(".gguf")):
+        return InputError(f"{where}: {packed[0]} is GGUF, llama.cpp's form; {NOT_GGUF}")
     return InputError(
         f"{where}: expected weights as {WEIGHTS} (or shards with {INDEX}) and found {there}. Save it again with "
         "model.save_pretrained(folder, safe_serialization=True)"

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.deep import explaining, read_checkpoint
-from dagster_divorder.models.spec import context, load_config
+from dagster_divorder.models.spec import context, load_config, padding_id
+from dagster_divorder.models.tokenize import load_reference
 
 WINDOW = 512
 """Tokens of a text that count, special ones among them; what such classifiers were trained on."""
@@ -32,8 +33,6 @@ class Classifier:
     """
 
     def __init__(self, directory: Path, device: str) -> None:
-        from tokenizers import Tokenizer
-
         config = load_config(directory)
         if config.get_text_config().pad_token_id is None:
             config.pad_token_id = 0
@@ -46,9 +45,8 @@ class Classifier:
                 "text classification, such as HuggingFaceFW/fineweb-edu-classifier"
             )
         self._model, self._device = model, device
-        self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        self._tokenizer = load_reference(directory)
         self._tokenizer.enable_truncation(min(WINDOW, context(directory, config)[1]))
-        self._tokenizer.no_padding()
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Scores float32 (n,)."""
@@ -60,9 +58,7 @@ class Classifier:
         while first < len(order):
             longest = int(lengths[order[first]])
             rows = order[first : first + max(1, BATCH // longest)]
-            ids = torch.full(
-                (len(rows), longest), int(self._model.config.get_text_config().pad_token_id or 0)
-            )
+            ids = torch.full((len(rows), longest), padding_id(self._model.config))
             for at, row in enumerate(rows.tolist()):
                 ids[at, : lengths[row]] = torch.tensor(tokens[row])
             mask = torch.arange(longest) < torch.from_numpy(lengths[rows])[:, None]

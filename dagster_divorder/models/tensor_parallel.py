@@ -10,14 +10,14 @@ Known weakness: a rank that fails takes the others with it, so that memory which
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any
 
 from dagster_divorder.engine.local import MEMORY_VARIABLES, Worker
-from dagster_divorder.errors import DivOrderError, InputError, SettingsError
+from dagster_divorder.errors import DivOrderError, InputError, MissingPackageError
+from dagster_divorder.extras import why_missing
 from dagster_divorder.models.batches import SHORTEST, OutOfMemory
 
 RANKS = "DAGSTER_DIVORDER_RANKS"
@@ -36,15 +36,12 @@ class Group:
     memory ran out; `gpus` numbers those that they may see, all of them where it is empty.
 
     Raises:
-        SettingsError: accelerate is missing, which transformers needs for it.
+        MissingPackageError: accelerate is missing, which transformers needs for it.
     """
 
     def __init__(self, processes: int, device: str, gpus: Sequence[str] = ()) -> None:
-        if importlib.util.find_spec("accelerate") is None:
-            raise SettingsError(
-                f"deep.tensor_parallel = {processes} needs accelerate, which is not installed: "
-                "pip install 'dagster-divorder[tensor-parallel]'"
-            )
+        if missing := why_missing("accelerate"):
+            raise MissingPackageError(missing)
         self._variables = {
             **MEMORY_VARIABLES,
             RANKS: str(processes),

@@ -1,8 +1,8 @@
 """Texts to token ids, with the fastest engine that is proved to give the reference's ids.
 
 Letters: n texts, T tokens.
-Guarantee: the ids of Hugging Face `tokenizers` without special tokens, truncation or padding; special tokens
-spelled out in a text are text. The same ids for any number of threads, processes and any division into calls.
+Guarantee: the ids of Hugging Face `tokenizers` without special tokens, truncation, padding or BPE dropout; special
+tokens spelled out in a text are text. The same ids for any number of threads, processes and any division into calls.
 Cost (mixture.jsonl on 2 cores): gigatoken some 110 MB/s for text not seen before, `tokenizers` 2.6. Memory: 4 bytes a
 token beside the result, and up to BATCH_CHARACTERS of text in `tokenizers`' own objects.
 Sources: gigatoken (Roed 2026); tokenizers (Hugging Face). Known weakness: gigatoken has no WordPiece or
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +43,12 @@ Encode = Callable[["Sequence[bytes] | pa.Array"], Ids]
 SAMPLE_BYTES = 1 << 20
 """Of the corpus sample, this much is compared: half a second of the reference."""
 
+SPECIALS = ("eos", "bos", "pad")
+"""What ends a text, what begins it and what fills up a row."""
+NAMES_IN = ("tokenizer_config.json", "special_tokens_map.json")
+IDS_IN = ("generation_config.json", "config.json")
+"""Files that name special tokens (`eos_token`), and files that give their ids (`eos_token_id`)."""
+
 MAX_IDS = 1 << 24
 """No vocabulary is near it, and both engines still load one in seconds."""
 
@@ -50,22 +56,40 @@ BATCH_CHARACTERS = 1 << 20
 """`tokenizers` keeps some 100 bytes a token until a batch is read out."""
 
 
+class Named(NamedTuple):
+    """A special token as a file names it under a key: by the token, or by its id."""
+
+    file: Path
+    key: str
+    value: str | int
+
+
 class Encoder:
     """A tokenizer and the engine that runs it.
 
     `engine`, and `reason` why it is that one; `vocab_size`, one more than the largest id; `id_dtype`, uint16
-    where every id fits, else uint32; `eos_id`, the id that ends a document, or None.
+    where every id fits, else uint32; `note`, what of tokenizer.json is off here and has to be said, or "".
     """
 
     def __init__(
-        self, directory: Path, tokens: Mapping[str, int], encode: Encode, engine: Engine, reason: str
+        self,
+        content: Mapping[str, Any],
+        tokens: Mapping[str, int],
+        encode: Encode,
+        engine: Engine,
+        reason: str,
     ) -> None:
         self._encode = encode
         self.engine = engine
         self.reason = reason
         self.vocab_size = 1 + max(tokens.values(), default=-1)
         self.id_dtype = np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
-        self.eos_id = _special_id(directory, tokens, "eos")
+        dropout = content["model"].get("dropout")
+        self.note = (
+            f"tokenizer.json has BPE dropout {dropout}, which cuts a text into other tokens each time; it is off here"
+            if dropout
+            else ""
+        )
 
     def encode(self, texts: Sequence[str] | pa.Array) -> Ids:
         """Ids as id_dtype. An Arrow array, large_string (n,) without nulls, is read where it lies.
@@ -120,13 +144,13 @@ def load_encoder(
             raise InputError(
                 f"gigatoken cannot run the tokenizer of {directory} ({error}); use tokenizers"
             ) from error
-        return Encoder(directory, tokens, fast, engine, "asked for")
+        return Encoder(content, tokens, fast, engine, "asked for")
     reference = _load_reference(directory)
     reference.encode_special_tokens = True
     tokens = reference.get_vocab(with_added_tokens=True)
     slow = _reference_encode(reference, directory)
     if engine == "tokenizers":
-        return Encoder(directory, tokens, slow, engine, "asked for")
+        return Encoder(content, tokens, slow, engine, "asked for")
     try:
         fast = _gigatoken_encode(content)
         texts = [
@@ -139,8 +163,8 @@ def load_encoder(
             raise
         reason = f"gigatoken cannot run it: {str(error).partition(chr(10))[0]}"
     if reason:
-        return Encoder(directory, tokens, slow, "tokenizers", reason)
-    return Encoder(directory, tokens, fast, "gigatoken", f"gave the reference's ids on {len(texts):,} texts")
+        return Encoder(content, tokens, slow, "tokenizers", reason)
+    return Encoder(content, tokens, fast, "gigatoken", f"gave the reference's ids on {len(texts):,} texts")
 
 
 def _content(directory: Path) -> dict[str, Any]:
@@ -165,7 +189,8 @@ def _content(directory: Path) -> dict[str, Any]:
 
 
 def load_reference(directory: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint as `tokenizers` runs it, with nothing on that would cut or lengthen a text.
+    """The tokenizer of a checkpoint as `tokenizers` runs it, with nothing on that would cut or lengthen a text, or draw
+    its tokens at random.
 
     Raises:
         InputError: no usable tokenizer.json.
@@ -181,6 +206,8 @@ def _load_reference(directory: Path) -> Tokenizer:
         reference = Tokenizer.from_file(str(directory / TOKENIZER))
     reference.no_truncation()
     reference.no_padding()
+    if getattr(reference.model, "dropout", None):
+        reference.model.dropout = None
     return reference
 
 
@@ -227,7 +254,8 @@ def _gigatoken_encode(content: dict[str, Any]) -> Encode:
     import gigatoken
 
     plain = [token for token in content.get("added_tokens") or [] if not token["special"]]
-    content = {**content, "added_tokens": plain, "truncation": None, "padding": None, "post_processor": None}
+    off = dict.fromkeys(("truncation", "padding", "post_processor"))
+    content = {**content, **off, "added_tokens": plain, "model": {**content["model"], "dropout": None}}
     with _panics_as_errors():
         encode_batch = gigatoken.Tokenizer.from_json(json.dumps(content)).backend.encode_batch
 
@@ -290,25 +318,87 @@ def token_spans(
             yield spans[:, 0], spans[:, 1]
 
 
-def special_ids(directory: Path) -> dict[str, int | None]:
-    """Ids of the `eos`, `bos` and `pad` tokens of a tokenizer's directory, None of one that it does not name.
+def named_specials(directory: Path, specials: Sequence[str] = SPECIALS) -> dict[str, list[Named]]:
+    """Special tokens, such as `eos`, as a checkpoint's files name them: first what counts first.
+
+    A name goes before an id. As transformers reads them, special_tokens_map.json goes before a tokenizer_config.json
+    without `added_tokens_decoder`, and behind one that has it.
 
     Raises:
-        InputError: tokenizer.json cannot be read.
+        InputError: no such folder, a damaged file, a name that is no token, an id that is no whole number.
     """
-    tokens = _load_reference(directory).get_vocab(with_added_tokens=True)
-    return {name: _special_id(directory, tokens, name) for name in ("eos", "bos", "pad")}
+    if not directory.is_dir():
+        raise InputError(
+            f"{directory} is not there; expected the folder of model.base: run again, or bring it back"
+        )
+    contents = {
+        file: read_object(directory / file) if (directory / file).is_file() else {}
+        for file in (*NAMES_IN, *IDS_IN)
+    }
+    of_names = NAMES_IN if "added_tokens_decoder" in contents[NAMES_IN[0]] else NAMES_IN[::-1]
+    return {
+        special: [
+            Named(directory / file, key, value)
+            for key, files in ((f"{special}_token", of_names), (f"{special}_token_id", IDS_IN))
+            for file in files
+            if (value := _named(directory / file, key, contents[file].get(key))) is not None
+        ]
+        for special in specials
+    }
 
 
-def _special_id(directory: Path, tokens: Mapping[str, int], name: str) -> int | None:
-    """The id of the token that tokenizer_config.json names (as `eos_token`), else the first that config.json gives."""
-    path = directory / "tokenizer_config.json"
-    token = read_object(path).get(f"{name}_token") if path.is_file() else None
-    if isinstance(token, dict):
-        token = token.get("content")
-    found = tokens.get(token) if isinstance(token, str) else None
-    path = directory / "config.json"
-    if found is None and path.is_file():
-        found = read_object(path).get(f"{name}_token_id")
-        found = found[0] if isinstance(found, list) and found else found
-    return found if isinstance(found, int) else None
+def _named(path: Path, key: str, value: Any) -> str | int | None:
+    """A token, or its id, as a file gives it under a key: added tokens are objects, and of several ids the first
+    counts. None where it gives none, which older files write as "" or -1."""
+    kind: type[int] | type[str] = int if key.endswith("_id") else str
+    given = value
+    if kind is int and isinstance(given, list):
+        given = given[0] if given else None
+    elif kind is str and isinstance(given, dict):
+        given = given.get("content", given)
+    if given in (None, "" if kind is str else -1):
+        return None
+    if isinstance(given, bool) or not isinstance(given, kind):
+        expected = "the id of a token, a whole number" if kind is int else "a token"
+        raise InputError(f"{path} gives {key} {json.dumps(value)}; expected {expected}, or null for none")
+    return given
+
+
+def special_ids(directory: Path) -> dict[str, int | None]:
+    """Ids of the `eos`, `bos` and `pad` tokens of a tokenizer's directory (see `named_specials`), None of one that it
+    does not name. An id of an ordinary token names none: it is a default of the model's class.
+
+    Raises:
+        InputError: tokenizer.json cannot be read, or lacks a token that is named; an id that no token has.
+    """
+    reference = load_reference(directory)
+    tokens, added = reference.get_vocab(with_added_tokens=True), reference.get_added_tokens_decoder()
+    return {
+        special: next(
+            (
+                number
+                for named in every
+                if (number := _id_of(named, tokens, directory / TOKENIZER)) in added
+                or isinstance(named.value, str)
+            ),
+            None,
+        )
+        for special, every in named_specials(directory).items()
+    }
+
+
+def _id_of(named: Named, tokens: Mapping[str, int], path: Path) -> int:
+    """The id of a special token; `tokens` are those of the tokenizer.json at `path`."""
+    if isinstance(named.value, str):
+        if named.value in tokens:
+            return tokens[named.value]
+        raise InputError(
+            f"{named.file} gives {named.key} {named.value!r}, which {path} does not have; add it there as a special "
+            "token (and a row to the model's embedding), or name one of its tokens"
+        )
+    if named.value in tokens.values():
+        return named.value
+    raise InputError(
+        f"{named.file} gives {named.key} {named.value}, which no token of {path} has; expected an id from 0 to "
+        f"{max(tokens.values(), default=-1):,}: correct it there, or set it to null and name the token in {NAMES_IN[0]}"
+    )

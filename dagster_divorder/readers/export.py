@@ -1,6 +1,7 @@
 """An export, opened: rows of tokens in the order of the plan, whatever the format and the layout of the files.
 
-Opening maps files into memory and costs the same whatever their size. Letters: R rows in the files, T rows of all
+Opening maps files into memory, and costs the same whatever their size. What was opened is read to its end, also where
+another plan is exported into the folder meanwhile (readers/files.py). Letters: R rows in the files, T rows of all
 epochs, n rows of a block, L tokens a row, Q documents (runs of one document's tokens) in a block.
 """
 
@@ -18,13 +19,14 @@ import numpy as np
 
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.readers import parquet, raw
-from dagster_divorder.store.manifests import read_whole
+from dagster_divorder.readers.files import Files
+from dagster_divorder.store.manifests import EXPORT_VERSION, REPLACED_BY, read_whole
 
-VERSION = 1
-"""Of the export files that this module reads."""
+READABLE = (1, EXPORT_VERSION)
+"""Versions of exports that this module reads."""
 
 
-SOURCES: dict[str, Callable[[Path, dict[str, Any]], tuple[Source, np.ndarray | None]]] = {
+SOURCES: dict[str, Callable[[Files, dict[str, Any]], tuple[Source, np.ndarray | None]]] = {
     "parquet": parquet.parquet,
     "olmo": raw.olmo,
     "megatron": raw.megatron,
@@ -69,7 +71,8 @@ class Block:
 
 
 class Export:
-    """An open export; `len` is T. Make it with `open_export`. It can be sent to another process, which opens it anew.
+    """An open export; `len` is T. Make it with `open_export`. It can be sent to another process, which opens it anew,
+    and refuses another plan.
 
     manifest: what manifest.json says. plan: the fingerprint of the tokens and their order. length: L. batch: sequences
     of a global batch of the plan. padded: whether any row is shorter than L.
@@ -92,7 +95,7 @@ class Export:
         return self.manifest["rows"] if self._epochs is None else self._epochs.size
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_export, (self.path,)
+        return open_export, (self.path, self.plan)
 
     def block(self, rows: Sequence[int]) -> Block:
         """Rows by their numbers in the order of the plan, 0 <= row < T; consecutive ones are read at once.
@@ -151,12 +154,14 @@ class Export:
                 )
 
 
-def open_export(path: str | Path) -> Export:
-    """Open the folder of one format of an export, such as data/exports/parquet.
+def open_export(path: str | Path, plan: str | None = None) -> Export:
+    """Open the folder of one format of an export, such as data/exports/parquet. plan: the fingerprint of the plan that
+    it has to hold, if only one will do.
 
     Raises:
         InputError: there is no export in the folder, or one of a format or version that this reader does not read.
-        StoreError: the manifest is damaged, or a file is gone or of another size than was written.
+        StoreError: the manifest is damaged, the folder holds another plan or is being written, or a file is gone or not
+            the one that was written.
     """
     if "://" in str(path):
         raise InputError(
@@ -172,18 +177,14 @@ def open_export(path: str | Path) -> Export:
         )
     if not manifest["rows"]:
         raise InputError(f"{path} holds no sequence: the corpus that was exported has no token")
-    for file, entry in manifest["files"].items():
-        try:
-            size = (path / file).stat().st_size
-        except FileNotFoundError:
-            raise StoreError(
-                f"{path / file} is missing; export again, or copy the whole folder again"
-            ) from None
-        if size != entry["bytes"]:
-            raise StoreError(
-                f"{path / file} has {size} bytes, and {entry['bytes']} were written; export again, or copy it again"
-            )
-    source, epochs = SOURCES[name](path, manifest)
+    if plan not in (None, manifest["plan"]):
+        raise StoreError(
+            f"{path} holds the plan {manifest['plan']}, and {plan} is asked for, which was there before; export that "
+            "one again into a folder of its own, or begin anew with what is there now"
+        )
+    files = Files(path, manifest)
+    files.check_sizes()
+    source, epochs = SOURCES[name](files, manifest)
     return Export(path, manifest, source, epochs)
 
 
@@ -224,9 +225,14 @@ def read_export_manifest(path: Path) -> dict[str, Any]:
     manifest = read_whole(file)
     if manifest is None:
         raise StoreError(f"{file} is not what was written: export again, or copy it again")
-    if manifest.get("format_version") != VERSION:
+    if manifest.get("format_version") not in READABLE:
         raise InputError(
-            f"{file} is of version {manifest.get('format_version')!r} of the exports; this reader reads {VERSION}: "
-            "export again with this version of DivOrder"
+            f"{file} is of version {manifest.get('format_version')!r} of the exports; this reader reads "
+            f"{' and '.join(map(str, READABLE))}: export again with this version of DivOrder"
+        )
+    if REPLACED_BY in manifest:
+        raise StoreError(
+            f"{path} is being written anew, or a run that wrote it was broken off: its files are of two exports; wait "
+            "for the run to end, or run again"
         )
     return manifest

@@ -22,6 +22,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.readers.forms import FORMS
 from dagster_divorder.readers.mixture import Mixture
+from dagster_divorder.readers.shards import check_state
 
 
 class SequenceDataset(Dataset[Any]):
@@ -94,11 +95,9 @@ class GlobalBatchSampler(Sampler[range]):
         self.export, self.batch = dataset.export, dataset.export.batch if batch is None else batch
         started = torch.distributed.is_available() and torch.distributed.is_initialized()
         if rank is None:
-            rank = torch.distributed.get_rank() if started else int(os.environ.get("RANK", 0))
+            rank = torch.distributed.get_rank() if started else _from_environment("RANK", 0)
         if world_size is None:
-            world_size = (
-                torch.distributed.get_world_size() if started else int(os.environ.get("WORLD_SIZE", 1))
-            )
+            world_size = torch.distributed.get_world_size() if started else _from_environment("WORLD_SIZE", 1)
         if not 0 <= rank < world_size:
             raise InputError(
                 f"rank {rank} is none of a world of {world_size}; expected 0 <= rank < world_size"
@@ -131,6 +130,23 @@ class GlobalBatchSampler(Sampler[range]):
         self._begin = samples_in(state, self.export)
 
 
+def _from_environment(name: str, default: int) -> int:
+    """
+    Raises:
+        InputError: the variable holds no whole number.
+    """
+    value = os.environ.get(name, "").strip()
+    if not value:
+        return default
+    try:
+        return int(value)
+    except ValueError:
+        raise InputError(
+            f"the environment variable {name} is {value!r}; expected a whole number, as torchrun sets it: unset it, or "
+            "give rank and world_size"
+        ) from None
+
+
 class MicroBatches(Iterator[range]):
     """One iteration of a GlobalBatchSampler. samples: rows of the stream that all ranks have been given."""
 
@@ -156,8 +172,9 @@ def samples_in(state: dict[str, Any], export: Export | Mixture) -> int:
     """Rows of the stream that a state says have been read: {"samples": rows of all ranks, "plan": the fingerprint}.
 
     Raises:
-        InputError: the state is of another export, or lies beyond the end of this one.
+        InputError: it is no such state, is of another export, or lies beyond the end of this one.
     """
+    check_state(state, samples=int, plan=str)
     if state["plan"] != export.plan:
         raise InputError(
             f"the state is of the plan {state['plan']}, and {export.path} is of {export.plan}: other tokens or another "
@@ -235,6 +252,7 @@ class SequenceStream(IterableDataset[Any]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration begin there. Raises InputError as `samples_in`, or for a state of a worker's share."""
+        check_state(state, samples=int, plan=str)
         if state.get("worker") != self._share().get("worker"):
             raise InputError(
                 f"the state is of a worker's share, {state.get('worker')}, and this one reads "

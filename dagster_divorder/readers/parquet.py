@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dagster_divorder.readers.files import Files
+
 
 class ParquetRows:
-    """A `Source` (readers/export.py). A file is opened when a row of it is read; the last two row groups are kept."""
+    """A `Source` (readers/export.py). map: the bytes of a file of rows, uint8, by its name. The last two files are kept
+    parsed, and the last two row groups decoded."""
 
     dtype = np.dtype(np.int32)
 
-    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
-        self._files = sorted(path / name for name in manifest["files"] if name.endswith(".parquet"))
+    def __init__(
+        self, map: Callable[[str], np.ndarray], names: Sequence[str], manifest: dict[str, Any]
+    ) -> None:
+        self._map, self._names = map, names
         self._begins = np.concatenate([[0], np.cumsum(manifest["rows_of_files"])])
         self._length, self._padding = manifest["sequence_length"], manifest["tokenizer"]["padding"]
         self._open = lru_cache(2)(self._opened)
@@ -53,9 +57,10 @@ class ParquetRows:
 
     def _opened(self, number: int) -> tuple[Any, np.ndarray]:
         """A file, and where its row groups begin, int64 (groups + 1,)."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        file = pq.ParquetFile(self._files[number], memory_map=True)
+        file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(self._map(self._names[number]))))
         groups = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
         return file, np.concatenate([[0], np.cumsum(groups)])
 
@@ -73,6 +78,8 @@ def _overlapping(begins: np.ndarray, first: int, end: int) -> range:
     return range(low, min(int(np.searchsorted(begins, end)), len(begins) - 1))
 
 
-def parquet(path: Path, manifest: dict[str, Any]) -> tuple[ParquetRows, None]:
+def parquet(files: Files, manifest: dict[str, Any]) -> tuple[ParquetRows, None]:
     """The rows of a `parquet` export; later epochs are rows of their own."""
-    return ParquetRows(path, manifest), None
+    names = sorted(name for name in manifest["files"] if name.endswith(".parquet"))
+    files.pin(names)
+    return ParquetRows(files.map, names, manifest), None

@@ -1,14 +1,14 @@
-"""Rows of the exports that are files of raw ids, little-endian: OLMo-core's and Megatron's. All files are mapped."""
+"""Rows of the exports that are files of raw ids, little-endian: OLMo-core's and Megatron's."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from functools import lru_cache
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from dagster_divorder.readers.files import Files
 
 IDX_HEAD = 34
 """Bytes of a Megatron `.idx` before the lengths of its items."""
@@ -29,16 +29,20 @@ class FixedRows(Documents):
     """A `Source` (readers/export.py) of files that hold L ids a row, in the order of their names."""
 
     def __init__(
-        self, files: list[Path], manifest: dict[str, Any], documents: tuple[np.ndarray, np.ndarray]
+        self,
+        files: Files,
+        names: list[str],
+        manifest: dict[str, Any],
+        documents: tuple[np.ndarray, np.ndarray],
     ) -> None:
         super().__init__(*documents)
         self.dtype = np.dtype(manifest["dtype"])
         self._first_rows = [0, *accumulate(manifest["rows_of_files"])]
-        shape = (-1, manifest["sequence_length"])
-        # Opened when first read, since an export may have more files than a process may hold open.
-        self._file = lru_cache(64)(
-            lambda number: np.asarray(np.memmap(files[number], self.dtype, "r")).reshape(shape)
-        )
+        self._files, self._names, self._length = files, names, manifest["sequence_length"]
+        files.pin(names)
+
+    def _file(self, number: int) -> np.ndarray:
+        return self._files.map(self._names[number]).view(self.dtype).reshape(-1, self._length)
 
     def ids(self, first: int, end: int) -> np.ndarray:
         begins = self._first_rows
@@ -54,14 +58,14 @@ class PackedRows(Documents):
 
     def __init__(
         self,
-        file: Path,
+        tokens: np.ndarray,
         items: np.ndarray,
         manifest: dict[str, Any],
         documents: tuple[np.ndarray, np.ndarray],
     ) -> None:
         super().__init__(*documents)
         self.dtype = np.dtype(manifest["dtype"])
-        self._all, self._items = np.memmap(file, self.dtype, "r"), items
+        self._all, self._items = tokens.view(self.dtype), items
         self._length, self._padding = manifest["sequence_length"], manifest["tokenizer"]["padding"]
 
     def ids(self, first: int, end: int) -> np.ndarray:
@@ -73,29 +77,27 @@ class PackedRows(Documents):
         return rows
 
 
-def olmo(path: Path, manifest: dict[str, Any]) -> tuple[FixedRows, np.ndarray | None]:
+def olmo(files: Files, manifest: dict[str, Any]) -> tuple[FixedRows, np.ndarray | None]:
     """The rows of an `olmo` export, and what each epoch reads of them."""
-    files = sorted(
-        path / name for name in manifest["files"] if name.startswith("train-") and name.endswith(".npy")
-    )
-    documents = _mapped(path, "train.doc_lengths.npy"), _mapped(path, "train.doc_rows.npy")
-    return FixedRows(files, manifest, documents), _epochs(path, manifest)
+    names = sorted(name for name in manifest["files"] if name.startswith("train-") and name.endswith(".npy"))
+    documents = files.array("doc_lengths.npy"), files.array("doc_rows.npy")
+    return FixedRows(files, names, manifest, documents), _epochs(files, manifest)
 
 
-def megatron(path: Path, manifest: dict[str, Any]) -> tuple[FixedRows | PackedRows, np.ndarray | None]:
+def megatron(files: Files, manifest: dict[str, Any]) -> tuple[FixedRows | PackedRows, np.ndarray | None]:
     """The same of a `megatron` export."""
-    items = int(np.fromfile(path / "train.idx", "<u8", 1, offset=18)[0])
-    lengths = np.memmap(path / "train.idx", "<i4", "r", IDX_HEAD, (items,))
-    documents = lengths, _mapped(path, "train.doc_rows.npy")
+    tokens, index = files.named(".bin"), files.map(files.named(".idx"))
+    items = int(np.frombuffer(index, "<u8", 1, 18)[0])
+    documents = np.frombuffer(index, "<i4", items, IDX_HEAD), files.array("doc_rows.npy")
+    epochs = _epochs(files, manifest)
     if not manifest["padded_rows"]:
-        return FixedRows([path / "train.bin"], manifest, documents), _epochs(path, manifest)
-    begins = np.memmap(path / "train.idx", "<i8", "r", IDX_HEAD + 4 * items, (items,))
-    return PackedRows(path / "train.bin", begins, manifest, documents), _epochs(path, manifest)
+        return FixedRows(files, [tokens], manifest, documents), epochs
+    begins = np.frombuffer(index, "<i8", items, IDX_HEAD + 4 * items)
+    return PackedRows(files.map(tokens), begins, manifest, documents), epochs
 
 
-def _mapped(path: Path, name: str) -> np.ndarray:
-    return np.load(path / name, mmap_mode="r")
-
-
-def _epochs(path: Path, manifest: dict[str, Any]) -> np.ndarray | None:
-    return _mapped(path, "train.epochs.npy") if "train.epochs.npy" in manifest["files"] else None
+def _epochs(files: Files, manifest: dict[str, Any]) -> np.ndarray | None:
+    """The rows that each epoch reads, int64 (E, R), where more than one is stored."""
+    return (
+        files.array("epochs.npy") if any(name.endswith("epochs.npy") for name in manifest["files"]) else None
+    )

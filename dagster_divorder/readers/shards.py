@@ -7,9 +7,11 @@ that was interrupted, so that only what was read of that one is skipped. Small s
 from __future__ import annotations
 
 import re
+import reprlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -17,7 +19,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.readers.export import read_export_manifest
 
 Item = TypeVar("Item")
-DATA = re.compile(r"train-.*\.(parquet|npy|ds)|shard\..*\.mds|chunk-.*\.bin|train\.bin")
+DATA = re.compile(r"train-.*\.(parquet|npy|ds|bin)|shard\..*\.mds|chunk-.*\.bin|train\.bin")
 """Names of the files of sequences, of any format."""
 
 
@@ -60,6 +62,25 @@ def rotate_shards(export: str | Path, samples: int) -> Rotated:
     return Rotated(files[turn:] + files[:turn], at - (ends[turn - 1] if turn else 0), passed)
 
 
+def check_state(state: Any, **types: type) -> None:
+    """See that what is to be resumed from holds values of these types, as a `state_dict` here does.
+
+    Raises:
+        InputError: it does not.
+    """
+    # NumPy's whole numbers will do, True will not.
+    kinds = {name: Integral if of is int else of for name, of in types.items()}
+    if not isinstance(state, Mapping) or not all(
+        isinstance(state.get(name), kind) and not isinstance(state[name], bool)
+        for name, kind in kinds.items()
+    ):
+        expected = ", ".join(f"{name!r}: {of.__name__}" for name, of in types.items())
+        raise InputError(
+            f"the state to resume from is {reprlib.repr(state)}; expected {{{expected}}}, as state_dict() gives it: "
+            "load what was saved of this stream, not the checkpoint around it"
+        )
+
+
 class ShardStream(Generic[Item]):
     """What is in shards that can only be read from their beginning, such as compressed text, one after another, again
     for each epoch; `open_shard` gives what is in one, from its start.
@@ -96,7 +117,15 @@ class ShardStream(Generic[Item]):
         return {"shard": name, "passed": self._passed, "offset": self._offset}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there. Raises InputError if that shard is not where it was in the list."""
+        """Go on there. Raises InputError if it is no such state, or that shard is not where it was in the list."""
+        check_state(state, shard=str, passed=int, offset=int)
+        if not 0 <= state["passed"] <= self._epochs * len(self._shards) or state["offset"] < 0:
+            raise InputError(
+                f"the state says that {state['passed']} shards and {state['offset']} items were read; of "
+                f"{len(self._shards)} shards and {self._epochs} epochs expected 0 to "
+                f"{self._epochs * len(self._shards)} shards, and no item or more: resume with the list that it was "
+                "saved with"
+            )
         here = self._shards[state["passed"] % len(self._shards)]
         if here != state["shard"]:
             raise InputError(

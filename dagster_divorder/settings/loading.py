@@ -7,10 +7,11 @@ import glob
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import permutations
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, permutations
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import EnvSettingsSource
@@ -18,10 +19,13 @@ from pydantic_settings import SettingsError as PydanticSettingsError
 
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.settings.model import ENV_PREFIX, Settings
-from dagster_divorder.settings.places import Place, Url, is_url, real_place
+from dagster_divorder.settings.places import Place, Url, is_url, real_place, why_unusable
 
 CONFIG_VARIABLE = "DIVORDER_CONFIG"
 DEFAULT_FILE = "divorder.toml"
+
+WRONG_TYPE = re.compile("_type$|_parsing$|_from_float$|literal_error")
+"""Problems of a value that is of another type than the one that it was tried as."""
 
 
 def load_settings(
@@ -150,11 +154,18 @@ def _check_environment(environ: Mapping[str, str]) -> None:
 
 
 def _anchor(settings: Settings, base: Path) -> Settings:
-    """Make paths absolute: seen from the folder of the file that holds them. URLs are so already."""
+    """Make paths absolute: seen from the folder of the file that holds them. URLs are so already.
+
+    Raises:
+        SettingsError: a path cannot be used; see `why_unusable`.
+    """
 
     # Of `os.path`, which takes any text for a path, where `Path` raises for users that are not there and long names.
     def absolute(path: str | Path) -> str:
-        return os.path.normpath(base / os.path.expanduser(path))
+        found = os.path.normpath(base / os.path.expanduser(path))
+        if why := why_unusable(found):
+            raise SettingsError(why)
+        return found
 
     def absolute_paths(paths: Sequence[str]) -> tuple[str, ...]:
         return tuple(path if is_url(path) else absolute(path) for path in paths)
@@ -183,27 +194,58 @@ def _anchor(settings: Settings, base: Path) -> Settings:
 
 def _explain(error: ValidationError, path: Path | None) -> str:
     lines = []
-    for problem in error.errors():
-        place = problem["loc"]
+    for place, problems in groupby(error.errors(), key=_field):
         if not place:  # of several sections together, which the message names
-            lines.append(problem["msg"].removeprefix("Value error, "))
+            lines += [problem["msg"].removeprefix("Value error, ") for problem in problems]
             continue
-        if place[-1] == "literal['auto']":
-            continue  # of a number or "auto": what is wrong with the number is said by its own problem
-        key = ".".join(str(part) for part in (place[:-1] if place[-1] == "int" else place))
-        if problem["type"] == "extra_forbidden":
-            lines.append(f"unknown key {key!r}{_nearest(key, valid_keys())}")
-        else:
-            # What is wrong with a whole section its message says.
-            value = "" if isinstance(problem["input"], dict) else f" = {_without_secrets(problem['input'])!r}"
-            lines.append(f"{key}{value}: {problem['msg'].removeprefix('Value error, ')}")
+        for inside, problem, message in _of_one_type(place, list(problems)):
+            key = ".".join(map(str, inside))
+            if problem["type"] == "extra_forbidden":
+                lines.append(f"unknown key {key!r}{_nearest(key, valid_keys())}")
+            else:
+                # What is wrong with a whole section its message says.
+                whole = len(inside) == 1 and isinstance(problem["input"], dict)
+                value = "" if whole else f" = {problem['input']!r}"
+                lines.append(f"{key}{value}: {message}")
     where = f"{path} or the environment" if path else "settings"
     return f"{where}: " + "; ".join(lines)
 
 
-def _without_secrets(value: Any) -> Any:
-    """A value as an error may show it: a URL without user, password and query."""
-    return re.sub(r"(?<=://)[^/]*@|\?.*", "...", value) if isinstance(value, str) and is_url(value) else value
+def _field(problem: Mapping[str, Any]) -> tuple[int | str, ...]:
+    """Section and key that a problem is of, or less, where it is of a section, or of several."""
+    return problem["loc"][:2]
+
+
+def _of_one_type(
+    place: tuple[int | str, ...], problems: list[Mapping[str, Any]]
+) -> Iterator[tuple[tuple[int | str, ...], Mapping[str, Any], str]]:
+    """(place, problem, message) of the problems of a field. Of a field of several types: those of the type that the
+    value is of, or one that names all types where it is of none."""
+    messages = [problem["msg"].removeprefix("Value error, ") for problem in problems]
+    for ours, theirs in (("a list", "a valid tuple"), ("a table", "a valid dictionary")):
+        messages = [message.replace(theirs, ours) for message in messages]
+    if not _has_several_types(place):
+        yield from ((of["loc"], of, message) for of, message in zip(problems, messages, strict=True))
+        return
+    deepest = max(len(problem["loc"]) for problem in problems)
+    inner = [number for number, of in enumerate(problems) if len(of["loc"]) == deepest]
+    fitting = [number for number in inner if not WRONG_TYPE.search(problems[number]["type"])]
+    if deepest > len(place) + 1 or fitting:
+        for number in fitting or inner:
+            problem = problems[number]
+            yield place + problem["loc"][len(place) + 1 :], problem, messages[number]
+    else:
+        others = [message.removeprefix("Input should be ") for message in messages[1:]]
+        yield place, problems[0], ", or ".join([messages[0], *others])
+
+
+def _has_several_types(place: tuple[int | str, ...]) -> bool:
+    if len(place) < 2 or ".".join(map(str, place)) not in valid_keys():
+        return False
+    section = Settings.model_fields[str(place[0])].annotation
+    assert isinstance(section, type) and issubclass(section, BaseModel)
+    types = section.model_fields[str(place[1])].annotation
+    return get_origin(types) in (Union, UnionType) and len({*get_args(types)} - {NoneType}) > 1
 
 
 def valid_keys() -> list[str]:

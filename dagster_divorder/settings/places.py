@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import PlainValidator
+
+from dagster_divorder.errors import InputError
 
 OBJECT_STORES = ("s3", "gs", "az")
 """Schemes of object stores: Amazon's interface, Google's, Microsoft's."""
@@ -107,6 +111,60 @@ def check_source(path: str) -> None:
     parts = rest.rstrip("/").split("/")[1:]
     if not all(parts) or not {".", ".."}.isdisjoint(parts):
         raise ValueError("expected a URL without empty parts, '.' or '..'")
+
+
+def why_unusable(path: str) -> str | None:
+    """Why a path cannot be used, whatever lies there; None where it can."""
+    try:
+        os.fsencode(path)
+        path.encode()
+    except UnicodeEncodeError:
+        known = sys.getfilesystemencoding()
+        if known != "utf-8":
+            return (
+                f"the path {path!a} has letters that this process cannot pass on, whose locale names files in {known}; "
+                "set PYTHONUTF8=1, or a locale such as LC_ALL=C.UTF-8"
+            )
+        return (
+            f"the name {path.encode(errors='surrogateescape')!r} is not valid UTF-8; rename it, as every report and "
+            "reject has to name it"
+        )
+    return None
+
+
+def cache_folder() -> Path:
+    """The folder of this user for what can be made again: divorder in $XDG_CACHE_HOME, else in ~/.cache; where that
+    cannot be written to, as in many containers, divorder-UID in the temporary folder.
+
+    Raises:
+        InputError: neither can be written to, or the one in the temporary folder is another user's.
+    """
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        if _is_writable(home / "divorder"):
+            return home / "divorder"
+    except RuntimeError:  # a user without a home
+        pass
+    try:
+        folder = Path(tempfile.gettempdir(), f"divorder-{os.getuid()}")
+        # What lies there is trusted, compiled code among it.
+        if _is_writable(folder) and not folder.is_symlink() and folder.stat().st_uid == os.getuid():
+            return folder
+    except OSError:  # no temporary folder at all
+        folder = Path("the temporary folder")
+    raise InputError(
+        f"neither the home folder nor {folder} can be written to by this user alone; expected a folder for caches: set "
+        "XDG_CACHE_HOME to one"
+    )
+
+
+def _is_writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
 
 
 def no_empty_path(value: Any) -> Any:

@@ -56,7 +56,7 @@ FolderPath = Annotated[Path, BeforeValidator(no_empty_path)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Input(_Section):
@@ -96,7 +96,7 @@ class Store(_Section):
     """A second run on the same store waits for the first one to end; false: it fails at once."""
     cache: FolderPath | None = None
     """Of a store on objects: folder of copies of its files that have to lie on this machine's disk, shared by stores
-    and runs. Unset: divorder in $XDG_CACHE_HOME, else in ~/.cache."""
+    and runs. Unset: divorder in $XDG_CACHE_HOME, else in ~/.cache, else divorder-UID in the temporary folder."""
     cache_bytes: int = Field(CACHE_BYTES, ge=0, le=MAX_COUNT)
     """About how much these copies take before the least recently used go; fewer downloads as it rises."""
 
@@ -300,9 +300,7 @@ class Mixing(_Section):
     """Whose values have a share each in what is trained on: `cluster`, or a field of the input. Balanced like those of
     `order.traits`, so that every batch has these shares; held-out sets are taken from each value."""
     weights: (
-        Literal["natural", "sqrt", "temperature", "unimax"]
-        | dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
-        | None
+        Literal["natural", "sqrt", "temperature", "unimax"] | dict[str, Annotated[float, Field(ge=0)]] | None
     ) = None
     """Shares of the tokens: a table of them; natural: as in the corpus; temperature: in proportion to the corpus's to
     the power of `exponent`; sqrt: that with 0.5; unimax: equal ones, but none more than `max_repeats` times. A value
@@ -313,6 +311,16 @@ class Mixing(_Section):
     """Tokens of an epoch; unset: as many as the values with a share have."""
     max_repeats: int | None = Field(None, ge=1, le=10_000)
     """How often a record may stand in an epoch; unset: as often as the shares ask."""
+
+    @field_validator("weights")
+    @classmethod
+    def _some_share(cls, weights: Any) -> Any:
+        if isinstance(weights, dict) and not any(weights.values()):
+            raise ValueError(
+                "nothing has a share; give values of mixing.trait shares above 0, such as { web = 0.7, books = 0.3 }, "
+                "or remove mixing.weights"
+            )
+        return weights
 
     @model_validator(mode="after")
     def _of_a_mix(self) -> Self:

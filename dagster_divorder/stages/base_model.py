@@ -172,6 +172,8 @@ def _compute(run: Run) -> Mapping[str, bytes]:
             directory, content = Path(checkpoint["directory"]), checkpoint["content"]
             encoder = load_encoder(directory, sample=texts)
             engine_reason = encoder.reason
+            if encoder.note:
+                run.progress.note(f"{directory}: {encoder.note}")
         else:
             run.progress.note(f"training the bootstrap model on {len(texts):,} documents")
             report = train(texts, folder, vocab_size=model.vocab_size, dim=model.dim, seed=run.settings.seed)

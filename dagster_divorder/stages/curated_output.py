@@ -122,7 +122,8 @@ def _compute(run: Run) -> Made:
     file = run.store.put_hashed(f"stages/curated_output/{key}", "ids", pack({"ids": ids}), "safetensors")
     # Read again where they are needed: they take 16 bytes a document.
     del ids
-    before = read_manifest(folder)
+    # Also one that was being replaced when a run was killed: what changes is told against it.
+    before = read_manifest(folder, replaced=True)
     manifest = _write(run, view, key, file, before)
     if before and before.get("ids", file) != file:
         run.store.delete(before["ids"])

@@ -23,6 +23,7 @@ from dagster_divorder.models.checkpoint import (
     POOLING,
     TOKENIZER,
     locate,
+    tokenizer_bytes,
     tokenizer_fingerprint,
     weight_files,
 )
@@ -125,7 +126,8 @@ def checkpoint_fingerprint(directory: Path) -> str:
     for name in ("config.json", TOKENIZER, POOLING):
         path = directory / name
         state.update(name.encode())
-        state.update(path.read_bytes() if path.is_file() else b"")
+        if path.is_file():
+            state.update(tokenizer_bytes(directory) if name == TOKENIZER else path.read_bytes())
     for path in weights:
         size = path.stat().st_size
         state.update(f"{path.name} {size} ".encode())
@@ -153,6 +155,8 @@ def _compute(run: Run, stage: str) -> Mapping[str, bytes]:
         rows = fit_rows(run, stage, MAX_DOCUMENTS)
         encoder = load_encoder(directory, sample=sample_texts(run.store, run.view, rows, SAMPLE_BYTES))
         info |= {"engine": encoder.engine, "vocabulary": encoder.vocab_size}
+        if encoder.note:
+            run.progress.note(f"{directory}: {encoder.note}")
     return {INFO: orjson.dumps(info)}
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,13 @@ from dagster_divorder.exports.format import Format, Options
 from dagster_divorder.exports.megatron import MEGATRON
 from dagster_divorder.exports.rows import Rows, Tokens
 from dagster_divorder.exports.text import TEXT
+from dagster_divorder.models.export_tokenizer import (
+    SAMPLE_BYTES,
+    SAMPLE_ROWS,
+    TOKENIZER_FILES,
+    tokenizer_files,
+)
+from dagster_divorder.models.tokenize import named_specials, special_ids
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     Check,
@@ -55,18 +62,13 @@ from dagster_divorder.store.curated import (
     scratch_beside,
     tidy,
 )
+from dagster_divorder.store.manifests import EXPORT_VERSION
 from dagster_divorder.store.receipts import Receipt
+from dagster_divorder.store.sample import rows_by_id, sample_texts
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
 from dagster_divorder.trainers.replay import Shape, replay
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-)
-VERSION = 1
-"""Of the files of every format."""
+TAG_DIGITS = 8
 
 
 def _compute(run: Run) -> Made:
@@ -106,23 +108,21 @@ def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
     Raises:
         InputError: an end-of-text token is asked for, and the tokenizer names none.
     """
-    from dagster_divorder.models.tokenize import special_ids
-
     ids, vocabulary = special_ids(directory), run.receipt("base_model").facts["vocabulary"]
     if run.settings.packing.end_of_text and ids["eos"] is None:
         raise _no_end_of_text(directory)
-    records = stream_records(run)
     padding = next((ids[name] for name in ("pad", "eos") if ids[name] is not None), 0)
     return Tokens(
         files=run.files("token_counts"),
         view=stream_view(run),
+        records=stream_records(run),
         dtype=np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32),
         special={name: value for name, value in ids.items() if value is not None},
         end_of_text=ids["eos"] or 0,
         padding=padding or 0,
         vocabulary=vocabulary,
         directory=directory,
-        names=lambda items: record_names(run, items if records is None else records[items]),
+        names=partial(record_names, run),
         scratch=scratch,
         engine=lambda: run.engine,
     )
@@ -131,7 +131,8 @@ def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
 def _no_end_of_text(directory: Path) -> InputError:
     return InputError(
         f"packing.end_of_text is true, and the tokenizer in {directory} names no end-of-text token; expected an "
-        "`eos_token` in its tokenizer_config.json: name it there, or set packing.end_of_text = false"
+        "`eos_token` in its tokenizer_config.json (an id in config.json counts if it is a special token's): name it "
+        "there, or set packing.end_of_text = false"
     )
 
 
@@ -158,32 +159,55 @@ def _layout(settings: Settings, found: Format) -> dict[str, int]:
 
 def _write(run: Run, found: Format, rows: Rows, planned: int) -> None:
     """Write an export of so many planned rows."""
-    folder, directory = _folder(run, found.name), rows.stored.directory
+    folder = _folder(run, found.name)
     left_out = 0 if found.epochs == "index" else planned - len(rows)
     if left_out:
         run.progress.note(
             f"{found.name}: the last {left_out:,} of {planned:,} sequences are left out, since they do not fill a "
             "micro-batch of every worker of every rank"
         )
-    options = Options(shard_bytes=run.settings.exports.shard_bytes, batch=run.settings.sequence.batch)
+    options = Options(
+        tag=_tag(run, found),
+        shard_bytes=run.settings.exports.shard_bytes,
+        batch=run.settings.sequence.batch,
+    )
     started = time.perf_counter()
     with OutputFolder(run.store, folder, 4 * int(rows.tokens.sum()), EXPORT_MANIFEST) as output:
         about = found.write(rows, output, options)
-        for name in TOKENIZER_FILES:
-            if (directory / name).is_file():
-                data = (directory / name).read_bytes()
-                output.stage(name, lambda file, data=data: file.write(data))  # type: ignore[misc]
+        for name, data in _tokenizer(run, rows.stored).items():
+            output.stage(name, lambda file, data=data: file.write(data))  # type: ignore[misc]
         files = output.commit({**_manifest(run, found, rows, left_out), **about})["files"]
     rate = sum(entry["bytes"] for entry in files.values()) / 1e6 / (time.perf_counter() - started)
     run.observed[f"{found.name}_megabytes_per_second"] = round(rate, 1)
+
+
+def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
+    """The files of the tokenizer that lie beside each export, by name."""
+    if "tokenizer" not in run.memo:
+        if run.settings.model.base == BOOTSTRAP:
+            # Made here, in a form that tests compare with transformers.
+            paths = [tokens.directory / name for name in TOKENIZER_FILES]
+            files, note = {path.name: path.read_bytes() for path in paths if path.is_file()}, ""
+        else:
+            texts = sample_texts(
+                run.store, run.view, rows_by_id(run.store, run.view, SAMPLE_ROWS), SAMPLE_BYTES
+            )
+            encoder = load_base_model(run).encoder()
+            files, note = tokenizer_files(tokens.directory, encoder, tokens.special, texts)
+        if note:
+            run.progress.note(note)
+        run.memo["tokenizer"] = files
+    made: dict[str, bytes] = run.memo["tokenizer"]
+    return made
 
 
 def _manifest(run: Run, found: Format, rows: Rows, left_out: int) -> dict[str, Any]:
     settings, tokens = run.settings, rows.stored
     return {
         "key": _key(run, found),
+        "prefix": f"train-{_tag(run, found)}",
         "format": found.name,
-        "format_version": VERSION,
+        "format_version": EXPORT_VERSION,
         "divorder_version": __version__,
         "plan": plan_fingerprint(run),
         "sequences": len(rows.plan),
@@ -211,28 +235,23 @@ def _manifest(run: Run, found: Format, rows: Rows, left_out: int) -> dict[str, A
     }
 
 
-def planned_shape(run: Run, trainer: Trainer, asked: Mapping[str, int | None] | None = None) -> Shape:
-    """The shape of the export that a trainer would read of the plan under these settings, its rows in the order of
-    training, or as they would have to lie for how it is `asked` to read them (see `Shape.reading`)."""
+def planned_shape(run: Run, trainer: Trainer) -> Shape:
+    """The shape of the export that a trainer would read of the plan under these settings."""
     settings, found = run.settings, FORMATS[trainer.formats[0]]
-    sequences, epochs = run.receipt("packed_sequences").facts["sequences"], settings.sequence.epochs
     shape = Shape(
         path=str(_folder(run, found.name)),
-        sequences=sequences,
-        epochs=epochs,
+        prefix=f"train-{_tag(run, found)}",
+        sequences=run.receipt("packed_sequences").facts["sequences"],
+        epochs=settings.sequence.epochs,
         sequence_length=settings.sequence.length,
         batch=settings.sequence.batch,
         files=(),
-        layout={},
+        layout=_layout(settings, found),
     )
-    if asked is not None and trainer.contiguous_ranks and found.contiguous_ranks:
-        reading = shape.reading(**asked)
-        of = {name: max(1, getattr(reading, name)) for name in ("world_size", "micro_batch", "workers")}
-        shape = replace(shape, layout=of)
     if found.epochs == "copies":
-        rows = len(shape.positions())
         each = max(1, settings.exports.shard_bytes // (4 * shape.sequence_length))
-        shape = replace(shape, files=tuple(min(each, rows - first) for first in range(0, rows, each)))
+        files = tuple(min(each, shape.rows - first) for first in range(0, shape.rows, each))
+        shape = replace(shape, files=files)
     return shape
 
 
@@ -241,8 +260,17 @@ def plan_fingerprint(run: Run) -> str:
     return content_hash(
         versions(run, "raw_docs", *stream_reads(run.settings), "packed_sequences", "sequence_order"),
         run.receipt("token_counts").key,
-        run.settings.packing.end_of_text,
+        named_end_of_text(run),
     )
+
+
+def named_end_of_text(run: Run) -> bool | list[str | int]:
+    """What names the token behind every document, whose id the tokenizer's key decides: True of the bootstrap model's
+    own, False where there is none."""
+    if not run.settings.packing.end_of_text or run.settings.model.base == BOOTSTRAP:
+        return run.settings.packing.end_of_text
+    named = named_specials(Path(run.receipt("base_model").facts["directory"]))["eos"]
+    return [of.value for of in named]
 
 
 def _key(run: Run, found: Format) -> str:
@@ -250,9 +278,10 @@ def _key(run: Run, found: Format) -> str:
     settings, directory = run.settings, load_base_model(run).directory
     # tokenizer.json itself is a part of the plan; these say which tokens begin, end and pad.
     paths = [directory / file for file in TOKENIZER_FILES[1:]]
+    named = {special: [of.value for of in every] for special, every in named_specials(directory).items()}
     return content_hash(
         found.name,
-        VERSION,
+        EXPORT_VERSION,
         plan_fingerprint(run),
         [
             found is not MEGATRON and settings.exports.shard_bytes,
@@ -261,7 +290,13 @@ def _key(run: Run, found: Format) -> str:
         ],
         settings.input.id_field if found is TEXT else None,
         {path.name: path.read_bytes().hex() for path in paths if path.is_file()},
+        named,
     )
+
+
+def _tag(run: Run, found: Format) -> str:
+    """What an export's files are named by: never the same for other bytes."""
+    return _key(run, found)[:TAG_DIGITS]
 
 
 def _folder(run: Run, name: str) -> Place:
@@ -295,19 +330,28 @@ def _publish(run: Run, receipt: Receipt) -> None:
 
 
 def _check_settings(run: Run) -> None:
-    """No stranger's file is overwritten, and an end-of-text token that is asked for is there."""
+    """No stranger's file is overwritten, and special tokens are there."""
     for name in run.settings.exports.formats:
         beside = "|".join(map(re.escape, (EXPORT_MANIFEST, *TOKENIZER_FILES)))
         written = re.compile(f"{FORMATS[name].names}|{beside}")
         refuse_strangers(run.store, _folder(run, name), written.fullmatch, EXPORT_MANIFEST)
-    model = run.settings.model
-    if run.settings.packing.end_of_text and model.base != BOOTSTRAP:
-        from dagster_divorder.models.checkpoint import locate
-        from dagster_divorder.models.tokenize import special_ids
+    check_special_tokens(run.settings)
 
-        directory = locate(model.base, revision=model.revision)
-        if special_ids(directory)["eos"] is None:
-            raise _no_end_of_text(directory)
+
+def check_special_tokens(settings: Settings) -> None:
+    """
+    Raises:
+        InputError: a checkpoint names special tokens that its tokenizer does not have, or no end-of-text token that is
+            asked for.
+    """
+    model = settings.model
+    if model.base == BOOTSTRAP:
+        return
+    from dagster_divorder.models.checkpoint import locate
+
+    directory = locate(model.base, revision=model.revision)
+    if special_ids(directory)["eos"] is None and settings.packing.end_of_text:
+        raise _no_end_of_text(directory)
 
 
 def _show(run: Run, receipt: Receipt) -> Shown:
@@ -372,13 +416,13 @@ def _trainers_keep_the_order(run: Run) -> Finding:
                 {
                     "format": name,
                     "trainer": of.trainer.title,
-                    "by default": of.default.text,
-                    "at its best": of.best.text,
+                    "by default": of.default.kept.text,
+                    "at its best": of.here.kept.text,
                     "at so many ranks": of.reading.world_size,
                 }
                 for of in found
             ]
-            without += [] if any(of.best.in_order for of in found) else [name]
+            without += [] if any(of.here.kept.in_order for of in found) else [name]
     return Finding(
         passed=not without,
         text=f"No trainer reads {', '.join(without)} in the order of the plan."
@@ -392,7 +436,7 @@ def _trainers_keep_the_order(run: Run) -> Finding:
 
 EXPORTS = WholeCorpus(
     name="exports",
-    version=1,
+    version=2,
     group="output",
     kinds=lambda settings: {"parquet"} if "parquet" in settings.exports.formats else (),
     description="The training sequences in their final order, tokens and all, in the formats that trainers read.",

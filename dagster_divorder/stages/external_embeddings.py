@@ -29,6 +29,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.per_fragment import StoredFragment
 from dagster_divorder.pipeline.run import Run, ToBeMadeError
 from dagster_divorder.pipeline.stage import Decision, PerDocument, content_hash
+from dagster_divorder.settings import Settings
 from dagster_divorder.stages.components import kinds_of
 from dagster_divorder.stages.ids import IDS, id_hashes, own_ids
 from dagster_divorder.stages.raw_docs import record_index
@@ -133,11 +134,7 @@ def _open(run: Run) -> VectorFile:
     Raises:
         InputError: the vectors cannot be read, or there is another number of rows than of records.
     """
-    path, raw_docs = run.settings.embedding.path, run.receipt("raw_docs")
-    assert path is not None
-    file = open_vectors(
-        path, nan_as_zero=run.settings.embedding.nan_as_zero, id_field=run.settings.input.id_field
-    )
+    file, raw_docs = _open_file(run.settings), run.receipt("raw_docs")
     records, refused = raw_docs.facts["records"], raw_docs.facts["rejected_records"]
     if not isinstance(file, NpyVectors) or file.rows == records:
         return file
@@ -149,16 +146,20 @@ def _open(run: Run) -> VectorFile:
     else:
         remedy = "embed the records that have come, and save all rows in input order"
     raise InputError(
-        f"{path} has {file.rows:,} rows; the input has {records:,} records ({raw_docs.facts['documents']:,} distinct "
-        f"documents; {refused:,} more records were refused); expected a row for each accepted record, in input order: "
-        f"{remedy}, or write a Parquet file with a column doc_id and a vector"
+        f"{file.path} has {file.rows:,} rows; the input has {records:,} records "
+        f"({raw_docs.facts['documents']:,} distinct documents; {refused:,} more records were refused); expected a row "
+        f"for each accepted record, in input order: {remedy}, or write a Parquet file with a column doc_id and a vector"
     )
 
 
-def _vectors_are_there(run: Run) -> None:
-    """A file of vectors that is missing, cut short or of another kind is found before the corpus is read."""
-    assert run.settings.embedding.path is not None
-    open_vectors(run.settings.embedding.path)
+def _open_file(settings: Settings) -> VectorFile:
+    """
+    Raises:
+        InputError: the vectors cannot be read.
+    """
+    path = settings.embedding.path
+    assert path is not None
+    return open_vectors(path, nan_as_zero=settings.embedding.nan_as_zero, id_field=settings.input.id_field)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +374,8 @@ EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
     },
     when=lambda settings: "external" in (*kinds_of(settings), *settings.ari_comparison.spaces),
     doing="storing vectors",
-    check_settings=_vectors_are_there,
+    # A file that is missing, cut short or of another kind is found before the corpus is read.
+    check_settings=lambda run: _open_file(run.settings),
     compute=lambda run: _units(run, run.memo["reading"].file),
     needs=lambda run, fragments: {"workers": 1},  # which sees the file
     facts=lambda run: {**run.memo["reading"].facts, "read_as": run.memo["reading"].read_as},

@@ -2,9 +2,9 @@
 
 Frozen are the documents that begin in the first N tokens of the last document order, and the first ceil(N / L)
 sequences of the last sequence order (of its first epoch). The pin names records by their ids, since appended, moved and
-deleted input changes every position. It belongs to N, the tokenizer, the sequence length and the output it was taken
-from: where the last output does not begin with it (after a run with another N, or none), the next run takes the
-beginning of the output there is.
+deleted input changes every position. It belongs to N, the tokenizer, the sequence length, whether documents have an
+end-of-text token, and the output it was taken from: where the last output does not begin with it (after a run with
+another N, or none), the next run takes the beginning of the output there is.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dagster_divorder.core.distinct import copy_number
 from dagster_divorder.core.metrics.packed import runs_in_order
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.errors import DamagedFileError, InputError
@@ -67,9 +68,8 @@ def load_frozen(run: Run) -> Frozen | None:
     for positions, ids in ((found, documents["id"]), (runs.document, sequences["id"])):
         lost = np.flatnonzero(positions < 0)
         if lost.size:
-            where = "what is trained on" if run.settings.repeats else "the input"
             raise InputError(
-                f"{lost.size} of the {len(ids)} consumed records are no longer in {where} (the first has the id "
+                f"{lost.size} of the {len(ids)} consumed records are no longer in the input (the first has the id "
                 f"{to_bytes(ids[lost[:1]]).hex()}); expected all of them: restore them, {REMEDY}"
             )
     return Frozen(found, runs)
@@ -96,19 +96,34 @@ def _drift(run: Run, fitted: Fitted) -> str | None:
     return None if same else ANOTHER
 
 
-def consumed_record_ids(run: Run) -> np.ndarray:
-    """Ids of the records that `order.frozen_tokens` says a trainer has consumed, uint64 (n, 2), repeatedly; told
-    without the stream, which depends on what is held out.
+def consumed_records(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """(ids of the records that a trainer has consumed, by `order.frozen_tokens`, uint64 (n, 2); how many times of each,
+    int64 (n,)). Told without the stream, which is made so that it holds them.
 
     Raises:
         InputError: as the stage does.
     """
     if not run.settings.order.frozen_tokens:
-        return np.empty((0, 2), np.uint64)
+        return np.empty((0, 2), np.uint64), np.zeros(0, np.int64)
     fit = pinned(run.store, FROZEN.name, FROZEN.key(run))
     fitted = load_fitted(run.store, fit) if fit else None
     files = fitted.files if fitted and not _drift(run, fitted) else _compute(run)
-    return np.concatenate([unpack(files[name])["id"] for name in (DOCUMENTS, SEQUENCES)])
+    arrays = [unpack(files[name]) for name in (DOCUMENTS, SEQUENCES)]
+    ids, copy = (np.concatenate([of[name] for of in arrays]) for name in ("id", "copy"))
+    of_id = distinct(ids)
+    times = np.zeros(len(of_id.first), np.int64)
+    np.maximum.at(times, of_id.inverse, _dense(of_id.inverse, copy) + 1)
+    return ids[of_id.first], times
+
+
+def _dense(record: np.ndarray, copy: np.ndarray) -> np.ndarray:
+    """The copies of each record numbered by their rank, without gaps; int64 (n,). record, copy: int (n,)."""
+    order = np.lexsort([copy, record])
+    another = np.append(True, np.diff(record[order]) != 0)[: len(order)]
+    rank = np.cumsum(another | np.append(True, np.diff(copy[order]) != 0)[: len(order)])
+    dense = np.empty(len(order), np.int64)
+    dense[order] = rank - np.maximum.accumulate(np.where(another, rank, 0))
+    return dense
 
 
 def _last_output(run: Run) -> tuple[Receipt, Receipt, Receipt] | None:
@@ -126,8 +141,8 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     """Documents and sequences of the last output up to `order.frozen_tokens`.
 
     Raises:
-        InputError: there is no output to begin with, it is shorter, or was made with another tokenizer or sequence
-        length.
+        InputError: there is no output to begin with, it is shorter, or was made with another tokenizer, sequence length
+        or end of text.
     """
     wanted = run.settings.order.frozen_tokens
     output = _last_output(run)
@@ -142,16 +157,18 @@ def _compute(run: Run) -> Mapping[str, bytes]:
             f"order.frozen_tokens is {wanted}; the last output has {last.facts['tokens']} tokens, and no more can "
             f"have been consumed: give their number, {REMEDY}"
         )
-    length = run.settings.sequence.length
-    made_with = (packed.facts["tokens_key"], packed.facts["sequence_length"])
-    if made_with != (run.receipt("token_counts").key, length):
+    length, end_of_text = run.settings.sequence.length, run.settings.packing.end_of_text
+    had = packed.facts.get("end_of_text", end_of_text)
+    made_with = (packed.facts["tokens_key"], packed.facts["sequence_length"], had)
+    if made_with != (run.receipt("token_counts").key, length, end_of_text):
         raise InputError(
-            f"order.frozen_tokens is {wanted}, of an output with another tokenizer or sequence length (sequence.length "
-            f"was {made_with[1]}, is {length}); tokens consumed under one cannot be counted under another: set both "
-            f"back, {REMEDY}"
+            f"order.frozen_tokens is {wanted}, of an output with another tokenizer, sequence length or end of text "
+            f"(sequence.length was {made_with[1]}, is {length}; packing.end_of_text was {str(had).lower()}, is "
+            f"{str(end_of_text).lower()}); tokens consumed under one cannot be counted under another: set them back, "
+            f"{REMEDY}"
         )
     ids = unpack(run.store.read_verified(last.files["records"]))["id"]
-    copy = _copy_number(distinct(ids).inverse)
+    copy = copy_number(distinct(ids).inverse)
     order = unpack(run.store.read_verified(last.files["order"]))["order"]
     # A record that is gone counts no token here; `load_frozen` refuses it.
     known = record_index(run, "id")
@@ -175,30 +192,23 @@ def _sequences(run: Run, output: tuple[Receipt, Receipt, Receipt], count: int) -
     of = plan["document"][entries]
     return {
         "id": ids[of],
-        "copy": _copy_number(distinct(ids).inverse)[of],
+        "copy": copy_number(distinct(ids).inverse)[of],
         "start": plan["start"][entries],
         "length": plan["length"][entries],
         "indptr": indptr,
     }
 
 
-def _copy_number(groups: np.ndarray) -> np.ndarray:
-    """0 for the first of equal values, 1 for the second, ...; int64 (N,)."""
-    order = np.argsort(groups, kind="stable")
-    ordered = groups[order]
-    first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    number = np.empty(len(groups), np.int64)
-    number[order] = np.arange(len(groups)) - np.repeat(first, np.diff(np.append(first, len(groups))))
-    return number
-
-
 def _locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:
     """Item of the stream that is each record, given by id and which copy of it is meant; int64 (n,), -1 if it is
-    gone."""
+    gone. Of a record that stands less often than it did, the copies that are left are meant."""
     row, view = places(ids, record_index(run, "id")), stream_view(run)
     by_row = np.argsort(view.record_row, kind="stable")
     first = np.searchsorted(view.record_row[by_row], row)
     last = np.searchsorted(view.record_row[by_row], row, side="right")
+    record = distinct(ids).inverse
+    fewer = np.bincount(record, copy >= last - first) > 0
+    copy = np.where(fewer[record], _dense(record, copy), copy)
     there = (row >= 0) & (first + copy < last)
     return np.where(there, by_row[np.where(there, first + copy, 0)], -1)
 
@@ -209,7 +219,11 @@ FROZEN = PinnedFit(
     asset=False,
     description="What a trainer has consumed of the last output.",
     reads=lambda settings: ("raw_docs", "token_counts", *stream_reads(settings)),
-    settings=lambda settings: {"tokens": settings.order.frozen_tokens, "length": settings.sequence.length},
+    settings=lambda settings: {
+        "tokens": settings.order.frozen_tokens,
+        "length": settings.sequence.length,
+        **({"end_of_text": True} if settings.packing.end_of_text else {}),
+    },
     inputs=lambda run: {"tokens": run.receipt("token_counts").key},
     doing="keeping the beginning of the last output",
     compute=_compute,

@@ -26,7 +26,13 @@ from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus, v
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.frozen import load_frozen, record_ids
 from dagster_divorder.stages.near_duplicates import near_reads
-from dagster_divorder.stages.repeats import load_stream, stream_copies, stream_reads, stream_size
+from dagster_divorder.stages.repeats import (
+    load_stream,
+    refuse_left_out,
+    stream_copies,
+    stream_reads,
+    stream_size,
+)
 from dagster_divorder.stages.shards import Parts, each_shard, shard_number
 
 
@@ -43,6 +49,9 @@ def load_shards(run: Run) -> np.ndarray:
 def _compute(run: Run) -> Made:
     settings, stream, frozen = run.settings, load_stream(run), load_frozen(run)
     traits, apart = stream.traits, stream_copies(run, stream) if settings.copies_apart else None
+    for trait, table in settings.order.targets.items():
+        sizes = np.bincount(traits.codes[trait], traits.tokens, len(traits.names[trait]))
+        refuse_left_out(run, f"order.targets.{trait}", trait, table.keys() - {"progress"}, sizes)
     run.progress.note(f"ordering {len(traits.tokens):,} documents ({settings.order.strategy})")
     orders = _orders(
         run,

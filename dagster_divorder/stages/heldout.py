@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
+from dagster_divorder.core.distinct import copy_number
 from dagster_divorder.core.heldout import choose
 from dagster_divorder.core.traits import column_codes
 from dagster_divorder.errors import InputError
@@ -33,7 +35,7 @@ from dagster_divorder.store.columns import extract, settle
 from dagster_divorder.store.corpus import Begin, Corpus, End
 from dagster_divorder.store.find import Found, find_files, own_folders
 from dagster_divorder.store.fits import pinned, read_fit
-from dagster_divorder.store.ids import distinct, hex_ids, places
+from dagster_divorder.store.ids import distinct, hex_ids, places, to_bytes
 from dagster_divorder.store.inputs import LongRecord
 from dagster_divorder.store.sample import document_ids, document_sizes, rows_by_id
 from dagster_divorder.store.sources import identity, open_source
@@ -140,17 +142,34 @@ def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
     return _Documents(rows, ids[rows], sizes[rows], codes[first], names, edges)
 
 
-def consumed_record_mask(run: Run) -> np.ndarray:
-    """Which records a trainer has consumed (`order.frozen_tokens`), bool (N,)."""
+def consumed_times(run: Run) -> np.ndarray:
+    """How often a trainer has consumed each record (`order.frozen_tokens`), int64 (N,); records that are the same share
+    their number."""
     # That stage reads the stream, which is made of this one's result.
-    from dagster_divorder.stages.frozen import consumed_record_ids
+    from dagster_divorder.stages.frozen import consumed_records
 
-    if not len(ids := consumed_record_ids(run)):
-        return np.zeros(len(run.view), bool)
-    record = np.zeros(len(known := record_index(run, "id")), bool)
-    found = places(ids, known)
-    record[found[found >= 0]] = True
-    return record[run.view.record_row]
+    ids, times = consumed_records(run)
+    known = record_index(run, "id")
+    of_row, found = np.zeros(len(known), np.int64), places(ids, known)
+    of_row[found[found >= 0]] = times[found >= 0]
+    row = run.view.record_row
+    same = np.bincount(row, minlength=len(known))
+    return (of_row[row] + same[row] - 1 - copy_number(row)) // same[row]
+
+
+def consumed_record_mask(run: Run) -> np.ndarray:
+    """Which records a trainer has consumed, bool (N,); of records that are the same, all."""
+    row = run.view.record_row
+    return (np.bincount(row, consumed_times(run)) > 0)[row]
+
+
+def consumed_version(run: Run) -> str:
+    """A hash of the records that a trainer has consumed, "" without any. What is chosen to train on holds them."""
+    from dagster_divorder.stages.frozen import consumed_records
+
+    ids, times = consumed_records(run)
+    by_id = np.lexsort((ids[:, 1], ids[:, 0]))
+    return xxhash.xxh3_128_hexdigest(to_bytes(ids[by_id]) + times[by_id].tobytes()) if len(ids) else ""
 
 
 def consumed_document_mask(run: Run) -> np.ndarray:

@@ -88,7 +88,9 @@ def find_records(run: Run, names: Collection[str]) -> np.ndarray:
     lookups = [(of_records, words(bytes.fromhex("".join(of_records))), ids, np.arange(len(ids)))]
     if field:
         records, hashes = id_hashes(run.files("ids"), run.view)
-        lookups.append((wanted, words(hash_all(name.encode() for name in wanted)), hashes, records))
+        lookups.append(
+            (wanted, words(hash_all(name.encode(errors="surrogatepass") for name in wanted)), hashes, records)
+        )
     known, found = set[str](), [np.empty(0, np.int64)]
     for candidates, keys, of, positions in lookups:
         rows = places(of, keys)
@@ -160,7 +162,7 @@ def _no_ids(field: str | None) -> InputError:
 
 IDS = PerDocument(
     name="ids",
-    version=1,
+    version=2,
     asset=False,
     of="records",
     description="The user's own ids of the records.",

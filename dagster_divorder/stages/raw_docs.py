@@ -40,6 +40,7 @@ from dagster_divorder.store.find import Found, find_input
 from dagster_divorder.store.fragments import index_column, records_folder
 from dagster_divorder.store.ingest import Before, Ingest, Survey
 from dagster_divorder.store.inputs import Block, LineBlock, RowBlock
+from dagster_divorder.store.looks import repeated_texts
 from dagster_divorder.store.multiset import Multiset
 from dagster_divorder.store.parts import Job, SurveyPart, WriteFragments
 from dagster_divorder.store.receipts import Receipt, load_receipt
@@ -102,20 +103,20 @@ class _RawDocs(Stage):
         if schema is not None:
             data = schema.serialize().to_pybytes()
             files["schema"] = run.store.put_hashed("schemas", "schema", data, "arrow")
-        facts = _facts(run, found, corpus, survey)
+        facts = _facts(run, found, corpus, survey) | {"text_bytes": result.text_bytes}
         figures = {
             **counts(survey.documents, survey.new_documents),
             "records": survey.records,
             "new_records": survey.new_records,
             "rejected_records": survey.rejected,
-            "partial_lines": survey.partial_lines,
+            "partial_lines": len(survey.unfinished),
             "file_bytes": corpus.bytes,
             "text_bytes": result.text_bytes,
             "kind": found.kind,
             "recognised_by": corpus.way,
             "recognised_bytes": corpus.kept_bytes,
         }
-        if said := unread(facts):
+        for said in remarks(facts):
             run.progress.note(said)
         return self.receipt(run, key, survey.version, files=files, facts=facts, figures=figures)
 
@@ -146,7 +147,8 @@ def _facts(run: Run, found: Found, corpus: Corpus, survey: Survey) -> dict[str, 
     return {
         "files": [str(path) for path in found.files],
         "file_bytes": corpus.bytes,
-        "partial_lines": survey.partial_lines,
+        "partial_lines": len(survey.unfinished),
+        "unfinished": [list(line[:3]) for line in survey.unfinished[:FILES_SHOWN]],
         "kind": found.kind,
         "records": survey.records,
         "new_records": survey.new_records,
@@ -282,8 +284,8 @@ def input_files(store: Store, receipt: Receipt) -> list[dict[str, Any]]:
     return rows
 
 
-def unread(facts: Mapping[str, Any]) -> str:
-    """What lies among the input files and is not read, in sentences; "" if nothing does."""
+def remarks(facts: Mapping[str, Any]) -> list[str]:
+    """What is not read of the input and of its folders, and whether its texts are few or very short, in sentences."""
     others, skipped = facts["other_files"], facts["skipped_folders"]
     said = []
     if others:
@@ -292,7 +294,18 @@ def unread(facts: Mapping[str, Any]) -> str:
     if skipped:
         more = f" and {len(skipped) - FOLDERS_SHOWN:,} more" if len(skipped) > FOLDERS_SHOWN else ""
         said.append(f"Not read, as DivOrder wrote them: {', '.join(skipped[:FOLDERS_SHOWN])}{more}.")
-    return " ".join(said)
+    # A receipt of an earlier version has no more.
+    if unfinished := facts.get("unfinished"):
+        (path, line, byte), count = unfinished[0], facts["partial_lines"]
+        more = f" So do {count - 1:,} more files." if count > 1 else ""
+        said.append(
+            f"Not read: line {line:,} of {path}, from byte {byte:,} on, as the file ends in the middle of its JSON, "
+            f"without a newline.{more} It is read once its newline has come; if nothing writes to the file, it was cut "
+            "short: copy it again."
+        )
+    if "text_bytes" in facts:
+        said.append(repeated_texts(facts["records"], facts["documents"], facts["text_bytes"]))
+    return [sentence for sentence in said if sentence]
 
 
 def _show(run: Run, receipt: Receipt) -> Shown:
@@ -304,6 +317,9 @@ def _show(run: Run, receipt: Receipt) -> Shown:
         ),
         "skipped_folders": Table([{"folder": folder} for folder in facts["skipped_folders"]]),
         "first_rejects": Table(first_rejects(run, receipt)),
+        "unfinished_lines": Table(
+            [dict(zip(("file", "line", "byte"), line, strict=True)) for line in facts.get("unfinished", ())]
+        ),
     }
 
 
@@ -318,7 +334,7 @@ def _rejects_below_limit(run: Run) -> Finding:
     return Finding(
         passed=share <= limit,
         text=f"{rejected:,} of {read:,} records were refused ({share:.2%}); input.max_reject_share allows {limit:.2%}. "
-        f"{unread(facts)}".rstrip(),
+        f"{' '.join(remarks(facts))}".rstrip(),
         remedy="correct the records that the table names (or input.text_field) and materialise raw_docs again, or "
         f"raise input.max_reject_share above {share:.4g}",
         figures={
@@ -331,7 +347,7 @@ def _rejects_below_limit(run: Run) -> Finding:
 
 RAW_DOCS = _RawDocs(
     name="raw_docs",
-    version=3,
+    version=4,
     group="corpus",
     kinds=lambda settings: {"parquet", "json"},
     description="Records of the input files, each stored once by its hash, and the documents (texts) they hold. "

@@ -3,24 +3,39 @@
 `times` int32 (N,), by position among the accepted records. What is ordered, packed, measured and written is the stream:
 a view with an item for each time, those of a record one after another. Without `mixing.weights`, `selection.method`
 and held-out documents the stage is not there, and the stream is the records.
-What of a value of `mixing.trait` is read once more than the rest is an even part of its clusters and lengths.
+What of a value of `mixing.trait` is read once more than the rest is an even part of its clusters and lengths, drawn by
+the records' ids, so that appended and moved input changes hardly any other's times. What a trainer has consumed
+(`order.frozen_tokens`) stands as often as it was read, and counts first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import xxhash
 
-from dagster_divorder.core.mixing import even_order, plan_mix, realised, times_of
+from dagster_divorder.core.distinct import copy_number
+from dagster_divorder.core.mixing import (
+    MOST_NAMED,
+    ODD,
+    MixPlan,
+    even_order,
+    plan_mix,
+    realised,
+    times_of,
+)
 from dagster_divorder.core.traits import Traits
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus
+from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.heldout import consumed_times, consumed_version
 from dagster_divorder.stages.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.near_duplicates import load_copies
+from dagster_divorder.stages.raw_docs import record_index
 from dagster_divorder.stages.subset_selection import load_selected, selection_reads
 from dagster_divorder.stages.traits import load_traits
 from dagster_divorder.store.view import View
@@ -107,6 +122,9 @@ def _compute(run: Run) -> Made:
     some, names = traits.take(training), traits.names[trait]
     codes = some.codes[trait]
     sizes = np.bincount(codes, some.tokens, len(names)).astype(np.int64)
+    if isinstance(mixing.weights, dict):
+        wanted = [name for name in names if mixing.weights.get(name)]
+        refuse_left_out(run, "mixing.weights", trait, wanted, sizes)
     plan = plan_mix(
         mixing.weights or "natural",
         dict(zip(names, sizes.tolist(), strict=True)),
@@ -128,8 +146,14 @@ def _compute(run: Run) -> Made:
             f"the shares of mixing.weights do not sum to 1; they are taken in proportion: {given}"
         )
     times = np.zeros(len(traits.tokens), np.int32)
-    by = [some.codes[name] for name in sorted(some.codes, key=lambda name: (name != trait, name))]
-    times[training] = times_of(plan, some.tokens, codes, even_order(by, run.settings.seed))
+    values = [
+        _name_hashes(some.names[name])[some.codes[name]]
+        for name in sorted(some.codes, key=lambda name: (name != trait, name))
+    ]
+    consumed = consumed_times(run)[training]
+    order = even_order(values, _draws(run)[training])
+    times[training] = times_of(plan, some.tokens, codes, order, consumed)
+    _say_what_is_beyond(run, plan, np.bincount(codes, some.tokens * consumed, len(names)).astype(np.int64))
     got = realised(plan, some.tokens, codes, times[training])
     rows = [
         {
@@ -163,6 +187,55 @@ def _compute(run: Run) -> Made:
     return Made({"times": {"times": times}, "values": rows}, {"items": items}, figures)
 
 
+def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str], sizes: np.ndarray) -> None:
+    """
+    wanted: values of a trait that a setting names. sizes: (J,), tokens that are trained on, by value.
+
+    Raises:
+        InputError: nothing of one of them may be trained on, though records have it.
+    """
+    settings, traits = run.settings, load_traits(run)
+    names = traits.names[trait]
+    for name in sorted(wanted):
+        if name not in names or sizes[value := names.index(name)]:
+            continue
+        mine = traits.codes[trait] == value
+        if settings.holds_out and load_heldout(run).removed[run.view.document_row[mine]].all():
+            why = "they are held out, or near copies of what is: lower heldout.share, or name other heldout.paths"
+        elif settings.selects and not load_selected(run)[mine].any():
+            why = "selection.method chooses none of them: choose more, or from others"
+        elif not traits.tokens[mine].any():
+            why = "they have no tokens"
+        else:
+            why = "mixing.weights gives them no share: give them one"
+        raise InputError(
+            f"{setting} names {name!r}, and nothing of it is trained on: {int(mine.sum()):,} records have it, and "
+            f"{why}, or take {name!r} out of {setting}"
+        )
+
+
+def _draws(run: Run) -> np.ndarray:
+    """A random number of each record, uint64 (N,), by its id and the seed; of records that are the same, others."""
+    row = run.view.record_row
+    mask, factor = np.random.SeedSequence([run.settings.seed, 2]).generate_state(2, np.uint64)
+    ids = record_index(run, "id")[row, 0] + copy_number(row).astype(np.uint64) * ODD
+    return (ids ^ mask) * (factor | np.uint64(1))
+
+
+def _name_hashes(names: Sequence[str]) -> np.ndarray:
+    """uint64 (J,): unlike codes they stay when there are other values."""
+    return np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], np.uint64)
+
+
+def _say_what_is_beyond(run: Run, plan: MixPlan, consumed: np.ndarray) -> None:
+    """consumed: int64 (K,), tokens by value."""
+    for value in np.flatnonzero(consumed > plan.tokens)[:MOST_NAMED]:
+        run.progress.note(
+            f"of {run.settings.mixed_trait} {plan.names[value]!r} a trainer has consumed {consumed[value]:,} tokens "
+            f"(order.frozen_tokens), more than the {plan.tokens[value]:,} of its share; they stay, and it has no others"
+        )
+
+
 def _may_be_trained_on(run: Run) -> np.ndarray:
     """Which records are chosen, and are not held out, nor too near to one that is; bool (N,)."""
     # The choice is made among those that are not held out.
@@ -180,23 +253,26 @@ def _settings(settings: Settings) -> dict[str, Any]:
         "trait": settings.mixed_trait,
         "exponent": mixing.exponent if mixing.weights == "temperature" else None,
         "heldout": settings.heldout.model_dump(mode="json"),
-        # What is consumed stays in the stream.
-        "frozen": settings.order.frozen_tokens if settings.holds_out else 0,
         # An even part of the values of all traits.
         "traits": sorted(settings.order.traits),
         "seed": settings.seed,
     }
 
 
+def _reads(settings: Settings) -> tuple[str, ...]:
+    return ("raw_docs", "traits", *heldout_reads(settings), *selection_reads(settings))
+
+
 REPEATS = WholeCorpus(
     name="repeats",
-    version=1,
+    version=2,
     group="ordering",
     kinds=lambda settings: {"numpy"},
     description="How often each record is trained on: the mix of sources that is asked for, what is chosen, "
     "and what is held out.",
-    reads=lambda settings: ("raw_docs", "traits", *heldout_reads(settings), *selection_reads(settings)),
+    reads=_reads,
     settings=_settings,
+    inputs=lambda run: {**versions(run, *_reads(run.settings)), "consumed": consumed_version(run)},
     content=("times", "values"),
     when=lambda settings: settings.repeats,
     doing="deciding how often each record is read",

@@ -181,7 +181,7 @@ def _inputs(run: Run) -> dict[str, Any]:
 
 SEQUENCE_ORDER = WholeCorpus(
     name="sequence_order",
-    version=5,
+    version=6,
     group="ordering",
     kinds=lambda settings: {"numpy", "numba"},
     description="The order of the packed sequences in which every batch, and every run of batches, carries the "

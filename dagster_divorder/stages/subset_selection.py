@@ -30,7 +30,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Selection
 from dagster_divorder.stages.bin_edges import is_number
 from dagster_divorder.stages.fields import load_fields
-from dagster_divorder.stages.heldout import consumed_record_mask
+from dagster_divorder.stages.heldout import consumed_record_mask, consumed_version
 from dagster_divorder.stages.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.ids import record_names
 from dagster_divorder.stages.near_duplicates import load_copies, near_reads
@@ -53,6 +53,12 @@ REASONS = (
     "held out, or near what is",
 )
 SELECTED, CONSUMED, LOWER, COPY, NO_VECTOR, HELD_OUT = range(len(REASONS))
+CANNOT = {
+    COPY: "are copies of others",
+    NO_VECTOR: "have no vector",
+    HELD_OUT: "are held out, or near what is",
+}
+"""Why records cannot be chosen."""
 
 
 def load_selected(run: Run) -> np.ndarray:
@@ -109,14 +115,22 @@ def _pool(run: Run) -> _Pool:
     sizes = np.ones_like(tokens) if chosen.documents else tokens
     asked, spent, there = getattr(chosen, of), int(sizes[reasons == CONSUMED].sum()), int(sizes[rows].sum())
     if asked > spent + there:
+        counted = np.bincount(reasons, minlength=len(REASONS))
+        others = [f"{counted[reason]:,} {CANNOT[reason]}" for reason in CANNOT if counted[reason]]
         raise InputError(
-            f"selection.{of} is {asked:,}, and there are {spent + there:,} {of} to choose from, each text once; "
-            f"expected fewer: lower selection.{of}"
+            f"selection.{of} is {asked:,}, and there are {spent + there:,} {of} to choose from"
+            f"{f' (of {len(view):,} records ' if others else ''}{', '.join(others)}{')' if others else ''}; expected "
+            f"fewer: lower selection.{of}"
         )
     if asked < spent:
         raise InputError(
             f"selection.{of} is {asked:,}, and a trainer has consumed {spent:,} {of} (order.frozen_tokens); expected "
             f"more: raise selection.{of}"
+        )
+    if rows.size and not spent and (shortest := int(sizes[rows].min())) > asked:
+        raise InputError(
+            f"selection.{of} is {asked:,}, and the shortest record that can be chosen has {shortest:,}; expected room "
+            f"for one at least: raise selection.{of}"
         )
     quality = _quality(run, rows) if chosen.quality else None
     return _Pool(vectors, rows, tokens, sizes, reasons, quality, asked - spent)
@@ -332,12 +346,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
-    return {
-        "selection": settings.selection.model_dump(mode="json"),
-        "seed": settings.seed,
-        # What is consumed stays in the stream.
-        "frozen": settings.order.frozen_tokens,
-    }
+    return {"selection": settings.selection.model_dump(mode="json"), "seed": settings.seed}
 
 
 SUBSET_SELECTION = WholeCorpus(
@@ -349,7 +358,11 @@ SUBSET_SELECTION = WholeCorpus(
     "simpler way, with what the ways would choose side by side.",
     reads=_reads,
     settings=_settings,
-    inputs=lambda run: versions(run, *(name for name in _reads(run.settings) if name != "ids")),
+    inputs=lambda run: {
+        **versions(run, *(name for name in _reads(run.settings) if name != "ids")),
+        # What is consumed stays in the stream.
+        "consumed": consumed_version(run),
+    },
     content=("selection",),
     when=lambda settings: settings.selects,
     doing="choosing what is trained on",

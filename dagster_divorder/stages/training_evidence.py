@@ -59,7 +59,7 @@ from dagster_divorder.settings.sections import TrainedOrder, shuffled_order, tra
 from dagster_divorder.stages.base_model import load_base_model
 from dagster_divorder.stages.components import chosen_space_version, chosen_vectors, space_reads
 from dagster_divorder.stages.deep_embeddings import call_on_a_worker
-from dagster_divorder.stages.exports import stored_tokens
+from dagster_divorder.stages.exports import check_special_tokens, named_end_of_text, stored_tokens
 from dagster_divorder.stages.heldout_copies import heldout_reads, heldout_table, load_heldout
 from dagster_divorder.stages.packed_sequences import load_packed, sequence_traits
 from dagster_divorder.stages.repeats import TrainingStream, load_stream, stream_reads
@@ -686,6 +686,12 @@ def _reads(settings: Settings) -> tuple[str, ...]:
     )
 
 
+def _inputs(run: Run) -> dict[str, Any]:
+    """What it reads, and which token of a checkpoint ends a text."""
+    read, named = versions(run, *_reads(run.settings)), named_end_of_text(run)
+    return {**read, "end_of_text": named} if isinstance(named, list) else dict(read)
+
+
 def _check_settings(run: Run) -> None:
     from dagster_divorder.models.training import check_model
 
@@ -695,6 +701,7 @@ def _check_settings(run: Run) -> None:
             "or name files in heldout.paths"
         )
     check_model(run.settings.evidence.model, run.settings.sequence.length)
+    check_special_tokens(run.settings)
 
 
 TRAINING_EVIDENCE = WholeCorpus(
@@ -705,6 +712,7 @@ TRAINING_EVIDENCE = WholeCorpus(
     "source, the seam between epochs, gradients, and what of it is beyond noise.",
     reads=_reads,
     settings=_settings,
+    inputs=_inputs,
     # As costly as training: nobody has it who has not asked.
     when=lambda settings: settings.evidence.tokens is not None,
     check_settings=_check_settings,

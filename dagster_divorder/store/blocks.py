@@ -12,6 +12,7 @@ import pyarrow as pa
 import xxhash
 
 from dagster_divorder.errors import InputError
+from dagster_divorder.settings.places import is_url
 from dagster_divorder.store.arrays import binary_array, row_array
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import DOCUMENTS, Fragments
@@ -121,7 +122,9 @@ class BlockRecords:
         for i, reason in zip(at.tolist(), reasons, strict=True):
             if isinstance(self.block, LineBlock):
                 last = self.block.unterminated and i == len(self.block.lines) - 1
-                unfinished = last and reason.startswith(NOT_JSON)
+                # What lies at a URL does not grow, and what begins as no object does not become one.
+                grows = not is_url(self.path) and self.block.lines[i].lstrip().startswith(b"{")
+                unfinished = last and reason.startswith(NOT_JSON) and grows
                 yield Refusal(self.block.numbers[i], reason, self.block.lines[i], unfinished)
             else:
                 raw = row_as_json(self.block.rows.take(pa.array([i])))

@@ -6,8 +6,11 @@ numbers of a fragment, or of a deleted record, would make the column depend on h
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import orjson
@@ -16,6 +19,8 @@ import pyarrow.compute as pc
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.arrays import number_array, text_array
+from dagster_divorder.store.json_records import parse, with_exact_integers
+from dagster_divorder.store.rows import is_text
 
 ID_COLUMNS = pa.schema([("number", pa.int64()), ("text", pa.large_string())])
 """Columns of `extract_ids`."""
@@ -42,30 +47,62 @@ def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
         missing = pa.nulls(table.num_rows)
         columns = [table.column(f) if f in table.column_names else missing for f in fields]
         return pa.table(dict(zip(fields, columns, strict=True)))
-    records = [orjson.loads(line) for line in content.to_pylist()]
+    records = [parse(line) for line in content.to_pylist()]
     return pa.table({field: _column([record.get(field) for record in records]) for field in fields})
 
 
 def extract_ids(content: pa.ChunkedArray, field: str) -> pa.Table:
     """Ids that record content has in a field, a row a record: `number` int64 or `text` (of larger numbers too), neither
-    where the field is missing, null, or neither a string nor a whole number.
+    where the field holds no id (see `as_id`).
 
     Raises:
         InputError: several Parquet columns have this name.
     """
     if pa.types.is_struct(content.type):
-        values = extract(content, [field]).column(0).to_pylist()
+        ids = [as_id(value) for value in extract(content, [field]).column(0).to_pylist()]
     else:
-        values = [orjson.loads(line).get(field) for line in content.to_pylist()]
-    ids = [as_id(value) for value in values]
+        ids = [id_of(line, field) for line in content.to_pylist()]
     numbers = [value if isinstance(value, int) and abs(value) < 1 << 63 else None for value in ids]
     texts = [str(value) if value != number else None for value, number in zip(ids, numbers, strict=True)]
     return pa.table([number_array(numbers, np.int64), text_array(texts)], ID_COLUMNS)
 
 
+def id_of(line: bytes, field: str) -> int | str | None:
+    """The id that a JSON record has in a field, as `as_id` gives it, every digit kept.
+
+    Raises:
+        orjson.JSONDecodeError: the line is no JSON.
+    """
+    record = parse(line)
+    if isinstance(record, dict) and isinstance(record.get(field), float):
+        # It may be a whole number that a float cannot hold.
+        record = parse(with_exact_integers(line))
+    return as_id(record.get(field)) if isinstance(record, dict) else None
+
+
 def as_id(value: Any) -> int | str | None:
-    """A value of a record as its id; None where it is neither a string nor a whole number."""
+    """A value of a record as its id: a string, a whole number (also a decimal one), a UUID as it is written, bytes as
+    the text that they are, or else in hex. None for any other."""
+    if isinstance(value, bytes):
+        with contextlib.suppress(UnicodeDecodeError):
+            if (text := value.decode()).isprintable():
+                return text
+        return value.hex()
+    if isinstance(value, Decimal):
+        # One with decimal places is no whole number, whatever they are: in one column all have as many.
+        return int(value) if value.is_finite() and int(value.as_tuple().exponent) >= 0 else None
+    if isinstance(value, UUID):
+        return str(value)
     return value if isinstance(value, (int, str)) and not isinstance(value, bool) else None
+
+
+def may_hold_ids(kind: pa.DataType) -> bool:
+    """Whether `as_id` makes ids of the values of an Arrow type."""
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    whole = pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= 0)
+    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return whole or binary or is_text(kind)
 
 
 def _column(values: list[Any]) -> pa.Array:

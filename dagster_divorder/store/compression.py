@@ -1,20 +1,32 @@
 """Compressed files, by the end of their names and by their first bytes.
 
-Guarantee: members or frames that follow each other are read as one; a stream that is cut short or damaged is an
-OSError, in whichever of them. Arrow's codecs do that, where zstandard's own reader takes a frame cut short for the end
-of the data. bz2 and xz are the standard library's: Arrow's bz2 stops at an empty stream, and it has no xz.
+Guarantee: members or frames that follow each other are read as one, zero bytes that pad them are skipped; a stream that
+is cut short or damaged is an OSError, in whichever of them. Arrow's codecs read zstd and lz4, where zstandard's own
+reader takes a frame cut short for the end of the data. gzip, bz2 and xz are the standard library's, stream by stream:
+Arrow's gzip stops at padding, its bz2 at an empty stream, and it has no xz. Arrow reads zstd windows of up to 128 MiB;
+for larger ones Python 3.14 or backports.zstd is needed.
 Known weakness: lz4 and zstd streams written without checksums do not show every changed byte.
 """
 
 from __future__ import annotations
 
 import bz2
+import functools
+import importlib
 import io
 import lzma
+import zlib
 from collections.abc import Callable
 from typing import IO, Any, NamedTuple
 
+from dagster_divorder.errors import InputError
+
 CHUNK_BYTES = 1 << 20
+READ_BYTES = 1 << 16
+"""Taken from a compressed file at a time: what is behind a member is copied for each member."""
+PADDING_BYTES = 1 << 20
+"""Of zero bytes behind a member: tapes and disks pad to blocks; more is what a copy left unwritten."""
+_ZSTD_WINDOW = 1 << 27
 
 
 class _Codec(NamedTuple):
@@ -44,6 +56,7 @@ def decompressed(file: IO[bytes], suffix: str) -> IO[bytes]:
 
     Raises:
         OSError: the file is empty; on reading, that it is cut short or damaged.
+        InputError: its zstd window is larger than what is installed can read.
     """
     import pyarrow as pa
 
@@ -51,21 +64,83 @@ def decompressed(file: IO[bytes], suffix: str) -> IO[bytes]:
         raise OSError("it has no bytes, and compressed data has at least a header")
     file.seek(0)
     codec = CODECS[suffix.lower()].name
-    if codec in _DECOMPRESSORS:
-        return io.BufferedReader(_Streams(file, _DECOMPRESSORS[codec]), CHUNK_BYTES)
-    return pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
+    if codec == "zstd" and (window := _zstd_window(file.read(18))) > _ZSTD_WINDOW:
+        streams = _Streams(file, *_long_zstd(window))
+    elif codec in _DECOMPRESSORS:
+        streams = _Streams(file, *_DECOMPRESSORS[codec])
+    else:
+        file.seek(0)
+        return pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
+    file.seek(0)
+    return io.BufferedReader(streams, CHUNK_BYTES)
 
 
-_DECOMPRESSORS: dict[str, Callable[[], Any]] = {"bz2": bz2.BZ2Decompressor, "xz": lzma.LZMADecompressor}
+def _zstd_window(head: bytes) -> int:
+    """Bytes of the window of a zstd frame, by its first 18 bytes; 0 where they are no frame's."""
+    if len(head) < 18 or not head.startswith(CODECS[".zst"].first_bytes):
+        return 0
+    if not head[4] & 0x20:
+        base = 1 << (10 + (head[5] >> 3))
+        return base + base // 8 * (head[5] & 7)
+    # A frame of one segment: its window is as large as its content.
+    start, size = 5 + (0, 1, 2, 4)[head[4] & 3], 1 << (head[4] >> 6)
+    return int.from_bytes(head[start : start + size], "little") + (256 if size == 2 else 0)
+
+
+def _long_zstd(window: int) -> tuple[Callable[[], Any], type[Exception]]:
+    """As in `_DECOMPRESSORS`, for windows that Arrow does not read."""
+    for name in ("compression.zstd", "backports.zstd"):
+        try:
+            zstd = importlib.import_module(name)
+        except ImportError:
+            continue
+        options = {zstd.DecompressionParameter.window_log_max: 31}
+        return functools.partial(zstd.ZstdDecompressor, options=options), zstd.ZstdError
+    raise InputError(
+        f"its zstd window is {window >> 20:,} MiB (zstd --long), more than the {_ZSTD_WINDOW >> 20} MiB that are read "
+        "without backports.zstd: pip install backports.zstd, or compress it with a smaller window: "
+        "`zstd -dc --long=31 IN | zstd -o OUT`"
+    )
+
+
+class _Gzip:
+    """zlib's decompressor of a gzip member, as those of bz2 and lzma are."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(16 + zlib.MAX_WBITS)
+
+    @property
+    def eof(self) -> bool:
+        return self._stream.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._stream.unused_data
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._stream.unconsumed_tail
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        return self._stream.decompress(self._stream.unconsumed_tail + data, size)
+
+
+_DECOMPRESSORS: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
+    "gzip": (_Gzip, zlib.error),
+    "bz2": (bz2.BZ2Decompressor, OSError),
+    "xz": (lzma.LZMADecompressor, lzma.LZMAError),
+}
+"""What makes a decompressor of one stream, and the error that it has for damage."""
 
 
 class _Streams(io.RawIOBase):
-    """A bz2 or xz file read. `bz2.BZ2File` and `lzma.LZMAFile` take a damaged second stream for padding, and end
-    without a word."""
+    """A file of streams, read one after the other. `gzip`, `bz2.BZ2File` and `lzma.LZMAFile` take a damaged second
+    stream for padding, and end without a word."""
 
-    def __init__(self, file: IO[bytes], decompressor: Callable[[], Any]) -> None:
+    def __init__(self, file: IO[bytes], decompressor: Callable[[], Any], damaged: type[Exception]) -> None:
         self._file = file
         self._decompressor = decompressor
+        self._damaged = damaged
         self._stream = decompressor()
 
     def readable(self) -> bool:
@@ -76,20 +151,30 @@ class _Streams(io.RawIOBase):
         while not data:
             more = b""
             if self._stream.eof:
-                more = self._stream.unused_data or self._file.read(CHUNK_BYTES)
+                more = self._next_stream()
                 if not more:
                     return 0
                 self._stream = self._decompressor()
             elif self._stream.needs_input:
-                more = self._file.read(CHUNK_BYTES)
+                more = self._file.read(READ_BYTES)
                 if not more:
                     raise OSError("the compressed data ends before its end mark")
             try:
-                data = self._stream.decompress(more, len(into))
-            except lzma.LZMAError as error:
+                data = self._stream.decompress(more, min(len(into), CHUNK_BYTES))
+            except self._damaged as error:
                 raise OSError(str(error)) from error
         into[: len(data)] = data
         return len(data)
+
+    def _next_stream(self) -> bytes:
+        """What follows a stream without the zero bytes before it; nothing at the end of the file."""
+        data, zeros = self._stream.unused_data or self._file.read(READ_BYTES), 0
+        while data and not (rest := data.lstrip(b"\0")):
+            zeros += len(data)
+            data = self._file.read(READ_BYTES)
+        if zeros > PADDING_BYTES:
+            raise OSError(f"{zeros:,} zero bytes follow its compressed data: it was not written to its end")
+        return rest if data else b""
 
     def close(self) -> None:
         self._file.close()

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.settings.places import OBJECT_STORES, checked_url, is_url
+from dagster_divorder.settings.places import OBJECT_STORES, cache_folder, checked_url, is_url
 from dagster_divorder.settings.sections import CACHE_BYTES
 from dagster_divorder.settings.sections import Store as StoreSettings
 from dagster_divorder.store.base import Store
@@ -25,8 +25,7 @@ def store_at(
         url = checked_url(os.fspath(place), OBJECT_STORES)
     except ValueError as error:
         raise InputError(f"a store cannot be at this URL: {error}") from None
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return ObjectStore(url, cache or Path(home).expanduser() / "divorder", cache_bytes)
+    return ObjectStore(url, cache or cache_folder(), cache_bytes)
 
 
 def store_of(settings: StoreSettings) -> Store:

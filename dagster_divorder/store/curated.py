@@ -2,8 +2,9 @@
 
 `curated_meta.json` is the manifest: it lists every file with its size and sha256, and carries a hash of itself. All
 files, the manifest too, are first written under temporary names, so that a full disk leaves the old output as it was;
-then they are published, the manifest last, and files that belong to the old output alone are removed. A reader that
-checks the manifest's hashes never takes a mixture for an output.
+then they are published, the manifest last, and files that belong to the old output alone are removed. Before the first
+file of an output is replaced by another, its manifest is marked as `replaced_by` that one's key: what is killed between
+the two leaves no manifest that anybody believes, and a mixture is never taken for an output.
 
 An output belongs to one store. The store keeps a *ledger* of the names that it has written into a folder, noted before
 they are, by which a commit that was broken off is tidied up. Only what the ledger names is ever removed; overwritten is
@@ -40,7 +41,7 @@ from dagster_divorder.store.arrays import binary_array, row_array
 from dagster_divorder.store.base import Store, temporary_name
 from dagster_divorder.store.folders import Folder, folder_at
 from dagster_divorder.store.gather import Content, Scattered, scatter
-from dagster_divorder.store.manifests import manifest_check, whole_manifest
+from dagster_divorder.store.manifests import HEAD_BYTES, REPLACED_BY, manifest_check, whole_manifest
 from dagster_divorder.store.pointers import read_pointer, write_pointer
 from dagster_divorder.store.rows import json_lines
 
@@ -120,7 +121,7 @@ def ours(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
     Raises:
         InputError: the folder holds the output of another store.
     """
-    manifest = read_manifest(place, name)
+    manifest = read_manifest(place, name, replaced=True)
     owner = manifest["store"] if manifest else None
     # A store that was deleted and made anew in its place goes on with its output; so does one that was moved.
     is_owner = owner is not None and (owner["id"] == store.id or owner["path"] == store.real_place)
@@ -205,16 +206,17 @@ def write_beside(store: Store, place: Place, files: Mapping[str, bytes]) -> None
     ]
     if not changed:
         return
+    staged = {name: temporary_name() for name in changed}
     with folder.explaining(changed[0]):
         folder.prepare()
         try:
-            staged = {name: temporary_name() for name in changed}
             for name, temporary in staged.items():
                 with folder.create(name, temporary) as file:
                     file.write(files[name])
-            folder.publish(staged, changed[-1], ())
+            folder.publish(staged, changed[-1], (), store.check)
         finally:
-            folder.remove_temporary()
+            folder.delete(staged.values())
+            folder.release()
 
 
 def remove_beside(store: Store) -> list[str]:
@@ -282,6 +284,7 @@ class OutputFolder:
     manifest: str = MANIFEST
     staged: dict[str, str] = field(default_factory=dict)
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _temporary: list[str] = field(default_factory=list)
     folder: Folder = field(init=False)
 
     def __post_init__(self) -> None:
@@ -290,11 +293,18 @@ class OutputFolder:
     def __enter__(self) -> OutputFolder:
         with self.folder.explaining():
             self.folder.prepare()
+            _sweep(self.store, self.folder)
         return self
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(StoreError), self.folder.explaining():
-            self.folder.remove_temporary()
+            self._remove_staged()
+            self.folder.release()
+
+    def _remove_staged(self) -> None:
+        """Remove what is half-written here, and nothing else: the lease may be another run's by now, whose files lie
+        beside these."""
+        self.folder.delete(self._temporary)
 
     @property
     def by_workers(self) -> bool:
@@ -310,9 +320,18 @@ class OutputFolder:
         self.entries[name] = self._write(name, write)
 
     def _write(self, name: str, write: Callable[[IO[bytes]], Any]) -> dict[str, Any]:
-        temporary = self.staged[name] = temporary_name()
+        temporary = self.draw(name)
         with self.explaining(name):
             return write_hashed(self.folder, name, temporary, write)
+
+    def draw(self, name: str) -> str:
+        """The temporary name under which a file is to be written, for `commit` to publish."""
+        temporary = self.staged[name] = self._temporary_name()
+        return temporary
+
+    def _temporary_name(self) -> str:
+        self._temporary.append(temporary_name())
+        return self._temporary[-1]
 
     @contextlib.contextmanager
     def explaining(self, name: str = "") -> Iterator[None]:
@@ -324,7 +343,7 @@ class OutputFolder:
                 yield
             except OSError:
                 # First, so that the message counts their space as free.
-                self.folder.remove_temporary()
+                self._remove_staged()
                 raise
 
     def stage_each(
@@ -335,8 +354,7 @@ class OutputFolder:
         Raises:
             StoreError: as `stage`.
         """
-        tasks = [(name, temporary_name(), item) for name, item in items.items()]
-        self.staged |= {name: temporary for name, temporary, _ in tasks}
+        tasks = [(name, self.draw(name), item) for name, item in items.items()]
         with self.explaining():
             entries = engine.each(_Staging(self.path, write), tasks, **needs)
             self.entries |= dict(zip(items, entries, strict=True))
@@ -358,7 +376,7 @@ class OutputFolder:
         """
         owner = {"id": self.store.id, "path": self.store.real_place}
         manifest = about | {"store": owner, "files": self.entries}
-        data = orjson.dumps(manifest | {"check": manifest_check(manifest)}, option=orjson.OPT_INDENT_2)
+        data = _manifest_bytes(manifest)
         self._write(self.manifest, lambda file: file.write(data))
         self.store.check()
         mine = refuse_strangers(self.store, self.path, self.staged.__contains__, self.manifest)
@@ -366,9 +384,29 @@ class OutputFolder:
         _note(self.store, self.path, mine | self.staged.keys())
         stale = _read_ledger(self.store, self.path) - self.staged.keys() - {*BESIDE}
         with self.folder.explaining():
-            self.folder.publish(self.staged, self.manifest, stale)
+            if not self.folder.atomic:
+                self._withdraw(manifest["key"])
+            self.folder.publish(self.staged, self.manifest, stale, self.store.check)
         tidy(self.store, self.path, self.entries, self.manifest)
         return manifest
+
+    def _withdraw(self, key: str) -> None:
+        """Mark the manifest that is there as replaced, if files that it names are about to be."""
+        before = read_manifest(self.path, self.manifest, replaced=True)
+        if before is None or all(
+            before["files"].get(name, entry)["sha256"] == entry["sha256"]
+            for name, entry in self.entries.items()
+        ):
+            return
+        data, temporary = _manifest_bytes({**before, REPLACED_BY: key}), self._temporary_name()
+        with self.folder.create(self.manifest, temporary) as file:
+            file.write(data)
+        self.folder.publish({self.manifest: temporary}, self.manifest, (), self.store.check)
+
+
+def _manifest_bytes(manifest: dict[str, Any]) -> bytes:
+    """A manifest as it is written: with a hash of itself."""
+    return orjson.dumps(manifest | {"check": manifest_check(manifest)}, option=orjson.OPT_INDENT_2)
 
 
 def write_hashed(
@@ -378,7 +416,20 @@ def write_hashed(
     with folder.create(name, temporary) as file, ThreadPoolExecutor(1, "divorder-hash") as thread:
         hashed = _HashedFile(file, thread)
         write(hashed)  # type: ignore[arg-type]
-    return {"bytes": hashed.size, "sha256": hashed.digest.hexdigest()}
+    return {
+        "bytes": hashed.size,
+        "sha256": hashed.digest.hexdigest(),
+        "head": hashlib.sha256(hashed.head).hexdigest(),
+    }
+
+
+def entry_of(file: IO[bytes]) -> dict[str, Any]:
+    """What the manifest says of a file that is open for reading."""
+    file.seek(0)
+    head = hashlib.sha256(file.read(HEAD_BYTES)).hexdigest()
+    file.seek(0)
+    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    return {"bytes": file.tell(), "sha256": digest, "head": head}
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,25 +450,38 @@ def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFE
     noted = _read_ledger(store, path)
     folder = folder_at(path)
     with folder.explaining():
+        store.check()
         folder.delete(noted - kept - {*BESIDE})
-        folder.remove_temporary()
+        _sweep(store, folder)
     # Nothing is written where nothing is left over, so that an output that is up to date may be read-only.
     _note(store, path, kept | (noted & {*BESIDE}), only=True)
 
 
+def _sweep(store: Store, folder: Folder) -> None:
+    """Remove what killed runs have left half-written in a folder.
+
+    Who holds the lease after the look at the folder held it before, so that what was seen there is no other run's.
+    """
+    leftover = folder.temporary()
+    store.check()
+    folder.delete(leftover)
+
+
 class _HashedFile(io.RawIOBase):
-    """A file open for writing that hashes and counts what passes, of much at a time in a thread of its own. Closing it
-    leaves the file open."""
+    """A file open for writing that hashes and counts what passes, of much at a time in a thread of its own, and keeps
+    its first HEAD_BYTES. Closing it leaves the file open."""
 
     def __init__(self, file: IO[bytes], thread: ThreadPoolExecutor) -> None:
         self._file = file
         self._thread = thread
         self.digest = hashlib.sha256()
+        self.head = b""
         self.size = 0
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         self.size += len(view)
+        self.head += view[: HEAD_BYTES - len(self.head)]
         if len(view) < MUCH_BYTES:
             self.digest.update(view)
             return self._file.write(view)
@@ -435,9 +499,10 @@ class _HashedFile(io.RawIOBase):
         return True
 
 
-def read_manifest(path: Place, name: str = MANIFEST) -> dict[str, Any] | None:
+def read_manifest(path: Place, name: str = MANIFEST, *, replaced: bool = False) -> dict[str, Any] | None:
     """The manifest, of this name, of an output folder; None if there is none that is just what was written, so that
-    what is damaged, or somebody else's, is never half believed.
+    what is damaged, or somebody else's, is never half believed. One whose files are being replaced, or were when a run
+    was killed, only where `replaced` asks for it: by then it says whose the folder is, not what the files hold.
 
     Raises:
         StoreError: it cannot be read.
@@ -451,7 +516,7 @@ def read_manifest(path: Place, name: str = MANIFEST) -> dict[str, Any] | None:
         raise StoreError(f"{path / name} cannot be read: {error.strerror or error}") from error
     except ValidationError:
         return None
-    return manifest
+    return manifest if replaced or REPLACED_BY not in (manifest or {}) else None
 
 
 def is_whole(path: Place, files: dict[str, dict[str, Any]]) -> bool:
@@ -498,8 +563,10 @@ def stage_scattered(
     """
     with output.explaining():
         scattered = scatter(engine, contents, start, rows, sizes, output.path, advance, KEEP_MEMORY)
-    output.stage_each(engine, partial(write_stretch, scattered, write), files, environment=KEEP_MEMORY)
-    output.folder.delete(scattered.files)
+    try:
+        output.stage_each(engine, partial(write_stretch, scattered, write), files, environment=KEEP_MEMORY)
+    finally:
+        output.folder.delete(scattered.files)
 
 
 def _joined(lines: pa.Array) -> pa.Buffer:

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Input, Settings
-from dagster_divorder.settings.places import Place, Url, is_url, real_place
+from dagster_divorder.settings.places import Place, Url, is_url, real_place, why_unusable
 from dagster_divorder.store.base import FORMAT_FILE, TEMPORARY
 from dagster_divorder.store.compression import CODECS
 from dagster_divorder.store.curated import EXPORT_MANIFEST, MANIFEST, read_manifest
@@ -93,7 +93,8 @@ def find_files(patterns: Iterable[str], own: Sequence[Place | str] = ()) -> Foun
             if search.is_own(real):
                 left_out.add(os.path.dirname(real))
             else:
-                _check_name(path)
+                if why := why_unusable(path):
+                    raise InputError(f"input.paths: {why}")
                 matches.setdefault(real, tree.source(path))
         if not matches:
             raise InputError(
@@ -307,8 +308,10 @@ class _Search:
     def _is_output(self, folder: str) -> bool:
         """Whether a folder holds an output or an export, or what a run that was killed while it wrote one has left."""
         names = self.tree.names(folder)
-        if EXPORT_MANIFEST in names and read_manifest(self.tree.place(folder), EXPORT_MANIFEST) is not None:
-            return True
+        if EXPORT_MANIFEST in names:
+            place = self.tree.place(folder)
+            if read_manifest(place, EXPORT_MANIFEST, replaced=True) is not None:
+                return True
         return any(name == MANIFEST or name.startswith(TEMPORARY) for name in names)
 
 
@@ -324,13 +327,3 @@ def _ending(name: str) -> str:
     *_, before, last = ("", "", *Path(name.lower()).suffixes)
     both = before in (*JSONL_SUFFIXES, *PARQUET_SUFFIXES) or last in CODECS
     return (before + last if both else last) or "without suffix"
-
-
-def _check_name(path: str) -> None:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        raise InputError(
-            f"input.paths: the name {os.fsencode(path)!r} is not valid UTF-8; rename it, as every report and reject "
-            "has to name it"
-        ) from None

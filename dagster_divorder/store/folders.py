@@ -8,9 +8,10 @@ Files are written under temporary names and then published together, one of them
     dataset of the Hub       one commit upon the one that was there at the beginning. A file is written to the temporary
                              folder of this machine, since the Hub is sent whole files, then sent, and removed.
 
-Known weakness: between the first and the last rename or copy the old manifest stands beside new files, whose hashes it
-does not name; a commit has no such moment. Amazon copies objects of up to 5 GB: larger ones pass through this machine.
-Uploads of a killed process are no objects, cost what they hold, and are removed by the bucket's own lifecycle rule.
+Publishing is atomic in a dataset of the Hub alone. Elsewhere whoever replaces files first withdraws the manifest that
+names them (`OutputFolder.commit`), so that no manifest ever stands beside files of another output. Amazon copies
+objects of up to 5 GB: larger ones pass through this machine. Uploads of a killed process are no objects, cost what they
+hold, and are removed by the bucket's own lifecycle rule.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ import os
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from dagster_divorder.errors import StoreError
+from dagster_divorder.extras import load_extra
 from dagster_divorder.settings.places import Place, Url
 from dagster_divorder.store import hub
 from dagster_divorder.store.base import TEMPORARY
@@ -45,6 +47,9 @@ _COPIES = 16
 class Folder(ABC):
     """A folder at a place. What is written in another process, into the same place, may be published in this one; but
     not into a dataset of the Hub."""
+
+    atomic = False
+    """Whether `publish` changes all files at once."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -78,9 +83,13 @@ class Folder(ABC):
         with self.open(name) as file:
             return file.read()
 
+    def temporary(self) -> list[str]:
+        """Names of what is half-written in it, by this process or by any other."""
+        return [name for name in self.names() if name.startswith(TEMPORARY)]
+
     @abstractmethod
     def prepare(self) -> None:
-        """Make the folder, and remove what a killed run has left half-written."""
+        """Make the folder."""
 
     @abstractmethod
     def create(
@@ -90,17 +99,22 @@ class Folder(ABC):
         end."""
 
     @abstractmethod
-    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str]) -> None:
+    def publish(
+        self,
+        staged: Mapping[str, str],
+        last: str,
+        stale: Collection[str],
+        check: Callable[[], object] = lambda: None,
+    ) -> None:
         """Give files, by their temporary names, the names that they are `staged` for, `last` at the end; then remove
-        the stale ones."""
+        the stale ones. `check` is called before each step, and stops it by raising."""
 
     @abstractmethod
     def delete(self, names: Collection[str]) -> None:
         """Remove files, those that are there; from a dataset that is prepared, when it is published."""
 
-    @abstractmethod
-    def remove_temporary(self) -> None:
-        """Remove what is half-written."""
+    def release(self) -> None:  # noqa: B027
+        """Give back what this process holds for it, once nothing more is written."""
 
     @abstractmethod
     def explaining(
@@ -134,7 +148,6 @@ class _LocalFolder(Folder):
 
     def prepare(self) -> None:
         self.place.mkdir(parents=True, exist_ok=True)
-        self.remove_temporary()
 
     @contextlib.contextmanager
     def create(self, name: str, temporary: str, *, lasting: bool = True) -> Iterator[IO[bytes]]:
@@ -144,26 +157,31 @@ class _LocalFolder(Folder):
             if lasting:
                 os.fsync(file.fileno())
 
-    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str]) -> None:
+    def publish(
+        self,
+        staged: Mapping[str, str],
+        last: str,
+        stale: Collection[str],
+        check: Callable[[], object] = lambda: None,
+    ) -> None:
         for name, temporary in sorted(staged.items(), key=lambda item: item[0] == last):
             if name == last:
                 # Its files are safe on disk before it says so.
                 sync_folder(self.place)
+            check()
             os.replace(self.place / temporary, self.place / name)
         sync_folder(self.place)
+        check()
         self.delete(stale)
 
     def delete(self, names: Collection[str]) -> None:
         for name in names:
-            (self.place / name).unlink(missing_ok=True)
-
-    def remove_temporary(self) -> None:
-        for leftover in self.place.glob(f"{TEMPORARY}*"):
-            if leftover.is_dir():
+            path = self.place / name
+            if name.startswith(TEMPORARY) and path.is_dir():
                 # Of a gather, whose thread may be removing files itself.
-                shutil.rmtree(leftover, ignore_errors=True)
+                shutil.rmtree(path, ignore_errors=True)
             else:
-                leftover.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def explaining(self, name: str = "", size: int = 0, what: str = "it") -> Iterator[None]:
@@ -202,12 +220,11 @@ class _Copying(io.RawIOBase):
 
 class _ObjectFolder(_RemoteFolder):
     def prepare(self) -> None:
-        self.remove_temporary()
+        """Nothing to make: objects have no folder."""
 
     @contextlib.contextmanager
     def create(self, name: str, temporary: str, *, lasting: bool = True) -> Iterator[IO[bytes]]:
-        import obstore
-        from obstore.exceptions import GenericError
+        obstore = load_extra("obstore")
 
         store, key = bucket(self.where(temporary))
         try:
@@ -218,9 +235,15 @@ class _ObjectFolder(_RemoteFolder):
             if error.errno is not None:
                 raise
             # Of a writer errors are of the kind that files raise, unlike all others of obstore.
-            raise GenericError(str(error)) from None
+            raise obstore.exceptions.GenericError(str(error)) from None
 
-    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str]) -> None:
+    def publish(
+        self,
+        staged: Mapping[str, str],
+        last: str,
+        stale: Collection[str],
+        check: Callable[[], object] = lambda: None,
+    ) -> None:
         sizes = self.sizes()
         if gone := [name for name, temporary in staged.items() if temporary not in sizes]:
             raise StoreError(
@@ -229,16 +252,18 @@ class _ObjectFolder(_RemoteFolder):
             )
 
         def copy(name: str) -> None:
+            check()
             self._copy(staged[name], name, sizes[staged[name]])
 
         with ThreadPoolExecutor(_COPIES, "divorder-copy") as threads:
             for done in [threads.submit(copy, name) for name in staged if name != last]:
                 done.result()
         copy(last)
+        check()
         self.delete([*staged.values(), *stale])
 
     def _copy(self, source: str, target: str, size: int) -> None:
-        import obstore
+        obstore = load_extra("obstore")
 
         store, key = bucket(self.where(source))
         if self.place.scheme != "s3" or size <= COPY_BYTES:
@@ -248,15 +273,12 @@ class _ObjectFolder(_RemoteFolder):
             shutil.copyfileobj(found, file, PIECE_BYTES)
 
     def delete(self, names: Collection[str]) -> None:
-        import obstore
+        obstore = load_extra("obstore")
 
         there = self.sizes().keys() & set(names)
         store, _ = bucket(self.place)
         if there:
             obstore.delete(store, [bucket(self.where(name))[1] for name in sorted(there)])
-
-    def remove_temporary(self) -> None:
-        self.delete([name for name in self.sizes() if name.startswith(TEMPORARY)])
 
     @contextlib.contextmanager
     def explaining(self, name: str = "", size: int = 0, what: str = "it") -> Iterator[None]:
@@ -266,6 +288,8 @@ class _ObjectFolder(_RemoteFolder):
 
 class _HubFolder(_RemoteFolder):
     """Its files are written, and published, by the process that prepared it."""
+
+    atomic = True
 
     def __init__(self, place: Url) -> None:
         super().__init__(place)
@@ -283,7 +307,7 @@ class _HubFolder(_RemoteFolder):
         return f"{hub.place(self.place).path}/{name}".lstrip("/")
 
     def prepare(self) -> None:
-        self.remove_temporary()
+        self.release()
         self._parent = hub.commit_of(self.place)
         self._written = tempfile.TemporaryDirectory(prefix=TEMPORARY)
 
@@ -303,7 +327,14 @@ class _HubFolder(_RemoteFolder):
             # It was sent. What is small the commit itself will hold.
             path.unlink()
 
-    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str]) -> None:
+    def publish(
+        self,
+        staged: Mapping[str, str],
+        last: str,
+        stale: Collection[str],
+        check: Callable[[], object] = lambda: None,
+    ) -> None:
+        check()
         additions = [self._additions.pop(temporary) for temporary in staged.values()]
         self._commit(additions, [*self._deleted, *stale])
 
@@ -337,7 +368,7 @@ class _HubFolder(_RemoteFolder):
                 f"{self._parent}), so nothing was published; run again, which writes upon what is there now"
             ) from None
 
-    def remove_temporary(self) -> None:
+    def release(self) -> None:
         if self._written:
             self._written.cleanup()
             self._written = None

@@ -237,9 +237,14 @@ def scatter(
         if len(some):
             of = start[low : high + 1] - start[low]
             groups.append(_Group(temporary_name(), contents[low:high], of, some, rows[some] - start[low]))
-    for records in engine.each(_Scatter(place, cuts), groups, environment=environment):
-        advance(records)
-    return Scattered(place, tuple(group.name for group in groups), cuts)
+    scattered = Scattered(place, tuple(group.name for group in groups), cuts)
+    try:
+        for records in engine.each(_Scatter(place, cuts), groups, environment=environment):
+            advance(records)
+    except BaseException:
+        folder_at(place).delete(scattered.files)
+        raise
+    return scattered
 
 
 def stored_records(store: Store, view: View) -> list[Content]:

@@ -30,6 +30,7 @@ import orjson
 from typing_extensions import TypedDict
 
 from dagster_divorder.errors import DiskFullError, DivOrderError, LeaseLostError, StoreBusyError, StoreError
+from dagster_divorder.extras import load_extra
 from dagster_divorder.store.base import TEMPORARY, json_object, new_about
 from dagster_divorder.store.remote import connect, explained
 
@@ -104,8 +105,7 @@ class Head:
             return self._state
 
     def _read(self, patient: bool = True) -> None:
-        import obstore
-        from obstore.exceptions import NotModifiedError
+        obstore = load_extra("obstore")
 
         known = {"if_none_match": self._tag["e_tag"]} if self._state and "e_tag" in self._tag else {}
         objects = self._objects or connect(self.place, **({} if patient else {"retry_seconds": LOOK_SECONDS}))
@@ -114,7 +114,7 @@ class Head:
             with explained(self.place):
                 found = obstore.get(objects, HEAD, options=known)
                 self._keep(json_object(found.bytes().to_bytes()), found.meta)
-        except NotModifiedError:
+        except obstore.exceptions.NotModifiedError:
             pass
         except FileNotFoundError:
             self._state, self._tag = None, {}
@@ -135,22 +135,20 @@ class Head:
         Raises:
             StoreError: the server does not keep to conditions of writes.
         """
-        import obstore
-        from obstore.exceptions import AlreadyExistsError
+        obstore = load_extra("obstore")
 
         self._probe()
         state = {**new_about(), "swap": secrets.token_hex(16), "lease": None, "pointers": {}}
         try:
             with explained(self.place):
                 obstore.put(self.objects, HEAD, orjson.dumps(state), mode="create")
-        except AlreadyExistsError:
+        except obstore.exceptions.AlreadyExistsError:
             pass  # another process's, or this one's, whose answer was lost
         self.state(fresh=True)
 
     def _probe(self) -> None:
         """See that the server refuses to create an object that is there, and to replace one that has changed since."""
-        import obstore
-        from obstore.exceptions import AlreadyExistsError, PreconditionError
+        obstore = load_extra("obstore")
 
         name, refused = f"{TEMPORARY}{secrets.token_hex(8)}", 0
         with explained(self.place):
@@ -158,7 +156,7 @@ class Head:
             for data, mode in ((b"2", "create"), (b"3", stale), (b"4", stale)):
                 try:
                     obstore.put(self.objects, name, data, mode=mode)
-                except (AlreadyExistsError, PreconditionError):
+                except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
                     refused += data != b"3"
             obstore.delete(self.objects, name)
         if refused < 2:
@@ -254,8 +252,7 @@ class Head:
     def _put(self, state: State) -> bool:
         """Replace the head by another state, if it is still the one that this process knows; False where it is not, and
         then the one that is there is known."""
-        import obstore
-        from obstore.exceptions import AlreadyExistsError, PreconditionError
+        obstore = load_extra("obstore")
 
         state["swap"] = secrets.token_hex(16)
         for attempt in range(_TRIES):
@@ -265,7 +262,11 @@ class Head:
                     tag = obstore.put(self.objects, HEAD, orjson.dumps(state), mode=mode, use_multipart=False)
                 self._keep(state, tag)
                 return True
-            except (AlreadyExistsError, PreconditionError, StoreError) as error:
+            except (
+                obstore.exceptions.AlreadyExistsError,
+                obstore.exceptions.PreconditionError,
+                StoreError,
+            ) as error:
                 # Either may be the answer to a repeated request whose first answer was lost.
                 before = self._tag
                 self._read()

@@ -10,8 +10,6 @@ Measured: docs/decisions/speed.md.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import io
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +21,7 @@ from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.memory import main_memory
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.settings.places import Place
-from dagster_divorder.store.base import temporary_name
-from dagster_divorder.store.curated import OutputFolder
+from dagster_divorder.store.curated import OutputFolder, entry_of
 from dagster_divorder.store.gather import Content, scattered_rows
 
 LINE_BYTES = 1024
@@ -70,10 +67,7 @@ def stage_in_place(
     np.cumsum(sizes + np.int64(1), out=begins[1:])
     limits = np.array([first for first, _ in files.values()])
     with output.explaining(), contextlib.ExitStack() as stack:
-        opened = []
-        for name in files:
-            output.staged[name] = temporary_name()
-            opened.append(stack.enter_context(open(output.path / output.staged[name], "w+b")))
+        opened = [stack.enter_context(open(output.path / output.draw(name), "w+b")) for name in files]
         descriptors = np.array([file.fileno() for file in opened])
         # Closed before the files are, also where a write fails.
         arrays = stack.enter_context(contextlib.closing(ahead(content() for content in contents)))
@@ -92,7 +86,7 @@ def stage_in_place(
             # The disk takes what is hashed meanwhile.
             saved = [threads.submit(os.fsync, file.fileno()) for file in opened]
             for name, file in zip(files, opened, strict=True):
-                output.entries[name] = _entry(file)
+                output.entries[name] = entry_of(file)
             for each in saved:
                 each.result()
 
@@ -107,9 +101,3 @@ def _write(data: memoryview, low: list[int], high: list[int], file: list[int], o
             rest = bytes(data[first:end]) + LINE_FEED
             while left:
                 left -= os.pwrite(to, rest[-left:], at + len(rest) - left)
-
-
-def _entry(file: io.BufferedRandom) -> dict[str, object]:
-    """What the manifest says of a file."""
-    file.seek(0)
-    return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": file.tell()}

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -36,10 +36,11 @@ from dagster_divorder.store.fragments import (
     records_folder,
 )
 from dagster_divorder.store.ids import ID_BYTES, IdIndex, distinct, to_bytes
-from dagster_divorder.store.inputs import Block, LongRecord, RowBlock
+from dagster_divorder.store.inputs import SHOWN_BYTES, Block, LongRecord, RowBlock
+from dagster_divorder.store.looks import looks_like
 from dagster_divorder.store.multiset import Multiset
 from dagster_divorder.store.parts import Job, Jobs, Part, Pick, Rereading, Surveyed, SurveyedRecords
-from dagster_divorder.store.records import reject_line, reject_long
+from dagster_divorder.store.records import EMPTY_TEXT, reject_bytes, reject_line, reject_long
 from dagster_divorder.store.view import Fragment, View, offsets
 
 _SHOWN_REJECTS = 10
@@ -60,6 +61,16 @@ class Before:
     states: Sequence[FileState]
 
 
+class Unfinished(NamedTuple):
+    """A last line without its newline that is no whole JSON: its file, its number, the byte that it begins at, and its
+    first bytes."""
+
+    file: str
+    line: int
+    byte: int
+    begins: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Survey:
     """What one reading of the input found."""
@@ -75,8 +86,8 @@ class Survey:
     rejected: int
     new_records: int
     new_documents: int
-    partial_lines: int
-    """Unfinished last lines, left for the next run."""
+    unfinished: tuple[Unfinished, ...]
+    """Last lines that are left for the next run."""
     stored: dict[str, dict[str, int]]
     """Of the accepted "records" and of their "documents", how many each fragment holds that was there before."""
     ids: np.ndarray
@@ -146,7 +157,8 @@ class Ingest:
         self._record_rows: list[np.ndarray] = []
         self._rejects: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
         self._first_rejects: list[str] = []
-        self._rejected = self._partial = 0
+        self._rejected = 0
+        self._unfinished: list[Unfinished] = []
         self._accepted = Multiset()
         self._begun = self._whole = _Place(Multiset(), 0, 0)
         self._file_states: list[FileState] = []
@@ -189,6 +201,8 @@ class Ingest:
 
     def end(self, file: End) -> None:
         """End with that file."""
+        if self._unfinished and self._unfinished[-1].byte < 0:
+            self._unfinished[-1] = self._unfinished[-1]._replace(byte=file.read.size if file.read else 0)
         if file.read:
             self._file_states.append(
                 replace(
@@ -294,7 +308,9 @@ class Ingest:
     def _refuse(self, block: Records, refused: np.ndarray) -> None:
         for refusal in block.refusals(refused):
             if refusal.unfinished:
-                self._partial += 1
+                # Where it begins is known at the end of the file.
+                begins = refusal.raw[:SHOWN_BYTES]
+                self._unfinished.append(Unfinished(block.path, refusal.number, -1, begins))
                 break
             line = reject_line(block.path, {self._unit: refusal.number}, refusal.reason, refusal.raw)
             self._reject(block.path, line, refusal.number, refusal.reason)
@@ -345,7 +361,7 @@ class Ingest:
             rejected=self._rejected,
             new_records=self._records.ids.size - self._old_records,
             new_documents=self._documents.ids.size - self._old_documents,
-            partial_lines=self._partial,
+            unfinished=tuple(self._unfinished),
             stored={
                 "documents": self._documents.count_stored(used),
                 "records": self._records.count_stored(used_records),
@@ -361,15 +377,27 @@ class Ingest:
             raise RejectLimitError(
                 f"{self._rejected:,} of {read:,} records were refused ({self._rejected / read:.1%}), more than "
                 f"input.max_reject_share = {max_reject_share:g} allows; nothing was stored. The first:\n  {listed}\n"
-                "Correct the input (or input.text_field), or raise input.max_reject_share"
+                f"{self._looks()}Correct the input (or input.text_field), or raise input.max_reject_share"
             )
         if not self._accepted.records:
             if self._rejected:
                 raise InputError(
                     f"the input holds no records to use: all {read:,} were refused, the first: "
-                    f"{self._first_rejects[0]}; correct the input (or input.text_field)"
+                    f"{self._first_rejects[0]}\n{self._looks()}Correct the input (or input.text_field)"
                 )
-            raise InputError("the input holds no records; expected at least one JSONL line or Parquet row")
+            said = "the input holds no records; expected at least one JSONL line or Parquet row"
+            if self._unfinished:
+                file, line, _, begins = self._unfinished[0]
+                looks = looks_like(begins) or "a line that is still being written, or was cut short"
+                said = f"{said}. {file}:{line}, which ends without a newline and is no whole JSON, is {looks}"
+            raise InputError(said)
+
+    def _looks(self) -> str:
+        """What the first of the refused records is, where that is known, as a line of a message."""
+        self._rejects.seek(0)
+        reject = self._rejects.readline()
+        looks = looks_like(reject_bytes(reject)) if orjson.loads(reject)["reason"] != EMPTY_TEXT else ""
+        return f"The first is {looks}.\n" if looks else ""
 
     def _reject_lines(self) -> bytes:
         self._rejects.seek(0)

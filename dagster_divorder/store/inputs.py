@@ -1,8 +1,9 @@
 """The records of one input file, block by block, in order.
 
 A record is the raw bytes read: a JSONL line without its terminator (LF or CRLF) or a leading BOM, or a Parquet row with
-all its columns. Blank lines are no records. A last line without terminator that is not valid JSON is a line still
-being written: it is left for the next run (in a compressed file, which is never appended to in place, it is refused).
+all its columns. Blank lines are no records. A last line without terminator that begins an object and is not valid
+JSON is a line still being written: it is left for the next run (in a compressed file and at a URL, where nothing is
+appended to in place, it is refused).
 
 Guarantee: the same records whatever the sizes of the blocks, in time that is linear in the file. A line that is longer
 than a record may be is never held whole. Memory: a few times BLOCK_BYTES and the longest record.
@@ -25,6 +26,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.settings import MAX_RECORD_BYTES
 from dagster_divorder.store.compression import CODECS, decompressed, suffix_for
 from dagster_divorder.store.file_states import PrefixHashes
+from dagster_divorder.store.looks import looks_like
 from dagster_divorder.store.rows import row_as_json
 from dagster_divorder.store.sources import Source, open_source
 
@@ -145,7 +147,10 @@ def read_lines(
         if not prefix.size:
             _check_codec(path, raw)
         raw.seek(prefix.size)
-        source = raw if plain else decompressed(raw, path.suffix)
+        try:
+            source = raw if plain else decompressed(raw, path.suffix)
+        except InputError as error:
+            raise InputError(f"{path} cannot be read: {error}") from None
         at, (first, last) = prefix.size, until or (prefix.size, sys.maxsize)
         while chunk := source.read(min(BLOCK_BYTES, (first if at < first else last) - at)):
             at += len(chunk)
@@ -248,6 +253,12 @@ def readable(path: Source, prefix: PrefixHashes) -> Iterator[None]:
         ) from error
 
 
+def _looks(path: Source) -> str:
+    """What a file begins like; "" where that is not known."""
+    with readable(path, PrefixHashes()), open_source(path) as file:
+        return looks_like(file.read(SHOWN_BYTES))
+
+
 def _check_codec(path: Source, file: IO[bytes]) -> None:
     found, named = suffix_for(file), path.suffix.lower()
     if found and found != named:
@@ -256,6 +267,13 @@ def _check_codec(path: Source, file: IO[bytes]) -> None:
         raise InputError(
             f"{path} holds {CODECS[found].name} data, and its name says {says}; rename it to {bare}{found}"
         )
+    if named in CODECS and not found:
+        file.seek(0)
+        begins = file.read(SHOWN_BYTES)
+        plain = begins.removeprefix(_BOM).lstrip().startswith(b'{"')
+        looks = f"plain JSONL; rename it to {path.name[: -len(named)]}" if plain else looks_like(begins)
+        if looks:
+            raise InputError(f"{path} holds no {CODECS[named].name} data, as its name says: it is {looks}")
 
 
 def read_schema(path: Source, expected: pa.Schema | None) -> pa.Schema:
@@ -417,7 +435,10 @@ def _open_parquet(path: Source, expected: pa.Schema | None) -> Iterator[tuple[pq
             file = opened.enter_context(pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False))
             found = _without_views(file.schema_arrow)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} cannot be read as Parquet: {error}") from error
+            looks = _looks(path)
+            raise InputError(
+                f"{path} cannot be read as Parquet: {error}{f'; it is {looks}' if looks else ''}"
+            ) from error
         if expected is not None and not found.equals(expected):
             raise InputError(
                 f"{path} has other columns than the files before it: {_describe(found)}; "

@@ -8,6 +8,13 @@ from typing import Any
 
 import orjson
 
+EXPORT_VERSION = 2
+"""Of the files of every export. In version 1 names had no tag, and entries of files no `head`."""
+REPLACED_BY = "replaced_by"
+"""In a manifest whose files are being replaced: the key of the output that replaces them."""
+HEAD_BYTES = 4096
+"""Of the beginning of each file, by whose `head`, their sha256, a reader tells files of equal size apart."""
+
 
 def manifest_check(manifest: dict[str, Any]) -> str:
     """sha256 of a manifest without its `check`: of its JSON without spaces, keys sorted."""

@@ -29,6 +29,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from dagster_divorder.errors import DamagedFileError, StoreError
+from dagster_divorder.extras import load_extra
 from dagster_divorder.store.base import OURS, POINTERS, TEMPORARY, Bytes, Stat, Store, checked
 from dagster_divorder.store.head import HEAD, Head, HeadState, Lease, State, head_of
 from dagster_divorder.store.local import SCRATCH, LocalStore
@@ -65,7 +66,7 @@ class ObjectStore(Store):
         return ObjectStore, (self.place, self.cache, self.cache_bytes)
 
     def open(self, *, create: bool = True) -> ObjectStore:
-        import obstore
+        obstore = load_extra("obstore")
 
         if self._head.state(fresh=self._lease is None, patient=False) is None:
             with explained(self.place):
@@ -122,13 +123,13 @@ class ObjectStore(Store):
         return sorted({start + name.partition("/")[0] for name in below if "/" in name})
 
     def _listed(self, folder: str) -> Any:
-        import obstore
+        obstore = load_extra("obstore")
 
         with explained(self.place):
             return obstore.list_with_delimiter(self._objects, checked(folder, self.place))
 
     def files(self) -> dict[str, int]:
-        import obstore
+        obstore = load_extra("obstore")
 
         with explained(self.place):
             there = [meta for batch in obstore.list(self._objects) for meta in batch]
@@ -141,7 +142,7 @@ class ObjectStore(Store):
         return (self._head.state() or {}).get("pointers", {})
 
     def exists(self, name: str) -> bool:
-        import obstore
+        obstore = load_extra("obstore")
 
         if name == HEAD:
             return self._head.state() is not None
@@ -203,8 +204,7 @@ class ObjectStore(Store):
 
     def _send(self, name: str, data: memoryview | Path, size: int, replace: bool) -> bool:
         """Upload a file; False where there is one of this name that is not to be replaced."""
-        import obstore
-        from obstore.exceptions import AlreadyExistsError
+        obstore = load_extra("obstore")
 
         in_parts = size >= PARTS_FROM
         if in_parts and not replace and self.exists(name):
@@ -222,12 +222,12 @@ class ObjectStore(Store):
                     chunk_size=_PART_BYTES,
                     max_concurrency=4,
                 )
-        except AlreadyExistsError:
+        except obstore.exceptions.AlreadyExistsError:
             return False
         return True
 
     def delete(self, *names: str) -> None:
-        import obstore
+        obstore = load_extra("obstore")
 
         objects = [checked(name, self.place) for name in names if not _in_head(name)]
         if gone := {*names} & {*self._pointers()}:
@@ -291,7 +291,7 @@ class ObjectStore(Store):
 
     def _copy(self, name: str) -> None:
         """Have a copy of a file, and note that it is used."""
-        import obstore
+        obstore = load_extra("obstore")
 
         with contextlib.suppress(FileNotFoundError):
             return os.utime(self._copies.local(name))

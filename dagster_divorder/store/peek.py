@@ -9,6 +9,7 @@ import orjson
 
 from dagster_divorder.store.find import Found
 from dagster_divorder.store.inputs import LineBlock, read_batches, read_lines
+from dagster_divorder.store.json_records import parse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +72,7 @@ def _plain(column: pa.Array) -> list[Any]:
 def _objects(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
-            record = orjson.loads(line)
+            record = parse(line)
         except orjson.JSONDecodeError:
             continue
         if isinstance(record, dict):

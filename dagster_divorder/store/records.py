@@ -12,11 +12,14 @@ import pyarrow as pa
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.arrays import row_array
-from dagster_divorder.store.columns import as_id
-from dagster_divorder.store.rows import is_text
+from dagster_divorder.store.columns import id_of
+from dagster_divorder.store.json_records import parse
+from dagster_divorder.store.looks import structure_of
+from dagster_divorder.store.rows import is_text, row_as_json
 
 NOT_JSON = "not valid JSON"
 """How the reason begins where no parser reads a line: the last one of a growing file may still be being written."""
+EMPTY_TEXT = "empty text"
 CR_ENDS = "CR line ends, expected LF or CRLF; convert them with tr '\\r' '\\n'"
 
 
@@ -30,7 +33,7 @@ def parse_lines(lines: Sequence[bytes], text_field: str) -> tuple[list[bytes | N
     for line in lines:
         text: Any = None
         try:
-            record = orjson.loads(line)
+            record = parse(line)
         except orjson.JSONDecodeError as error:
             reason = CR_ENDS if b"\r" in line else f"{NOT_JSON}: {error}"
         else:
@@ -60,20 +63,31 @@ def parse_rows(rows: pa.RecordBatch, text_field: str) -> tuple[list[bytes | None
         found = "several columns" if text_field in rows.schema.names else "no column"
         raise InputError(
             f"input.text_field: {found} {text_field!r}; the columns are {', '.join(rows.schema.names)}"
+            f"{_rows_look_like(rows)}"
         )
     column = rows.column(text_field)
     value_type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not is_text(value_type):
-        raise InputError(f"input.text_field: column {text_field!r} has type {column.type}, expected strings")
+        raise InputError(
+            f"input.text_field: column {text_field!r} has type {column.type}, expected strings{_rows_look_like(rows)}"
+        )
     invalid = _invalid_rows(rows, text_field)
     texts: list[bytes | None] = []
     reasons: list[str] = []
     for at, value in enumerate(column.cast(value_type).cast(pa.large_binary()).to_pylist()):
-        reason = invalid.get(at) or ("null text" if value is None else "" if value else "empty text")
+        reason = invalid.get(at) or ("null text" if value is None else "" if value else EMPTY_TEXT)
         if reason:
             reasons.append(reason)
         texts.append(None if reason else value)
     return texts, reasons
+
+
+def _rows_look_like(rows: pa.RecordBatch) -> str:
+    """What rows hold instead of one text each, as the end of a message; "" where that is not known."""
+    if not rows.num_rows:
+        return ""
+    structure = structure_of(orjson.loads(row_as_json(rows.slice(0, 1))))
+    return f". These are {structure.said(by_jq=False)}" if structure else ""
 
 
 def _invalid_rows(rows: pa.RecordBatch, text_field: str) -> dict[int, str]:
@@ -101,7 +115,7 @@ def _fault(column: pa.Array) -> str:
 def _text_fault(text: Any, text_field: str) -> str:
     if not isinstance(text, str):
         return f"field {text_field!r} is a JSON {_json_type(text)}, expected a string"
-    return "" if text else "empty text"
+    return "" if text else EMPTY_TEXT
 
 
 def _json_type(value: Any) -> str:
@@ -119,14 +133,21 @@ def reject_line(path: str, place: dict[str, int], reason: str, raw: bytes) -> by
     return orjson.dumps(entry) + b"\n"
 
 
+def reject_bytes(reject: bytes) -> bytes:
+    """The bytes that a line of rejects.jsonl holds of its record."""
+    entry = orjson.loads(reject)
+    if "raw_base64" in entry:
+        return base64.b64decode(entry["raw_base64"])
+    return str(entry.get("raw", entry.get("begins"))).encode()
+
+
 def with_id(reject: bytes, field: str) -> bytes:
     """A line of rejects.jsonl with the refused record's own `id` first, where that can be read."""
     entry = orjson.loads(reject)
     try:
-        record = orjson.loads(entry.get("raw", ""))
+        own = id_of(entry.get("raw", "").encode(), field)
     except orjson.JSONDecodeError:
         return reject
-    own = as_id(record.get(field)) if isinstance(record, dict) else None
     return reject if own is None else orjson.dumps({"id": own, **entry}) + b"\n"
 
 

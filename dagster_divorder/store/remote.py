@@ -15,8 +15,10 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from dagster_divorder.errors import DiskFullError, DivOrderError, InputError, StoreError
+from dagster_divorder.extras import load_extra
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -27,6 +29,7 @@ CREDENTIALS = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _FULL = {"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "StorageQuotaExceeded", "AccountIsFull"}
 _CLOCK = {"RequestTimeTooSkewed", "RequestExpired"}
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -40,20 +43,16 @@ def connect(url: str, *, retry_seconds: float = 120) -> ObjectStore:
     What the server does not answer is repeated for `retry_seconds`.
 
     Raises:
-        InputError: obstore is not installed, or makes nothing of the URL or the environment.
+        InputError: obstore makes nothing of the URL or the environment, or is not installed (MissingPackageError).
     """
-    try:
-        from obstore.store import HTTPStore, from_url
-    except ImportError:
-        raise InputError(
-            f"{url} needs obstore, which is not installed: pip install 'dagster-divorder[objects]'"
-        ) from None
+    stores = load_extra("obstore.store")
+    _check_environment(url)
     plain = url.startswith("http://") or any(
         os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS
     )
     try:
         # Amazon's own addresses too are web servers where they are named as such.
-        return (HTTPStore.from_url if url.startswith(("http://", "https://")) else from_url)(
+        return (stores.HTTPStore.from_url if url.startswith(("http://", "https://")) else stores.from_url)(
             url,
             client_options={"allow_http": True} if plain else {},
             retry_config={
@@ -69,6 +68,41 @@ def connect(url: str, *, retry_seconds: float = 120) -> ObjectStore:
         ) from None
 
 
+def _check_environment(url: str) -> None:
+    """Raise InputError where a URL names a user, or a variable is one that obstore ends the thread over."""
+    scheme, _, rest = url.partition("://")
+    if "@" in rest.partition("/")[0]:
+        raise InputError(
+            f"{url} names a user; expected a URL without: give the credentials in the environment"
+        )
+    prefix = {"s3": "AWS_", "az": "AZURE_"}.get(scheme, "-")
+    for name, value in os.environ.items():
+        if not name.startswith(prefix):
+            continue
+        # What does not look like a URL is not repeated: it may be a password.
+        if name in _ENDPOINTS and not _is_web_server(value):
+            raise InputError(
+                f"{name} is no URL of a server; expected one such as http://127.0.0.1:9000, without a query: set or "
+                "unset it"
+            )
+        if name in _REGIONS and not re.fullmatch(r"[\w-]*", value, re.ASCII):
+            raise InputError(f"{name} is {value!r}; expected the name of a region, such as us-east-1")
+
+
+def _is_web_server(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return (
+            re.fullmatch(r"[!-~]+", url) is not None  # urlsplit passes over some spaces
+            and parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and parts.port != 0
+            and not parts.query
+        )
+    except ValueError:  # brackets or a port that are none
+        return False
+
+
 @contextlib.contextmanager
 def explained(url: str, of: type[DivOrderError] = StoreError) -> Iterator[None]:
     """Errors of an object store as those of this package, `of` a class (DiskFullError where the bucket is full).
@@ -78,19 +112,25 @@ def explained(url: str, of: type[DivOrderError] = StoreError) -> Iterator[None]:
         obstore's AlreadyExistsError, NotModifiedError and PreconditionError, as they were: who sets a condition asks
             whether it holds.
     """
-    from obstore.exceptions import AlreadyExistsError, BaseError, NotModifiedError, PreconditionError
-
+    exceptions = load_extra("obstore.exceptions")
     try:
         yield
-    except (AlreadyExistsError, NotModifiedError, PreconditionError):
+    except (exceptions.AlreadyExistsError, exceptions.NotModifiedError, exceptions.PreconditionError):
         raise
     except FileNotFoundError as error:
         if _code(error) not in ("NoSuchBucket", "ContainerNotFound"):
             raise
         raise of(explain(error, url)) from None
-    except BaseError as error:
+    except exceptions.BaseError as error:
         # Without the answer itself: it may hold a signature.
         raise (DiskFullError if _is_full(error) else of)(explain(error, url)) from None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise of(
+            f"{url}: obstore panicked ({_first_line(error)}); see to the variables that it reads, such as "
+            f"{CREDENTIALS.get(url.partition('://')[0], 'HTTPS_PROXY')}"
+        ) from None
 
 
 def explain(error: Exception, url: str) -> str:
@@ -122,7 +162,7 @@ def explain(error: Exception, url: str) -> str:
         return f"{url}: {answer} again and again; see to the server (is it full?), and run again: it goes on from here"
     if not status:
         return (
-            f"{url} cannot be reached: {_first_line(error)}; see to the network and to the endpoint "
+            f"{url} cannot be reached: {_first_line(error)}; see to the network, its proxies and the endpoint "
             f"({_ENDPOINTS[1]}), and run again: it goes on from here"
         )
     return f"{url}: {answer}, which was not expected ({_first_line(error)})"
@@ -138,6 +178,6 @@ def _code(error: Exception) -> str:
     return found[1] if found else ""
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     """The beginning of a message of obstore, without queries, which may be signed, and the server's answer."""
     return re.sub(r"\?\S*", "", str(error).partition("\n")[0].partition(": <?xml")[0])[:300]

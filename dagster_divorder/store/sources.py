@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from dagster_divorder.errors import InputError
+from dagster_divorder.extras import load_extra
 from dagster_divorder.store import hub
 from dagster_divorder.store.remote import connect, explained
 
@@ -84,8 +85,7 @@ class RemoteFile:
         return file
 
     def _get(self, options: dict[str, Any]) -> Any:
-        import obstore
-        from obstore.exceptions import NotSupportedError, PreconditionError
+        obstore = load_extra("obstore")
 
         # A weak tag, W/"...", matches no condition; the answer tells it too.
         condition = {"if_match": f'"{self.tag}"'} if _is_strong(self.tag) else {}
@@ -94,9 +94,9 @@ class RemoteFile:
             with explained(self.url, InputError):
                 try:
                     found = obstore.get(store, key, options=options | condition)
-                except NotSupportedError as error:
+                except obstore.exceptions.NotSupportedError as error:
                     raise _NoRangesError from error
-        except PreconditionError:
+        except obstore.exceptions.PreconditionError:
             raise self._changed() from None
         if _tag(found.meta) != self.tag:
             raise self._changed()
@@ -245,7 +245,7 @@ class _ObjectTree:
     """An object store, or a web server, which has no lists."""
 
     def file(self, url: str) -> RemoteFile | None:
-        import obstore
+        obstore = load_extra("obstore")
 
         store, key = bucket(url)
         try:
@@ -256,7 +256,7 @@ class _ObjectTree:
         return RemoteFile(url, found["size"], _tag(found))
 
     def listed(self, url: str) -> dict[str, RemoteFile | None]:
-        import obstore
+        obstore = load_extra("obstore")
 
         if urlsplit(url).scheme in _WEB:
             raise InputError(

@@ -19,6 +19,7 @@ import numpy as np
 import xxhash
 
 from dagster_divorder.errors import InputError
+from dagster_divorder.store.columns import as_id, may_hold_ids
 from dagster_divorder.store.ids import hash_all, words
 from dagster_divorder.store.rows import is_text
 
@@ -149,9 +150,9 @@ class ParquetVectors(VectorFile):
             )
         if self.keyed_by == "row":
             return column.cast(pa.int64()).to_numpy()
-        text = column.cast(pa.large_string())
         if self.keyed_by == "id":
-            return words(hash_all(own.encode() for own in text.to_pylist()))
+            return words(hash_all(str(as_id(own)).encode() for own in column.to_pylist()))
+        text = column.cast(pa.large_string())
         if (at := _first(pc.invert(pc.match_substring_regex(text, "^[0-9a-fA-F]{32}$")))) >= 0:
             raise InputError(
                 f"{self.path}: {self.key!r} is {text[at].as_py()!r} in row {first + at}; expected 32 hexadecimal "
@@ -268,8 +269,10 @@ def _open_parquet(path: Path, nan_as_zero: bool, id_field: str | None) -> Parque
         )
     kind = schema.field(key).type
     text = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if keyed_by == "id" and not (is_text(text) or pa.types.is_integer(text)):
-        raise InputError(f"{path}: the column {key!r} is of type {kind}; expected strings or whole numbers")
+    if keyed_by == "id" and not may_hold_ids(text):
+        raise InputError(
+            f"{path}: the column {key!r} is of type {kind}; expected strings or whole numbers, or bytes or UUIDs"
+        )
     if keyed_by == "row" and not pa.types.is_integer(kind):
         raise InputError(f"{path}: the column 'row' is of type {kind}; expected whole numbers")
     if keyed_by in ("record_id", "doc_id") and not is_text(text):

@@ -42,7 +42,7 @@ TRAINER = Trainer(
     best=one_after_another,
     lines="""\
 # pretrain_gpt.py, before the datasets are built: write_cache of {path}/megatron_cache.py
---train-data-path {path}/train
+--train-data-path {path}/{prefix}
 --data-cache-path {path}.cache
 --train-samples {samples}
 --seq-length {sequence_length}

@@ -6,14 +6,17 @@ Positions count the sequences as they are to be read: position e * S + i is plac
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dagster_divorder.trainers.compare import Kept, compare
 from dagster_divorder.trainers.trainer import Reading, Trainer, rows_for_contiguous_ranks
+
+ONE_RANK = {"world_size": 1, "workers": 1}
+"""`exports` under which rows lie in the order of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +26,8 @@ class Shape:
     (`rows_for_contiguous_ranks`), if they do not lie in the order of training."""
 
     path: str
+    prefix: str
+    """How the names of its files begin."""
     sequences: int
     epochs: int
     sequence_length: int
@@ -35,6 +40,7 @@ class Shape:
         """That of an export, by its manifest."""
         return cls(
             path=path,
+            prefix=manifest.get("prefix", "train"),
             sequences=manifest["sequences"],
             epochs=manifest["epochs"],
             sequence_length=manifest["sequence_length"],
@@ -42,6 +48,19 @@ class Shape:
             files=tuple(manifest["rows_of_files"]) if manifest["epochs_stored"] == "copies" else (),
             layout=manifest["layout"],
         )
+
+    def laid(self, layout: Mapping[str, int]) -> Shape:
+        """The same with its rows for another layout, in files as large."""
+        shape = replace(self, layout=layout, files=())
+        each = max(self.files, default=0)
+        files = tuple(min(each, shape.rows - first) for first in range(0, shape.rows, each)) if each else ()
+        return replace(shape, files=files)
+
+    @property
+    def rows(self) -> int:
+        """Rows in all files, where they hold every epoch."""
+        total, step = self.sequences * self.epochs, math.prod(self.layout.values())
+        return total // step * step
 
     def positions(self) -> np.ndarray:
         """The position that each row of the files holds, int64."""
@@ -61,17 +80,13 @@ class Shape:
         Raises:
             InputError: the world size and micro-batch do not divide the batch, or the like.
         """
-        usual = {
-            "world_size": math.gcd(self.batch, 2),
-            "micro_batch": 1,
-            "workers": 0,
-            "nodes": 1,
-            **self.layout,
-        }
+        # Of another world size than the rows lie for, nothing else of their layout is taken for granted.
+        laid = self.layout if world_size in (None, self.layout.get("world_size")) else {}
+        usual = {"world_size": math.gcd(self.batch, 2), "micro_batch": 1, "workers": 0, "nodes": 1, **laid}
         given = {"world_size": world_size, "micro_batch": micro_batch, "workers": workers, "nodes": nodes}
         return Reading(
             # An export whose rows do not fill every rank's part is one epoch of what is left.
-            rows=len(self.positions()) if self.layout else self.sequences,
+            rows=self.rows if self.layout else self.sequences,
             epochs=1 if self.layout else self.epochs,
             stored_epochs=True,
             batch=self.batch,
@@ -81,22 +96,45 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Way:
+    """A way in which a trainer reads a plan: as it comes, or with its `lines`, of the export as it is, or of one whose
+    rows lie for `layout` (empty: in the order of training). `read`: positions, int64 (batches, B), -1 for nothing."""
+
+    lines: bool
+    layout: Mapping[str, int] | None = None
+    kept: Kept
+    read: np.ndarray
+
+    @property
+    def needs(self) -> str:
+        """What has to be set, in words."""
+        layout = "" if self.layout is None else export_keys(self.layout)
+        lines = "its lines" if self.lines else ""
+        return ", and ".join(filter(None, (layout, lines))) or "nothing set"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Replay:
-    """What a trainer keeps of a plan, as it comes (`default`) and with its `lines` (`best`), and the positions that it
-    reads, int64 (batches, B), -1 for nothing."""
+    """What a trainer keeps of a plan: as it comes (`default`), at the best that this export allows (`here`) and that
+    any layout of it allows (`best`). Each keeps at least what the one before it keeps, and `here` and `best` are the
+    way for which the least has to be set."""
 
     trainer: Trainer
     reading: Reading
-    default: Kept
-    best: Kept
-    read_by_default: np.ndarray
-    read_at_best: np.ndarray
-    lines: str
+    default: Way
+    here: Way
+    best: Way
+    lines: str | None
+    """The trainer's configuration for `best`; None where that is as it comes, and its lines would lose the order."""
 
 
-def replay(export: Shape, trainer: Trainer, untransposed: Shape | None = None, **asked: int | None) -> Replay:
-    """Replay a trainer's sampler over an export, as it comes over `untransposed` where its rows lie otherwise; asked:
-    see `Shape.reading`.
+def export_keys(layout: Mapping[str, int]) -> str:
+    """The settings under which an export lies for a layout."""
+    return ", ".join(f"exports.{name} = {number}" for name, number in (layout or ONE_RANK).items())
+
+
+def replay(export: Shape, trainer: Trainer, **asked: int | None) -> Replay:
+    """Replay a trainer's sampler over an export; asked: see `Shape.reading`.
 
     Raises:
         InputError: see `Shape.reading`.
@@ -104,20 +142,48 @@ def replay(export: Shape, trainer: Trainer, untransposed: Shape | None = None, *
     reading = export.reading(**asked)
     total = export.sequences * export.epochs
     plan = np.append(np.arange(total), np.full(-total % export.batch, -1)).reshape(-1, export.batch)
-    default = _read(trainer.default, untransposed or export, asked)
-    best = _read(trainer.best, export, asked)
+    ranks = {name: getattr(reading, name) for name in ("world_size", "micro_batch", "workers", "nodes")}
+
+    def way(lines: bool, layout: Mapping[str, int] | None = None) -> Way:
+        shape = export if layout is None else export.laid(layout)
+        rows = (trainer.best if lines else trainer.default)(shape.reading(**ranks))
+        read = np.where(rows < 0, -1, shape.positions()[rows])
+        return Way(lines=lines, layout=layout, kept=compare(read, plan), read=read)
+
+    default, with_lines = way(False), way(True)
+    here = best = _better(default, with_lines)
+    for layout in _layouts(export, trainer, reading):
+        if not best.kept.in_order:
+            best = _better(best, way(True, layout))
+    useful = best.lines or _better(with_lines, default) is with_lines
+    lines = trainer.configuration(
+        reading, path=export.path, prefix=export.prefix, sequence_length=export.sequence_length
+    )
     return Replay(
         trainer=trainer,
         reading=reading,
-        default=compare(default, plan),
-        best=compare(best, plan),
-        read_by_default=default,
-        read_at_best=best,
-        lines=trainer.configuration(reading, path=export.path, sequence_length=export.sequence_length),
+        default=default,
+        here=here,
+        best=best,
+        lines=lines if useful else None,
     )
 
 
-def _read(way: Callable[[Reading], np.ndarray], shape: Shape, asked: Mapping[str, int | None]) -> np.ndarray:
-    """The positions that a way of reading reads, int64 (batches, B)."""
-    rows = way(shape.reading(**asked))
-    return np.where(rows < 0, -1, shape.positions()[rows])
+def _better(one: Way, other: Way) -> Way:
+    """The one that keeps more; the first where both keep as much."""
+    first, second = (
+        (way.kept.in_order, way.kept.kept, -way.kept.never_read, -way.kept.repeated) for way in (one, other)
+    )
+    return other if second > first else one
+
+
+def _layouts(export: Shape, trainer: Trainer, reading: Reading) -> list[Mapping[str, int]]:
+    """How else the rows of an export can lie for a trainer: in the order of training, or for its ranks."""
+    layouts: list[Mapping[str, int]] = [{}]
+    if trainer.contiguous_ranks:
+        ranks = {"world_size": reading.world_size, "micro_batch": reading.micro_batch}
+        # Some lines set the number of workers.
+        layouts += [{**ranks, "workers": workers} for workers in dict.fromkeys((max(1, reading.workers), 1))]
+    return [
+        layout for layout in layouts if layout != export.layout and export.laid(layout).rows >= export.batch
+    ]

@@ -20,6 +20,9 @@ from dagster_divorder.errors import InputError
 
 Rows: TypeAlias = NDArray[np.int64]
 
+MAX_WORKERS = 1024
+"""Loader processes of a rank. More are a slip, and a model of a sampler takes time and memory for each."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
@@ -54,6 +57,8 @@ class Reading:
         for name in ("workers", "seed"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}, expected 0 or more")
+        if self.workers > MAX_WORKERS:
+            raise InputError(f"workers is {self.workers:,}, expected at most {MAX_WORKERS:,} a rank")
         step = self.world_size * self.micro_batch
         if self.batch % step:
             raise InputError(
@@ -106,11 +111,13 @@ class Trainer:
     """With `best` each rank reads a contiguous part of the export, whose rows have to lie as
     `rows_for_contiguous_ranks` says; they are numbered as they lie then."""
 
-    def configuration(self, reading: Reading, *, path: str, sequence_length: int) -> str:
-        """The lines for the best way. sequence_length: tokens that the export stores a row."""
+    def configuration(self, reading: Reading, *, path: str, prefix: str, sequence_length: int) -> str:
+        """The lines for the best way. prefix: of the names of the export's files; sequence_length: tokens that it
+        stores a row."""
         return self.lines.format(
             **asdict(reading),
             path=path,
+            prefix=prefix,
             sequence_length=sequence_length,
             window=sequence_length - 1,
             steps=reading.steps,
@@ -142,7 +149,7 @@ def pass_by_pass(reading: Reading) -> Rows:
 def from_ranks(streams: Sequence[Rows], reading: Reading) -> Rows:
     """The rows that each of W ranks reads -> (batches, B). Ends where the first rank has no whole micro-batch left."""
     steps = min(len(stream) for stream in streams) // reading.micro_batch
-    cut = [stream[: steps * reading.micro_batch].reshape(steps, -1) for stream in streams]
+    cut = [stream[: steps * reading.micro_batch].reshape(steps, reading.micro_batch) for stream in streams]
     return consecutive(np.stack(cut, axis=1).reshape(-1), reading.batch)
 
 

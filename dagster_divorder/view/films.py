@@ -19,7 +19,6 @@ Source: ordering_animation.mp4 and ordering_animation_umap.mp4 of Diversity-Orde
 from __future__ import annotations
 
 import errno
-import importlib.util
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.migration import Cells, frame_ends, migrated
-from dagster_divorder.errors import InputError
+from dagster_divorder.extras import load_extra, why_missing
 from dagster_divorder.view import charts
 from dagster_divorder.view.drawing import COLOURS, cluster_colours, style
 
@@ -61,9 +60,7 @@ Frame = Callable[[NDArray[np.uint8]], None]
 
 def why_no_films() -> str | None:
     """What to do where no ffmpeg is installed; None where films can be made."""
-    if importlib.util.find_spec("imageio_ffmpeg"):
-        return None
-    return "films need imageio-ffmpeg, which is not installed: pip install 'dagster-divorder[films]'"
+    return why_missing("imageio_ffmpeg")
 
 
 @contextmanager
@@ -72,15 +69,11 @@ def film(path: Path, fps: int) -> Iterator[Frame]:
     seconds. Writes an .mp4 that players and browsers show while it loads.
 
     Raises:
-        InputError: no ffmpeg is installed.
+        MissingPackageError: no ffmpeg is installed.
         OSError: ffmpeg ended early, as on a full disk, with what it said.
     """
-    if missing := why_no_films():
-        raise InputError(missing)
-    from imageio_ffmpeg import get_ffmpeg_exe
-
     command = [
-        *(get_ffmpeg_exe(), "-y", "-v", "error", "-nostdin"),
+        *(load_extra("imageio_ffmpeg").get_ffmpeg_exe(), "-y", "-v", "error", "-nostdin"),
         *("-f", "rawvideo", "-pix_fmt", "rgba", "-s", f"{WIDTH}x{HEIGHT}", "-r", str(fps), "-i", "-"),
         *("-vf", f"tpad=stop_mode=clone:stop_duration={HOLD}"),
         *("-c:v", "libx264", "-preset", "veryfast", "-crf", "23", "-pix_fmt", "yuv420p"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from dagster_divorder.core.order import STRATEGIES
 from tests.bad_input.conftest import SOUND, Outcome
-from tests.conftest import is_long
+from tests.conftest import is_long, topic_records
 
 Divorder = Callable[..., Outcome]
 DATA = b"".join(line + b"\n" for line in SOUND)
@@ -27,7 +28,7 @@ def compressed(path: Path, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-@pytest.mark.parametrize("fault", ["cut", "cut in the header", "no byte", "not compressed", "altered"])
+@pytest.mark.parametrize("fault", ["cut", "cut in the header", "no byte", "altered"])
 def test_a_damaged_compressed_file_is_an_error(
     tmp_path: Path, divorder: Divorder, suffix: str, fault: str
 ) -> None:
@@ -37,7 +38,6 @@ def test_a_damaged_compressed_file_is_an_error(
         "cut": whole[:-5],
         "cut in the header": whole[:3],
         "no byte": b"",
-        "not compressed": DATA,
         # Of gzip a byte of the checksum; Arrow's zstd writes none, so there a byte of the first block's header.
         "altered": whole[:-6] + b"?" + whole[-5:] if suffix == ".gz" else whole[:6] + b"\xff" * 3 + whole[9:],
     }
@@ -169,3 +169,56 @@ def test_both_clusterings_with_k_above_the_number_of_documents(tmp_path: Path, d
     (tmp_path / "in/docs.jsonl").write_bytes(DATA)
     for algorithm in ("faiss", "minibatch"):
         assert divorder("clusters.k = 5000", f'clusters.algorithm = "{algorithm}"').status == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        (
+            "a.jsonl",
+            b"<!DOCTYPE html>\n<html>\n<title>Sign in</title>\n</html>\n",
+            "The first is an HTML page",
+        ),
+        ("a.jsonl", b"<html><title>Sign in</title></html>", "The first is an HTML page"),
+        (
+            "a.json",
+            b'{"data": [{"text": "cut',
+            "a.json:1, which ends without a newline and is no whole JSON, is one object",
+        ),
+        (
+            "a.jsonl",
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
+            "a Git LFS pointer",
+        ),
+        (
+            "a.parquet",
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
+            "a Git LFS pointer",
+        ),
+        (
+            "a.jsonl",
+            b"<?xml version='1.0'?><Error><Code>NoSuchKey</Code></Error>",
+            "the error (NoSuchKey) of an object",
+        ),
+        (
+            "a.jsonl",
+            b'{"error": "Access to it is restricted"}\n',
+            "the error of a server (Access to it is restricted)",
+        ),
+        ("a.jsonl", DATA.decode().encode("utf-16"), "UTF-16 text"),
+        ("a.json", json.dumps(topic_records(2), indent=2).encode(), "The first is a JSON array"),
+        ("a.json", b"[" + b", ".join(SOUND) + b"]", "The first is a JSON array"),
+        ("a.json", b"[" + b", ".join(SOUND) + b", ", "is a JSON array"),
+        ("a.json", b'{"data": [' + b", ".join(SOUND) + b"]}", "jq -c '.data[]' IN > OUT.jsonl"),
+        ("a.json", b'{\n  "text": "a"\n}\n', "JSON over several lines"),
+    ],
+)
+def test_an_error_says_what_content_looks_like(
+    tmp_path: Path, divorder: Divorder, name: str, data: bytes, said: str
+) -> None:
+    (tmp_path / "in" / name).write_bytes(data)
+    for share in (0.01, 1.0):
+        outcome = divorder(share=share)
+        assert outcome.status == 1
+        assert said in outcome.error
+        assert name in outcome.error

@@ -24,9 +24,9 @@ from dagster_divorder.models.spec import (
     read_spec,
     special_tokens_around,
 )
-from dagster_divorder.models.tokenize import load_encoder
+from dagster_divorder.models.tokenize import IDS_IN, NAMES_IN, load_encoder, special_ids
 from tests.conftest import examples
-from tests.tiny_models import AFFIXES, save_model, save_tokenizer, write_json
+from tests.tiny_models import AFFIXES, EOS, PAD, save_model, save_tokenizer, write_json
 
 TEXTS = ["boat and wave", "", "bread"]
 WEIGHTS = "model.safetensors"
@@ -39,6 +39,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_json(folder / POOLING, {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False})
     write_json(folder / MODULES, [{"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}])
     write_json(folder / SENTENCE, {"max_seq_length": 32})
+    write_json(folder / "special_tokens_map.json", {"eos_token": {"content": EOS}, "pad_token": PAD})
+    write_json(folder / "generation_config.json", {"bos_token_id": [0]})
     tensors = json.loads(header_of(folder)).keys() - {"__metadata__"}
     write_json(folder / INDEX, {"weight_map": dict.fromkeys(sorted(tensors), WEIGHTS)})
     return folder
@@ -55,6 +57,7 @@ def load_all(folder: Path) -> None:
     encoder = load_encoder(folder, sample=TEXTS)
     embedding_table(folder, vocabulary=encoder.vocab_size)
     ids, lengths = encoder.encode(TEXTS)
+    special_ids(folder)
     modules_after_pooling(folder), declared_lengths(folder), special_tokens_around(folder)
     spec = read_spec(folder, device="cpu", dtype="float32")
     model = load(folder, spec, vocabulary=encoder.vocab_size)
@@ -65,7 +68,7 @@ def test_the_sound_folder_loads(sound: Path) -> None:
     load_all(sound)
 
 
-PARTS = ["tokenizer.json", "tokenizer_config.json", "config.json", POOLING, MODULES, SENTENCE, INDEX, WEIGHTS]
+PARTS = ["tokenizer.json", *NAMES_IN, *IDS_IN, POOLING, MODULES, SENTENCE, INDEX, WEIGHTS]
 NUMBERS = [0, 1, -1, 7, 1 << 31, 4_000_000_000, 10**12, 10**30, 1.5, float("inf"), float("nan")]
 VALUES = st.one_of(
     st.sampled_from(NUMBERS),

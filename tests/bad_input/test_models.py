@@ -98,7 +98,79 @@ def index_of_missing_shards(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_bytes(orjson.dumps(index))
 
 
+def no_columns(folder: Path) -> None:
+    rewrite(folder, lambda table: table[:, :0])
+
+
+def no_rows(folder: Path) -> None:
+    rewrite(folder, lambda table: table[:0])
+
+
+def one_dimension(folder: Path) -> None:
+    save_file({"model.embed_tokens.weight": np.zeros(8, np.float32)}, weights(folder))
+
+
+def whole_numbers(folder: Path) -> None:
+    rewrite(folder, lambda table: np.zeros(table.shape, np.int32))
+
+
+def sentencepiece_only(folder: Path) -> None:
+    (folder / "tokenizer.json").rename(folder / "tokenizer.model")
+
+
+def adapter(folder: Path) -> None:
+    about = {"peft_type": "LORA", "base_model_name_or_path": "org/whole-model"}
+    (folder / "adapter_config.json").write_bytes(orjson.dumps(about))
+    (folder / "config.json").unlink()
+    weights(folder).rename(folder / "adapter_model.safetensors")
+
+
+def pickled_adapter(folder: Path) -> None:
+    adapter(folder)
+    (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
+
+
+def cache_of_the_hub(folder: Path) -> None:
+    names = [path.name for path in folder.iterdir()]
+    for snapshot in ("1a2b", "3c4d"):
+        (folder / "snapshots" / snapshot).mkdir(parents=True)
+        for name in names:
+            shutil.copy(folder / name, folder / "snapshots" / snapshot)
+    (folder / "refs").mkdir()
+    (folder / "refs/main").write_text("3c4d")
+    for name in names:
+        (folder / name).unlink()
+
+
+def folder_of_a_training(folder: Path) -> None:
+    (folder / "checkpoint-500").mkdir()
+    for path in [path for path in folder.iterdir() if path.is_file()]:
+        path.rename(folder / "checkpoint-500" / path.name)
+
+
+def gguf(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    (folder / "model-Q4_K_M.gguf").write_bytes(b"GGUF")
+
+
+def gguf_beside_a_tokenizer(folder: Path) -> None:
+    weights(folder).rename(folder / "model-Q8_0.gguf")
+
+
 FAULTS = {
+    no_columns: ", 0]; expected a matrix of F32, F16, BF16 or F64 with a row for each token",
+    no_rows: "is F32 of shape [0, 8]; expected a matrix",
+    one_dimension: "is F32 of shape [8]; expected a matrix",
+    whole_numbers: "is I32 of shape [",
+    sentencepiece_only: "has no tokenizer.json and only tokenizer.model, a SentencePiece model",
+    adapter: "is an adapter (LORA) of org/whole-model, which has no weights of its own for tokens; name "
+    "org/whole-model, or merge them",
+    pickled_adapter: "is an adapter (LORA) of org/whole-model",
+    cache_of_the_hub: "model/snapshots/3c4d or ",
+    folder_of_a_training: "model/checkpoint-500",
+    gguf: "model-Q4_K_M.gguf is GGUF, llama.cpp's form",
+    gguf_beside_a_tokenizer: "model-Q8_0.gguf is GGUF, llama.cpp's form",
     no_tokenizer: "has no tokenizer.json; expected a fast tokenizer",
     tokenizer_is_no_json: "tokenizer.json is not readable JSON",
     tokenizer_is_none: "tokenizer.json is not a tokenizer that tokenizers can load",
@@ -142,6 +214,13 @@ def test_a_table_may_have_more_rows_than_the_tokenizer_has_ids(
     rewrite(folder, lambda table: np.pad(table, ((0, more), (0, 0))))
     (tmp_path / "in/docs.jsonl").write_bytes(b"\n".join(SOUND))
     assert divorder(f'model.base = "{folder}"', f'embedding.pooling = "{pooling}"').status == 0
+
+
+def test_a_file_is_no_model(tmp_path: Path, divorder: Divorder, checkpoint: Path) -> None:
+    (tmp_path / "in/docs.jsonl").write_bytes(b"\n".join(SOUND))
+    outcome = divorder(f'model.base = "{weights(checkpoint)}"')
+    assert outcome.status == 1
+    assert f"model.base is '{weights(checkpoint)}', which is a file; expected the folder" in outcome.error
 
 
 def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path, divorder: Divorder) -> None:

@@ -148,6 +148,7 @@ def test_tables_without_columns_or_with_a_struct_without_fields(folder: Path) ->
         ["1" * 30, "-" + "9" * 40],
         ["1" * 400],
         ["1e400", "2"],
+        ["NaN", "1.5", "-Infinity"],
         ["true", "[1, {}]", "{}", "null", '"NaN"', "-0.0"],
         [str(2**64), str(2**63), "1.5"],
         ["[" * 300 + "]" * 300],

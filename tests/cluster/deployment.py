@@ -69,7 +69,7 @@ class Deployment(DagsterDev):
         foreign = ("DAGSTER_", "DIVORDER_", "AWS_", "RAY_")
         own = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         given = {
-            name: self._here(service, _default(value))
+            name: self._here(service, _given(value))
             for name, value in self.services[service].get("environment", {}).items()
         }
         image = {
@@ -200,6 +200,6 @@ class Deployment(DagsterDev):
         shutil.rmtree(self.open_folder, ignore_errors=True)
 
 
-def _default(value: str) -> str:
-    """What a value such as ${S3_SECRET:-secret} is where the variable is not set."""
-    return value.split(":-")[1].rstrip("}") if value.startswith("${") else value
+def _given(value: str) -> str:
+    """What a value such as ${S3_SECRET:?...} is where the variable is set to `s3_secret`."""
+    return value[2:].partition(":?")[0].lower() if value.startswith("${") else value

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.core.mixing import RULES, MixPlan, plan_mix, realised, times_of
+from dagster_divorder.core.mixing import (
+    CLOSE,
+    RULES,
+    MixPlan,
+    even_order,
+    plan_mix,
+    realised,
+    times_of,
+)
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 
@@ -45,6 +53,20 @@ def test_a_plan_sums_to_its_total_within_its_limit(sizes, rule, exponent, total,
     # More of a value is never fewer tokens of it.
     by_size = plan.shares[np.argsort(plan.sizes, kind="stable")]
     assert (np.diff(by_size) >= -1e-12).all()
+
+
+@pytest.mark.parametrize("weights", [{"news": 1e308, "law": 1e308}, {"news": 5e-324, "law": 5e-324}], ids=str)
+def test_shares_have_no_size_that_they_must_not_have(weights):
+    plan = plan_mix(weights, SIZES, total_tokens=1000)
+    assert plan.tokens.tolist() == [500, 0, 500, 0]
+    assert plan.normalised
+
+
+def test_quadrillions_of_tokens_sum_to_their_total():
+    sizes = {"a": 291, "b": 30_779_738_867}
+    assert (
+        plan_mix("natural", sizes, total_tokens=7_229_060_610_349_686).tokens.sum() == 7_229_060_610_349_686
+    )
 
 
 def test_rules_give_the_shares_of_their_papers():
@@ -262,3 +284,115 @@ def test_records_of_what_is_left_out_do_not_come():
 def test_a_plan_below_every_record_is_refused():
     with pytest.raises(InputError, match=r"mixing.total_tokens is 3, less than half"):
         times_of(plan_of(3, 100), np.array([50, 50]), np.zeros(2, int), np.arange(2))
+
+
+@given(
+    lengths=st.lists(st.integers(1, 60) | st.integers(1, 4000), min_size=1, max_size=11), part=st.floats(0, 1)
+)
+@settings(max_examples=examples(200), deadline=None)
+def test_a_share_is_met_as_nearly_as_any_choice_meets_it_from_below(lengths, part):
+    wanted = max(min(lengths), int(part * sum(lengths)))
+    nearest = min(
+        wanted - total
+        for inside in itertools.product((0, 1), repeat=len(lengths))
+        if (total := int(np.dot(inside, lengths))) <= wanted
+    )
+    tokens = np.array(lengths)
+    times = times_of(
+        plan_of(wanted, sum(lengths)), tokens, np.zeros(len(tokens), int), np.arange(len(tokens))
+    )
+    assert abs(times @ tokens - wanted) <= max(nearest, CLOSE * wanted)
+
+
+def test_a_source_with_a_book_that_is_much_of_it_has_its_share():
+    """Temperature over three sources, one with a book of 39 % of its tokens, wherever it comes in the order."""
+    random = np.random.default_rng(0)
+    tokens = np.ceil(random.lognormal(4, 0.8, 1200)).astype(np.int64)
+    codes = random.choice(3, 1200, p=[0.6, 0.3, 0.1])
+    tokens[np.flatnonzero(codes == 2)[0]] = 0
+    tokens[np.flatnonzero(codes == 2)[0]] = tokens[codes == 2].sum() * 39 // 61
+    sizes = named(np.bincount(codes, tokens).astype(int).tolist())
+    plan = plan_mix("temperature", sizes, exponent=0.5, total_tokens=int(tokens.sum() * 0.55))
+    assert 0.61 < plan.epochs[2] < 1
+    for seed in range(20):
+        times = times_of(plan, tokens, codes, np.random.default_rng(seed).permutation(1200))
+        assert realised(plan, tokens, codes, times).shares == pytest.approx(plan.shares, abs=1e-3)
+
+
+@given(drawn=records, rule=st.sampled_from(RULES[:3]), total=st.integers(1, 20_000), seed=st.integers(0, 9))
+@settings(max_examples=examples(80))
+def test_what_is_consumed_stands_as_often_and_counts_first(drawn, rule, total, seed):
+    tokens, codes, order, sizes = corpus(drawn, seed)
+    assume(tokens.sum())
+    plan = plan_mix(rule, sizes, total_tokens=total)
+    consumed = np.random.default_rng(seed).choice([0, 0, 0, 1, 3], len(tokens))
+    assume(tokens @ consumed)
+    times = times_of(plan, tokens, codes, order, consumed)
+    assert (times >= consumed).all()
+    found = realised(plan, tokens, codes, times)
+    for value in range(4):
+        mine = (codes == value) & (tokens > 0)
+        spent = int(tokens[mine] @ consumed[mine])
+        if spent >= plan.tokens[value]:
+            assert found.tokens[value] == spent
+        left_out = tokens[mine & (times == times[mine].min(initial=0))]
+        if spent < plan.tokens[value] and left_out.size:
+            assert abs(found.tokens[value] - plan.tokens[value]) <= left_out.max()
+    nothing = np.zeros(len(tokens), int)
+    try:
+        plain = times_of(plan, tokens, codes, order)
+    except InputError:
+        return
+    assert times_of(plan, tokens, codes, order, nothing).tolist() == plain.tolist()
+
+
+def drawn_traits(records: int, seed: int = 0) -> tuple[list[np.ndarray], np.ndarray, list[np.ndarray]]:
+    """(hashes of the values of a source, a cluster and a length bin; draws; their codes) of records."""
+    random = np.random.default_rng(seed)
+    codes = [random.integers(0, count, records) for count in (3, 10, 20)]
+    hashes = [random.integers(1 << 64, size=count, dtype=np.uint64) for count in (3, 10, 20)]
+    draws = random.integers(1 << 64, size=records, dtype=np.uint64)
+    return [of[code] for of, code in zip(hashes, codes, strict=True)], draws, codes
+
+
+def test_every_beginning_of_a_source_is_even_in_its_clusters_and_lengths():
+    values, draws, (source, cluster, length) = drawn_traits(3000)
+    order = even_order(values, draws)
+    assert sorted(order) == list(range(3000))
+    for value in range(3):
+        mine = order[source[order] == value]
+        whole = np.bincount(cluster[mine], minlength=10)
+        for count in range(len(mine) + 1):
+            beginning = np.bincount(cluster[mine[:count]], minlength=10)
+            assert np.abs(beginning - whole * count / len(mine)).max() <= 2
+        # In both at once no worse than at random, and in the second better.
+        at_random = np.random.default_rng(value).permutation(mine)
+
+        def off(some: np.ndarray, mine: np.ndarray = mine) -> float:
+            share = np.bincount(length[some], minlength=20) / len(some)
+            return float(np.abs(share - np.bincount(length[mine], minlength=20) / len(mine)).sum())
+
+        counts = range(50, len(mine), 50)
+        assert np.mean([off(mine[:at]) for at in counts]) < 0.8 * np.mean(
+            [off(at_random[:at]) for at in counts]
+        )
+
+
+@given(seed=st.integers(0, 99), records=st.integers(0, 60))
+def test_the_even_order_does_not_depend_on_that_of_the_records(seed, records):
+    values, draws, _ = drawn_traits(records, seed)
+    moved = np.random.default_rng(seed).permutation(records)
+    order = even_order(values, draws)
+    assert moved[even_order([of[moved] for of in values], draws[moved])].tolist() == order.tolist()
+
+
+def test_added_records_change_the_part_of_a_source_by_about_as_many():
+    values, draws, (source, _, _) = drawn_traits(3030)
+
+    def half(count: int) -> set[int]:
+        order = even_order([of[:count] for of in values], draws[:count])
+        mine = [order[source[order] == value] for value in range(3)]
+        return {int(record) for of in mine for record in of[: len(of) // 2]}
+
+    before, after = half(3000), half(3030)
+    assert len(before - after) + len({record for record in after if record < 3000} - before) <= 45

@@ -1,15 +1,21 @@
 """Copies in packed sequences: never in one of them, far apart in the stream of every epoch, and truly measured."""
 
 import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from dagster_divorder.core.items import document_items
 from dagster_divorder.core.kernels import packing as fast
+from dagster_divorder.core.mixing import even_order, plan_mix, times_of
+from dagster_divorder.core.order import spread
 from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.core.order.spread import spread_order
 from dagster_divorder.core.packing import (
@@ -291,6 +297,103 @@ def test_copies_keep_half_of_their_even_distance_where_the_plan_has_it(method, e
         assert sequence_spacing(packed, orders, text).smallest_share > min(
             0.45, sequence_spacing(packed, plan, text).smallest_share
         )
+
+
+@every_method
+@given(
+    tokens=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 90)), min_size=1, max_size=20),
+    length=st.integers(1, 50),
+    frozen=st.integers(0, 4),
+    epochs=st.integers(1, 3),
+    seed=st.integers(0, 3),
+)
+@example(tokens=[(0, 29), (0, 29)], length=10, frozen=0, epochs=1, seed=0)  # even times a rounding below 0
+@settings(max_examples=examples(60), deadline=None)
+def test_every_time_lies_in_the_epoch_and_every_epoch_is_a_permutation(
+    method, tokens, length, frozen, epochs, seed
+):
+    text, lengths = documents_of(tokens)
+    packed = packed_by(method, text, lengths, length, copies=text)
+    counts, groups = sequence_counts(packed, {"cluster": text % 3}, {"cluster": 3})
+    frozen = min(frozen, len(packed))
+    times = sequence_times(packed, text, frozen=frozen)
+    bound = ~np.isnan(times.times)
+    bound[:frozen] = False
+    assert (times.times[:frozen] < 0).all()
+    assert (times.times[bound] >= 0).all()
+    assert (times.times[bound] < 1).all()
+    assert ((times.room[frozen:] >= 0) & (times.room[frozen:] <= 1)).all()
+    with times_checked():
+        orders = epoch_orders(
+            counts, groups, epochs, copies=times, frozen=np.arange(frozen), seed=seed, batch=2
+        )
+        document = spread_order(counts, groups, text[packed.document[packed.indptr[:-1]]], seed=seed)
+    assert (np.sort(orders, axis=1) == np.arange(len(packed))).all()
+    assert orders[0, :frozen].tolist() == list(range(frozen))
+    assert sorted(document) == list(range(len(packed)))
+
+
+@given(
+    seed=st.integers(0, 10**6), rule=st.sampled_from(["natural", "sqrt", "temperature", "unimax", "table"])
+)
+@settings(max_examples=examples(100), deadline=None)
+def test_a_mix_with_copies_apart_is_a_permutation_from_documents_to_epochs(seed, rule):
+    """As the pipeline goes, over tiny corpora: 1,000 of them in `make test-long`."""
+    random = np.random.default_rng(seed)
+    records, length, epochs = (
+        int(random.integers(4, 60)),
+        int(random.integers(4, 80)),
+        int(random.integers(1, 3)),
+    )
+    tokens = np.ceil(random.lognormal(3, 1, records)).astype(np.int64)
+    source, cluster, text = (random.integers(0, values, records) for values in (3, 4, records))
+    tokens, names = tokens[text], ("a", "b", "c")
+    sizes = dict(zip(names, np.bincount(source, tokens, 3).astype(int).tolist(), strict=True))
+    weights = (
+        {name: float(random.integers(1, 9)) for name in names if sizes[name]} if rule == "table" else rule
+    )
+    total = int(tokens.sum() * random.choice([0.5, 1.0, 1.7]))
+    plan = plan_mix(weights, sizes, total_tokens=total, max_repeats=1000 if rule == "unimax" else None)
+    times = times_of(plan, tokens, source, even_order([source, cluster], seed))
+    record = np.repeat(np.arange(records), times)
+    texts, lengths = text[record], tokens[record]
+    codes = {"source": source[record], "cluster": cluster[record]}
+    items = document_items(lengths, codes)
+    with times_checked():
+        made = spread_order(items.counts, items.groups, texts, seed=seed)
+        assert sorted(made) == list(range(len(record)))
+        for method in METHODS:
+            packed = pack(
+                Pieces(made, np.zeros_like(made), lengths[made]),
+                method=method,
+                sequence_length=length,
+                labels=codes["cluster"][made],
+                vectors=random.standard_normal((records, 4)).astype(np.float32)[texts[made]],
+                copies=texts[made],
+            )
+            assert packed.length.sum() == lengths.sum()
+            counts, groups = sequence_counts(packed, codes, {"source": 3, "cluster": 4})
+            orders = epoch_orders(
+                counts, groups, epochs, copies=sequence_times(packed, texts), seed=seed, batch=2
+            )
+            assert (np.sort(orders, axis=1) == np.arange(len(packed))).all()
+
+
+@contextmanager
+def times_checked() -> Iterator[None]:
+    """The functions that give items their times are held to [0, 1)."""
+
+    def checked(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+        def call(*arguments: Any, **options: Any) -> np.ndarray:
+            times = function(*arguments, **options)
+            assert ((times >= 0) & (times < 1)).all(), function
+            return times
+
+        return call
+
+    names = ("_even_times", "_ranked_times", "_dealt_times")
+    with patch.multiple(spread, **{name: checked(getattr(spread, name)) for name in names}):
+        yield
 
 
 def test_windows_hold_the_mix_although_everything_is_bound():

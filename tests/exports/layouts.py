@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from dagster_divorder.exports.rows import Rows
+from tests.exports.made import TAG
 
 Read = list[list[list[int]]]
 
@@ -35,7 +36,7 @@ def parquet(folder: Path, rows: Rows) -> Read:
 
 def megatron(folder: Path, rows: Rows) -> Read:
     head = np.dtype([("magic", "S9"), ("version", "<u8"), ("code", "u1"), ("items", "<u8"), ("ends", "<u8")])
-    data = (folder / "train.idx").read_bytes()
+    data = (folder / f"train-{TAG}.idx").read_bytes()
     index = np.frombuffer(data, head, 1)[0]
     assert index["magic"] == b"MMIDIDX" and index["version"] == 1 and head.itemsize == 34
     items, dtype = int(index["items"]), {8: np.dtype("<u2"), 4: np.dtype("<i4")}[int(index["code"])]
@@ -45,25 +46,28 @@ def megatron(folder: Path, rows: Rows) -> Read:
         np.frombuffer(data, "<i8", offset=34 + 12 * items), np.arange(index["ends"])
     )
     assert index["ends"] == items + 1
-    ids = np.fromfile(folder / "train.bin", dtype)
+    ids = np.fromfile(folder / f"train-{TAG}.bin", dtype)
     assert lengths.sum() == len(ids)
     at = [
         ids[first : first + length].tolist()
         for first, length in zip(pointers // dtype.itemsize, lengths, strict=True)
     ]
-    begins = np.load(folder / "train.doc_rows.npy")
+    begins = np.load(folder / f"train.{TAG}.doc_rows.npy")
     return [at[begins[row] : begins[row + 1]] for row in _epochs(folder, len(begins) - 1)]
 
 
 def _epochs(folder: Path, rows: int) -> list[int]:
-    path = folder / "train.epochs.npy"
+    path = folder / f"train.{TAG}.epochs.npy"
     found: list[int] = (np.load(path) if path.exists() else np.arange(rows)).reshape(-1).tolist()
     return found
 
 
 def olmo(folder: Path, rows: Rows) -> Read:
     dtype = "<u2" if rows.stored.vocabulary <= 1 << 16 else "<u4"
-    begins, lengths = np.load(folder / "train.doc_rows.npy"), np.load(folder / "train.doc_lengths.npy")
+    begins, lengths = (
+        np.load(folder / f"train.{TAG}.doc_rows.npy"),
+        np.load(folder / f"train.{TAG}.doc_lengths.npy"),
+    )
     found: Read = []
     for path in sorted(folder.glob("train-*.npy")):
         ids = np.fromfile(path, dtype)

@@ -21,6 +21,8 @@ from dagster_divorder.exports.file_rows import Block
 from dagster_divorder.exports.rows import Rows, Tokens
 from dagster_divorder.store.view import Fragment, View
 
+TAG = "0a1b2c3d"
+"""Of the names of files."""
 Runs = list[tuple[int, int, list[int]]]
 """Of a row: record, first token in it, ids."""
 
@@ -58,7 +60,8 @@ class Folder:
         write(file)
         data = file.getvalue()
         (self.path / name).write_bytes(data)
-        self.entries[name] = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+        digests = {"sha256": sha256(data).hexdigest(), "head": sha256(data[:4096]).hexdigest()}
+        self.entries[name] = {"bytes": len(data), **digests}
 
     def stage_each(
         self, engine: Sent, write: Callable[[Any, Any], object], items: Mapping[str, Any], **needs: Any
@@ -101,6 +104,7 @@ def rows_of(
     tokens = Tokens(
         files=Stored(documents),  # type: ignore[arg-type]
         view=View("jsonl", (), tuple(fragment for fragment in held if fragment.rows), row, row),
+        records=None,
         dtype=dtype,
         special={"eos": 1, "pad": vocabulary - 1},
         end_of_text=1,

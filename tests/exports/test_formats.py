@@ -26,7 +26,7 @@ from dagster_divorder.exports.rows import Rows
 from dagster_divorder.store.view import Fragment
 from tests.conftest import examples
 from tests.exports.layouts import READERS, UNMARKED
-from tests.exports.made import Folder, arguments, blocks_of, rows_of, runs_of
+from tests.exports.made import TAG, Folder, arguments, blocks_of, rows_of, runs_of
 
 TOKENS = [name for name in FORMATS if name != "text"]
 """Formats that hold tokens."""
@@ -40,10 +40,10 @@ def check(name: str, rows: Rows, shard_bytes: int = 1 << 20) -> None:
     """Write rows in a format, and read them back."""
     with tempfile.TemporaryDirectory() as path:
         folder = Folder(Path(path))
-        about = FORMATS[name].write(rows, folder, Options(shard_bytes=shard_bytes))  # type: ignore[arg-type]
+        about = FORMATS[name].write(rows, folder, Options(tag=TAG, shard_bytes=shard_bytes))  # type: ignore[arg-type]
         found = READERS[name](folder.path, rows)
         again = Folder(Path(path), by_workers=True)
-        FORMATS[name].write(rows, again, Options(shard_bytes=shard_bytes))  # type: ignore[arg-type]
+        FORMATS[name].write(rows, again, Options(tag=TAG, shard_bytes=shard_bytes))  # type: ignore[arg-type]
         assert {file.name for file in again.path.iterdir()} == again.entries.keys()
     whole = [[ids for _, _, ids in runs] for runs in runs_of(rows)]
     if name in UNMARKED:
@@ -91,7 +91,7 @@ def test_ids_of_two_bytes_take_two_wherever_the_trainer_reads_them(name: str) ->
             vocabulary: FORMATS[name].write(
                 made(name, lengths=[9], vocabulary=vocabulary),
                 Folder(Path(path)),  # type: ignore[arg-type]
-                Options(shard_bytes=1000),
+                Options(tag=TAG, shard_bytes=1000),
             )["dtype"]
             for vocabulary in (1 << 16, (1 << 16) + 1)
         }
@@ -132,7 +132,7 @@ def test_what_exceeds_the_memory_is_written_with_less(tmp_path: Path) -> None:
     def read(file_rows: FileRows, file: object) -> None:
         nonlocal count
         for block in file_rows.blocks():
-            assert block.ids[0] == file_rows.document[file_rows.indptr[block.first]] // 16
+            assert block.ids[0] == file_rows.record[file_rows.indptr[block.first]] // 16
             count += block.ids.nbytes
 
     here = SimpleNamespace(by_workers=False, stage=lambda name, write: write(None))

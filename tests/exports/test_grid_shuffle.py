@@ -27,10 +27,11 @@ from dagster_divorder.core.order import order
 from dagster_divorder.errors import InputError, StoreBusyError, StoreError
 from dagster_divorder.exports import parquet
 from dagster_divorder.grid import PLAN, grid_shuffle
+from dagster_divorder.store.curated import entry_of
 from dagster_divorder.torch import open_export
 from dagster_divorder.verify import load_export
 from tests.conftest import examples
-from tests.exports.made import arguments
+from tests.exports.made import TAG, arguments
 from tests.readers.made import NAMES, exported, write_export, write_manifest
 
 
@@ -151,13 +152,14 @@ def test_no_more_than_a_column_or_row_is_in_memory(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(parquet, "GROUP_BYTES", 1 << 18)
     length, rows, path = 8192, 1024, tmp_path / "export"
     write_export(path, "parquet", {"lengths": [length], "length": length, "end_of_text": False})
-    name = "train-00000-of-00001.parquet"
+    name = f"train-{TAG}-00000-of-00001.parquet"
     with open(path / name, "wb") as file, parquet.open_writer(file, parquet.SCHEMA) as writer:
         full = np.full(rows, length)
         ids = np.arange(length * rows, dtype=np.int32)
         writer.write_table(parquet.table(ids, full, full, np.ones(rows, int)), row_group_size=8)
     manifest = orjson.loads((path / "manifest.json").read_bytes()) | {"rows": rows, "rows_of_files": [rows]}
-    manifest["files"][name]["bytes"] = (path / name).stat().st_size
+    with open(path / name, "rb") as written:
+        manifest["files"][name] = entry_of(written)
     del manifest["check"]
     write_manifest(path, manifest)
     size, columns = 4 * length * rows, 8
@@ -213,8 +215,22 @@ def test_what_cannot_be_shuffled_is_refused(export: Path, tmp_path: Path) -> Non
         grid_shuffle(export, tmp_path / "out", memory=1000)
     enough = int(str(error.value).split("give ")[1].split()[0].replace(",", ""))
     grid_shuffle(export, tmp_path / "out", memory=enough)
+    for memory, seed in ((0, 0), (-1, 0), (MEMORY, -1), (MEMORY, 1 << 63)):
+        with pytest.raises(InputError, match="expected a memory of 1 or more, and a seed in"):
+            grid_shuffle(export, tmp_path / "nothing", memory=memory, seed=seed)
+    assert not (tmp_path / "nothing").exists()
     with exported("olmo", CORPUS | {"epochs": 2}) as (path, _), pytest.raises(InputError, match="2 epochs"):
         grid_shuffle(path, tmp_path / "two")
+
+
+@pytest.mark.parametrize("memory", ["nan", "inf", "-inf", "0", "-1", "1e-12", "1e300", "two", ""])
+def test_a_memory_that_is_none_is_refused(
+    memory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["grid-shuffle", "export", str(tmp_path / "out"), f"--memory={memory}"])
+    assert f"{memory!r} is no amount of memory; expected gigabytes" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_writes_what_verify_takes(
@@ -224,7 +240,11 @@ def test_the_command_writes_what_verify_takes(
     assert main(["grid-shuffle", str(export), str(out), "--memory", "0.00001", "--seed", "4"]) == 0
     rows = len(open_export(export))
     assert f"{rows:,} sequences" in capsys.readouterr().out
-    assert load_export(out)["grid_shuffle"]["seed"] == 4
+    manifest = load_export(out)
+    assert manifest["grid_shuffle"]["seed"] == 4
+    # What it holds is in no planned order any more, and it says so; what was shuffled it says as well.
+    assert (manifest["sequence"]["strategy"], manifest["seed"]) == ("grid_shuffle", 4)
+    assert [source["sequence"]["strategy"] for source in manifest["sources"]] == ["balanced"]
     assert documents(out) == in_memory(documents(export), load_export(out)["grid_shuffle"]["shards"], 4)
     assert main(["grid-shuffle", str(export), str(out)]) == 1
     assert "was not written for this shuffle" in capsys.readouterr().err

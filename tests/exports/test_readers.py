@@ -15,7 +15,7 @@ import pytest
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Options
 from dagster_divorder.exports.rows import Rows
-from tests.exports.made import Folder, rows_of, runs_of
+from tests.exports.made import TAG, Folder, rows_of, runs_of
 
 pytestmark = pytest.mark.slow
 
@@ -26,9 +26,14 @@ LENGTH = 16
 def written(name: str, path: Path, rows: Rows, shard_bytes: int = 200) -> Path:
     path.mkdir()
     folder = Folder(path)
-    FORMATS[name].write(rows, folder, Options(shard_bytes=shard_bytes))  # type: ignore[arg-type]
+    FORMATS[name].write(rows, folder, Options(tag=TAG, shard_bytes=shard_bytes))  # type: ignore[arg-type]
     padded = int((rows.tokens < rows.length).sum())
-    manifest = {"sequence_length": rows.length, "padded_rows": padded}
+    manifest = {
+        "sequence_length": rows.length,
+        "padded_rows": padded,
+        "prefix": f"train-{TAG}",
+        "files": folder.entries,
+    }
     (path / "manifest.json").write_text(json.dumps(manifest))
     return path
 
@@ -55,7 +60,7 @@ def config(path: Path, cache: Path, **different: Any) -> Any:
         **{
             "random_seed": 1234,
             "sequence_length": LENGTH,
-            "blend_per_split": [([str(path / "train")], None), None, None],
+            "blend_per_split": [([str(path / f"train-{TAG}")], None), None, None],
             "path_to_cache": str(cache),
             "tokenizer": Tokenizer(),
             "reset_position_ids": False,
@@ -113,7 +118,7 @@ def test_megatron_is_refused_what_would_spoil_the_order_or_the_masks(tmp_path: P
     path, cache = written("megatron", tmp_path / "export", rows), tmp_path / "cache"
     other = written("megatron", tmp_path / "other", rows)
     write = write_cache(path)
-    named = str(path / "train")
+    named = str(path / f"train-{TAG}")
     for different, samples, message in [
         ({}, 5, r"samples before the last one are padded.*--reset-attention-mask"),
         ({"sequence_length": 8}, 5, r"sequence_length is 8; expected 16"),
@@ -121,7 +126,11 @@ def test_megatron_is_refused_what_would_spoil_the_order_or_the_masks(tmp_path: P
         ({"blend_per_split": None, "blend": ([named], None), "split": "1,0,0"}, 5, r"split is '1,0,0'"),
         ({"blend_per_split": [([named, named], None), None, None]}, 5, r"expected this export alone"),
         ({"blend_per_split": [None, ([named], None), None]}, 5, r"the training data are \[\]"),
-        ({"blend_per_split": [([str(other / "train")], None), None, None]}, 5, r"other/train; expected the"),
+        (
+            {"blend_per_split": [([str(other / f"train-{TAG}")], None), None, None]},
+            5,
+            r"other/train-\w+; expected the",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             write(config(path, cache, **different), samples)

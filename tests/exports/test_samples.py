@@ -10,13 +10,13 @@ import pytest
 
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Options
-from tests.exports.made import Folder, rows_of
+from tests.exports.made import TAG, Folder, rows_of
 
 
 @pytest.mark.parametrize("name", ["mds", "litdata"])
 def test_files_are_as_large_as_asked(name: str, tmp_path: Path) -> None:
     folder = Folder(tmp_path)
-    FORMATS[name].write(rows_of([2400], index=False), folder, Options(shard_bytes=2000))  # type: ignore[arg-type]
+    FORMATS[name].write(rows_of([2400], index=False), folder, Options(tag=TAG, shard_bytes=2000))  # type: ignore[arg-type]
     *full, _ = [entry["bytes"] for file, entry in folder.entries.items() if file != "index.json"]
     assert len(full) > 1
     assert all(2000 - 24 < size <= 2000 for size in full)
@@ -25,7 +25,7 @@ def test_files_are_as_large_as_asked(name: str, tmp_path: Path) -> None:
 def test_litdata_is_fetched_anew_when_its_rows_change(tmp_path: Path) -> None:
     def updated_at(seed: int) -> str:
         FORMATS["litdata"].write(
-            rows_of([40], index=False, seed=seed), Folder(tmp_path), Options(shard_bytes=200)
+            rows_of([40], index=False, seed=seed), Folder(tmp_path), Options(tag=TAG, shard_bytes=200)
         )  # type: ignore[arg-type]
         found: str = json.loads((tmp_path / "index.json").read_bytes())["updated_at"]
         return found

@@ -18,7 +18,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.models import bootstrap
 from dagster_divorder.models.bootstrap import train
 from dagster_divorder.models.checkpoint import embedding_table, locate
-from dagster_divorder.models.tokenize import load_encoder
+from dagster_divorder.models.tokenize import load_encoder, special_ids
 
 NEWSGROUPS = Path(__file__).parents[3] / "shared" / "data" / "newsgroups.jsonl.gz"
 TEXTS = [
@@ -56,8 +56,8 @@ def test_it_is_loaded_like_any_other_checkpoint(trained):
     assert (table.key, table.weights.shape) == ("model.embed_tokens.weight", (report["vocabulary"], 24))
     ids, _ = encoder.encode([TEXTS[0]])
     assert ids.max() < len(table.weights)
-    assert encoder.eos_id == 0
-    assert encoder.eos_id not in ids
+    assert special_ids(directory) == {"eos": 0, "bos": 0, "pad": None}
+    assert 0 not in ids
 
 
 @pytest.mark.slow

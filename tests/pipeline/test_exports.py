@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,13 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.packed_sequences import load_packed
+from dagster_divorder.stages.repeats import load_times
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.torch import SequenceStream
 from dagster_divorder.verify import verify
 from tests.conftest import topic_records, write_jsonl
+from tests.tiny_models import BOS, EOS, PAD, save_model, save_tokenizer
 
 Make = Callable[..., Settings]
 ALL = tuple(FORMATS)
@@ -113,7 +117,7 @@ def test_only_what_is_missing_or_of_another_plan_is_written(make: Make, tmp_path
     before = inodes(both)
     run_all(make("parquet", "megatron", exports={"world_size": 2}), Silent())
     after = inodes(both)
-    assert {path for path in before if before[path] == after[path]} == {
+    assert {path for path in before if before[path] == after.get(path)} == {
         p for p in before if "/megatron/" in p
     }
     run_all(both, Silent())
@@ -139,8 +143,8 @@ def test_only_what_is_missing_or_of_another_plan_is_written(make: Make, tmp_path
 def test_a_damaged_file_is_named_and_written_again(make: Make) -> None:
     settings = make("olmo", sequence={"length": 64, "batch": 4}, exports={"shard_bytes": 3000})
     run_all(settings, Silent())
-    whole, shard = files_of(settings), settings.exports.path / "olmo/train-00001-of-00002.npy"
-    assert len([name for name in whole if name.endswith(".npy") and "train-" in name]) == 2
+    whole = files_of(settings)
+    _, shard = sorted((settings.exports.path / "olmo").glob("train-*.npy"))
     data = bytearray(shard.read_bytes())
     data[7] ^= 1
     shard.write_bytes(data)
@@ -232,7 +236,8 @@ def test_a_layout_keeps_the_order_of_the_trainer_that_slices_and_loses_that_of_o
     folder = settings.exports.path / "parquet"
     assert verify(settings, folder, "torchtitan")[0]
     passed, text = verify(settings, folder, "hf-trainer")
-    assert not passed and "the first that differs is batch 0" in text and "with the lines" in text
+    assert not passed and "the first that differs is batch 0" in text
+    assert "with exports.world_size = 1, exports.workers = 1, and its lines" in text
     # What is read is measured beside the plan.
     assert "features that drift" in text
     # The plan as it would be exported for it.
@@ -247,6 +252,21 @@ def test_a_layout_keeps_the_order_of_the_trainer_that_slices_and_loses_that_of_o
             verify(settings, folder, **asked)
 
 
+@pytest.mark.parametrize("exports", [{}, {"world_size": 2, "micro_batch": 2}], ids=["plan", "ranks"])
+def test_of_an_export_is_said_what_was_said_of_the_plan(make: Make, exports: dict[str, int]) -> None:
+    settings = make("parquet", sequence={"length": 64, "batch": 4}, exports=exports)
+    run_all(settings, Silent())
+
+    def rows(folder: Path | None) -> set[str]:
+        _, text = verify(settings, folder, None, world_size=2, micro_batch=2)
+        return {" ".join(line.split()) for line in text.splitlines() if " parquet " in line}
+
+    of_export = rows(settings.exports.path / "parquet")
+    assert len(of_export) > 5 and of_export <= rows(None)
+    # What is at its best as it comes needs no other way.
+    assert not [line for line in of_export if line.endswith("nothing set") and " 0 of " in line]
+
+
 def test_settings_that_cannot_be_exported_are_refused(make: Make, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Input should be one of ds, litdata, mds, megatron"):
         make("parket")
@@ -258,3 +278,168 @@ def test_settings_that_cannot_be_exported_are_refused(make: Make, tmp_path: Path
     config = tmp_path / "divorder.toml"
     config.write_text('[exports]\nformats = ["parquet"]\npath = "data/store/exports"\n')
     assert main(["--config", str(config), "plan"]) == 1
+
+
+SHARES = {"sea.example": 0.5, "rail.example": 0.2, "garden.example": 0.2, "kitchen.example": 0.1}
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"mixing": {"trait": "source", "weights": SHARES}},
+        {"heldout": {"share": 0.2}},
+        {"selection": {"method": "random", "vectors": "shallow", "tokens": 900}},
+    ],
+    ids=["mixing", "heldout", "selection"],
+)
+def test_exports_name_records_where_the_stream_is_not_the_records(
+    sections: dict[str, Any], make: Make, tmp_path: Path
+) -> None:
+    records = [
+        {**record, "name": f"n{at}", "text": f"{at} {record['text']}"}
+        for at, record in enumerate(topic_records(12))
+    ]
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    settings = make("text", "olmo", input={"id_field": "name", "source_field": "source"}, **sections)
+    run_all(settings, Silent())
+    run = Run(settings, LocalStore(settings.store.path))
+    times = load_times(run)
+    assert not (times == 1).all()
+    parts, read = defaultdict(dict), set()
+    for line in next(settings.exports.path.glob("text/*.jsonl")).read_bytes().splitlines():
+        found = orjson.loads(line)
+        assert found["id"] == records[found["record"]]["name"]
+        assert ("repeat" in found) is bool(times.max() > 1)
+        place = found["record"], found.get("repeat", 0)
+        assert found["part"] not in parts[place]
+        parts[place][found["part"]] = found["text"]
+    for (record, repeat), texts in parts.items():
+        assert "".join(texts[at] for at in range(len(texts))) == records[record]["text"]
+        read.add((record, repeat))
+    assert read == {(record, time) for record in range(len(times)) for time in range(times[record])}
+    for file in sorted((settings.exports.path / "olmo").glob("train-*.npy")):
+        ids = np.fromfile(file, np.uint16)
+        for line in gzip.decompress(file.with_suffix(".csv.gz").read_bytes()).decode().split():
+            begin, end, record, _, start = (int(number or -1) for number in line.split(","))
+            whole = tokens_of(run, record)
+            assert ids[begin:end].tolist() == whole[start : start + end - begin] and times[record]
+
+
+def tokens_of(run: Run, record: int) -> list[int]:
+    """The ids of an accepted record."""
+    row = run.view.document_row[record]
+    for _, arrays in run.files("token_counts").each(run.view.documents):
+        if row < len(arrays["lengths"]):
+            ends = np.cumsum(arrays["lengths"])
+            ids: list[int] = arrays["ids"][ends[row] - arrays["lengths"][row] : ends[row]].tolist()
+            return ids
+        row -= len(arrays["lengths"])
+    raise AssertionError(record)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_training_goes_on_with_its_plan_while_another_is_exported(make: Make, workers: int) -> None:
+    def batches(stream: Iterable[Any]) -> Iterator[list[list[int]]]:
+        return (batch["input_ids"].tolist() for batch in stream)
+
+    settings = make("parquet", exports={"shard_bytes": 2000}, sequence={"length": 32, "batch": 2})
+    folder = settings.exports.path / "parquet"
+    run_all(settings, Silent())
+    whole = list(batches(SequenceStream(folder)))
+    assert len(list(folder.glob("*.parquet"))) > 4
+    stream = SequenceStream(folder, workers=workers)
+    reading, state = batches(stream), {}
+    begun = [next(reading) for _ in range(3)]
+    run_all(settings.model_copy(update={"seed": 1}), Silent())
+    again = list(batches(SequenceStream(folder)))
+    assert [*begun, *reading] == whole != again
+    assert not {file.name for file in folder.iterdir()} - {*stream_files(folder), "manifest.json"}
+    state = stream.state_dict()
+    with pytest.raises(InputError, match=f"the state is of the plan {state['plan']}, and"):
+        SequenceStream(folder).load_state_dict(state)
+
+
+def stream_files(folder: Path) -> list[str]:
+    return list(orjson.loads((folder / "manifest.json").read_bytes())["files"])
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return save_tokenizer(save_model(tmp_path / "llama"))
+
+
+def test_end_of_text_is_the_token_that_the_files_name_as_they_are_now(make: Make, checkpoint: Path) -> None:
+    """An edited file is another export, of another plan."""
+    settings = make("parquet", model={"base": str(checkpoint)}, packing={"end_of_text": True})
+    manifests = []
+    files: list[tuple[str, dict[str, Any], str]] = [
+        ("config.json", orjson.loads((checkpoint / "config.json").read_bytes()) | {"eos_token_id": 0}, BOS),
+        ("generation_config.json", {"eos_token_id": [token_id(checkpoint, EOS), 0]}, EOS),
+        ("special_tokens_map.json", {"eos_token": {"content": PAD}}, PAD),
+    ]
+    for file, content, token in files:
+        (checkpoint / file).write_bytes(orjson.dumps(content))
+        run_all(settings, Silent())
+        folder = settings.exports.path / "parquet"
+        manifests.append(orjson.loads((folder / "manifest.json").read_bytes()))
+        expected = token_id(checkpoint, token)
+        assert manifests[-1]["tokenizer"]["end_of_text"] == expected
+        table = pq.ParquetFile(next(folder.glob("*.parquet"))).read()
+        assert table["input_ids"].combine_chunks().flatten().to_pylist().count(expected) >= 20
+    assert len({manifest["plan"] for manifest in manifests}) == 3
+
+
+def token_id(folder: Path, token: str) -> int:
+    added = orjson.loads((folder / "tokenizer.json").read_bytes())["added_tokens"]
+    return {each["content"]: each["id"] for each in added}[token]
+
+
+@pytest.mark.parametrize("stage", ["exports", "training_evidence"])
+def test_special_tokens_that_are_not_there_are_refused_before_the_first_stage(
+    stage: str, make: Make, checkpoint: Path
+) -> None:
+    sections = {"heldout": {"share": 0.1}, "evidence": {"tokens": 10_000}, "model": {"base": str(checkpoint)}}
+    (checkpoint / "config.json").write_text("{}")
+    formats = ["parquet"] if stage == "exports" else []
+    asked, not_asked = (make(*formats, **sections, packing={"end_of_text": each}) for each in (True, False))
+    with pytest.raises(InputError, match=r"end_of_text is true, and .* names no end-of-text token"):
+        run_all(asked, Silent(), ["raw_docs", stage])
+    (checkpoint / "special_tokens_map.json").write_text('{"pad_token": "<padding>"}')
+    for settings in (asked, not_asked):
+        with pytest.raises(InputError, match=r"gives pad_token '<padding>', which .* does not have"):
+            run_all(settings, Silent(), ["raw_docs", stage])
+    assert not list(asked.store.path.glob("documents/**/*"))
+
+
+def test_the_tokenizer_beside_an_export_gives_its_ids(make: Make, checkpoint: Path) -> None:
+    from transformers import AutoTokenizer
+
+    (checkpoint / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
+    content = orjson.loads((checkpoint / "tokenizer.json").read_bytes())
+    content["model"]["dropout"] = 0.5
+    content["pre_tokenizer"]["add_prefix_space"] = True
+    (checkpoint / "tokenizer.json").write_bytes(orjson.dumps(content))
+    said = Said()
+    settings = make("parquet", "text", model={"base": str(checkpoint)})
+    run_all(settings, said)
+    run_all(settings, said)
+    for part in (
+        f"{checkpoint}: tokenizer.json has BPE dropout 0.5",
+        "names the class PreTrainedTokenizerFast",
+    ):
+        assert sum(part in note for note in said.notes) == 1
+    texts = [record["text"] for record in topic_records(12)]
+    expected = Run(settings, LocalStore(settings.store.path)).column("token_counts", "ids")
+    for name in ("parquet", "text"):
+        tokenizer = AutoTokenizer.from_pretrained(settings.exports.path / name)
+        found = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        assert sorted(number for ids in found for number in ids) == sorted(expected.tolist())
+
+
+class Said(Silent):
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)

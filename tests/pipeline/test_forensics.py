@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dagster_divorder import cut, run_all, where
@@ -92,6 +94,41 @@ def test_what_is_not_there_is_named(settings: Settings) -> None:
         cut(settings, ids=["doc-1"])
     with pytest.raises(InputError, match="0 documents are to be cut"):
         cut(settings, resume_at=1)
+    with pytest.raises(InputError, match="nothing is asked for"):
+        where(settings)
+    with pytest.raises(InputError, match=r"no record of the input has the id '\\udcff'"):
+        where(settings, ids=["\udcff"])
+    for resume_at in (-1, 10**15):
+        with pytest.raises(InputError, match=rf"resume_at is {resume_at:,}; the plan has \d+ whole steps"):
+            cut(settings, steps=[1], resume_at=resume_at)
+
+
+@pytest.mark.parametrize(
+    "numbers", [range(10**12), range(10**30), range(0, -(10**30), -1), [2**80], [-(2**80)]]
+)
+def test_numbers_beyond_the_plan_are_refused_whatever_their_size_and_none_is_counted(
+    settings: Settings, numbers: Sequence[int]
+) -> None:
+    with pytest.raises(InputError, match=r"step is .*; the plan has steps 0 to"):
+        where(settings, steps=numbers)
+    with pytest.raises(InputError, match=r"sequence is .*; the plan has sequences 0 to"):
+        where(settings, sequences=numbers)
+    with pytest.raises(InputError, match=r"step is .*; the plan has steps 0 to"):
+        cut(settings, steps=numbers)
+
+
+def test_numbers_in_any_order_and_form_are_those_of_a_list(settings: Settings) -> None:
+    table = where(settings, steps=[1, 2, 3])
+    for numbers in (
+        range(1, 4),
+        range(3, 0, -1),
+        (3, 2, 1, 3),
+        np.array([1, 2, 3], np.int32),
+        iter([2, 3, 1]),
+    ):
+        assert where(settings, steps=numbers).equals(table)
+    with pytest.raises(InputError, match="steps are no whole numbers"):
+        where(settings, steps=[1.5])  # type: ignore[list-item]
 
 
 def test_the_rest_of_a_training_is_planned_without_what_is_cut(settings: Settings) -> None:
@@ -132,3 +169,17 @@ def test_the_commands_show_it(
     assert f"frozen_tokens = {2 * BATCH * LENGTH}" in said and '"doc-' in said
     assert main(["where", "--step", "9999"]) == 1
     assert "divorder: step is 9,999" in capsys.readouterr().err
+    assert main(["where", "--step", "0..1000000000"]) == 1
+    assert "divorder: step is 1,000,000,000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "nan", "-1", "1..", "..3", "5..2", "1..2..3", "1.5", "\u0661", "9" * 5000]
+)
+@pytest.mark.parametrize("option", ["where --step", "where --sequence", "cut --step"])
+def test_what_is_no_range_of_whole_numbers_is_refused(
+    option: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([*option.split(), text])
+    assert repr(text) in capsys.readouterr().err

@@ -28,6 +28,7 @@ from dagster_divorder.pipeline.stage import ABOUT, FITTED, PerDocument, PinnedFi
 from dagster_divorder.settings import Embedding, Settings
 from dagster_divorder.settings.sections import Selection
 from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.exports import TAG_DIGITS
 from dagster_divorder.store.arrays import unpack, unpack_table
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
@@ -124,11 +125,17 @@ def of_stage(run: Run, name: str) -> Any:
     if isinstance(stage, PinnedFit):
         files = {file: data for file, data in run.fit(name).items() if file != FITTED}
     elif name == "exports":
-        files = {
-            f"{path.parent.name}/{path.name}": path.read_bytes()
-            for path in run.settings.exports.path.glob("*/*")
-            if path.name != "manifest.json"
-        }
+        files = {}
+        for folder in run.settings.exports.path.iterdir():
+            # Names of files carry a part of the key, which names folders of this run; litdata's as a number.
+            tag = orjson.loads((folder / "manifest.json").read_bytes())["key"][:TAG_DIGITS]
+            number = str(int(tag, 16))
+            for path in folder.iterdir():
+                if path.name != "manifest.json":
+                    data = path.read_bytes()
+                    if path.name == "index.json":
+                        data = data.replace(tag.encode(), b"TAG").replace(number.encode(), b"TAG")
+                    files[f"{folder.name}/{path.name.replace(tag, 'TAG').replace(number, 'TAG')}"] = data
     elif name == "curated_output":
         files = {
             path.name: path.read_bytes()

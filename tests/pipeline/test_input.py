@@ -169,3 +169,42 @@ def test_a_long_parquet_row_is_refused(tmp_path: Path, make_settings: Make) -> N
     assert (first["row"], second["row"]) == (2, 4)
     assert "more than input.max_record_bytes allows" in first["reason"]
     assert first["begins"].startswith('{"text":"xxx')
+
+
+class Notes(Silent):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.said.append(message)
+
+
+def test_a_last_line_cut_short_is_told_with_its_place_until_it_is_whole(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    whole = b"".join(orjson.dumps(one) + b"\n" for one in topic_records(30))
+    file, notes, settings = tmp_path / "docs.jsonl", Notes(), make_settings()
+    file.write_bytes(whole[:-40])
+    begins = whole.rindex(b"\n", 0, -1) + 1
+    receipt = run_stage("raw_docs", settings, notes)
+    assert receipt.figures["partial_lines"] == 1
+    assert receipt.facts["unfinished"] == [[str(file), 120, begins]]
+    (said,) = notes.said
+    assert f"Not read: line 120 of {file}, from byte {begins:,} on" in said
+    assert said in run_checks(settings, stage="raw_docs")["rejects_below_limit"].text
+    file.write_bytes(whole)
+    notes = Notes()
+    assert run_stage("raw_docs", settings, notes).figures["records"] == 120
+    assert notes.said == []
+
+
+def test_few_distinct_texts_are_told_with_their_number(tmp_path: Path, make_settings: Make) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", [{"text": f"label {n % 5}", "n": n} for n in range(100)])
+    notes, settings = Notes(), make_settings()
+    run_stage("raw_docs", settings, notes)
+    (said,) = notes.said
+    assert said.startswith("100 records hold 5 distinct texts of 7 bytes on average, as short as labels")
+    assert "set input.text_field" in said
+    assert said in run_checks(settings, stage="raw_docs")["rejects_below_limit"].text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,11 @@ JOINED = (*READ, "external_embeddings")
 
 def with_ids(per_topic: int = 15) -> list[dict[str, Any]]:
     return [{**record, "id": f"doc-{at}"} for at, record in enumerate(topic_records(per_topic))]
+
+
+def write_json(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    """As Python writes them, with whole numbers of any size."""
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
 def output_of(settings: Settings) -> dict[str, bytes]:
@@ -104,6 +111,24 @@ TEXTS = ["007", "7", ""], ["007", "7", ""]
         ("parquet", *TEXTS),
         ("jsonl", [7, "a", 2**64 - 1], ["7", "a", str(2**64 - 1)]),
         ("jsonl", [True, 1.5, "only"], [None, None, "only"]),
+        ("jsonl", [2**64, -(2**70), 10**300], [str(2**64), str(-(2**70)), str(10**300)]),
+        ("jsonl", [2**128 + 1, 2**128 + 2, 7], [str(2**128 + 1), str(2**128 + 2), "7"]),
+        (
+            "parquet",
+            pa.array([2**64 - 1, 2**64 - 2, None], pa.uint64()),
+            [str(2**64 - 1), str(2**64 - 2), None],
+        ),
+        (
+            "parquet",
+            pa.array([Decimal(2**126), Decimal(-1), Decimal(7)], pa.decimal128(38, 0)),
+            [str(2**126), "-1", "7"],
+        ),
+        ("parquet", pa.array([b"doc-1", b"\xff\x00", b""]), ["doc-1", "ff00", ""]),
+        (
+            "parquet",
+            pa.array([b"\x01" * 16, b"\xfe" * 16, None], pa.binary(16)),
+            ["01" * 16, "fe" * 16, None],
+        ),
     ],
 )
 def test_ids_keep_their_type_and_every_digit(
@@ -112,9 +137,10 @@ def test_ids_keep_their_type_and_every_digit(
     records = [{"text": f"text {at}", "name": own} for at, own in enumerate(ids)]
     file = tmp_path / f"docs.{kind}"
     if kind == "jsonl":
-        write_jsonl(file, records)
+        write_json(file, records)
     else:
-        pq.write_table(pa.Table.from_pylist(records), file)
+        texts = [record["text"] for record in records]
+        pq.write_table(pa.table({"text": texts, "name": ids}), file)
     settings = make_settings(input={"paths": [str(file)], "id_field": "name"}, clusters={"k": 1})
     run_all(settings, Silent(), GRAPH.needed(settings, "greedy_order"))
     documents = load_results(settings.store.path).documents
@@ -186,7 +212,7 @@ class Joined:
         self.vectors = np.random.default_rng(0).normal(size=(len(self.ids), 4)).astype(np.float32)
 
     def settings(self, **sections: Any) -> Settings:
-        write_jsonl(self.folder / "docs.jsonl", self.records)
+        write_json(self.folder / "docs.jsonl", self.records)
         order = np.random.default_rng(1).permutation(len(self.ids))
         rows = {"id": self.ids, "doc_id": ["no hash"] * len(self.ids), "vector": list(self.vectors)}
         pq.write_table(pa.table(rows).take(pa.array(order)), self.file)
@@ -204,11 +230,11 @@ def joined(tmp_path: Path, make_settings: Make) -> Joined:
     return Joined(tmp_path, make_settings)
 
 
-@pytest.mark.parametrize("numbers", [False, True])
-def test_vectors_are_joined_by_ids(joined: Joined, numbers: bool) -> None:
-    if numbers:
-        joined.ids = list(range(BIG, BIG + 60))
-        joined.records = [{**of, "id": own} for of, own in zip(joined.records, joined.ids, strict=True)]
+@pytest.mark.parametrize("ids", [None, range(BIG, BIG + 60), [Decimal(2**100 + at) for at in range(60)]])
+def test_vectors_are_joined_by_ids(joined: Joined, ids: Sequence[Any] | None) -> None:
+    if ids:
+        joined.ids = list(ids)
+        joined.records = [{**of, "id": int(own)} for of, own in zip(joined.records, joined.ids, strict=True)]
     settings = joined.settings()
     assert {stage.scope for stage in make_plan(settings).stages} == {"all"}
     made = run_all(settings, Silent(), JOINED)["external_embeddings"]

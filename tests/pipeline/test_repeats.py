@@ -25,6 +25,7 @@ from dagster_divorder.settings.sections import Mixing
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.repeats import load_sources
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.torch import SequenceDataset
 from tests.conftest import topic_records, write_jsonl
 
@@ -189,6 +190,38 @@ def test_what_cannot_be_mixed_is_a_sentence(tmp_path: Path, make_settings: Make)
     assert "'nope'" in says(weights="sqrt", trait="nope")
 
 
+def test_a_value_that_is_left_out_is_refused_with_what_leaves_it_out(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", sourced(0, 40))
+
+    def says(**sections: Any) -> str:
+        with pytest.raises(InputError) as caught:
+            run_all(make_settings(input={"source_field": "source"}, **sections), Silent())
+        return str(caught.value)
+
+    targets = {
+        "traits": {"cluster": 1.0, "source": 1.0},
+        "targets": {"source": {"progress": (0.0, 1.0), "a": (0.1, 0.2)}},
+    }
+    said = says(mixing={"weights": {"b": 1.0}}, order=targets)
+    assert "order.targets.source names 'a'" in said
+    assert "mixing.weights gives them no share" in said
+    chosen = {"method": "random", "vectors": "shallow", "documents": 1}
+    said = says(mixing={"weights": {"a": 1.0, "b": 1.0}}, selection=chosen)
+    assert "mixing.weights names '" in said
+    assert "selection.method chooses none of them" in said
+
+
+def test_shares_of_any_size_are_shares(tmp_path: Path, make_settings: Make) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", sourced(0, 80))
+    settings = make_settings(
+        input={"source_field": "source"}, mixing={"weights": {"a": 1e308, "b": 1e308}, "total_tokens": 2000}
+    )
+    rows = load_sources(ran(settings))
+    assert [row["planned share"] for row in rows] == [0.5, 0.5]
+
+
 def test_a_mix_is_refused_where_its_settings_say_nothing(tmp_path: Path) -> None:
     file = tmp_path / "divorder.toml"
     for text, said in (
@@ -219,3 +252,83 @@ def test_shares_that_do_not_sum_to_one_are_taken_in_proportion_and_said(
     settings = make_settings(mixing={"weights": {"sea.example": 3.0, "rail.example": 1.0}})
     run_all(settings, Noted())
     assert [note for note in notes if "mixing.weights" in note and "sea.example 0.75" in note]
+
+
+def sourced(first: int, count: int) -> list[dict[str, Any]]:
+    """Records of two sources, of many lengths, in order."""
+    records = topic_records(-(-(first + count) // 4))
+    for at, record in enumerate(records):
+        record |= {"text": record["text"] + f" {at}" * (at % 13), "source": "ab"[at % 3 > 0]}
+    return records[first : first + count]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"mixing": {"weights": {"a": 0.2, "b": 0.8}}}, id="a part of one"),
+        pytest.param({"mixing": {"weights": "sqrt"}}, id="sqrt"),
+        pytest.param({"mixing": {"weights": "temperature", "exponent": 0.1}}, id="temperature"),
+        pytest.param({"mixing": {"weights": "natural", "total_tokens": 1500}}, id="total"),
+        pytest.param({"mixing": {"weights": "unimax", "max_repeats": 2, "total_tokens": 2500}}, id="unimax"),
+        pytest.param({"mixing": {"weights": {"a": 1.0}, "total_tokens": 4000}}, id="several epochs"),
+        pytest.param({"mixing": {"weights": "sqrt"}, "heldout": {"share": 0.1}}, id="held out"),
+        pytest.param(
+            {
+                "mixing": {"weights": {"a": 0.2, "b": 0.8}},
+                "selection": {"method": "random", "vectors": "shallow", "documents": 60},
+            },
+            id="selected",
+        ),
+    ],
+)
+def test_what_is_consumed_of_a_mix_stays_whatever_the_input_becomes(
+    options: dict[str, Any], tmp_path: Path, make_settings: Make
+) -> None:
+    records, file, length = sourced(0, 120), tmp_path / "docs.jsonl", 64
+
+    def run(records: list[dict[str, Any]], frozen: int, **changed: Any) -> tuple[list[str], list[str]]:
+        """(the documents in order, those that a trainer reads in its first `frozen` tokens, by sequence)."""
+        write_jsonl(file, records)
+        order = {"traits": {"cluster": 1.0, "length": 1.0}, "length_bins": 4, "frozen_tokens": frozen}
+        settings = make_settings(
+            input={"paths": [str(file)], "source_field": "source"},
+            order=order,
+            sequence={"length": length, "batch": 4},
+            **(options | changed),
+        )
+        done = ran(settings)
+        findings = run_checks(settings)
+        assert all(finding.passed for name, finding in findings.items() if "permutation" in name)
+        text = np.array([record["text"] for record in records], object)
+        plan = pq.read_table(settings.output.path / "packed_sequences.parquet").to_pandas()
+        order = np.load(settings.output.path / "sequence_order.npy")[0]
+        by_sequence = plan.groupby("sequence").document.apply(list)
+        read = [document for sequence in order[: frozen // length] for document in by_sequence[sequence]]
+        assert len(load_results(done.settings.store.path).documents) == len(records)
+        return text[np.load(settings.output.path / "order.npy")].tolist(), text[read].tolist()
+
+    frozen = 6 * length
+    run(records, 0)
+    order, read = run(records, frozen)
+    consumed = load_consumed(make_settings)
+    for changed in (records + sourced(120, 30), records[::-1], records[40:] + records[:40] + sourced(150, 5)):
+        after, read_after = run(changed, frozen)
+        assert after[:consumed] == order[:consumed]
+        assert read_after == read
+    # A mix that gives what is consumed less than it has keeps that, and nothing else of it.
+    after, read_after = run(records, frozen, mixing={"weights": {"b": 1.0}, "total_tokens": 1800})
+    assert (after[:consumed], read_after) == (order[:consumed], read)
+    sources = {record["text"]: record["source"] for record in records}
+    assert {text for text in after if sources[text] == "a"} <= {*order[:consumed], *read}
+    # What is gone is said.
+    rest = [record for record in records if record["text"] != order[0]]
+    with pytest.raises(InputError, match=r"1 of the .* consumed records .* no longer in the input"):
+        run(rest, frozen)
+
+
+def load_consumed(make_settings: Make) -> int:
+    store = make_settings().store.path
+    receipt = load_receipt(LocalStore(store).open(), "greedy_order")
+    assert receipt is not None
+    return int(receipt.figures["frozen_documents"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -335,3 +336,24 @@ def test_settings_that_contradict_are_refused(given: str, said: str, tmp_path: P
     with pytest.raises(SettingsError) as error:
         load_settings(file, environ={})
     assert said in str(error.value)
+
+
+def test_a_choice_that_cannot_be_made_says_what_there_is(corpus: Path, make_settings: Make) -> None:
+    # Words that all documents have make no vector.
+    words = np.random.default_rng(1).choice(["sea", "rail", "bread", "star"], (40, 40))
+    texts = [f"document number {at} {' '.join(row)}" for at, row in enumerate(words)]
+    write_jsonl(corpus, [{"text": text} for text in texts])
+
+    def says(**selection: Any) -> str:
+        with pytest.raises(InputError) as caught:
+            ran(selecting(make_settings, corpus, method="random", **selection), "subset_selection")
+        return str(caught.value)
+
+    said = re.search(
+        r"there are (\d+) documents to choose from \(of 40 records (\d+) have no vector\)",
+        says(documents=41),
+    )
+    assert said
+    assert int(said[1]) + int(said[2]) == 40
+    assert int(said[2]) > 0
+    assert "selection.tokens is 1, and the shortest record that can be chosen has " in says(tokens=1)

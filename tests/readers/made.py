@@ -15,9 +15,9 @@ import orjson
 from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Options
 from dagster_divorder.readers.export import SOURCES
-from dagster_divorder.store.manifests import manifest_check
+from dagster_divorder.store.manifests import EXPORT_VERSION, manifest_check
 from dagster_divorder.trainers import rows_for_contiguous_ranks
-from tests.exports.made import Folder, rows_of, runs_of
+from tests.exports.made import TAG, Folder, rows_of, runs_of
 
 NAMES = [name for name in SOURCES if name in FORMATS]
 Stream = list[list[list[int]]]
@@ -31,6 +31,7 @@ def write_export(
     *,
     shard_bytes: int = 1 << 20,
     batch: int = 1,
+    tag: str = TAG,
     **manifest: Any,
 ) -> Stream:
     """Export a corpus (tests/exports/made.py) into a folder in a format; all rows in the order of the plan."""
@@ -44,10 +45,12 @@ def write_export(
         rows = type(rows)(rows.plan, rows.sequence[place], np.arange(len(place))[None], rows.stored)
     path.mkdir(exist_ok=True)
     folder = Folder(path)
-    about = FORMATS[name].write(rows, folder, Options(shard_bytes=shard_bytes))  # type: ignore[arg-type]
+    about = FORMATS[name].write(rows, folder, Options(tag=tag, shard_bytes=shard_bytes))  # type: ignore[arg-type]
     whole = {
         "format": name,
-        "format_version": 1,
+        "format_version": EXPORT_VERSION,
+        "key": tag * 4,
+        "prefix": f"train-{tag}",
         "plan": "0123",
         "epochs": corpus.get("epochs", 1),
         "rows": len(rows),
@@ -55,6 +58,9 @@ def write_export(
         "sequence_length": rows.length,
         "batch": batch,
         "layout": {},
+        "sequence": {"length": rows.length, "batch": batch, "strategy": "balanced"},
+        "order": {"strategy": "balanced"},
+        "seed": 0,
         "tokenizer": {"vocabulary": rows.stored.vocabulary, "padding": rows.stored.padding},
         "files": folder.entries,
         **about,

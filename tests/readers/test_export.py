@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -15,10 +16,11 @@ from hypothesis import strategies as st
 
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.exports import parquet
+from dagster_divorder.readers import files
 from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.store.manifests import read_whole
 from tests.conftest import examples
-from tests.exports.made import arguments
+from tests.exports.made import TAG, arguments
 from tests.readers.made import NAMES, Stream, exported, write_export, write_manifest
 
 
@@ -121,8 +123,8 @@ def test_what_is_no_export_of_this_reader_is_refused(tmp_path: Path) -> None:
     write_manifest(tmp_path, manifest | {"format": "mds"})
     with pytest.raises(InputError, match=r"of the format mds, .* this reader reads parquet, olmo, megatron"):
         open_export(tmp_path)
-    write_manifest(tmp_path, manifest | {"format_version": 2})
-    with pytest.raises(InputError, match="is of version 2 of the exports; this reader reads 1"):
+    write_manifest(tmp_path, manifest | {"format_version": 3})
+    with pytest.raises(InputError, match="is of version 3 of the exports; this reader reads 1 and 2"):
         open_export(tmp_path)
     write_manifest(tmp_path, manifest | {"rows": 0})
     with pytest.raises(InputError, match="holds no sequence"):
@@ -144,3 +146,82 @@ def test_what_is_read_is_never_the_file_itself(tmp_path: Path) -> None:
         dataset[0]["input_ids"].fill_(3)
         assert np.array_equal(dataset[0]["input_ids"], before)
         dataset.export.verify()
+
+
+def rewritten(path: Path, name: str, plan: str, **corpus: Any) -> None:
+    """Export another plan into the folder, as a run does: files under new names, the manifest, no old file any more."""
+    before = (read_whole(path / "manifest.json") or {})["files"]
+    write_export(path, name, {"lengths": [20] * 9, **corpus}, tag=plan * 2, plan=plan, shard_bytes=40)
+    for file in before.keys() - (read_whole(path / "manifest.json") or {})["files"].keys():
+        (path / file).unlink()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_open_export_is_read_to_its_end_whatever_is_exported_over_it(name: str, tmp_path: Path) -> None:
+    stream = write_export(tmp_path, name, {"lengths": [20] * 9}, shard_bytes=40)
+    opened, pickled = open_export(tmp_path), pickle.dumps(open_export(tmp_path))
+    check(opened, [0, 1], stream)
+    rewritten(tmp_path, name, "4567", seed=1)
+    check(opened, list(range(len(stream))), stream)
+    assert (opened.plan, open_export(tmp_path).plan) == ("0123", "4567")
+    with pytest.raises(StoreError, match="holds the plan 4567, and 0123 is asked for"):
+        pickle.loads(pickled)
+
+
+@pytest.mark.parametrize("name", ["parquet", "olmo"])
+def test_a_file_that_was_not_open_yet_when_it_was_replaced_ends_the_reading(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an export of more files than stay open."""
+    monkeypatch.setattr(files, "PINNED", 2)
+    stream = write_export(tmp_path, name, {"lengths": [20] * 9}, shard_bytes=40)
+    opened = open_export(tmp_path)
+    rewritten(tmp_path, name, "4567", seed=1)
+    check(opened, [0], stream)
+    with pytest.raises(StoreError, match=r"it was opened as the plan 0123, and now holds 4567"):
+        opened.block([len(stream) - 1]).ids  # noqa: B018
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_of_equal_size_are_told_apart(name: str, tmp_path: Path) -> None:
+    write_export(tmp_path, name, {"lengths": [8] * 20, "end_of_text": False}, shard_bytes=64)
+    manifest = read_whole(tmp_path / "manifest.json") or {}
+    sizes: dict[int, list[str]] = {}
+    for file, entry in manifest["files"].items():
+        if file.endswith((".parquet", ".npy", ".bin")) and file.startswith("train-"):
+            sizes.setdefault(entry["bytes"], []).append(file)
+    if name == "megatron":
+        # One file: another plan's, of the same size.
+        (file,) = [file for group in sizes.values() for file in group]
+        data = (tmp_path / file).read_bytes()
+        (tmp_path / file).write_bytes(data[::-1])
+    else:
+        file, other, *_ = next(group for group in sizes.values() if len(group) > 1)
+        (tmp_path / file).rename(tmp_path / "aside")
+        (tmp_path / other).rename(tmp_path / file)
+        (tmp_path / "aside").rename(tmp_path / other)
+    with pytest.raises(StoreError, match="is not the file that was written under this name"):
+        open_export(tmp_path)
+
+
+def test_an_export_that_is_being_replaced_is_none(tmp_path: Path) -> None:
+    write_export(tmp_path, "parquet", {"lengths": [20]})
+    manifest = read_whole(tmp_path / "manifest.json") or {}
+    write_manifest(tmp_path, {**manifest, "replaced_by": "ab"})
+    with pytest.raises(StoreError, match="is being written anew, or a run that wrote it was broken off"):
+        open_export(tmp_path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_exports_of_version_1_still_open(name: str, tmp_path: Path) -> None:
+    """Their names had no tag, and their manifests neither `prefix` nor `head`."""
+    stream = write_export(tmp_path, name, {"lengths": [20] * 9, "epochs": 2}, shard_bytes=40)
+    manifest = read_whole(tmp_path / "manifest.json") or {}
+    old = {}
+    for file, entry in manifest["files"].items():
+        before = file.replace(f"-{TAG}", "").replace(f".{TAG}", "")
+        (tmp_path / file).rename(tmp_path / before)
+        old[before] = {key: entry[key] for key in ("bytes", "sha256")}
+    del manifest["prefix"]
+    write_manifest(tmp_path, {**manifest, "format_version": 1, "files": old})
+    check(open_export(tmp_path), list(range(len(stream))), stream)

@@ -18,7 +18,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.readers import loading
-from dagster_divorder.torch import GlobalBatchSampler, SequenceDataset, SequenceStream
+from dagster_divorder.torch import GlobalBatchSampler, SequenceDataset, SequenceStream, ShardStream
 from tests.conftest import examples
 from tests.readers.made import write_export
 
@@ -204,6 +204,46 @@ def test_states_that_are_not_of_this_export_are_refused(export: tuple[Path, list
         stream.load_state_dict({"samples": 0, "plan": "0123", "worker": {"id": 0}})
 
 
+MALFORMED: list[Any] = [
+    None,
+    [],
+    "0123",
+    {},
+    {"samples": 4},
+    {"plan": "0123"},
+    {"samples": "4", "plan": "0123"},
+    {"samples": 4.0, "plan": "0123"},
+    {"samples": None, "plan": "0123"},
+    {"samples": True, "plan": "0123"},
+    {"samples": 4, "plan": 123},
+    {"model": {}, "stream": {"samples": 4, "plan": "0123"}},
+]
+
+
+@pytest.mark.parametrize("state", MALFORMED, ids=str)
+def test_what_is_no_state_is_refused_wherever_it_is_loaded(
+    export: tuple[Path, list[Any]], state: Any
+) -> None:
+    path, _ = export
+    stream = SequenceStream(path)
+    for load in (
+        stream.load_state_dict,
+        stream.sampler.load_state_dict,
+        iter(stream.sampler).load_state_dict,
+    ):
+        with pytest.raises(
+            InputError, match=r"the state to resume from is .*; expected \{'samples': int, 'plan': str"
+        ):
+            load(state)
+    shards = ShardStream(["a", "b"], lambda name: [name])
+    for wrong in (state, {"shard": "a", "passed": "0", "offset": 0}):
+        with pytest.raises(InputError, match=r"expected \{'shard': str, 'passed': int, 'offset': int"):
+            shards.load_state_dict(wrong)
+    for passed, offset in ((-1, 0), (3, 0), (0, -1)):
+        with pytest.raises(InputError, match=f"says that {passed} shards and {offset} items were read"):
+            shards.load_state_dict({"shard": "a", "passed": passed, "offset": offset})
+
+
 def test_ranks_that_cannot_share_a_batch_are_refused(export: tuple[Path, list[Any]]) -> None:
     path, _ = export
     refused: list[tuple[dict[str, Any], str]] = [
@@ -228,7 +268,13 @@ def test_rank_and_world_size_are_what_torchrun_sets(
 
     path, rows = export
     for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+        for wrong in ("x", "1.0", "0x1"):
+            monkeypatch.setenv(name, wrong)
+            with pytest.raises(
+                InputError, match=f"the environment variable {name} is '{wrong}'; expected a whole"
+            ):
+                SequenceStream(path)
+        monkeypatch.delenv(name)
     assert consumed([iter(SequenceStream(path))], 1) == rows[:BATCH]
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "3")

@@ -109,7 +109,7 @@ def test_the_command_lists_the_files(capsys: pytest.CaptureFixture[str]) -> None
             assert head.startswith(
                 "# skip 2 sequences (16 tokens) of the first file; all files were read 0 times"
             )
-            assert [Path(file).name[6:11] for file in files] == ["00001", "00002", "00000"]
+            assert [Path(file).name[15:20] for file in files] == ["00001", "00002", "00000"]
         assert main(["shards", str(path), "--sequences", "-1"]) == 1
         assert "-1 sequences were read; expected 0 or more" in capsys.readouterr().err
     layout = {"world_size": 2, "micro_batch": 1, "workers": 1}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import importlib.util
 import lzma
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,9 +75,64 @@ def test_a_file_cut_at_any_place_is_an_error(tmp_path: Path, suffix: str) -> Non
 @pytest.mark.parametrize("member", [0, 1])
 def test_what_is_no_member_is_an_error(tmp_path: Path, suffix: str, member: int) -> None:
     path, one = tmp_path / f"x.jsonl{suffix}", COMPRESS[suffix](DATA)
-    for other in (DATA, b"\xff" * 30, b"x" + one):
+    for other in (*([DATA] if member else []), b"\xff" * 30, b"x" + one):
         with pytest.raises(InputError, match="copied or compressed again"):
             read(path, one * member + other)
+
+
+@suffixes
+def test_what_is_not_compressed_is_said_to_be_what_it_is(tmp_path: Path, suffix: str) -> None:
+    path, name = tmp_path / f"x.jsonl{suffix}", CODECS[suffix].name
+    for data, said in (
+        (DATA, r"plain JSONL; rename it to x\.jsonl$"),
+        (b"<!DOCTYPE html><title>Sign in</title>", "an HTML page, such as"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
+        (bytes(512) + COMPRESS[suffix](DATA), "zero bytes"),
+    ):
+        with pytest.raises(InputError, match=rf"holds no {name} data, as its name says: it is {said}"):
+            read(path, data)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
+@pytest.mark.parametrize("zeros", [4, 512, 1 << 20])
+def test_zero_bytes_that_pad_members_are_skipped(tmp_path: Path, suffix: str, zeros: int) -> None:
+    path, one, padding = tmp_path / f"x.jsonl{suffix}", COMPRESS[suffix](DATA), bytes(zeros)
+    assert read(path, one + padding) == LINES
+    assert read(path, one + padding + one + padding) == LINES * 2
+    with pytest.raises(InputError, match="copied or compressed again"):
+        read(path, one + padding + one[:-1])
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
+def test_more_zero_bytes_are_a_file_that_was_not_written_to_its_end(tmp_path: Path, suffix: str) -> None:
+    with pytest.raises(InputError, match=r"1,048,577 zero bytes follow its compressed data"):
+        read(tmp_path / f"x.jsonl{suffix}", COMPRESS[suffix](DATA) + bytes((1 << 20) + 1))
+
+
+def test_many_small_members_are_read_in_linear_time(tmp_path: Path) -> None:
+    one = gzip.compress(LINES[0] + b"\n")
+    assert read(tmp_path / "x.jsonl.gz", one * 20_000) == LINES[:1] * 20_000
+
+
+LONG_WINDOW = b"\x28\xb5\x2f\xfd\x00\xa8" + (len(DATA) << 3 | 1).to_bytes(3, "little") + DATA
+"""A zstd frame of one block that is stored as it is, with a window of 2 GiB, as `zstd --long=31` asks for."""
+
+
+def test_a_zstd_window_that_arrow_does_not_read_is_read_or_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.jsonl.zst"
+    if any(importlib.util.find_spec(name) for name in ("compression", "backports")):
+        assert read(path, LONG_WINDOW) == LINES
+        assert read(path, LONG_WINDOW + COMPRESS[".zst"](DATA)) == LINES * 2
+        with pytest.raises(InputError, match="copied or compressed again"):
+            read(path, LONG_WINDOW[:-1])
+    for name in ("compression.zstd", "backports.zstd"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(
+        InputError, match=r"x\.jsonl\.zst .* window is 2,048 MiB .* pip install backports\.zstd, or"
+    ):
+        read(path, LONG_WINDOW)
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])

@@ -72,7 +72,8 @@ def test_commit_replaces_the_output_and_removes_only_its_own_stale_files(
     assert sorted(os.listdir(folder)) == ["a", MANIFEST, "mine.txt"]
     manifest = read_manifest(folder)
     assert manifest is not None
-    assert manifest["files"] == {"a": {"bytes": 1, "sha256": hashlib.sha256(b"a").hexdigest()}}
+    digest = hashlib.sha256(b"a").hexdigest()
+    assert manifest["files"] == {"a": {"bytes": 1, "sha256": digest, "head": digest}}
     assert manifest["store"]["id"] == store.id
     assert is_whole(folder, manifest["files"])
     (folder / "a").write_text("b")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import obstore
 import pytest
 from obstore.exceptions import GenericError
 
-from dagster_divorder.errors import InputError, StoreError
+from dagster_divorder.errors import InputError, LeaseLostError, StoreError
 from dagster_divorder.settings import Output, Settings
 from dagster_divorder.settings.places import Url
 from dagster_divorder.store import folders
@@ -24,6 +25,7 @@ from dagster_divorder.store.curated import (
     is_whole,
     read_manifest,
     refuse_foreign_files,
+    refuse_strangers,
     remove_beside,
     tidy,
     write_beside,
@@ -110,7 +112,7 @@ def test_a_failed_write_leaves_the_old_output_and_nothing_else(memory: Any, stor
 
 @pytest.mark.parametrize("copied", [0, 1, 2])
 def test_a_commit_that_broke_off_is_never_taken_for_an_output(
-    memory: Any, store: LocalStore, monkeypatch: pytest.MonkeyPatch, copied: int
+    memory: Any, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: int
 ) -> None:
     old = publish(store, {"train-0.bin": b"old 0", "train-1.bin": b"old 1", "train-2.bin": b"old 2"})["files"]
     copy, done = obstore.copy, []
@@ -128,9 +130,12 @@ def test_a_commit_that_broke_off_is_never_taken_for_an_output(
         publish(store, {"train-0.bin": b"new 0", "train-1.bin": b"new 1"})
     monkeypatch.undo()
     monkeypatch.setattr("dagster_divorder.store.sources._connected", lambda origin, *_: memory[origin])
-    found = read_manifest(PLACE, EXPORT_MANIFEST)
-    assert found and found["files"] == old
-    assert (damaged_file(PLACE, old) is None) == (copied == 0)
+    # The first copy marks the manifest as replaced; from then on nobody takes it for one.
+    assert (read_manifest(PLACE, EXPORT_MANIFEST) is None) == (copied > 0)
+    assert (read_manifest(PLACE, EXPORT_MANIFEST, replaced=True) or {})["files"] == old
+    assert (damaged_file(PLACE, old) is None) == (copied < 2)
+    with pytest.raises(InputError, match="holds the output of another store"):
+        refuse_strangers(LocalStore(tmp_path / "other").open(), PLACE, bool, EXPORT_MANIFEST)
     new = publish(store, {"train-0.bin": b"new 0", "train-1.bin": b"new 1"})["files"]
     assert is_whole(PLACE, new) and sorted(objects(PLACE)) == [EXPORT_MANIFEST, "train-0.bin", "train-1.bin"]
 
@@ -170,7 +175,76 @@ def test_an_object_that_somebody_removes_before_it_has_its_name_is_an_error(
 ) -> None:
     with OutputFolder(store, PLACE, manifest=EXPORT_MANIFEST) as output:
         output.stage("train-0.bin", lambda file: file.write(b"x"))
-        folder_at(PLACE).remove_temporary()
+        folder_at(PLACE).delete(folder_at(PLACE).temporary())
         with pytest.raises(StoreError, match="somebody else has removed it"):
             output.commit({"key": "0" * 32})
     assert objects(PLACE) == {}
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["folder", "objects"])
+def test_an_output_under_other_names_leaves_the_old_one_whole_until_its_manifest_comes(
+    here: bool, memory: Any, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place: Any = tmp_path / "out" if here else PLACE
+    old = publish(store, {"train-a.bin": b"old", "tokenizer.json": b"{}"}, place)
+    folder = type(folder_at(place))
+    publishing = folder.publish
+
+    def killed(self: Any, staged: Any, last: str, *rest: Any) -> None:
+        publishing(self, {name: new for name, new in staged.items() if name != last}, "train-b.bin", ())
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(folder, "publish", killed)
+        publish(store, {"train-b.bin": b"new", "tokenizer.json": b"{}"}, place)
+    assert read_manifest(place, EXPORT_MANIFEST) == old and damaged_file(place, old["files"]) is None
+    publish(store, {"train-b.bin": b"new", "tokenizer.json": b"{}"}, place)
+    assert sorted(folder_at(place).names()) == [EXPORT_MANIFEST, "tokenizer.json", "train-b.bin"]
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["folder", "objects"])
+def test_who_has_lost_the_lease_removes_and_publishes_nothing_of_the_next_holder(
+    here: bool, memory: Any, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is stopped while it publishes, and wakes when another one holds the store and writes there."""
+    place: Any = tmp_path / "out" if here else PLACE
+    old = publish(store, {"a.bin": b"old", "b.bin": b"old"}, place)
+    folder, theirs = folder_at(place), f"{TEMPORARY}{'e' * 16}"
+
+    class Lost:
+        """The lease is lost after a number of looks at it."""
+
+        def __init__(self, looks: int) -> None:
+            self.looks = looks
+
+        def __call__(self) -> None:
+            self.looks -= 1
+            if self.looks < 0:
+                raise LeaseLostError("taken over")
+
+    ended = False
+    for looks in range(20):
+        with folder.create("x", theirs) as file:
+            file.write(b"of the next holder")
+        with monkeypatch.context() as patched:
+            output = OutputFolder(store, place, manifest=EXPORT_MANIFEST)
+            with suppress(LeaseLostError), output:
+                # Entered while the lease is held, when nobody else writes.
+                folder.delete([theirs])
+                for name in ("a.bin", "b.bin"):
+                    output.stage(name, lambda file: file.write(b"new"))
+                with folder.create("x", theirs) as file:
+                    file.write(b"of the next holder")
+                patched.setattr(store, "check", Lost(looks))
+                output.commit({"key": "1" * 32})
+                ended = True
+        if ended:
+            break
+        assert folder.temporary() == [theirs], looks
+        folder.delete([theirs])
+        manifest = read_manifest(place, EXPORT_MANIFEST)
+        # Before the last step there is the old output, or none.
+        assert manifest is None or damaged_file(place, manifest["files"]) is None, looks
+        publish(store, {"a.bin": b"old", "b.bin": b"old"}, place)
+    assert ended and looks > 4
+    assert old["files"].keys() == {"a.bin", "b.bin"}

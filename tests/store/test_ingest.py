@@ -116,9 +116,9 @@ def test_too_many_rejects_fail_before_anything_is_stored(tmp_path: Path) -> None
 def test_a_line_still_being_written_is_left_for_the_next_run(tmp_path: Path) -> None:
     store = LocalStore(tmp_path).open()
     result = ingest(store, [line("a"), b'{"text": "b'], share=0, unterminated=True)
-    assert (len(result.view), result.survey.rejected, result.survey.partial_lines) == (1, 0, 1)
+    assert (len(result.view), result.survey.rejected, len(result.survey.unfinished)) == (1, 0, 1)
     result = ingest(store, [line("a"), line("b")], share=0, unterminated=True)
-    assert (len(result.view), result.survey.rejected, result.survey.partial_lines) == (2, 0, 0)
+    assert (len(result.view), result.survey.rejected, len(result.survey.unfinished)) == (2, 0, 0)
 
 
 def test_a_record_whose_document_is_gone_is_read_again(tmp_path: Path) -> None:

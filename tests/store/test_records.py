@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
+import math
 from typing import Any
 
 import orjson
@@ -22,7 +24,11 @@ REFUSED = {
     b"{": "not valid JSON",
     b'{"text": "\xff"}': "not valid JSON",
     b'{"text": "\\ud800"}': "not valid JSON",
-    b'{"text": NaN}': "not valid JSON",
+    b'{"text": NaN}': "field 'text' is a JSON null, expected a string",
+    b'{"text": "a", "n": nan}': "not valid JSON",
+    b'{"text": "NaN", "n": }': "not valid JSON",
+    b'{"text": "a", "n": NaN': "not valid JSON",
+    b'{"text": "\\ud800", "n": NaN}': "not valid JSON",
     b"[1]": "a JSON array, expected an object",
     b"3": "a JSON number, expected an object",
     b'{"body": "x"}': "no field 'text'",
@@ -46,6 +52,15 @@ def test_nul_and_surrogate_pairs_are_text() -> None:
     texts, reasons = parse_lines([b'{"text": "a\\u0000b"}', b'{"text": "\\ud83d\\ude00"}'], "text")
     assert texts == [b"a\x00b", "\U0001f600".encode()]
     assert reasons == []
+
+
+def test_numbers_that_are_no_json_cost_no_record() -> None:
+    """As Python's json writes them; what strings hold is text."""
+    records = [
+        {"text": 'a NaN, "-Infinity" \\" NaN', "n": value} for value in (math.nan, math.inf, -math.inf)
+    ]
+    lines = [json.dumps(record).encode() for record in records]
+    assert parse_lines(lines, "text") == ([str(record["text"]).encode() for record in records], [])
 
 
 @given(st.text(min_size=1))

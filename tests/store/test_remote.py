@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 
+import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDeniedError, PreconditionError
 
-from dagster_divorder.errors import DiskFullError, InputError, StoreError
+from dagster_divorder.errors import DamagedFileError, DiskFullError, DivOrderError, InputError, StoreError
 from dagster_divorder.store.remote import connect, explain, explained
 
 URL = "s3://bucket/prefix"
@@ -85,6 +87,87 @@ def test_connecting_asks_for_nothing_and_says_what_is_missing(monkeypatch: pytes
     assert "Sesame99" not in repr(connect(URL))
     with pytest.raises(InputError, match="AZURE_STORAGE_ACCOUNT_NAME"):
         connect("az://container/prefix")
-    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(InputError, match=r"pip install 'dagster-divorder\[objects\]'"):
         connect(URL)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "",
+        "Sesame99",
+        "://x",
+        "http://",
+        "ftp://host",
+        "http://host:99999",
+        "http://[::1",
+        "http://a b",
+        " http://host",
+        "http://h\u00fc",
+        "who:Sesame99@host:9000",
+        "http://who:Ses/Sesame99@host",
+        "http://host/?X-Amz-Signature=Sesame99",
+    ],
+)
+@pytest.mark.parametrize(
+    ("url", "variable"), [(URL, "AWS_ENDPOINT_URL"), ("az://container/prefix", "AZURE_STORAGE_ENDPOINT")]
+)
+def test_an_endpoint_that_is_none_is_refused_and_not_repeated(
+    url: str, variable: str, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, endpoint)
+    with pytest.raises(InputError, match=f"{variable} is no URL of a server") as caught:
+        connect(url)
+    assert "Sesame99" not in str(caught.value)
+
+
+def test_a_region_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "a b/c")
+    with pytest.raises(InputError, match="AWS_REGION is 'a b/c'; expected"):
+        connect(URL)
+
+
+def test_a_url_that_names_a_user_is_refused_without_the_password() -> None:
+    with pytest.raises(InputError, match="names a user") as caught:
+        connect("s3://who:Sesame99@bucket/prefix")
+    assert "Sesame99" not in str(caught.value)
+
+
+def test_a_password_in_the_endpoint_is_in_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://who:Sesame99@127.0.0.1:1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "Sesame99")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    store = connect(URL, retry_seconds=0)
+    with pytest.raises(StoreError, match="cannot be reached") as caught, explained(URL):
+        obstore.list_with_delimiter(store)
+    assert "http://...@127.0.0.1:1" in str(caught.value) and "Sesame99" not in str(caught.value)
+
+
+def test_a_panic_of_obstore_is_an_error_as_others_are() -> None:
+    panic = type("PanicException", (BaseException,), {})
+    with (
+        pytest.raises(InputError, match=r"obstore panicked \(no URL\); see to .* AWS_ACCESS_KEY_ID"),
+        explained(URL, InputError),
+    ):
+        raise panic("no URL")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("GET http://who:Sesame99@host:1/b in 1 s", "GET http://...@host:1/b in 1 s"),
+        ("('s3://who:Sesame99@b/x', 'gs://b/y')", "('s3://...@b/x', 'gs://b/y')"),
+        ("https://host/a?X-Amz-Signature=Sesame99&b=1, again", "https://host/a?... again"),
+        ("az://c/x?sv=1&sig=Sesame99", "az://c/x?..."),
+        ("hf://datasets/org/name@main/a", "hf://datasets/org/name@main/a"),
+        ("s3://b/part-?.jsonl is missing", "s3://b/part-?.jsonl is missing"),
+        ("is it full? key=value", "is it full? key=value"),
+        ("write to me@example.org", "write to me@example.org"),
+    ],
+)
+def test_no_error_holds_what_is_secret_in_a_url(text: str, shown: str) -> None:
+    for kind in (DivOrderError, InputError, DamagedFileError):
+        error = kind(text)
+        assert str(error) == str(kind(str(error))) == str(pickle.loads(pickle.dumps(error))) == shown

@@ -24,6 +24,7 @@ from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.propose import write_settings
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.places import Url
+from dagster_divorder.stages import raw_docs
 from dagster_divorder.store import sources
 from dagster_divorder.store.find import find_files
 from dagster_divorder.store.inputs import LineBlock, read_lines, read_rows
@@ -157,6 +158,22 @@ def ingest(settings: Settings) -> dict[str, Any]:
     return {**receipt.figures, **receipt.facts, "version": receipt.version}
 
 
+@pytest.mark.parametrize("parts", [False, True])
+def test_a_last_line_cut_short_at_a_url_is_a_broken_line(
+    memory: Any, make_settings: Make, monkeypatch: pytest.MonkeyPatch, parts: bool
+) -> None:
+    if parts:
+        monkeypatch.setattr(raw_docs, "PARTS_FROM_BYTES", 0)
+    settings = make_settings(input={"paths": [URL]}, engine={"workers": 2 if parts else 1})
+    put(f"{URL}/a.jsonl", b"".join(LINES)[:-10])
+    found = ingest(settings)
+    assert (found["records"], found["rejected_records"], found["partial_lines"]) == (299, 1, 0)
+    # The whole object is another one, read on from the last whole line.
+    put(f"{URL}/a.jsonl", b"".join(LINES))
+    found = ingest(settings)
+    assert (found["records"], found["rejected_records"], found["new_records"]) == (300, 0, 1)
+
+
 def test_a_known_tag_is_not_read_again_and_a_grown_object_only_where_it_grew(
     memory: Any, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,5 +282,5 @@ def test_variables_hold_several_urls() -> None:
 
 def test_settings_are_proposed_for_a_url(memory: Any, tmp_path: Path) -> None:
     put(f"{URL}/a.jsonl", b"".join(LINES))
-    settings = write_settings([URL], tmp_path / "divorder.toml")
+    settings, _ = write_settings([URL], tmp_path / "divorder.toml")
     assert settings.input.paths == (URL,) and settings.input.text_field == "text"

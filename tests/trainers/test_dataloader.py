@@ -37,7 +37,7 @@ def test_a_stateful_dataloader_reads_what_the_models_say(
             "DistributedSampler": DistributedSampler,
             "StatefulDataLoader": loaders.StatefulDataLoader,
         }
-        exec(trainer.configuration(reading, path="", sequence_length=8), names)
+        exec(trainer.configuration(reading, path="", prefix="train", sequence_length=8), names)
         return names["sampler"], names["loader"]
 
     for way, model in ((default, trainer.default), (best, trainer.best)):

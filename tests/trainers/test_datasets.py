@@ -144,7 +144,7 @@ def named(trainer: Trainer, reading: Reading, path: Path, **names: Any) -> dict[
     """The names that a trainer's lines define."""
     datasets, _ = packages()
     names |= {"load_dataset": datasets.load_dataset, "IterableDataset": datasets.IterableDataset}
-    exec(trainer.configuration(reading, path=str(path), sequence_length=8), names)
+    exec(trainer.configuration(reading, path=str(path), prefix="train", sequence_length=8), names)
     return names
 
 

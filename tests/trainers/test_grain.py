@@ -38,7 +38,7 @@ def read_by_the_lines(reading: Reading) -> np.ndarray:
     ranks = []
     for rank in range(reading.world_size):
         names = {"grain": grain, "source": range(reading.rows), "rank": rank}
-        exec(TRAINER.configuration(reading, path="", sequence_length=8), names)
+        exec(TRAINER.configuration(reading, path="", prefix="train", sequence_length=8), names)
         ranks.append(names["loader"])
     return global_batches(ranks, reading)
 

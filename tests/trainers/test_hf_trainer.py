@@ -54,7 +54,7 @@ def test_the_hugging_face_trainer_shuffles_by_default_and_takes_its_lines() -> N
     from transformers import TrainingArguments
 
     reading = Reading(rows=96, batch=16, world_size=2, micro_batch=2)
-    lines = TRAINERS["hf-trainer"].configuration(reading, path="", sequence_length=8)
+    lines = TRAINERS["hf-trainer"].configuration(reading, path="", prefix="train", sequence_length=8)
     arguments = eval(lines, {"TrainingArguments": TrainingArguments})
     assert arguments.train_sampling_strategy == "sequential"
     assert arguments.max_steps == 6
@@ -73,7 +73,7 @@ def test_trl_reads_what_the_models_say(way: str, tmp_path: Path) -> None:
     reading = Reading(rows=101, batch=16, world_size=2, micro_batch=2, seed=42)
     trainer = TRAINERS["trl"]
     config = partial(trl.SFTConfig, output_dir=str(tmp_path), bf16=False, use_cpu=True, report_to="none")
-    lines = trainer.configuration(reading, path="", sequence_length=2)
+    lines = trainer.configuration(reading, path="", prefix="train", sequence_length=2)
     words = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<pad>"))
     tokens = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1}

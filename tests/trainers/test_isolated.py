@@ -15,7 +15,7 @@ from dagster_divorder.exports import FORMATS
 from dagster_divorder.exports.format import Options
 from dagster_divorder.exports.rows import Rows
 from dagster_divorder.trainers import TRAINERS, Reading, rows_for_contiguous_ranks
-from tests.exports.made import Folder, blocks_of, rows_of
+from tests.exports.made import TAG, Folder, blocks_of, rows_of
 from tests.trainers.environments import replay, run_isolated
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ def sliced(rows: Rows, world: int, micro_batch: int, workers: int) -> Rows:
 def export(name: str, path: Path, rows: Rows, files: int = 3) -> dict[str, Any]:
     """The files of rows, about so many; what the manifest says of them."""
     path.mkdir()
-    options = Options(shard_bytes=-(-len(rows) // files) * 4 * LENGTH, batch=BATCH)
+    options = Options(tag=TAG, shard_bytes=-(-len(rows) // files) * 4 * LENGTH, batch=BATCH)
     return dict(FORMATS[name].write(rows, Folder(path), options))  # type: ignore[arg-type]
 
 
@@ -92,7 +92,9 @@ def test_olmo_core(tmp_path: Path) -> None:
 
 
 def lines(trainer: str, reading: Reading, folder: Path) -> str:
-    return TRAINERS[trainer].configuration(reading, path=str(folder), sequence_length=LENGTH)
+    return TRAINERS[trainer].configuration(
+        reading, path=str(folder), prefix=f"train-{TAG}", sequence_length=LENGTH
+    )
 
 
 def test_torchtitan(tmp_path: Path) -> None:
@@ -186,7 +188,7 @@ def test_files_are_those_of_the_trainers_own_writer(name: str, environment: str,
         assert rows.padded is padded
         ours = tmp_path / f"ours-{number}"
         ours.mkdir()
-        about = FORMATS[name].write(rows, Folder(ours), Options(shard_bytes=shard_bytes))  # type: ignore[arg-type]
+        about = FORMATS[name].write(rows, Folder(ours), Options(tag=TAG, shard_bytes=shard_bytes))  # type: ignore[arg-type]
         columns = {"tokens" if name == "mds" else "input_ids": tokens(rows).astype(about["dtype"])}
         if padded:
             columns["attention_mask"] = (np.arange(LENGTH) < rows.tokens[:, None]).astype(np.uint8)
@@ -196,10 +198,15 @@ def test_files_are_those_of_the_trainers_own_writer(name: str, environment: str,
     run_isolated(environment, f"{name}_writer", tmp_path, cases=cases)
     for number in range(len(cases)):
         ours, theirs = tmp_path / f"ours-{number}", tmp_path / f"theirs-{number}"
-        names = {path.name for path in theirs.iterdir()}
-        assert names == {path.name for path in ours.iterdir()}
-        for file in names - {"index.json"}:
-            assert (ours / file).read_bytes() == (theirs / file).read_bytes(), file
-        found, wanted = (json.loads((folder / "index.json").read_bytes()) for folder in (ours, theirs))
+        # All is theirs but the names, which carry a tag.
+        named = {
+            path.name.replace(f"-{int(TAG, 16)}", "-0").replace(f".{TAG}", ""): path
+            for path in ours.iterdir()
+        }
+        assert named.keys() == {path.name for path in theirs.iterdir()}
+        for file in named.keys() - {"index.json"}:
+            assert named[file].read_bytes() == (theirs / file).read_bytes(), file
+        data = (ours / "index.json").read_text().replace(f"-{int(TAG, 16)}", "-0").replace(f".{TAG}", "")
+        found, wanted = json.loads(data), json.loads((theirs / "index.json").read_bytes())
         # litdata's is the time.
         assert found | {"updated_at": ""} == wanted | {"updated_at": ""}

@@ -61,7 +61,7 @@ def test_lightning_reads_what_the_models_say(rows: int, world_size: int, micro_b
             "StatefulDataLoader": loaders.StatefulDataLoader,
             "Trainer": start,
         }
-        exec(model.configuration(reading, path="", sequence_length=8), names)
+        exec(model.configuration(reading, path="", prefix="train", sequence_length=8), names)
         return as_lightning_reads(names["trainer"], names["loader"])
 
     for way, expected in ((default, model.default), (best, model.best)):

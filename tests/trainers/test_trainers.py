@@ -85,7 +85,7 @@ def test_batches_are_of_the_right_shape_and_hold_rows_of_the_export(trainer: Tra
 @EVERY
 def test_configuration_can_be_read_by_the_trainer_it_is_for(trainer: Trainer) -> None:
     reading = Reading(rows=96, batch=16, world_size=2, micro_batch=4)
-    lines = trainer.configuration(reading, path="PLACE", sequence_length=33)
+    lines = trainer.configuration(reading, path="PLACE", prefix="train", sequence_length=33)
     if trainer.name == "megatron":
         options = dict(line.split(" ") for line in lines.splitlines() if not line.startswith("#"))
         assert options["--train-samples"] == "96"
@@ -107,6 +107,7 @@ def test_configuration_can_be_read_by_the_trainer_it_is_for(trainer: Trainer) ->
     [
         ({"rows": 0}, "rows is 0, expected 1 or more"),
         ({"workers": -1}, "workers is -1, expected 0 or more"),
+        ({"workers": 10**9}, "workers is 1,000,000,000, expected at most 1,024"),
         ({"world_size": 3}, "batch of 16 sequences .* 3 ranks x 1 .* divides the batch"),
         ({"world_size": 4, "nodes": 3}, "4 ranks .* 3 nodes: choose a divisor"),
         ({"files": (5, 5)}, "hold 10 rows, expected 96: give the rows of every file"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +132,6 @@ def test_a_film_that_cannot_be_written_is_an_error_with_what_the_encoder_said(tm
 def test_without_ffmpeg_the_error_says_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(films.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(InputError, match=r"pip install 'dagster-divorder\[films\]'"):
         write(tmp_path / "film.mp4", [])

@@ -78,7 +78,8 @@ def sequence_times(
     alone = (np.diff(packed.indptr) == 1)[sequence]
     run = np.flatnonzero(alone & (copies > 1) & ~consumed[text])
     times[sequence[run]] += _delays(packed, run, copies[run])
-    times %= 1.0
+    # Twice: what lies less than a rounding below 0 becomes 1.0 at first, the end of the epoch, which is its beginning.
+    times = times % 1.0 % 1.0
     epoch_length = sequences / max(1, sequences - frozen)
     times[:frozen] = (np.arange(frozen) + 0.5 - frozen) / max(1, sequences - frozen)
     return Times(times, most, cells, room=_room(packed, texts, times, epoch_length))

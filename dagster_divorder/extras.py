@@ -1,0 +1,46 @@
+"""Packages of the extras that pyproject.toml names: imported here alone, so that a missing one is always refused with
+the line that installs it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+from dagster_divorder.errors import MissingPackageError
+
+EXTRAS = {
+    "accelerate": ("tensor-parallel", "accelerate", "deep.tensor_parallel needs"),
+    "grpc": ("ray", "grpcio", 'engine.kind = "ray" needs'),
+    "imageio_ffmpeg": ("films", "imageio-ffmpeg", "films need"),
+    "obstore": ("objects", "obstore", "s3://, gs://, az://, https:// and http:// URLs need"),
+    "ray": ("ray", "ray", 'engine.kind = "ray" needs'),
+}
+"""Package, as it is imported -> its extra, its name for pip, what needs it."""
+
+
+def why_missing(package: str) -> str | None:
+    """What needs a package and how to install it; None where it is installed."""
+    if importlib.util.find_spec(package):
+        return None
+    extra, name, needed = EXTRAS[package]
+    return f"{needed} {name}, which is not installed: pip install 'dagster-divorder[{extra}]'"
+
+
+def load_extra(module: str) -> Any:
+    """Import a package of an extra, or a module of one.
+
+    Raises:
+        MissingPackageError: it is not installed, or cannot be imported.
+    """
+    package = module.partition(".")[0]
+    if missing := why_missing(package):
+        raise MissingPackageError(missing)
+    try:
+        return importlib.import_module(module)
+    except (ImportError, OSError) as error:  # OSError: a library of its own does not load
+        extra, name, needed = EXTRAS[package]
+        raise MissingPackageError(
+            f"{needed} {name}, which is installed and cannot be imported ({error}): pip install --force-reinstall "
+            f"'dagster-divorder[{extra}]'"
+        ) from error

@@ -1,0 +1,95 @@
+"""The files of an export, mapped as they were when it was opened.
+
+Guarantee: what is read is what the manifest names, or reading ends with StoreError. The first PINNED files of rows are
+mapped at once, and a mapped file keeps its bytes after its name is gone: a reader goes on to the end of the plan that
+it opened. Files beyond those are mapped when they are read; by then another plan may have taken their place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dagster_divorder.errors import StoreError
+from dagster_divorder.store.manifests import HEAD_BYTES, read_whole
+
+PINNED = 256
+"""Each takes a descriptor, and a process may commonly have 1,024."""
+
+
+class Files:
+    """The files of the export in a folder, by the names that its manifest lists.
+
+    Raises:
+        StoreError: a file is missing, or not the one that was written.
+    """
+
+    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+        self.path, self._manifest = path, manifest
+        self.map = lru_cache(PINNED)(self._mapped)
+
+    def pin(self, names: Sequence[str]) -> None:
+        """Map the first of these files now."""
+        for name in names[:PINNED]:
+            self.map(name)
+
+    def check_sizes(self) -> None:
+        """See that every file is there, with its size; those that are mapped are looked into as well."""
+        for name, entry in self._manifest["files"].items():
+            try:
+                size = (self.path / name).stat().st_size
+            except FileNotFoundError:
+                raise self._wrong(name, "is missing") from None
+            if size != entry["bytes"]:
+                raise self._wrong(name, f"has {size} bytes, and {entry['bytes']} were written")
+
+    def named(self, end: str) -> str:
+        """The name that ends so.
+
+        Raises:
+            StoreError: there is none.
+        """
+        for name in self._manifest["files"]:
+            if name.endswith(end):
+                return name
+        raise StoreError(f"the manifest of {self.path} names no file *{end}; export again")
+
+    def array(self, end: str) -> np.ndarray:
+        """What NumPy saved in the file whose name ends so, mapped."""
+        mapped = self.map(self.named(end))
+        head = io.BytesIO(mapped[:HEAD_BYTES].tobytes())
+        np.lib.format.read_magic(head)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(head)
+        return mapped[head.tell() :].view(dtype).reshape(shape)
+
+    def _mapped(self, name: str) -> np.ndarray:
+        """The bytes of a file, uint8."""
+        entry = self._manifest["files"][name]
+        try:
+            mapped = np.asarray(np.memmap(self.path / name, np.uint8, "r"))
+        except (FileNotFoundError, ValueError):
+            # NumPy maps no empty file.
+            raise self._wrong(name, "is missing or empty") from None
+        if len(mapped) != entry["bytes"]:
+            raise self._wrong(name, f"has {len(mapped)} bytes, and {entry['bytes']} were written")
+        # Exports of version 1 have none.
+        head = hashlib.sha256(mapped[:HEAD_BYTES].data).hexdigest()
+        if entry.get("head", head) != head:
+            raise self._wrong(name, "is not the file that was written under this name")
+        return mapped
+
+    def _wrong(self, name: str, what: str) -> StoreError:
+        now = read_whole(self.path / "manifest.json") if (self.path / "manifest.json").is_file() else None
+        if now and now.get("key") != self._manifest.get("key"):
+            return StoreError(
+                f"{self.path} was exported anew while it was read: it was opened as the plan {self._manifest['plan']}, "
+                f"and now holds {now.get('plan')}; open it again to train on the new plan, or export the old one into "
+                "another folder to go on with that"
+            )
+        return StoreError(f"{self.path / name} {what}; export again, or copy the whole folder again")

@@ -1,0 +1,166 @@
+"""What content looks like that does not hold one text a record, and what its owner can do: chats, pairs, one JSON
+array, a web page that was saved under the name of a corpus. Opens no file.
+
+Known weakness: it looks at a record or the first bytes of a file only, so its findings are put into errors and
+warnings; nothing is refused by them that would be read otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+_TURNS = {("role", "content"): "chat messages", ("from", "value"): "ShareGPT conversations"}
+"""(speaker, said): the keys of a turn, and what records of such turns are called."""
+_PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "preference pairs": (("chosen",), ("rejected",)),
+    "Alpaca instruction records": (("instruction",), ("output", "response")),
+    "prompt and completion records": (("prompt", "question", "query"), ("completion", "response", "answer")),
+}
+"""The fields that such records have, each under one of some names."""
+_BETWEEN = ("input", "context")
+"""A part of Alpaca records that not all have."""
+_CONTAINERS = ("data", "rows", "records", "documents", "items", "examples", "train")
+_FIELDS_SHOWN = 20
+MIN_RECORDS, LABEL_BYTES = 20, 32
+"""Records from which on their texts are compared, and the mean size below which texts may be labels."""
+
+
+class Structure(NamedTuple):
+    """Fields that make up a text together. kind: what such records are called. fields: these names. rendered: a jq
+    expression of their one text. texts: which of the fields are texts by themselves."""
+
+    kind: str
+    fields: tuple[str, ...]
+    rendered: str
+    texts: tuple[str, ...]
+
+    def said(self, *, by_jq: bool = True) -> str:
+        """What the records are and what can be done, as the end of a message. by_jq: jq can read them."""
+        jq = f", or with `jq -c '.text = {self.rendered}' IN > OUT.jsonl`" if by_jq else ""
+        alone = (
+            f"; or, for one field alone, set input.text_field = {json.dumps(self.texts[-1])}"
+            if self.texts
+            else ""
+        )
+        return (
+            f"{self.kind} ({', '.join(map(repr, self.fields))}), which are not rendered here: write each as one text "
+            f"first, with your model's template (tokenizer.apply_chat_template in Python){jq}{alone}"
+        )
+
+
+def structure_of(record: Mapping[str, Any]) -> Structure | None:
+    """The fields of a record that make up one text together, by their names and values; None where there are none."""
+    lists = [name for name, value in record.items() if _turn_keys(value)]
+    for kind, parts in _PARTS.items():
+        names = [next((name for name in part if _is_filled(record.get(name))), None) for part in parts]
+        if kind != "preference pairs" and lists and not set(lists) <= set(names):
+            continue
+        fields = tuple(name for name in names if name)
+        if len(fields) < len(parts):
+            continue
+        if "instruction" in fields:
+            between = [name for name in _BETWEEN if isinstance(record.get(name), str)]
+            fields = (fields[0], *between, fields[1])
+        of_text = fields[:1] if kind == "preference pairs" else fields
+        rendered = [_rendered(name, record[name]) for name in of_text]
+        filled = f'([{", ".join(rendered)}] | map(select(. != "")) | join("\\n\\n"))'
+        whole = filled if len(rendered) > 1 else rendered[0]
+        return Structure(
+            kind, fields, whole, tuple(name for name in of_text if isinstance(record[name], str))
+        )
+    for name in lists:
+        keys = _turn_keys(record[name])
+        return Structure(_TURNS[keys], (name,), _rendered(name, record[name]), ())  # type: ignore[index]
+    return None
+
+
+def _turn_keys(value: Any) -> tuple[str, str] | None:
+    first = value[0] if isinstance(value, list) and value else None
+    return next((keys for keys in _TURNS if isinstance(first, dict) and set(keys) <= first.keys()), None)
+
+
+def _is_filled(value: Any) -> bool:
+    return bool(value) and (isinstance(value, str) or _turn_keys(value) is not None)
+
+
+def _rendered(name: str, value: Any) -> str:
+    field = f".{name}" if name.isascii() and name.isidentifier() else f".[{json.dumps(name)}]"
+    if keys := _turn_keys(value):
+        speaker, said = keys
+        return f'({field} | map(.{speaker} + ": " + .{said}) | join("\\n\\n"))'
+    return field
+
+
+def characters(value: Any) -> int:
+    """Characters of the strings in a JSON value, at any depth."""
+    found, waiting = 0, [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            found += len(value)
+        elif isinstance(value, (list, dict)):
+            waiting += value.values() if isinstance(value, dict) else value
+    return found
+
+
+def looks_like(begins: bytes) -> str:
+    """What a record without a text, or a file that cannot be read, begins like, and what can be done: the end of a
+    sentence; "" where that is not known."""
+    head = begins.removeprefix(b"\xef\xbb\xbf").lstrip()
+    start = head[:1024].lower()
+    if begins and not begins[:64].strip(b"\0"):
+        return "zero bytes, as of a file that was not written to its end; copy it again"
+    if begins.startswith((b"\xff\xfe", b"\xfe\xff")) or begins[:64].count(0) > len(begins[:64]) // 3:
+        return "UTF-16 text; convert it with `iconv -f UTF-16 -t UTF-8 IN > OUT`"
+    if start.startswith(b"version https://git-lfs"):
+        return "a Git LFS pointer, not the file that it stands for; fetch that with `git lfs pull`"
+    if start.startswith((b"<!doctype html", b"<html")) or (start.startswith(b"<") and b"<html" in start):
+        return (
+            "an HTML page, such as that of a sign-in; download the file again with the access that it needs"
+        )
+    if start.startswith((b"<?xml", b"<error")):
+        code = re.search(rb"<Code>([^<]{1,80})</Code>", head[:1024])
+        error = f" ({code[1].decode(errors='replace')})" if code else ""
+        return f"XML, such as the error{error} of an object store; download the file again with the access it needs"
+    if head.startswith(b"PAR1"):
+        return "Parquet; rename the file to .parquet"
+    if head.startswith(b"PK\x03\x04"):
+        return "a zip archive; unpack it"
+    if head.startswith(b"["):
+        return "a JSON array; where it holds the records, write one a line with `jq -c '.[]' IN > OUT.jsonl`"
+    if container := re.match(rf'{{\s*"({"|".join(_CONTAINERS)})"\s*:\s*\[\s*(?:{{|$)'.encode(), head):
+        write = f"write one a line with `jq -c '.{container[1].decode()}[]' IN > OUT.jsonl`"
+        return f"one object that holds the records in {container[1].decode()!r}; {write}"
+    if head.strip() == b"{":
+        return "JSON over several lines; write a record a line with `jq -c . IN > OUT.jsonl`"
+    try:
+        record = orjson.loads(head)
+    except orjson.JSONDecodeError:
+        return ""
+    return _record_looks_like(record) if isinstance(record, dict) else ""
+
+
+def _record_looks_like(record: Mapping[str, Any]) -> str:
+    if structure := structure_of(record):
+        return structure.said()
+    if error := next((record[name] for name in ("error", "errors") if record.get(name)), None):
+        return f"the error of a server ({str(error)[:80]}); download the file again with the access that it needs"
+    return f"a record with the fields {', '.join(list(record)[:_FIELDS_SHOWN])}" if record else ""
+
+
+def repeated_texts(records: int, texts: int, size: int) -> str:
+    """A warning where records hold far fewer texts than there are records, or texts that are as short as labels; ""
+    where they do not. size: bytes (or characters) of the distinct texts in all."""
+    if records < MIN_RECORDS or not texts or (2 * texts > records and 2 * size >= LABEL_BYTES * texts):
+        return ""
+    short = ", as short as labels or ids" if size < LABEL_BYTES * texts else ""
+    return (
+        f"{records:,} records hold {texts:,} distinct texts of {size / texts:,.0f} bytes on average{short}. A text "
+        "that repeats is computed once, and trained on as often as it comes; where another field holds the text, set "
+        "input.text_field."
+    )

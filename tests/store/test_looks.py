@@ -1,0 +1,114 @@
+"""What content is called that holds no records of one text, and the jq programs that make records of it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from typing import Any
+
+import orjson
+import pytest
+
+from dagster_divorder.store.looks import characters, looks_like, repeated_texts, structure_of
+
+TURNS = [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "answer"}]
+
+
+@pytest.mark.parametrize(
+    ("begins", "said"),
+    [
+        (b"<!DOCTYPE html><html><head>Sign in", "an HTML page, such as that of a sign-in"),
+        (b"\xef\xbb\xbf\r\n <HTML lang=en>", "an HTML page"),
+        (
+            b'<?xml version="1.0"?><Error><Code>AccessDenied</Code>',
+            "XML, such as the error (AccessDenied) of an object store",
+        ),
+        (b"version https://git-lfs.github.com/spec/v1", "a Git LFS pointer"),
+        (
+            b'{"error": "Invalid username or password."}',
+            "the error of a server (Invalid username or password.)",
+        ),
+        ('{"text": "a"}'.encode("utf-16"), "UTF-16 text; convert it with `iconv"),
+        ('{"text": "a"}'.encode("utf-16-be"), "UTF-16 text"),
+        (b'[{"text": "a"},', "a JSON array; where it holds the records, write one a line with `jq -c '.[]'"),
+        (b"[", "a JSON array"),
+        (b"{", "JSON over several lines; write a record a line with `jq -c . IN"),
+        (
+            b'{"data": [{"text": "cut',
+            "one object that holds the records in 'data'; write one a line with `jq -c '.data[]'",
+        ),
+        (b'{"rows":[', "one object that holds the records in 'rows'"),
+        (b'{"body": "a", "id": 1}', "a record with the fields body, id"),
+        (b"PAR1\x15\x04", "Parquet; rename"),
+        (b'{"text": "a', ""),
+        (b"12", ""),
+        (b"", ""),
+    ],
+)
+def test_what_it_looks_like(begins: bytes, said: str) -> None:
+    looks = looks_like(begins)
+    assert looks.startswith(said) if said else not looks
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("jq"), reason="jq is not installed")
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        ({"messages": TURNS}, "user: ask\n\nassistant: answer"),
+        ({"my chat": TURNS}, "user: ask\n\nassistant: answer"),
+        ({"conversations": [{"from": "human", "value": "ask"}]}, "human: ask"),
+        ({"prompt": "ask", "completion": "answer"}, "ask\n\nanswer"),
+        ({"prompt": TURNS[:1], "completion": TURNS[1:]}, "user: ask\n\nassistant: answer"),
+        ({"instruction": "do", "input": "", "output": "done"}, "do\n\ndone"),
+        ({"instruction": "do", "context": "here", "response": "done"}, "do\n\nhere\n\ndone"),
+        ({"prompt": "ask", "chosen": TURNS, "rejected": TURNS}, "user: ask\n\nassistant: answer"),
+    ],
+)
+def test_the_program_that_is_proposed_makes_one_text(record: dict[str, Any], text: str) -> None:
+    structure = structure_of(record)
+    assert structure
+    program = re.search(r"`jq -c '(.*)' IN > OUT.jsonl`", structure.said())
+    assert program
+    rendered = subprocess.run(
+        ["jq", "-c", program[1]], input=orjson.dumps(record), capture_output=True, check=True
+    )
+    assert orjson.loads(rendered.stdout)["text"] == text
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"text": "a"},
+        {"prompt": "a", "n": 1},
+        {"chosen": "a"},
+        {"messages": []},
+        {"messages": "a"},
+        {"messages": [{"role": "user"}]},
+        {"meta": [{"from": 1}]},
+    ],
+)
+def test_other_records_have_no_such_structure(record: dict[str, Any]) -> None:
+    assert structure_of(record) is None
+
+
+def test_characters_are_counted_at_any_depth() -> None:
+    deep: Any = "abc"
+    for _ in range(3000):
+        deep = [{"x": deep}]
+    assert characters([deep, 1, "d", None]) == 4
+
+
+@pytest.mark.parametrize(
+    ("records", "texts", "size", "warned"),
+    [
+        (100, 51, 5000, False),
+        (100, 50, 5000, True),
+        (100, 100, 1500, True),
+        (100, 100, 1600, False),
+        (19, 1, 9, False),
+    ],
+)
+def test_few_or_very_short_texts_are_warned_of(records: int, texts: int, size: int, warned: bool) -> None:
+    assert bool(repeated_texts(records, texts, size)) == warned

@@ -1,0 +1,127 @@
+"""What the command prints reaches whatever its streams lead to: consoles of few letters, closed ones, full disks."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import orjson
+import pytest
+
+from dagster_divorder.cli import main
+from tests.conftest import topic_records
+
+RUN = "import sys; from dagster_divorder.cli import main; sys.exit(main())"
+FIELD = "größe-海"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    lines = [orjson.dumps({FIELD: record["text"]}) + b"\n" for record in topic_records(30)]
+    (tmp_path / "docs.jsonl").write_bytes(b"".join(lines))
+    return tmp_path
+
+
+def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A line for bash, in which `divorder` is the command."""
+    script = f'divorder() {{ {sys.executable} -c "{RUN}" "$@"; }}; {line}'
+    variables = {**os.environ, **environment}
+    return subprocess.run(
+        ["bash", "-c", script],
+        env=variables,
+        capture_output=True,
+        encoding="utf-8",
+        errors="strict",
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [("ascii", r"gr\u00f6\u00dfe-\u6d77"), ("cp1252:strict", r"größe-\u6d77"), ("utf-8", FIELD)],
+)
+def test_letters_that_a_console_lacks_are_escaped(folder: Path, encoding: str, shown: str) -> None:
+    bytes_shown = f"the text is in '{shown}'".encode(encoding.partition(":")[0])
+    made = subprocess.run(
+        [sys.executable, "-c", RUN, "init", "docs.jsonl"],
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    assert bytes_shown in made.stdout
+
+
+def test_what_is_escaped_is_still_toml(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Printed settings, as `divorder cut` has them, can be read back from a console of few letters."""
+    monkeypatch.setattr(sys, "stdout", console := io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert main(["init", "docs.jsonl"]) == 0
+    line = 'id = "é海🙂"'
+    print(line, file=console, flush=True)
+    assert console.errors == "divorder"
+    escaped = line.encode("ascii", console.errors).decode()
+    assert tomllib.loads(escaped) == tomllib.loads(line)
+    assert codecs.lookup_error("divorder")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_nothing_but_what_is_seen(folder: Path, closed: str) -> None:
+    made = shell(f"divorder init docs.jsonl {closed}")
+    assert (made.returncode, made.stderr) == (0, "")
+    assert ("wrote divorder.toml" in made.stdout) == (">&-" not in closed.replace("2>&-", ""))
+    assert (folder / "divorder.toml").is_file()
+
+
+@pytest.mark.slow
+def test_a_reader_that_has_gone_ends_the_command_as_it_ends_others(folder: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    made = subprocess.run(
+        [sys.executable, "-c", RUN, "init", "docs.jsonl"], stdout=write, stderr=subprocess.PIPE, check=False
+    )
+    os.close(write)
+    assert (made.returncode, made.stderr) == (141, b"")
+
+
+@pytest.mark.slow
+def test_a_full_disk_behind_the_output_is_said(folder: Path) -> None:
+    made = shell("divorder init docs.jsonl > /dev/full")
+    assert made.returncode == 1
+    assert made.stderr == (
+        "divorder: standard output cannot be written to: No space left on device; send it elsewhere\n"
+    )
+
+
+@pytest.mark.slow
+def test_a_path_that_the_locale_cannot_name_is_refused(folder: Path) -> None:
+    ascii_locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    (folder / "divorder.toml").write_text('input.paths = ["größe.jsonl"]\n', encoding="utf-8")
+    made = shell("divorder run", **ascii_locale)
+    assert made.returncode == 1
+    assert r"gr\xf6\xdfe.jsonl' has letters that this process cannot pass on" in made.stderr
+    assert "PYTHONUTF8=1" in made.stderr and "Traceback" not in made.stderr
+
+
+@pytest.mark.slow
+def test_settings_that_cannot_be_used_are_not_left_behind(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/\xff"
+    os.mkdir(folder)
+    with open(folder + b"/docs.jsonl", "wb") as file:
+        file.writelines(orjson.dumps(record) + b"\n" for record in topic_records(30))
+    made = subprocess.run(
+        [sys.executable, "-c", RUN, "init", "docs.jsonl"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 1
+    assert os.listdir(folder) == [b"docs.jsonl"]

@@ -1,0 +1,129 @@
+"""Packages of extras: imported in one place, and refused with the line that installs them where they are missing."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from dagster_divorder.cli import main
+from dagster_divorder.engine.connect import open_engine
+from dagster_divorder.errors import MissingPackageError
+from dagster_divorder.extras import EXTRAS, load_extra, why_missing
+from dagster_divorder.models.tensor_parallel import Group
+from dagster_divorder.results import load_results
+from dagster_divorder.settings.sections import Engine
+from tests.conftest import topic_records, write_jsonl
+from tests.test_layers import MODULES, PACKAGE, name_of
+
+PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+ALWAYS = {"huggingface_hub", "pydantic", "typing_extensions"}
+"""Packages that transformers and pydantic-settings bring."""
+MODULE_OF = {"faiss-cpu": "faiss", "pillow": "PIL", "scikit-learn": "sklearn", "umap-learn": "umap"}
+
+
+def names(requirements: list[str]) -> set[str]:
+    """Modules of requirements."""
+    packages = [re.match(r"[\w-]+", one)[0] for one in requirements]  # type: ignore[index]
+    return {MODULE_OF.get(package, package.replace("-", "_")) for package in packages}
+
+
+def imports_of(tree: ast.Module) -> set[str]:
+    """Packages that code imports as it runs, at its top or inside functions."""
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    nodes = [node for node in ast.walk(tree) if id(node) not in for_types]
+    modules = [
+        node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level
+    ]
+    modules += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return {module.partition(".")[0] for module in modules}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_only_packages_that_are_always_installed_are_imported_by_name(path: Path) -> None:
+    always = names(PROJECT["dependencies"]) | ALWAYS | sys.stdlib_module_names | {"dagster_divorder"}
+    if path == PACKAGE / "exports/megatron_cache.py":  # lies beside an export, and runs in Megatron
+        always |= {"megatron"}
+    assert imports_of(ast.parse(path.read_text())) <= always
+
+
+def test_the_check_of_imports_can_fail() -> None:
+    lazy = "def f():\n    import obstore.store\n    from ray.util import state\n"
+    typed = "if TYPE_CHECKING:\n    from grpc import Channel\n"
+    assert imports_of(ast.parse(lazy + typed)) == {"obstore", "ray"}
+
+
+@pytest.mark.parametrize("package", EXTRAS)
+def test_every_extra_is_one_of_the_project_and_its_absence_says_how_to_install_it(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra, name, _ = EXTRAS[package]
+    assert name in {one.partition(">")[0] for one in PROJECT["optional-dependencies"][extra]}
+    monkeypatch.setitem(sys.modules, package, None)
+    line = re.escape(f"{name}, which is not installed: pip install 'dagster-divorder[{extra}]'")
+    assert re.search(line, str(why_missing(package)))
+    with pytest.raises(MissingPackageError, match=line):
+        load_extra(f"{package}.anything")
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/store", "gs://bucket/store", "az://container/store"])
+@pytest.mark.parametrize("command", ["run", "plan", "summary", "prune", "verify"])
+def test_a_store_at_a_url_without_its_package_is_refused(
+    place: str,
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
+    (tmp_path / "divorder.toml").write_text(f'input.paths = ["docs.jsonl"]\nstore.path = "{place}"\n')
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    assert main([command]) == 1
+    assert "pip install 'dagster-divorder[objects]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "url"),
+    [
+        *(
+            (key, f"{scheme}://bucket/a")
+            for key in ("input.paths", "output.path", "exports.path")
+            for scheme in ("s3", "gs", "az")
+        ),
+        ("input.paths", "https://host/a.jsonl"),
+    ],
+)
+def test_a_url_without_its_package_is_refused(
+    key: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
+    places = {"input.paths": ["docs.jsonl"]} | {key: [url] if key == "input.paths" else url}
+    lines = [f"{name} = {value!r}" for name, value in places.items()] + ['exports.formats = ["parquet"]']
+    (tmp_path / "divorder.toml").write_text("\n".join(lines))
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    assert main(["run"]) == 1
+    assert "pip install 'dagster-divorder[objects]'" in capsys.readouterr().err
+
+
+def test_results_of_a_store_at_a_url_an_engine_and_ranks_are_refused_without_their_packages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for package in EXTRAS:
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingPackageError, match="objects"):
+        load_results("s3://bucket/store")
+    with pytest.raises(MissingPackageError, match=r"\[ray\]"):
+        open_engine(Engine(kind="ray"), str)
+    with pytest.raises(MissingPackageError, match="tensor-parallel"):
+        Group(2, "cpu")

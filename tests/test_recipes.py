@@ -1,0 +1,272 @@
+"""docs/recipes.md: the settings of each recipe, added to those of `divorder init`, on a small corpus of its kind."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_divorder import load_results
+from dagster_divorder.cli import main
+from dagster_divorder.results import Results
+from tests.conftest import topic_records, write_jsonl
+
+PAGE = (Path(__file__).parent.parent / "docs/recipes.md").read_text()
+RECIPES = {
+    section.partition("\n")[0]: [
+        tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", section, re.S)
+    ]
+    for section in PAGE.split("\n## ")[1:]
+    if "```toml" in section
+}
+SMALL = {
+    "model": {"vocab_size": 512, "dim": 16},
+    "clusters": {"k": 4},
+    "order": {"length_bins": 5},
+    "sequence": {"length": 64, "batch": 4},
+    "output": {"plot": False},
+    "engine": {"workers": 1},
+}
+FROZEN = 8 * 64 * 4
+"""Tokens of eight steps."""
+
+
+def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings, the later ones before the earlier ones."""
+    whole: dict[str, Any] = {}
+    for table in tables:
+        for key, value in table.items():
+            both = isinstance(value, dict) and isinstance(whole.get(key), dict)
+            whole[key] = merged(whole[key], value) if both else value
+    return whole
+
+
+def toml(table: Mapping[str, Any], name: str = "") -> str:
+    values = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    lines = [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())] if name else []
+    inner = (toml(table[key], f"{name}.{key}".lstrip(".")) for key in table if key not in values)
+    return "\n".join([*lines, *inner])
+
+
+def records_of(first: int, number: int) -> list[dict[str, Any]]:
+    """Of four topics: a third of the sea in books and in German, the rest of the web, mostly English."""
+    records = topic_records(number, first)
+    for at, record in enumerate(records):
+        record["source"] = "web" if at % 3 else "books"
+        record["lang"] = "en" if at % 4 else "de"
+        record["id"] = f"doc-{first}-{at}"
+    return records
+
+
+class Case:
+    """A folder with a corpus and the settings that `divorder init` writes for it, and the tables of a recipe."""
+
+    def __init__(
+        self, folder: Path, recipe: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.folder, self.recipe, self._capsys = folder, recipe, capsys
+        self.config = folder / "divorder.toml"
+        self.append(0, 40)
+        self.divorder("init", str(folder / "in"))
+        self._proposed = tomllib.loads(self.config.read_text())
+
+    def append(self, first: int, number: int) -> None:
+        write_jsonl(self.folder / f"in/docs-{first}.jsonl", records_of(first, number))
+
+    def divorder(self, *arguments: str) -> str:
+        """What a command prints; it ends well."""
+        self._capsys.readouterr()
+        status = main(["--config", str(self.config), *arguments])
+        said = self._capsys.readouterr()
+        assert status == 0, said.err
+        return said.out
+
+    def run(self, *tables: Mapping[str, Any]) -> Results:
+        """What a run of some settings makes, beside those of a small model."""
+        self.write(*tables)
+        self.divorder("run")
+        return self.results()
+
+    def write(self, *tables: Mapping[str, Any]) -> None:
+        self.config.write_text(toml(merged(self._proposed, SMALL, *tables)))
+
+    def results(self) -> Results:
+        return load_results(self.folder / "divorder/store")
+
+    def exported(self, name: str = "parquet") -> list[list[int]]:
+        """Ids of each row of the export."""
+        files = sorted((self.folder / f"divorder/exports/{name}").glob("*.parquet"))
+        return [row for file in files for row in pq.ParquetFile(file).read()["input_ids"].to_pylist()]
+
+
+pytestmark = pytest.mark.slow
+
+CASES: dict[str, Callable[[Case], None]] = {}
+
+
+def recipe(title: str) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
+    def register(case: Callable[[Case], None]) -> Callable[[Case], None]:
+        CASES[title] = case
+        return case
+
+    return register
+
+
+@recipe("My corpus has several languages")
+def languages(case: Case) -> None:
+    results = case.run(*case.recipe)
+    assert set(results.documents["lang"]) == {"de", "en"}
+    assert "lang: closer to the mix" in case.divorder("summary")
+
+
+@recipe("My sources must keep their shares")
+def sources(case: Case) -> None:
+    results = case.run(*case.recipe)
+    assert set(results.documents["source"]) == {"books", "web"}
+    assert "batch TV of source" in case.divorder("summary")
+
+
+@recipe("Some sources should be read more often, others in part")
+def mixing(case: Case) -> None:
+    case.run(*case.recipe, {"mixing": {"total_tokens": 20_000}})
+    documents = case.results().documents
+    tokens = (documents["tokens"] * documents["repeats"]).groupby(documents["source"]).sum() / 20_000
+    assert tokens.to_dict() == pytest.approx(case.recipe[0]["mixing"]["weights"], abs=0.01)
+
+
+@recipe("The mix should move during training")
+def targets(case: Case) -> None:
+    case.run(*case.recipe)
+    summary = case.divorder("summary")
+    assert "order.targets.source asks for 60.0% of 'web'" in summary
+    assert "from what can be had" in summary
+
+
+@recipe("I append data every day")
+def appending(case: Case) -> None:
+    clusters = case.run(*case.recipe).documents["cluster"].tolist()
+    case.append(40, 40)
+    assert "160 of them never seen" in case.divorder("plan")
+    documents = case.run(*case.recipe).documents
+    assert len(documents) == 2 * len(clusters)
+    assert documents["cluster"].tolist()[: len(clusters)] == clusters
+
+
+@recipe("My trainer is in the middle of a run, and there is new data")
+def frozen(case: Case) -> None:
+    case.run()
+    before = case.exported()
+    case.append(40, 40)
+    case.run(*case.recipe, {"order": {"frozen_tokens": FROZEN}})
+    after = case.exported()
+    assert after[:32] == before[:32]
+    assert len(after) > 1.5 * len(before)
+
+
+@recipe("My documents are books")
+def books(case: Case) -> None:
+    book = {"text": "a tide and a wave on the sea " * 300, "source": "books"}
+    write_jsonl(case.folder / "in/book.jsonl", [book])
+    longest = [
+        case.run(*tables).sequences["length"].max()
+        for tables in ((), (*case.recipe, {"packing": {"piece_tokens": 32}}))
+    ]
+    assert longest == [64, 32]
+
+
+@recipe("Documents must not be cut at all")
+def best_fit(case: Case) -> None:
+    sequences = case.run({"sequence": {"length": 256}}, *case.recipe).sequences
+    assert sequences["document"].is_unique
+    assert len(sequences) == 160
+
+
+@recipe("I have embeddings of my own")
+def own_embeddings(case: Case) -> None:
+    ids = [record["id"] for record in records_of(0, 40)]
+    topics = np.eye(4, 8, dtype=np.float32)[np.arange(len(ids)) // 40]
+    pq.write_table(
+        pa.table({"id": ids[::-1], "embedding": list(topics[::-1])}), case.folder / "vectors.parquet"
+    )
+    clusters = case.run(*case.recipe).documents["cluster"].to_numpy().reshape(4, -1)
+    assert len(set(clusters[:, 0].tolist())) == 4
+    assert (clusters == clusters[:, :1]).all()
+    spaces = {"ari_comparison": {"spaces": ["shallow", "external"]}}
+    case.write(*case.recipe, spaces, {"animation": {"frames": 2}})
+    case.divorder("report", "--all")
+    assert "external" in (case.folder / "divorder/curated/ordering_report.html").read_text()
+
+
+@recipe("I train for several epochs")
+def epochs(case: Case) -> None:
+    case.run(*case.recipe)
+    order = np.load(case.folder / "divorder/curated/sequence_order.npy")
+    assert len(order) == 3
+    assert {tuple(sorted(epoch)) for epoch in order.tolist()} == {tuple(range(order.shape[1]))}
+    assert len({tuple(epoch) for epoch in order.tolist()}) == 3
+
+
+@recipe("I want to see whether it is worth it")
+def worth_it(case: Case) -> None:
+    comparison, evidence = case.recipe
+    case.write(comparison)
+    table = case.divorder("compare")
+    for strategies in product(comparison["comparison"]["documents"], comparison["comparison"]["sequences"]):
+        assert re.search("^{} +{} ".format(*strategies), table, re.M), strategies
+    case.write(evidence, {"heldout": {"share": 0.1}, "evidence": {"tokens": 512, "seeds": 1, "epochs": 1}})
+    said = case.divorder("prove")
+    for order in evidence["evidence"]["orders"]:
+        assert re.search(rf"^{order} ", said, re.M), order
+
+
+@recipe("I use Megatron, OLMo-core, torchtitan, the Hugging Face Trainer")
+def trainers(case: Case) -> None:
+    case.run(*case.recipe, {"sequence": {"batch": 8}})
+    assert (case.folder / "divorder/exports/megatron/train.bin").is_file()
+    assert re.search(r"^megatron .* 24 of 24", case.divorder("verify", "--world-size", "8"), re.M)
+    assert "--train-data-path" in case.divorder("verify", "--trainer", "megatron")
+
+
+@recipe("My loss has a spike")
+def spike(case: Case) -> None:
+    case.run()
+    before = case.exported()
+    assert "of document" in case.divorder("where", "--step", "9..10")
+    order = tomllib.loads(case.divorder("cut", "--step", "9..10", "--resume-at", "8"))["order"]
+    assert order["frozen_tokens"] == FROZEN
+    case.run(*case.recipe, {"order": order})
+    after = case.exported()
+    assert after[:32] == before[:32]
+    assert len(after) < len(before)
+
+
+@recipe("I can train on a tenth of my corpus")
+def tenth(case: Case) -> None:
+    small = {"deep": {"train_tokens": 2000}, "gradients": {"dims": 64}}
+    for vectors in ({"vectors": "shallow"}, {}):
+        case.run(*case.recipe, small, {"selection": {"tokens": 1200, **vectors}})
+        left_out = pd.read_parquet(case.folder / "divorder/curated/left_out.parquet")
+        assert left_out["reason"].notna().all()
+        assert 1000 < sum(map(len, case.exported())) <= 1200
+
+
+def test_every_recipe_is_run() -> None:
+    assert CASES.keys() == RECIPES.keys()
+
+
+@pytest.mark.parametrize("title", CASES)
+def test_a_recipe_does_what_it_says(
+    title: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    CASES[title](Case(tmp_path, RECIPES[title], capsys))

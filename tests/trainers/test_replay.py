@@ -1,0 +1,108 @@
+"""Laws over all trainers and shapes of exports: no best is worse than what is had for less, and each can be had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from dagster_divorder.trainers import TRAINERS, Trainer, compare
+from dagster_divorder.trainers.replay import Replay, Shape, Way, replay
+
+EVERY = pytest.mark.parametrize("trainer", TRAINERS.values(), ids=TRAINERS)
+FEW = st.sampled_from([1, 2, 4])
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    """Of exports as settings can lay them, in one file or several."""
+    layout = draw(
+        st.just({})
+        | st.fixed_dictionaries({"world_size": FEW, "micro_batch": FEW, "workers": st.integers(1, 3)})
+    )
+    shape = Shape(
+        path="export",
+        prefix="train",
+        sequences=draw(st.integers(1, 80)),
+        epochs=draw(st.integers(1, 2)),
+        sequence_length=8,
+        batch=16,
+        files=(draw(st.integers(5, 200)),),
+        layout={},
+    )
+    return shape.laid(layout)
+
+
+ASKED = st.fixed_dictionaries(
+    {"world_size": FEW, "micro_batch": FEW, "workers": st.integers(0, 3), "nodes": st.just(1)}
+)
+
+
+def keeps(way: Way) -> tuple[bool, int]:
+    return way.kept.in_order, way.kept.kept
+
+
+@EVERY
+@given(shape=shapes(), asked=ASKED)
+def test_no_best_is_worse_than_what_is_had_for_less_and_each_can_be_had(
+    trainer: Trainer, shape: Shape, asked: dict[str, Any]
+) -> None:
+    assume(shape.rows)
+    found: Replay = replay(shape, trainer, **asked)
+    assert keeps(found.default) <= keeps(found.here) <= keeps(found.best)
+    assert found.default.layout is found.here.layout is None and not found.default.lines
+    # Less is asked for where it gives as much.
+    assert (found.here is found.default) == (keeps(found.here) == keeps(found.default)) or found.here.lines
+    assert (found.best is found.here) or keeps(found.best) > keeps(found.here)
+    # What it says of another layout it says of an export that has it.
+    if found.best.layout is not None:
+        again = replay(shape.laid(found.best.layout), trainer, **asked)
+        assert keeps(again.here) >= keeps(found.best)
+    # The lines shown are those of the best, or do no harm.
+    if found.lines is None:
+        assert not found.best.lines
+
+
+@EVERY
+@pytest.mark.parametrize(
+    "layout", [{}, {"world_size": 2, "micro_batch": 2, "workers": 1}], ids=["plan", "ranks"]
+)
+def test_every_order_can_be_kept_by_what_is_named(trainer: Trainer, layout: dict[str, int]) -> None:
+    """Of an export in the order of training as of one that lies for ranks; exactly as `needs` says."""
+    shape = Shape(
+        path="export",
+        prefix="train",
+        sequences=99,
+        epochs=2,
+        sequence_length=8,
+        batch=4,
+        files=(198,),
+        layout={},
+    ).laid(layout)
+    best = replay(shape, trainer, world_size=2, micro_batch=2).best
+    assert best.kept.in_order
+    plan = np.append(np.arange(198), [-1, -1]).reshape(-1, 4)
+    assert compare(best.read, plan) == best.kept
+    if trainer.contiguous_ranks:
+        keys = "exports.world_size = 2, exports.micro_batch = 2, exports.workers = 1, and its lines"
+        assert best.needs in ((keys,) if not layout else ("its lines", "nothing set"))
+
+
+def test_the_best_of_rows_that_lie_for_ranks_is_to_read_them_as_they_come() -> None:
+    """grain reads contiguous shards by default; its lines are for rows in the order of training, and lose these."""
+    shape = Shape(
+        path="export",
+        prefix="train",
+        sequences=96,
+        epochs=1,
+        sequence_length=8,
+        batch=4,
+        files=(96,),
+        layout={},
+    )
+    found = replay(shape.laid({"world_size": 2, "micro_batch": 2, "workers": 1}), TRAINERS["grain"])
+    assert found.default is found.here is found.best and found.best.kept.in_order
+    assert found.best.needs == "nothing set" and found.lines is None
