@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ MIN_SHARE = 0.9
 """Share of the records that a field must be in to be taken for the text or the id."""
 MAX_SOURCES, MAX_VALUES = 1000, 50
 """Values that a field may have to be taken for the source, and to be proposed as a trait."""
+MAX_DEPTH, MIN_INNER_SHARE = 4, 0.01
+"""Of fields inside objects: how deep they are looked for, and the share of the records that one must be in."""
 BYTES_PER_TOKEN = 4
 MIN_SEQUENCES, MIN_BATCHES = 2_000, 50
 """What a corpus should come to, so that there is something to order; sequences and batches that are proposed are
@@ -32,6 +34,8 @@ TEXT_NAMES = ("text", "content", "body", "document", "raw_content", "markdown", 
 ID_NAMES = ("id", "_id", "doc_id", "docid", "document_id", "record_id", "uid", "uuid", "guid", "url")
 SOURCE_NAMES = (
     "source",
+    "pile_set_name",
+    "redpajama_set_name",
     "dataset",
     "subset",
     "origin",
@@ -82,7 +86,8 @@ def propose(paths: Sequence[str], folder: Path) -> str:
         raise InputError(
             f"{found.files[0]} holds no record that can be read; expected one JSON object a line"
         )
-    text = _text_field(fields, records)
+    texts = {n: of for n, of in fields.items() if "." not in n or n.lower().rpartition(".")[2] in TEXT_NAMES}
+    text = _text_field(texts, records)
     rest = {name: of for name, of in fields.items() if name != text}
     own_id = _named(ID_NAMES, (name for name, of in rest.items() if _is_id(of, records)))
     rest.pop(own_id or "", None)
@@ -162,10 +167,20 @@ def _sample(found: Found) -> tuple[int, dict[str, Field]]:
             first_records(replace(found, files=[path])), SAMPLE_RECORDS // len(files)
         ):
             records += 1
-            for name, value in record.items():
+            for name, value in _values(record):
                 if value is not None:
                     fields.setdefault(name, Field()).add(value)
-    return records, fields
+    least = MIN_INNER_SHARE * records
+    return records, {n: of for n, of in fields.items() if "." not in n or of.records >= least}
+
+
+def _values(record: dict[str, Any], depth: int = 1) -> Iterator[tuple[str, Any]]:
+    """The fields of a record, those of objects in it by the way to them."""
+    for name, value in record.items():
+        if isinstance(value, dict) and value and depth < MAX_DEPTH:
+            yield from ((f"{name}.{inner}", of) for inner, of in _values(value, depth + 1))
+        else:
+            yield name, value
 
 
 def _text_field(fields: dict[str, Field], records: int) -> str:
@@ -191,9 +206,11 @@ def _has_few(of: Field, values: int) -> bool:
 
 
 def _named(names: Iterable[str], fields: Iterable[str]) -> str | None:
-    """The field whose name comes first in a list, whatever its case."""
+    """The field whose name comes first in a list, whatever its case; without one the field in an object whose own name
+    does."""
     lower = {name.lower(): name for name in fields}
-    return next((lower[name] for name in names if name in lower), None)
+    inner = {name.rpartition(".")[2]: of for name, of in lower.items()}
+    return next((of[name] for of in (lower, inner) for name in names if name in of), None)
 
 
 def _lengths(tokens: int) -> tuple[int, int]:

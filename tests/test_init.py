@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -86,6 +87,37 @@ def test_fields_are_taken_for_what_they_are(
     written = Path("divorder.toml").read_text(encoding="utf-8")
     for name in commented:
         assert f"\n# {name} = 1.0" in written
+
+
+@pytest.mark.parametrize(
+    ("record", "text", "own_id", "source"),
+    [
+        ({"text": "t {n}", "meta": {"pile_set_name": "Github"}}, "text", None, "meta.pile_set_name"),
+        ({"text": "t {n}", "meta": {"redpajama_set_name": "C4"}}, "text", None, "meta.redpajama_set_name"),
+        ({"text": "t {n}", "id": "{n}", "metadata": {"source": "w"}}, "text", "id", "metadata.source"),
+        ({"doc": {"id": "{n}", "text": "t {n}" * 9}, "lang": "en"}, "doc.text", "doc.id", None),
+        ({"text": "t {n}", "dataset": "d", "meta": {"source": "w"}}, "text", None, "dataset"),
+    ],
+)
+def test_fields_in_objects_are_taken_for_what_they_are(
+    record: dict[str, Any], text: str, own_id: str | None, source: str | None, tmp_path: Path
+) -> None:
+    lines = [orjson.dumps(record).replace(b"{n}", str(n).encode()) for n in range(60)]
+    for name, paths in (("docs.jsonl", b"\n".join(lines)), ("docs.parquet", None)):
+        if paths:
+            (tmp_path / name).write_bytes(paths)
+        else:
+            pq.write_table(pa.Table.from_pylist(list(map(orjson.loads, lines))), tmp_path / name)
+        settings = initialised(name)
+        assert (settings.input.text_field, settings.input.id_field) == (text, own_id)
+        assert settings.input.source_field == source
+        Path("divorder.toml").unlink()
+
+
+def test_names_inside_objects_that_hardly_any_record_has_are_not_listed(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", [{"text": f"t {n}", "links": {f"to-{n}": 1}} for n in range(300)])
+    initialised("docs.jsonl")
+    assert "links" not in Path("divorder.toml").read_text()
 
 
 def test_parquet_and_globs_and_several_paths(tmp_path: Path) -> None:

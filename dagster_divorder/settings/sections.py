@@ -66,7 +66,8 @@ class Input(_Section):
     """Files, folders or globs, also at s3://, gs://, az:// and hf:// URLs, or single files at https:// ones; JSONL
     (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, one kind per corpus."""
     text_field: str = Field("text", min_length=1)
-    """Field (column) that holds a document's text."""
+    """Field (column) that holds a document's text. Any field may be named by the way to it through objects (structs):
+    `meta.pile_set_name`; one whose own name is that comes first."""
     source_field: str | None = Field(None, min_length=1)
     """Field shown as `source` in results; also usable as a trait by its own name."""
     id_field: str | None = Field(None, min_length=1)

@@ -1,12 +1,16 @@
 """Fields of records as columns: a trait or the source of every record, from the stored records.
 
+A field is named as it is called, or by the way to it through objects (structs in Parquet): `meta.pile_set_name` is the
+field `pile_set_name` of the field `meta`. A field whose own name is the whole name, dots and all, comes first. Where
+a parent is missing, null or no object, the record has no such field.
+
 A column's type is settled over the records that a view uses, never fragment by fragment: otherwise one text among the
 numbers of a fragment, or of a deleted record, would make the column depend on how the corpus came to be what it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +28,55 @@ _JSON_VALUE = pa.struct([("number", pa.float64()), ("text", pa.large_string())])
 """A JSON value as stored: a number, or anything else as text; neither where the field is null or missing."""
 
 
+def value_at(record: dict[str, Any], field: str, missing: Any = None) -> Any:
+    """A field's value in a JSON object, `missing` where it has none."""
+    if field in record:
+        return record[field]
+    for parent, child in _ways(field):
+        inner = record.get(parent)
+        value = value_at(inner, child, missing) if isinstance(inner, dict) else missing
+        if value is not missing:
+            return value
+    return missing
+
+
+def column_at(rows: pa.Table | pa.RecordBatch | pa.StructArray, field: str, inside: str = "") -> Any:
+    """The column of a field, a pa.ChunkedArray of a table, else a pa.Array; None where there is none. inside: the
+    beginning of the fields' names, for messages.
+
+    Raises:
+        InputError: several columns have this name.
+    """
+    is_struct = isinstance(rows, pa.Array | pa.ChunkedArray)
+    names = [child.name for child in (rows.type if is_struct else rows.schema)]
+
+    def column(name: str) -> Any:
+        if names.count(name) > 1:
+            raise InputError(
+                f"several columns are called {inside + name!r}; rename all but the one that is meant"
+            )
+        return pc.struct_field(rows, [names.index(name)]) if is_struct else rows.column(names.index(name))
+
+    if field in names:
+        return column(field)
+    for parent, child in _ways(field):
+        if parent in names and pa.types.is_struct((inner := column(parent)).type):
+            found = column_at(inner, child, f"{inside}{parent}.")
+            if found is not None:
+                return found
+    return None
+
+
+def columns_of(fields: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Which of the columns with these names hold some of the fields."""
+    return [name for name in names if any(f"{field}.".startswith(f"{name}.") for field in fields)]
+
+
+def _ways(field: str) -> Iterator[tuple[str, str]]:
+    """A name as that of a parent and of the field in it, at each of its dots."""
+    return ((field[:at], field[at + 1 :]) for at, letter in enumerate(field) if letter == ".")
+
+
 def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
     """Columns of record content; a record that lacks a field has null there.
 
@@ -34,16 +87,11 @@ def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
     """
     if pa.types.is_struct(content.type):
         table = pa.Table.from_struct_array(content)
-        for field in fields:
-            if table.column_names.count(field) > 1:
-                raise InputError(
-                    f"several columns are called {field!r}; rename all but the one that is meant"
-                )
+        columns = {field: column_at(table, field) for field in fields}
         missing = pa.nulls(table.num_rows)
-        columns = [table.column(f) if f in table.column_names else missing for f in fields]
-        return pa.table(dict(zip(fields, columns, strict=True)))
+        return pa.table({f: missing if column is None else column for f, column in columns.items()})
     records = [orjson.loads(line) for line in content.to_pylist()]
-    return pa.table({field: _column([record.get(field) for record in records]) for field in fields})
+    return pa.table({field: _column([value_at(record, field) for record in records]) for field in fields})
 
 
 def extract_ids(content: pa.ChunkedArray, field: str) -> pa.Table:
@@ -56,7 +104,7 @@ def extract_ids(content: pa.ChunkedArray, field: str) -> pa.Table:
     if pa.types.is_struct(content.type):
         values = extract(content, [field]).column(0).to_pylist()
     else:
-        values = [orjson.loads(line).get(field) for line in content.to_pylist()]
+        values = [value_at(orjson.loads(line), field) for line in content.to_pylist()]
     ids = [as_id(value) for value in values]
     numbers = [value if isinstance(value, int) and abs(value) < 1 << 63 else None for value in ids]
     texts = [str(value) if value != number else None for value, number in zip(ids, numbers, strict=True)]

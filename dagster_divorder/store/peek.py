@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from dagster_divorder.store.columns import column_at, value_at
 from dagster_divorder.store.find import Found
 from dagster_divorder.store.inputs import LineBlock, read_batches, read_lines
 
@@ -43,21 +44,27 @@ def unseen(found: Found, wanted: Mapping[str, set[str]]) -> dict[str, tuple[set[
 
 
 def first_records(found: Found, fields: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The records of a corpus in their order, with some of their fields or all of them; lines that are no JSON object
-    are passed over, since taking in the input says what is wrong with them.
+    """The records of a corpus in their order, with some of their fields, None where a record has none, or all of them;
+    lines that are no JSON object are passed over, since taking in the input says what is wrong with them.
 
     Raises:
         InputError: a file cannot be read.
     """
     for path in found.files:
         if found.kind == "parquet":
-            for rows in read_batches(path, None, columns=fields):
+            for rows in read_batches(path, None, fields=fields):
                 names = [name for name in rows.schema.names if rows.schema.names.count(name) == 1]
-                columns = [_plain(rows.column(name)) for name in names]
-                yield from (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+                columns = {name: column_at(rows, name) for name in (names if fields is None else fields)}
+                plain = [[None] * len(rows) if of is None else _plain(of) for of in columns.values()]
+                yield from (dict(zip(columns, row, strict=True)) for row in zip(*plain, strict=True))
         else:
             for block in read_lines(path):
-                yield from _objects(block.lines) if isinstance(block, LineBlock) else ()
+                objects = _objects(block.lines) if isinstance(block, LineBlock) else iter(())
+                yield from objects if fields is None else (_some(record, fields) for record in objects)
+
+
+def _some(record: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    return {field: value_at(record, field) for field in fields}
 
 
 def _plain(column: pa.Array) -> list[Any]:

@@ -12,11 +12,12 @@ import pyarrow as pa
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.arrays import row_array
-from dagster_divorder.store.columns import as_id
+from dagster_divorder.store.columns import as_id, column_at, value_at
 from dagster_divorder.store.rows import is_text
 
 NOT_JSON = "not valid JSON"
 """How the reason begins where no parser reads a line: the last one of a growing file may still be being written."""
+_MISSING = object()
 CR_ENDS = "CR line ends, expected LF or CRLF; convert them with tr '\\r' '\\n'"
 
 
@@ -36,11 +37,9 @@ def parse_lines(lines: Sequence[bytes], text_field: str) -> tuple[list[bytes | N
         else:
             if not isinstance(record, dict):
                 reason = f"a JSON {_json_type(record)}, expected an object"
-            elif text_field not in record:
-                reason = f"no field {text_field!r}"
             else:
-                text = record[text_field]
-                reason = _text_fault(text, text_field)
+                text = value_at(record, text_field, _MISSING)
+                reason = f"no field {text_field!r}" if text is _MISSING else _text_fault(text, text_field)
         if reason:
             texts.append(None)
             reasons.append(reason)
@@ -56,12 +55,11 @@ def parse_rows(rows: pa.RecordBatch, text_field: str) -> tuple[list[bytes | None
     Raises:
         InputError: the text column is missing or does not hold strings; then no row of the file can be read.
     """
-    if rows.schema.names.count(text_field) != 1:
-        found = "several columns" if text_field in rows.schema.names else "no column"
+    column = column_at(rows, text_field)
+    if column is None:
         raise InputError(
-            f"input.text_field: {found} {text_field!r}; the columns are {', '.join(rows.schema.names)}"
+            f"input.text_field: no column {text_field!r}; the columns are {', '.join(rows.schema.names)}"
         )
-    column = rows.column(text_field)
     value_type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not is_text(value_type):
         raise InputError(f"input.text_field: column {text_field!r} has type {column.type}, expected strings")
@@ -126,7 +124,7 @@ def with_id(reject: bytes, field: str) -> bytes:
         record = orjson.loads(entry.get("raw", ""))
     except orjson.JSONDecodeError:
         return reject
-    own = as_id(record.get(field)) if isinstance(record, dict) else None
+    own = as_id(value_at(record, field)) if isinstance(record, dict) else None
     return reject if own is None else orjson.dumps({"id": own, **entry}) + b"\n"
 
 

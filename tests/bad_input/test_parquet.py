@@ -74,7 +74,7 @@ def test_a_file_without_rows_sets_the_schema_too(tmp_path: Path, divorder: Divor
         ({"text": pa.array([None, ""], pa.string())}, "all 2 were refused, the first: "),
         (
             pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"]),
-            "several columns 'text'",
+            "several columns are called 'text'",
         ),
         (pa.table({}), "no column 'text'"),
     ],
