@@ -6,6 +6,7 @@ Per record fragment a table with a column a field, as `store.columns` extracts t
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 from functools import partial
 
 import orjson
@@ -17,7 +18,7 @@ from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.columns import concat, extract, settle
+from dagster_divorder.store.columns import as_category, concat, extract, settle
 from dagster_divorder.store.find import find_input
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.peek import unseen
@@ -85,18 +86,28 @@ def _target_values(settings: Settings, field: str) -> set[str]:
     return set(settings.order.targets.get(field, {})) - {"progress", "(missing)", "(other)"}
 
 
+def category_fields(settings: Settings) -> set[str]:
+    """Fields whose whole numbers are names, not amounts: the source, and what is mixed or held out by."""
+    mixed = {settings.mixed_trait} if settings.repeats else set()
+    return {field for field in (settings.input.source_field, *mixed) if field} - {*BUILT_IN}
+
+
 def load_fields(run: Run, *fields: str) -> pa.Table:
-    """Fields of the records, in input order.
+    """Fields of the records, in input order; those of `category_fields` as categories.
 
     Raises:
         InputError: no record has one of the fields.
     """
     if not fields:
         return pa.table({})
-    return read_fields(run.store, run.view, run.receipt("fields"), *fields)
+    return read_fields(
+        run.store, run.view, run.receipt("fields"), *fields, categories=category_fields(run.settings)
+    )
 
 
-def read_fields(store: Store, view: View, receipt: Receipt, *fields: str) -> pa.Table:
+def read_fields(
+    store: Store, view: View, receipt: Receipt, *fields: str, categories: Collection[str] = ()
+) -> pa.Table:
     """As `load_fields`, of a receipt."""
     parts = list(StageFiles(store, receipt.stage, receipt.key).tables(view.records))
     rows = row_array(view.record_row)
@@ -104,6 +115,8 @@ def read_fields(store: Store, view: View, receipt: Receipt, *fields: str) -> pa.
     for field, column in columns.items():
         if column.null_count == len(column):
             raise no_such_field(field)
+        if field in categories:
+            columns[field] = as_category(column)
     return pa.table(columns)
 
 

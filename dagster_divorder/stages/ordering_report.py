@@ -456,7 +456,7 @@ def _inputs(run: Run) -> dict[str, Any]:
 
 ORDERING_REPORT = WholeCorpus(
     name="ordering_report",
-    version=5,
+    version=6,
     kinds=lambda settings: {"html", "matplotlib"},
     description="One HTML file next to the output to send to someone: what was asked, whether it is better than "
     "shuffling, before and after, the worst windows and their documents, and the evidence that there is. It opens in "

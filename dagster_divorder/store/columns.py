@@ -24,6 +24,10 @@ from dagster_divorder.store.arrays import number_array, text_array
 ID_COLUMNS = pa.schema([("number", pa.int64()), ("text", pa.large_string())])
 """Columns of `extract_ids`."""
 
+MAX_CATEGORIES = 1000
+"""Of a column of more whole numbers the values are no categories."""
+_MAX_WHOLE = 1 << 53
+"""Whole numbers from here on are not all told apart as float64."""
 _JSON_VALUE = pa.struct([("number", pa.float64()), ("text", pa.large_string())])
 """A JSON value as stored: a number, or anything else as text; neither where the field is null or missing."""
 
@@ -143,10 +147,34 @@ def settle(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def number_or_text(number: pa.ChunkedArray, text: pa.ChunkedArray) -> pa.ChunkedArray:
     """Values of which each is a number, a text, or neither: numbers where all are, else text, numbers among it in their
-    shortest form."""
+    shortest form, whole ones with all digits."""
     if text.null_count == len(text):
         return number
-    return text if number.null_count == len(number) else pc.coalesce(text, number.cast(pa.large_string()))
+    return text if number.null_count == len(number) else pc.coalesce(text, _number_text(number))
+
+
+def _number_text(number: pa.ChunkedArray) -> pa.ChunkedArray:
+    text = number.cast(pa.large_string())
+    if not pa.types.is_floating(number.type):
+        return text
+    digits = number.cast(pa.int64(), safe=False).cast(pa.large_string())
+    return pc.if_else(pc.fill_null(_is_whole(number), False), digits, text)
+
+
+def _is_whole(number: pa.ChunkedArray) -> pa.ChunkedArray:
+    """bool, null where a float64 is."""
+    number = number.cast(pa.float64())
+    return pc.and_(pc.equal(pc.floor(number), number), pc.less(pc.abs(number), float(_MAX_WHOLE)))
+
+
+def as_category(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values of some records as categories: whole numbers as text, 1 and 1.0 as "1", if all are whole and at most
+    MAX_CATEGORIES different ones; any other column as it is."""
+    of = column.type
+    whole = pa.types.is_integer(of) or (pa.types.is_decimal(of) and of.scale == 0)
+    if not whole and pa.types.is_floating(of):
+        whole = bool(pc.all(_is_whole(column), min_count=1).as_py())
+    return _number_text(column) if whole and pc.count_distinct(column).as_py() <= MAX_CATEGORIES else column
 
 
 def concat(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:

@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.columns import column_at, concat, extract, extract_ids, settle, value_at
+from dagster_divorder.store.columns import (
+    as_category,
+    column_at,
+    concat,
+    extract,
+    extract_ids,
+    settle,
+    value_at,
+)
 from tests.conftest import examples
 
 values = (
@@ -34,12 +42,43 @@ def column(values: list[Any]) -> pa.ChunkedArray:
         ([1, 2.5, None], [1.0, 2.5, None]),
         (["a", None, "1"], ["a", None, "1"]),
         ([1, 1.0, "1", 0.1], ["1", "1", "1", "0.1"]),
+        ([123456789012, "123456789012", -0.0], ["123456789012", "123456789012", "0"]),
         ([True, {"b": 2, "a": [1]}, []], ["true", '{"a":[1],"b":2}', "[]"]),
         ([None, None], [None, None]),
     ],
 )
 def test_numbers_stay_numbers_until_one_value_is_none(held: list[Any], settled: list[Any]) -> None:
     assert settle(column(held)).to_pylist() == settled
+
+
+@pytest.mark.parametrize(
+    ("held", "names"),
+    [
+        ([1, 1.0, None, 123456789012], ["1", "1", None, "123456789012"]),
+        ([1, "1", 2.0], ["1", "1", "2"]),
+        ([1, 2.5], [1.0, 2.5]),
+        ([1, 1 << 53], [1.0, float(1 << 53)]),
+        ([True, False], ["true", "false"]),
+        ([[1], 1], ["[1]", "1"]),
+        ([None, None], [None, None]),
+    ],
+)
+def test_whole_numbers_can_be_categories(held: list[Any], names: list[Any]) -> None:
+    assert as_category(settle(column(held))).to_pylist() == names
+
+
+def test_many_whole_numbers_are_no_categories() -> None:
+    assert as_category(column_of(pa.array(range(1000)))).to_pylist()[:2] == ["0", "1"]
+    assert as_category(column_of(pa.array(range(1001)))).to_pylist()[:2] == [0, 1]
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.uint64(), pa.float32(), pa.decimal128(19, 0)])
+def test_whole_numbers_of_every_arrow_type_can_be_categories(kind: pa.DataType) -> None:
+    assert as_category(column_of(pa.array([3, None, 3]).cast(kind))).to_pylist() == ["3", None, "3"]
+
+
+def column_of(values: pa.Array) -> pa.ChunkedArray:
+    return pa.chunked_array([values])
 
 
 @settings(deadline=None, max_examples=examples(25))
