@@ -164,7 +164,7 @@ def _sample(found: Found) -> tuple[int, dict[str, Field]]:
     fields: dict[str, Field] = {}
     for path in files:
         for record in itertools.islice(
-            first_records(replace(found, files=[path])), SAMPLE_RECORDS // len(files)
+            first_records([replace(found, files=[path])]), SAMPLE_RECORDS // len(files)
         ):
             records += 1
             for name, value in _values(record):

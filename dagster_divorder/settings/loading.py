@@ -42,7 +42,7 @@ def load_settings(
     data = _read_toml(path) if path else {}
     _check_environment(environ)
     try:
-        settings = Settings(**_merge(data, _read_environment(environ)))
+        settings = Settings(**_merge(data, _read_environment(environ, data)))
     except ValidationError as error:
         raise SettingsError(_explain(error, path)) from None
     settings = _anchor(settings, path.parent if path else Path.cwd())
@@ -117,11 +117,19 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path} is not valid TOML: {error}") from None
 
 
-def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+def _read_environment(environ: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the environment sets, over the `data` of the file."""
     source = EnvSettingsSource(Settings)
     source.env_vars = {name.lower(): value for name, value in environ.items()}
     try:
-        return source()
+        given = source()
+        if isinstance(data.get("input"), list) and isinstance(given.get("input"), dict):
+            key = min(given["input"])
+            raise SettingsError(
+                f"environment variable {ENV_PREFIX}INPUT__{key.upper()} sets {key} of one input, and the file has "
+                f"[[input]] blocks; set it there, or all of them in {ENV_PREFIX}INPUT, a JSON list"
+            )
+        return given
     except PydanticSettingsError as error:
         raise SettingsError(
             f"environment: {error}; a whole section is JSON, a single key is {ENV_PREFIX}<SECTION>__<KEY>"
@@ -168,7 +176,6 @@ def _anchor(settings: Settings, base: Path) -> Settings:
 
     deep, path, cache = settings.deep, settings.embedding.path, settings.store.cache
     places: dict[str, dict[str, Any]] = {
-        "input": {"paths": absolute_paths(settings.input.paths)},
         "heldout": {"paths": absolute_paths(settings.heldout.paths)},
         "store": {"path": absolute_place(settings.store.path), "cache": cache and Path(absolute(cache))},
         "output": {"path": absolute_place(settings.output.path)},
@@ -178,7 +185,7 @@ def _anchor(settings: Settings, base: Path) -> Settings:
         "embedding": {"path": path and Path(absolute(path))},
     }
     update = {name: getattr(settings, name).model_copy(update=of) for name, of in places.items()}
-    return settings.model_copy(update=update)
+    return settings.model_copy(update={"input": settings.input.with_paths(absolute_paths), **update})
 
 
 def _explain(error: ValidationError, path: Path | None) -> str:
@@ -191,12 +198,15 @@ def _explain(error: ValidationError, path: Path | None) -> str:
         if place[-1] == "literal['auto']":
             continue  # of a number or "auto": what is wrong with the number is said by its own problem
         key = ".".join(str(part) for part in (place[:-1] if place[-1] == "int" else place))
+        block = ""
+        if len(place) > 1 and place[0] == "input" and isinstance(place[1], int):
+            key, block = ".".join(["input", *map(str, place[2:])]), f"[[input]] block {place[1] + 1}: "
         if problem["type"] == "extra_forbidden":
-            lines.append(f"unknown key {key!r}{_nearest(key, valid_keys())}")
+            lines.append(f"{block}unknown key {key!r}{_nearest(key, valid_keys())}")
         else:
             # What is wrong with a whole section its message says.
             value = "" if isinstance(problem["input"], dict) else f" = {_without_secrets(problem['input'])!r}"
-            lines.append(f"{key}{value}: {problem['msg'].removeprefix('Value error, ')}")
+            lines.append(f"{block}{key}{value}: {problem['msg'].removeprefix('Value error, ')}")
     where = f"{path} or the environment" if path else "settings"
     return f"{where}: " + "; ".join(lines)
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.arrays import number_array, text_array
+from dagster_divorder.store.rows import is_text
 
 ID_COLUMNS = pa.schema([("number", pa.int64()), ("text", pa.large_string())])
 """Columns of `extract_ids`."""
@@ -96,6 +97,28 @@ def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
         return pa.table({f: missing if column is None else column for f, column in columns.items()})
     records = [orjson.loads(line) for line in content.to_pylist()]
     return pa.table({field: _column([value_at(record, field) for record in records]) for field in fields})
+
+
+def sources(content: pa.ChunkedArray, column: pa.ChunkedArray, constant: str | None) -> pa.ChunkedArray:
+    """The sources of the records of one of several inputs, of one type whatever the input's: as `extract` has values of
+    lines, or of rows as text; a `constant` in place of the column.
+
+    Raises:
+        InputError: the column holds neither texts, whole numbers nor booleans.
+    """
+    if not pa.types.is_struct(content.type):
+        return column if constant is None else pa.chunked_array([_column([constant] * len(content))])
+    if constant is not None:
+        return pa.chunked_array([text_array([constant] * len(content))])
+    found = as_category(
+        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    )
+    of = found.type
+    if not (is_text(of) or pa.types.is_integer(of) or pa.types.is_boolean(of) or pa.types.is_null(of)):
+        raise InputError(
+            f"the source of one of several inputs is a column of {of}; expected texts, whole numbers or booleans"
+        )
+    return found.cast(pa.large_string())
 
 
 def extract_ids(content: pa.ChunkedArray, field: str) -> pa.Table:

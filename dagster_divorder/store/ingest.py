@@ -24,7 +24,7 @@ from blake3 import blake3
 from dagster_divorder.errors import InputError, RejectLimitError
 from dagster_divorder.store.arrays import compact
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.blocks import BlockRecords, Records, joined, put_pair
+from dagster_divorder.store.blocks import BlockRecords, Records, joined, put_pair, record_index
 from dagster_divorder.store.corpus import Begin, End
 from dagster_divorder.store.file_states import FileState
 from dagster_divorder.store.fragments import (
@@ -33,13 +33,16 @@ from dagster_divorder.store.fragments import (
     FRAGMENT_ROWS,
     Fragments,
     fragment_name,
+    of_shape,
     records_folder,
+    row_ids,
 )
 from dagster_divorder.store.ids import ID_BYTES, IdIndex, distinct, to_bytes
 from dagster_divorder.store.inputs import Block, LongRecord, RowBlock
 from dagster_divorder.store.multiset import Multiset
 from dagster_divorder.store.parts import Job, Jobs, Part, Pick, Rereading, Surveyed, SurveyedRecords
 from dagster_divorder.store.records import reject_line, reject_long
+from dagster_divorder.store.shapes import DEFAULT_SHAPE
 from dagster_divorder.store.view import Fragment, View, offsets
 
 _SHOWN_REJECTS = 10
@@ -116,7 +119,6 @@ class Ingest:
         store: Store,
         kind: str,
         key: str,
-        text_field: str,
         before: Before | None = None,
         *,
         scratch: Path | None = None,
@@ -125,8 +127,7 @@ class Ingest:
         """scratch: folder for the ids of what is read, which are in memory without one."""
         self.store = store
         self.kind = kind
-        self._unit = "line" if kind == "jsonl" else "row"
-        self.text_field = text_field
+        self._shape, self._unit = DEFAULT_SHAPE, ""
         self._dry = dry
         # One thread compresses and writes, in the order of the flushes, while the next blocks are parsed.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="divorder-ingest")
@@ -183,6 +184,7 @@ class Ingest:
     def begin(self, file: Begin) -> None:
         """Begin with the next file of the input, and take over what is known of it."""
         self._begun = self._place()
+        self._shape, self._unit = file.shape, "line" if file.kind == "jsonl" else "row"
         if file.kept:
             self._keep(file.path, file.kept)
         self._whole = self._place()
@@ -199,6 +201,7 @@ class Ingest:
                     last_reject=self._whole.reject_bytes,
                     refused=self._whole.refused - self._begun.refused,
                     multiset=self._whole.accepted - self._begun.accepted,
+                    shape=self._shape.key,
                 )
             )
 
@@ -223,7 +226,7 @@ class Ingest:
         if isinstance(block, LongRecord):
             self._refuse_long(block)
         else:
-            self._add(BlockRecords(block, self.text_field))
+            self._add(BlockRecords(block, self._shape))
         # An unfinished last line, even one that is a record, is no part of what the next run goes on from.
         if isinstance(block, RowBlock) or not block.unterminated:
             self._whole = self._place()
@@ -239,7 +242,7 @@ class Ingest:
             if isinstance(block, LongRecord):
                 self._refuse_long(replace(block, number=block.number + lines))
             else:
-                self._add(SurveyedRecords(block, number, at, lines, again))
+                self._add(SurveyedRecords(block, number, at, lines, again, self._shape))
         if surveyed.last_whole:
             self._whole = self._place()
 
@@ -248,7 +251,7 @@ class Ingest:
         self._reject(block.path, line, block.number, reason)
 
     def _add(self, block: Records) -> None:
-        ids = block.ids
+        ids = of_shape(block.ids, self._shape.key) if self._shape.key else block.ids
         once = distinct(ids)
         rows = self._records.ids.find(ids[once.first])
         new = np.flatnonzero(rows < 0)
@@ -282,7 +285,7 @@ class Ingest:
         document_rows[unseen] = self._documents.add(index)
         self._new_text_bytes += int(index["size"].sum())
         taken, sizes = block.take(at, texts, fresh)
-        index = {"id": block.ids[at], "document": texts.ids, "size": sizes}
+        index = record_index(block.ids[at], texts.ids, sizes, self._shape)
         rows[texts.sound] = self._records.add(index)
         self._document_of.append(compact(document_rows[once.inverse]))
         if not self._dry:
@@ -439,7 +442,7 @@ class _FragmentWriter:
             if name in content and take(index):
                 self._names.append(name)
                 self._rows.append(len(index["id"]))
-                ids.append(index["id"])
+                ids.append(row_ids(index))
                 waiting += len(index["id"])
                 if waiting >= _LOADED_IDS:
                     self.ids.add(np.concatenate(ids))
@@ -484,7 +487,7 @@ class _FragmentWriter:
             self._open_index.append(index)
             self._open_rows += len(index["id"])
             self._open_bytes += int(index["size"].sum())
-        return self.ids.add(index["id"])
+        return self.ids.add(row_ids(index))
 
     @property
     def full(self) -> bool:
@@ -494,7 +497,7 @@ class _FragmentWriter:
         """Close the open fragment; its index."""
         index = joined(self._open_index) if self._open_index else {}
         if self._open_rows:
-            self._names.append(fragment_name(index["id"]))
+            self._names.append(fragment_name(index))
             self._rows.append(self._open_rows)
             self._put.append(self._names[-1])
         self._open_index = []

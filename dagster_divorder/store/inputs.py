@@ -426,7 +426,7 @@ def _open_parquet(path: Source, expected: pa.Schema | None) -> Iterator[tuple[pq
         if expected is not None and not found.equals(expected):
             raise InputError(
                 f"{path} has other columns than the files before it: {_describe(found)}; "
-                f"expected {_describe(expected)}; rewrite it with that schema or run it apart"
+                f"expected {_describe(expected)}; rewrite it with that schema, or give it an [[input]] block of its own"
             )
         yield file, found
 

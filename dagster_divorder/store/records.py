@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,14 +117,16 @@ def reject_line(path: str, place: dict[str, int], reason: str, raw: bytes) -> by
     return orjson.dumps(entry) + b"\n"
 
 
-def with_id(reject: bytes, field: str) -> bytes:
-    """A line of rejects.jsonl with the refused record's own `id` first, where that can be read."""
+def with_id(reject: bytes, field_of: Mapping[str, str | None]) -> bytes:
+    """A line of rejects.jsonl with the refused record's own `id` first, where that can be read. field_of: the field of
+    the ids, by file."""
     entry = orjson.loads(reject)
+    field = field_of.get(entry["path"])
     try:
         record = orjson.loads(entry.get("raw", ""))
     except orjson.JSONDecodeError:
         return reject
-    own = as_id(value_at(record, field)) if isinstance(record, dict) else None
+    own = as_id(value_at(record, field)) if field and isinstance(record, dict) else None
     return reject if own is None else orjson.dumps({"id": own, **entry}) + b"\n"
 
 

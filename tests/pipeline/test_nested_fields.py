@@ -104,8 +104,8 @@ def test_a_column_of_the_whole_name_comes_first(tmp_path: Path) -> None:
     (batch,) = read_batches(tmp_path / "docs.parquet", None, fields=["meta.source"])
     assert batch.schema.names == ["meta", "meta.source"]
     found = find_files([str(tmp_path / "docs.parquet")])
-    assert list(first_records(found, ["meta.source", "meta.id", "gone"])) == [
+    assert list(first_records([found], ["meta.source", "meta.id", "gone"])) == [
         {"meta.source": "column", "meta.id": 1, "gone": None}
     ]
     pq.write_table(pa.table({"text": ["a"], "source.x": ["b"]}), tmp_path / "docs.parquet")
-    assert list(first_records(found, ["source.x"])) == [{"source.x": "b"}]
+    assert list(first_records([found], ["source.x"])) == [{"source.x": "b"}]
