@@ -68,6 +68,10 @@ def _records(path: Source, kind: Kind, names: Mapping[str, str] | None) -> Itera
                 field: column_at(rows, name)
                 for field, name in (names or {name: name for name in once}).items()
             }
+            if names and all(column is None for column in columns.values()):
+                # Arrow has no rows where it has no columns, and one record tells as much as all.
+                yield dict.fromkeys(columns)
+                return
             plain = [[None] * len(rows) if of is None else _plain(of) for of in columns.values()]
             yield from (dict(zip(columns, row, strict=True)) for row in zip(*plain, strict=True))
         return
