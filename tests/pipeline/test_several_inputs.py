@@ -17,11 +17,13 @@ import pytest
 from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline import merge
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
+from dagster_divorder.store import ingest
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
 from tests.conftest import topic_records, write_jsonl
@@ -170,6 +172,64 @@ def test_a_change_of_one_input_gives_what_a_run_from_scratch_with_the_same_fits_
                 path.unlink()
     run_and_check(settings)
     assert output_of(settings) == before
+
+
+def test_many_small_appends_are_merged_and_keep_their_shapes(
+    tmp_path: Path, corpus: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge, "MERGE_FROM", 4)
+    settings = corpus(clusters={"k": 4, "refit": "never"})
+    run_and_check(settings)
+    for at in range(4):
+        write_books(tmp_path / f"in/books/b{at}.parquet", topic_records(1, 300 + at))
+        append(tmp_path / "in/web/a.jsonl", b'{"body": "more %d", "url": "v/%d"}\n' % (at, at))
+        run_and_check(settings)
+    store = LocalStore(settings.store.path).open()
+    (folder,) = store.folders("records")
+    assert len(store.hashed(folder)) < 5
+    documents = load_results(settings.store.path).documents
+    more = documents[documents["id"].str.startswith("v/", na=False)]
+    assert more["source"].tolist() == ["web"] * 4
+    assert (documents["source"] == "books").sum() == 64
+
+
+def test_what_was_consumed_of_one_input_stays_where_others_join(
+    tmp_path: Path, corpus: Callable[..., Settings]
+) -> None:
+    alone = corpus(
+        input={"paths": [str(tmp_path / "in/web")], "text_field": "body"}, order={"length_bins": 5}
+    )
+    run_all(alone, Silent())
+    before = load_results(alone.store.path).documents.sort_values("position")
+    consumed = int(before["tokens"].sum() * 0.3)
+    run_and_check(corpus(order={"frozen_tokens": consumed, "length_bins": 5}))
+    after = load_results(alone.store.path).documents.sort_values("position")
+    kept = int((before["tokens"].cumsum() - before["tokens"] < consumed).sum())
+    assert 0 < kept < len(before)
+    assert after["record_id"].tolist()[:kept] == before["record_id"].tolist()[:kept]
+
+
+@pytest.mark.parametrize("at", range(0, 40, 9))
+def test_a_run_that_ends_anywhere_is_taken_up(
+    tmp_path: Path, corpus: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 20)
+    whole = corpus("whole")
+    run_and_check(whole)
+    put, left = LocalStore.put_hashed, [at]
+
+    def stop(self: LocalStore, *given: Any, **named: Any) -> str:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return put(self, *given, **named)
+
+    settings = corpus("broken")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(LocalStore, "put_hashed", stop)
+        run_all(settings, Silent())
+    run_and_check(settings)
+    assert output_of(settings) == output_of(whole)
 
 
 def test_equal_lines_of_two_inputs_are_read_each_by_its_own_fields(
