@@ -296,10 +296,11 @@ def init(paths: Sequence[str], file: str) -> str:
     from dagster_divorder.propose import write_settings
 
     settings = write_settings(paths, Path(file))
+    texts = " and ".join(dict.fromkeys(repr(block.text_field) for block in settings.input.each))
     option = "" if file == DEFAULT_FILE else f" --config {file}"
     return "\n".join(
         [
-            f"wrote {file}: the text is in {settings.input.text_field!r}, every window will carry the corpus's mix of "
+            f"wrote {file}: the text is in {texts}, every window will carry the corpus's mix of "
             f"{', '.join(settings.order.traits)}",
             "look it over, then:",
             f"  divorder{option} plan    # what a run would compute",

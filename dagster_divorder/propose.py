@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.store.find import Found, find_files
+from dagster_divorder.store.inputs import read_schema
 from dagster_divorder.store.peek import first_records
 from dagster_divorder.store.sources import identity
 from dagster_divorder.view.words import count
@@ -74,28 +76,59 @@ def _kind(value: Any) -> str:
     return "text" if isinstance(value, str) else "other"
 
 
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """An input: the paths that name it, what was found there, of how many records, and what they hold."""
+
+    paths: tuple[str, ...]
+    found: Found
+    records: int
+    fields: dict[str, Field]
+    text: str
+    own_id: str | None
+    source: str | None
+
+    @property
+    def size(self) -> int:
+        return sum(int(identity(path)[0]) for path in self.found.files)
+
+    def lines(self, folder: Path, constant: str | None) -> str:
+        """Its settings, for a file in `folder`. constant: a source for all records, where no field has one."""
+        files = count(len(self.found.files), f"{'JSONL' if self.found.kind == 'jsonl' else 'Parquet'} file")
+        seen = ", ".join(f"{name} ({' or '.join(sorted(of.kinds))})" for name, of in self.fields.items())
+        source_line = '# source_field = "..."     # where a document is from'
+        if self.source or constant:
+            key, value = ("source_field", self.source) if self.source else ("source", constant)
+            source_line = f"{key} = {_toml(value or '')}"
+        return "\n".join(
+            [
+                f"# {files}, {self.size / 1e6:,.1f} MB; fields of {self.records:,} records looked at: {seen}",
+                f"paths = [{', '.join(_toml(_seen_from(path, folder)) for path in self.paths)}]",
+                f"text_field = {_toml(self.text)}",
+                f"id_field = {_toml(self.own_id)}"
+                if self.own_id
+                else '# id_field = "..."         # your own ids, shown in results',
+                source_line,
+            ]
+        )
+
+
 def propose(paths: Sequence[str], folder: Path) -> str:
     """Settings for a corpus, TOML, for a file that will lie in `folder`.
 
     Raises:
         InputError: no file matches, or no field of the first records holds text.
     """
-    found = find_files(paths)
-    records, fields = _sample(found)
-    if not records:
-        raise InputError(
-            f"{found.files[0]} holds no record that can be read; expected one JSON object a line"
-        )
-    texts = {n: of for n, of in fields.items() if "." not in n or n.lower().rpartition(".")[2] in TEXT_NAMES}
-    text = _text_field(texts, records)
-    rest = {name: of for name, of in fields.items() if name != text}
-    own_id = _named(ID_NAMES, (name for name, of in rest.items() if _is_id(of, records)))
-    rest.pop(own_id or "", None)
-    plain = {name: of for name, of in rest.items() if of.kinds <= {"text", "true or false"}}
-    source = _named(SOURCE_NAMES, (name for name, of in plain.items() if _has_few(of, MAX_SOURCES)))
-    sources = [source] if source and len(fields[source].values) > 1 else []
+    blocks = _blocks(paths)
+    several = len(blocks) > 1
+    fields = blocks[0].fields if not several else _joined([block.fields for block in blocks])
+    # Of several inputs the source is what each block says.
+    own = {name for block in blocks for name in (block.text, block.own_id, several and block.source)}
+    plain = {name: of for name, of in fields.items() if name not in own and _is_plain(of)}
+    source = "source" if several else blocks[0].source
+    sources = [source] if source and (several or len(fields[source].values) > 1) else []
     traits = [name for name, of in plain.items() if name not in sources and _has_few(of, MAX_VALUES)]
-    size = sum(int(identity(path)[0]) for path in found.files)
+    size = sum(block.size for block in blocks)
     length, batch = _lengths(size // BYTES_PER_TOKEN)
     # What lies in a folder that is there already is somebody's, perhaps the input.
     base = next(
@@ -103,19 +136,10 @@ def propose(paths: Sequence[str], folder: Path) -> str:
         for name in itertools.chain(["divorder"], map("divorder-{}".format, itertools.count(2)))
         if not (folder / name).exists()
     )
-    files = count(len(found.files), f"{'JSONL' if found.kind == 'jsonl' else 'Parquet'} file")
-    seen = ", ".join(f"{name} ({' or '.join(sorted(of.kinds))})" for name, of in fields.items())
-    input_lines = "\n".join(
-        [
-            f"paths = [{', '.join(_toml(_seen_from(path, folder)) for path in paths)}]",
-            f"text_field = {_toml(text)}",
-            f"id_field = {_toml(own_id)}"
-            if own_id
-            else '# id_field = "..."         # your own ids, shown in results',
-            f"source_field = {_toml(source)}"
-            if source
-            else '# source_field = "..."     # where a document is from',
-        ]
+    header = "[[input]]" if several else "[input]"
+    input_blocks = "\n\n".join(
+        f"{header}\n{block.lines(folder, constant)}"
+        for block, constant in zip(blocks, _constants(blocks) if several else [None], strict=True)
     )
     trait_lines = "\n".join(
         [
@@ -129,9 +153,7 @@ def propose(paths: Sequence[str], folder: Path) -> str:
 # Settings of DivOrder: `divorder plan` says what a run would do, `divorder run` does it.
 # Every key, with its default: divorder.example.toml in the repository.
 
-[input]
-# {files}, {size / 1e6:,.1f} MB; fields of {records:,} records looked at: {seen}
-{input_lines}
+{input_blocks}
 
 [model]
 base = "bootstrap"         # a small tokenizer trained here; better: the model to be trained, an id or a directory
@@ -155,7 +177,73 @@ path = "{base}/exports"
 """
 
 
-def _sample(found: Found) -> tuple[int, dict[str, Field]]:
+def _blocks(paths: Sequence[str]) -> list[_Block]:
+    """The inputs that paths name: one, or one of each shape, where some have files of another kind, other columns, or
+    no text where the others have theirs."""
+    if len(paths) == 1:
+        return [_block(paths)]
+    texts: list[str] = []
+    shapes: list[tuple[str, str | None, str]] = []
+    for path in paths:
+        found = find_files([path])
+        records, fields = _sample(found, SAMPLE_RECORDS // len(paths))
+        candidates = _text_candidates(fields)
+        # What others have their text in is this one's, too, where it can be.
+        text = next((name for name in texts if name in fields and _may_be_text(fields[name], records)), None)
+        if not text and any(_may_be_text(of, records) for of in candidates.values()):
+            texts.append(text := _text_field(candidates, records))
+        columns = str(read_schema(found.files[0], None)) if found.kind == "parquet" else ""
+        shapes.append((found.kind, text, columns))
+    apart: dict[tuple[str, str | None, str], list[str]] = {}
+    for path, shape in zip(paths, shapes, strict=True):
+        # One without texts, such as an empty file, goes with the first of its kind that has some.
+        likes = (other for other in shapes if other[0] == shape[0] and other[1])
+        apart.setdefault(shape if shape[1] else next(likes, shape), []).append(path)
+    return [_block(alike) for alike in apart.values()]
+
+
+def _block(paths: Sequence[str]) -> _Block:
+    found = find_files(paths)
+    records, fields = _sample(found)
+    if not records:
+        raise InputError(
+            f"{found.files[0]} holds no record that can be read; expected one JSON object a line"
+        )
+    text = _text_field(_text_candidates(fields), records)
+    rest = {name: of for name, of in fields.items() if name != text}
+    own_id = _named(ID_NAMES, (name for name, of in rest.items() if _is_id(of, records)))
+    rest.pop(own_id or "", None)
+    plain = (name for name, of in rest.items() if _is_plain(of) and _has_few(of, MAX_SOURCES))
+    return _Block(tuple(paths), found, records, fields, text, own_id, _named(SOURCE_NAMES, plain))
+
+
+def _joined(blocks: Iterable[dict[str, Field]]) -> dict[str, Field]:
+    """Fields of several inputs, those of one name as one."""
+    joined: dict[str, Field] = {}
+    for name, of in itertools.chain.from_iterable(fields.items() for fields in blocks):
+        one = joined.setdefault(name, Field())
+        one.records += of.records
+        one.characters += of.characters
+        one.values |= of.values
+        one.kinds |= of.kinds
+    return joined
+
+
+def _constants(blocks: Sequence[_Block]) -> list[str]:
+    """A name for each input, after its first path, each another."""
+    names: list[str] = []
+    for block in blocks:
+        parts = [
+            part for part in re.split(r"[/\\]", block.paths[0]) if part and not re.search(r"[*?\[]", part)
+        ]
+        name = parts[-1].split(".")[0] if parts else ""
+        name = name or "input"
+        numbered = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+        names.append(next(one for one in numbered if one not in names))
+    return names
+
+
+def _sample(found: Found, most: int = SAMPLE_RECORDS) -> tuple[int, dict[str, Field]]:
     """How many records were looked at, and their fields by name: of files from all over the corpus, since corpora come
     in blocks."""
     step = -(-len(found.files) // SAMPLE_FILES)
@@ -164,7 +252,7 @@ def _sample(found: Found) -> tuple[int, dict[str, Field]]:
     fields: dict[str, Field] = {}
     for path in files:
         for record in itertools.islice(
-            first_records([replace(found, files=[path])]), SAMPLE_RECORDS // len(files)
+            first_records([replace(found, files=[path])]), max(1, most // len(files))
         ):
             records += 1
             for name, value in _values(record):
@@ -184,9 +272,7 @@ def _values(record: dict[str, Any], depth: int = 1) -> Iterator[tuple[str, Any]]
 
 
 def _text_field(fields: dict[str, Field], records: int) -> str:
-    texts = {
-        name: of for name, of in fields.items() if of.kinds == {"text"} and of.records >= MIN_SHARE * records
-    }
+    texts = {name: of for name, of in fields.items() if _may_be_text(of, records)}
     if not texts:
         raise InputError(
             f"no field holds text in most of the first {records:,} records; the fields are {', '.join(fields)}"
@@ -195,6 +281,19 @@ def _text_field(fields: dict[str, Field], records: int) -> str:
     named = _named(TEXT_NAMES, texts)
     # A field called `text` may hold a title beside a much longer `body`.
     return named if named and 2 * texts[named].characters >= texts[longest].characters else longest
+
+
+def _text_candidates(fields: dict[str, Field]) -> dict[str, Field]:
+    """Those in no object, and those in one that are called as texts are."""
+    return {n: of for n, of in fields.items() if "." not in n or n.lower().rpartition(".")[2] in TEXT_NAMES}
+
+
+def _is_plain(of: Field) -> bool:
+    return of.kinds <= {"text", "true or false"}
+
+
+def _may_be_text(of: Field, records: int) -> bool:
+    return of.kinds == {"text"} and of.records >= MIN_SHARE * records
 
 
 def _is_id(of: Field, records: int) -> bool:

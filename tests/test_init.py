@@ -128,6 +128,34 @@ def test_parquet_and_globs_and_several_paths(tmp_path: Path) -> None:
     assert settings.input.source_field == "source"
 
 
+def test_paths_of_unlike_shape_become_inputs_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "books").mkdir()
+    rows = [{"text": f"t {n}", "page": n} for n in range(60)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "books/a.parquet")
+    for name in ("a", "b"):
+        web = [
+            {"body": f"{name} {n}" * 9, "text": None, "url": f"{name}{n}", "lang": "en"} for n in range(60)
+        ]
+        write_jsonl(tmp_path / f"web-{name}.jsonl", web)
+    code = [{"content": f"c {n}", "meta": {"source": "git"}, "lang": "py"} for n in range(60)]
+    write_jsonl(tmp_path / "code.jsonl", code)
+    (tmp_path / "empty.jsonl").touch()
+    settings = initialised("books", "web-a.jsonl", "code.jsonl", "empty.jsonl", "web-b.jsonl")
+    at = str(tmp_path)
+    assert [(block.paths, block.text_field, block.id_field) for block in settings.input.each] == [
+        ((f"{at}/books",), "text", None),
+        (tuple(f"{at}/{name}.jsonl" for name in ("web-a", "empty", "web-b")), "body", "url"),
+        ((f"{at}/code.jsonl",), "content", None),
+    ]
+    assert [(block.source, block.source_field) for block in settings.input.each] == [
+        ("books", None),
+        ("web-a", None),
+        (None, "meta.source"),
+    ]
+    assert list(settings.order.traits) == ["cluster", "length", "source"]
+    assert "\n# lang = 1.0  # distinct values: 2" in Path("divorder.toml").read_text()
+
+
 def test_nothing_that_is_there_is_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_jsonl(tmp_path / "divorder/docs.jsonl", topic_records(5))
     settings = initialised("divorder")
