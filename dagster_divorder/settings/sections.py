@@ -66,14 +66,14 @@ class Input(_Section):
         tuple[str, ...], NoDecode, AfterValidator(no_empty_path), BeforeValidator(_split_paths)
     ] = ("data/sample/docs.jsonl",)
     """Files, folders or globs, also at s3://, gs://, az:// and hf:// URLs, or single files at https:// ones; JSONL
-    (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, one kind per corpus."""
+    (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, of one kind and shape: others are [[input]] blocks."""
     text_field: str = Field("text", min_length=1)
     """Field (column) that holds a document's text. Any field may be named by the way to it through objects (structs):
     `meta.pile_set_name`; one whose own name is that comes first."""
     source_field: str | None = Field(None, min_length=1)
     """Field shown as `source` in results; also usable as a trait by its own name."""
     source: str | None = Field(None, min_length=1)
-    """In place of source_field, the source of all records of an input that is one of several."""
+    """In an [[input]] block, in place of source_field: the source of all records of this input."""
     id_field: str | None = Field(None, min_length=1)
     """Field of your own ids, strings or whole numbers: shown as `id` wherever documents are named, and a name that
     vectors of your own may be joined by."""
