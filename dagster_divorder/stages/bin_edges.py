@@ -86,6 +86,8 @@ def _drift(run: Run, fitted: Fitted) -> str | None:
     for trait in columns:
         if trait not in edges:
             return f"{trait} is a number now"
+    if gone := edges.keys() - columns.keys() - {"length"}:
+        return f"{min(gone)} is a number no longer"
     tokens = run.column("token_counts", "lengths")[run.view.document_row]
     for trait, now in _shares(run, tokens, columns, edges).items():
         before = np.zeros(len(now))

@@ -24,7 +24,7 @@ from blake3 import blake3
 from dagster_divorder.errors import InputError, RejectLimitError
 from dagster_divorder.store.arrays import compact
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.blocks import BlockRecords, Records, joined, put_pair
+from dagster_divorder.store.blocks import BlockRecords, Records, joined, put_pair, record_index
 from dagster_divorder.store.corpus import Begin, End
 from dagster_divorder.store.file_states import FileState
 from dagster_divorder.store.fragments import (
@@ -33,7 +33,9 @@ from dagster_divorder.store.fragments import (
     FRAGMENT_ROWS,
     Fragments,
     fragment_name,
+    of_shape,
     records_folder,
+    row_ids,
 )
 from dagster_divorder.store.ids import ID_BYTES, IdIndex, distinct, to_bytes
 from dagster_divorder.store.inputs import SHOWN_BYTES, Block, LongRecord, RowBlock
@@ -41,6 +43,7 @@ from dagster_divorder.store.looks import looks_like
 from dagster_divorder.store.multiset import Multiset
 from dagster_divorder.store.parts import Job, Jobs, Part, Pick, Rereading, Surveyed, SurveyedRecords
 from dagster_divorder.store.records import reject_bytes, reject_line, reject_long
+from dagster_divorder.store.shapes import DEFAULT_SHAPE
 from dagster_divorder.store.view import Fragment, View, offsets
 
 _SHOWN_REJECTS = 10
@@ -127,7 +130,6 @@ class Ingest:
         store: Store,
         kind: str,
         key: str,
-        text_field: str,
         before: Before | None = None,
         *,
         scratch: Path | None = None,
@@ -136,8 +138,7 @@ class Ingest:
         """scratch: folder for the ids of what is read, which are in memory without one."""
         self.store = store
         self.kind = kind
-        self._unit = "line" if kind == "jsonl" else "row"
-        self.text_field = text_field
+        self._shape, self._unit = DEFAULT_SHAPE, ""
         self._dry = dry
         # One thread compresses and writes, in the order of the flushes, while the next blocks are parsed.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="divorder-ingest")
@@ -157,6 +158,8 @@ class Ingest:
         self._record_rows: list[np.ndarray] = []
         self._rejects: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
         self._first_rejects: list[str] = []
+        # The shape of the first of them.
+        self._first_refused = DEFAULT_SHAPE
         self._rejected = 0
         self._unfinished: list[Unfinished] = []
         self._accepted = Multiset()
@@ -195,6 +198,7 @@ class Ingest:
     def begin(self, file: Begin) -> None:
         """Begin with the next file of the input, and take over what is known of it."""
         self._begun = self._place()
+        self._shape, self._unit = file.shape, "line" if file.kind == "jsonl" else "row"
         if file.kept:
             self._keep(file.path, file.kept)
         self._whole = self._place()
@@ -213,6 +217,7 @@ class Ingest:
                     last_reject=self._whole.reject_bytes,
                     refused=self._whole.refused - self._begun.refused,
                     multiset=self._whole.accepted - self._begun.accepted,
+                    shape=self._shape.key,
                 )
             )
 
@@ -237,7 +242,7 @@ class Ingest:
         if isinstance(block, LongRecord):
             self._refuse_long(block)
         else:
-            self._add(BlockRecords(block, self.text_field))
+            self._add(BlockRecords(block, self._shape))
         # An unfinished last line, even one that is a record, is no part of what the next run goes on from.
         if isinstance(block, RowBlock) or not block.unterminated:
             self._whole = self._place()
@@ -253,7 +258,7 @@ class Ingest:
             if isinstance(block, LongRecord):
                 self._refuse_long(replace(block, number=block.number + lines))
             else:
-                self._add(SurveyedRecords(block, number, at, lines, again))
+                self._add(SurveyedRecords(block, number, at, lines, again, self._shape))
         if surveyed.last_whole:
             self._whole = self._place()
 
@@ -262,7 +267,7 @@ class Ingest:
         self._reject(block.path, line, block.number, reason)
 
     def _add(self, block: Records) -> None:
-        ids = block.ids
+        ids = of_shape(block.ids, self._shape.key) if self._shape.key else block.ids
         once = distinct(ids)
         rows = self._records.ids.find(ids[once.first])
         new = np.flatnonzero(rows < 0)
@@ -296,7 +301,7 @@ class Ingest:
         document_rows[unseen] = self._documents.add(index)
         self._new_text_bytes += int(index["size"].sum())
         taken, sizes = block.take(at, texts, fresh)
-        index = {"id": block.ids[at], "document": texts.ids, "size": sizes}
+        index = record_index(block.ids[at], texts.ids, sizes, self._shape)
         rows[texts.sound] = self._records.add(index)
         self._document_of.append(compact(document_rows[once.inverse]))
         if not self._dry:
@@ -317,6 +322,8 @@ class Ingest:
 
     def _reject(self, path: str, line: bytes, number: int, reason: str) -> None:
         self._rejects.write(line)
+        if not self._rejected:
+            self._first_refused = self._shape
         self._rejected += 1
         if len(self._first_rejects) < _SHOWN_REJECTS:
             self._first_rejects.append(f"{path}:{number}: {reason}")
@@ -395,7 +402,7 @@ class Ingest:
     def _looks(self) -> str:
         """What the first of the refused records is, where that is known, as a line of a message."""
         self._rejects.seek(0)
-        looks = looks_like(reject_bytes(self._rejects.readline()), self.text_field)
+        looks = looks_like(reject_bytes(self._rejects.readline()), self._first_refused.text_field)
         return f"The first is {looks}.\n" if looks else ""
 
     def _reject_lines(self) -> bytes:
@@ -466,7 +473,7 @@ class _FragmentWriter:
             if name in content and take(index):
                 self._names.append(name)
                 self._rows.append(len(index["id"]))
-                ids.append(index["id"])
+                ids.append(row_ids(index))
                 waiting += len(index["id"])
                 if waiting >= _LOADED_IDS:
                     self.ids.add(np.concatenate(ids))
@@ -511,7 +518,7 @@ class _FragmentWriter:
             self._open_index.append(index)
             self._open_rows += len(index["id"])
             self._open_bytes += int(index["size"].sum())
-        return self.ids.add(index["id"])
+        return self.ids.add(row_ids(index))
 
     @property
     def full(self) -> bool:
@@ -521,7 +528,7 @@ class _FragmentWriter:
         """Close the open fragment; its index."""
         index = joined(self._open_index) if self._open_index else {}
         if self._open_rows:
-            self._names.append(fragment_name(index["id"]))
+            self._names.append(fragment_name(index))
             self._rows.append(self._open_rows)
             self._put.append(self._names[-1])
         self._open_index = []

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
+
+from dagster_divorder.store.columns import value_at
 
 _TURNS = {("role", "content"): "chat messages", ("from", "value"): "ShareGPT conversations"}
 """(speaker, said): the keys of a turn, and what records of such turns are called."""
@@ -145,8 +147,8 @@ def looks_like(begins: bytes, text_field: str = "") -> str:
     return _record_looks_like(record, text_field) if isinstance(record, dict) else ""
 
 
-def _record_looks_like(record: Mapping[str, Any], text_field: str) -> str:
-    if isinstance(record.get(text_field), str):
+def _record_looks_like(record: dict[str, Any], text_field: str) -> str:
+    if isinstance(value_at(record, text_field), str):
         return ""
     if structure := structure_of(record):
         return structure.said()
@@ -155,14 +157,15 @@ def _record_looks_like(record: Mapping[str, Any], text_field: str) -> str:
     return f"a record with the fields {', '.join(list(record)[:_FIELDS_SHOWN])}" if record else ""
 
 
-def repeated_texts(records: int, texts: int, size: int, text_field: str) -> str:
+def repeated_texts(records: int, texts: int, size: int, text_fields: Iterable[str]) -> str:
     """A warning where records hold far fewer texts than there are records, or texts that are as short as labels; ""
     where they do not. size: bytes (or characters) of the distinct texts in all."""
     if records < MIN_RECORDS or not texts or (2 * texts > records and 2 * size >= LABEL_BYTES * texts):
         return ""
     short = " They are as short as labels or ids." if size < LABEL_BYTES * texts else ""
     return (
-        f"{records:,} records hold {texts:,} distinct texts of {size / texts:,.0f} bytes on average in {text_field!r}."
+        f"{records:,} records hold {texts:,} distinct texts of {size / texts:,.0f} bytes on average in "
+        f"{' and '.join(map(repr, text_fields))}."
         f"{short} A text that repeats is computed once and trained on as often as it comes; if another field holds the "
         "text, set input.text_field."
     )

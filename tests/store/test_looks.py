@@ -112,4 +112,4 @@ def test_characters_are_counted_at_any_depth() -> None:
     ],
 )
 def test_few_or_very_short_texts_are_warned_of(records: int, texts: int, size: int, warned: bool) -> None:
-    assert bool(repeated_texts(records, texts, size, "text")) == warned
+    assert bool(repeated_texts(records, texts, size, ["text"])) == warned
