@@ -158,7 +158,7 @@ def _check_settings(run: Run) -> None:
     for found in () if known else find_inputs(run.settings):
         field = found.shape.id_field
         if field and unseen([found], {field: set()}):
-            with found.naming():
+            with found.shape.naming():
                 raise _no_ids(field)
 
 

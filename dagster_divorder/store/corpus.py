@@ -118,7 +118,7 @@ class Corpus:
         """
         for number, found in enumerate(self.inputs):
             self._known = self._known_of[number]
-            with found.naming():
+            with found.shape.naming():
                 yield from self._read(found)
 
     def _read(self, found: Found) -> Iterator[Begin | Block | End]:
@@ -151,7 +151,7 @@ class Corpus:
         """
         for number, found in enumerate(self.inputs):
             self._known = self._known_of[number]
-            with found.naming():
+            with found.shape.naming():
                 yield from self._cut(found)
 
     def _cut(self, found: Found) -> Iterator[Cut]:

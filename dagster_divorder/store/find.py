@@ -9,7 +9,6 @@ Known weakness: a file that a glob does not match is not counted, as it was not 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
@@ -55,16 +54,6 @@ class Found:
     others: dict[str, int]
     shape: Shape
 
-    @contextlib.contextmanager
-    def naming(self) -> Iterator[None]:
-        """Has errors say which of several inputs they are of."""
-        try:
-            yield
-        except InputError as error:
-            if not self.shape.label:
-                raise
-            raise InputError(f"{self.shape.label}{error}") from error
-
 
 def find_inputs(settings: Settings) -> list[Found]:
     """The files that `input.paths` names, of each input; nothing in the store or the output of these settings is among
@@ -85,7 +74,7 @@ def find_inputs(settings: Settings) -> list[Found]:
     inputs: list[Found] = []
     label_of: dict[str, str] = {}
     for block, shape in zip(settings.input.each, shapes_of(settings), strict=True):
-        with Found("jsonl", [], [], {}, shape).naming():
+        with shape.naming():
             inputs.append(find_files(block.paths, own, shape))
             for path in inputs[-1].files if shape.label else ():
                 other = label_of.setdefault(real_place(str(path)), shape.label)
@@ -107,7 +96,7 @@ def as_one_kind(inputs: Sequence[Found]) -> tuple[Kind, list[Found]]:
     if kinds == {"parquet"} and len(inputs) > 1:
         schemas = []
         for found in inputs:
-            with found.naming():
+            with found.shape.naming():
                 schemas.append(read_schema(found.files[0], None))
         kinds |= set() if all(schema.equals(schemas[0]) for schema in schemas) else {"jsonl"}
     if kinds == {"parquet"}:

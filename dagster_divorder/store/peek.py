@@ -53,7 +53,7 @@ def first_records(inputs: Sequence[Found], fields: Sequence[str] | None = None) 
         InputError: a file cannot be read.
     """
     for found in inputs:
-        with found.naming():
+        with found.shape.naming():
             # Of all fields what they are called here.
             names = None if fields is None else {field: found.shape.field(field) for field in fields}
             constants = {field: of for field in fields or () if (of := found.shape.constant(field))}

@@ -7,7 +7,8 @@ copies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ import orjson
 import pyarrow as pa
 from blake3 import blake3
 
+from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Inputs
 from dagster_divorder.store.arrays import row_array
@@ -38,6 +40,16 @@ class Shape:
     key: int = 0
     label: str = ""
     as_lines: bool = False
+
+    @contextlib.contextmanager
+    def naming(self) -> Iterator[None]:
+        """Has errors say which of several inputs they are of."""
+        try:
+            yield
+        except InputError as error:
+            if not self.label:
+                raise
+            raise InputError(f"{self.label}{error}") from error
 
     def field(self, name: str) -> str:
         """What a field is called here."""
