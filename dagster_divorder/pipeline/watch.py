@@ -3,7 +3,8 @@
 Times and sizes come first: where no file's differ from those of the last look that was answered, nothing is read. A
 change has to be still for `automation.settle_seconds` by the watcher's own clock, whatever the files' times say. Then
 the input is held against the file states of the last run: where every byte is what that run read (a file was touched,
-or someone has run the pipeline by hand meanwhile), no run is needed.
+or someone has run the pipeline by hand meanwhile), no run is needed. A first look, which knows no times, does so at
+once.
 
 Guarantee: a change is answered once, whether its run succeeds or fails, also across restarts of the watcher, since all
 it knows is in the cursor and in the store.
@@ -23,11 +24,13 @@ from typing import NamedTuple
 
 import orjson
 import xxhash
+from pydantic import TypeAdapter, ValidationError
 
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.file_states import FileState, KnownFiles, load_file_states
 from dagster_divorder.store.find import find_inputs
@@ -60,8 +63,8 @@ class Cursor:
     def from_json(cls, text: str | None) -> Cursor:
         """A cursor from its JSON; a new one where there is none, or one that another version wrote."""
         try:
-            return cls(**orjson.loads(text)) if text else cls()
-        except (orjson.JSONDecodeError, TypeError):
+            return TypeAdapter(cls).validate_json(text) if text else cls()
+        except ValidationError:
             return cls()
 
 
@@ -107,21 +110,29 @@ def check_input(
             "curate); from then on every change starts a run by itself"
         )
         return Outcome(False, reason, Cursor(seen=state))
+    changes = _changed_sizes(files, read or [])
+    answered = Cursor(seen=state)
+    if (
+        cursor == Cursor()
+        and not changes
+        and not _changed_contents(files, read or [])
+        and _unfinished(settings) is None
+    ):
+        return Outcome(False, f"no change in {_count(files)} since the last run", answered)
     if state != cursor.noticed or now < cursor.since:
         cursor = replace(cursor, noticed=state, since=now)
-    changes = _changed_sizes(files, read or [])
     settling = cursor.since + settings.automation.settle_seconds - now
     if settling > 0:
         what = _few(changes) or f"times of {_count(files)}"
         wait = f"a run starts once the input has been still for {settings.automation.settle_seconds:g} s"
         return Outcome(False, f"changed: {what}; {wait}", cursor, settling)
-    answered = Cursor(seen=state)
     changes = changes or _changed_contents(files, read or [])
-    if not changes and _is_up_to_date(settings):
+    unfinished = None if changes else _unfinished(settings)
+    if not changes and unfinished is None:
         return Outcome(
             False, f"only times differ: {_count(files)}, every byte as the last run read it", answered
         )
-    return Outcome(True, _few(changes) or "the last run did not come to its end", answered)
+    return Outcome(True, unfinished or _few(changes), answered)
 
 
 def _stat_all(settings: Settings) -> list[_File]:
@@ -150,12 +161,30 @@ def _file_states(settings: Settings) -> list[FileState] | None:
         return []
 
 
-def _is_up_to_date(settings: Settings) -> bool:
-    """Whether what was read last has gone all the way to the output, under these settings."""
+def _unfinished(settings: Settings) -> str | None:
+    """Why what was read last is not all the way in an output of these settings; None where it is."""
     try:
-        Run(settings, store_of(settings.store).open(create=False)).receipt(OUTPUT)
-    except DivOrderError:
-        return False
+        store = store_of(settings.store).open(create=False)
+        if Run(settings, store).is_current(OUTPUT):
+            return None
+        if _output_is_of_last_run(store):
+            return "the last run had other settings, or another version of DivOrder"
+    except DivOrderError:  # damage, which a run mends
+        pass
+    return "the last run did not come to its end"
+
+
+def _output_is_of_last_run(store: Store) -> bool:
+    """Whether the output was made of the very results that the stages before it have now, whatever the settings."""
+    seen, waiting = set[str](), [(OUTPUT, "")]
+    while waiting:
+        stage, version = waiting.pop()
+        receipt = load_receipt(store, stage)
+        if receipt is None or version not in ("", receipt.version):
+            return False
+        if stage not in seen:
+            seen.add(stage)
+            waiting += receipt.upstream.items()
     return True
 
 

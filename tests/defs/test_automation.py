@@ -77,6 +77,29 @@ def test_the_schedule_asks_for_one_run(load: Load, instance: dg.DagsterInstance)
     assert request.run_config == {}
 
 
+def test_after_a_run_that_came_to_its_end_no_tick_asks_for_another(
+    load: Load, settings: Settings, config: Path, instance: dg.DagsterInstance
+) -> None:
+    """Whether the daemon is new, goes on, or starts again with a cursor of another kind; and after a further run."""
+    definitions, daemon = load(), Daemon(settings, instance)
+    selection = [name for name in GRAPH.needed(settings) if GRAPH[name].asset]
+    for _ in range(2):
+        execute(definitions, instance, *selection)
+        for cursor in (None, "{}", '{"seen": 5}', "another kind"):
+            daemon.cursor = cursor
+            assert daemon.tick() == "no change in 1 input file since the last run"
+            assert daemon.tick() == "no change in 1 input file"
+        append(config)
+        request = daemon.tick()
+        assert isinstance(request, dg.RunRequest) and request.tags[WHY] == "docs.jsonl has 21 bytes more"
+    # A run of other settings came to its end too.
+    execute(definitions, instance, *selection)
+    other = settings.model_copy(update={"seed": settings.seed + 1})
+    request = Daemon(other, instance).tick()
+    assert isinstance(request, dg.RunRequest)
+    assert request.tags[WHY] == "the last run had other settings, or another version of DivOrder"
+
+
 def test_appended_lines_ask_for_one_run_and_say_why(
     settings: Settings, config: Path, instance: dg.DagsterInstance
 ) -> None:

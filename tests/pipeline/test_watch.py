@@ -112,8 +112,35 @@ def test_a_missing_input_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_what_the_last_run_has_read_starts_none(watcher: Watcher) -> None:
-    assert watcher.starts() == []
+    assert watcher.check().reason == "no change in 1 input file since the last run"
     assert watcher.check().reason == "no change in 1 input file"
+    assert watcher.starts() == []
+
+
+def test_a_first_look_at_a_touched_file_sees_no_change(watcher: Watcher) -> None:
+    """It knows no times: every byte is as the last run read it."""
+    os.utime(docs(watcher))
+    assert watcher.check().reason == "no change in 1 input file since the last run"
+
+
+def test_a_first_look_at_several_inputs_sees_what_has_changed_in_one(watcher: Watcher) -> None:
+    write_jsonl(docs(watcher).parent / "more.jsonl", topic_records(2, start=50))
+    run_all(watcher.settings)
+    fresh = Cursor().to_json()
+    assert watcher.check().reason == "no change in 2 input files since the last run"
+    append(docs(watcher).parent / "more.jsonl")
+    watcher.cursor = fresh
+    assert watcher.starts() == ["more.jsonl has 21 bytes more"]
+    watcher.cursor = fresh
+    docs(watcher).unlink()
+    (reason,) = watcher.starts()
+    assert "docs.jsonl is gone" in reason
+
+
+def test_a_run_of_other_settings_is_not_said_to_have_been_broken_off(watcher: Watcher) -> None:
+    sequence = watcher.settings.sequence.model_copy(update={"length": 32})
+    watcher.settings = watcher.settings.model_copy(update={"sequence": sequence})
+    assert watcher.starts() == ["the last run had other settings, or another version of DivOrder"]
 
 
 def test_appended_lines_start_one_run(watcher: Watcher) -> None:
@@ -263,6 +290,8 @@ def test_damage_in_the_store_starts_a_run_to_mend_it(watcher: Watcher) -> None:
     assert len(watcher.starts()) == 1
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"other": 1}'])
+@pytest.mark.parametrize(
+    "text", [None, "", "{", "[]", '{"other": 1}', '{"seen": 5}', '{"since": null}', "7", '"2026"']
+)
 def test_a_cursor_of_another_kind_is_a_new_one(text: str | None) -> None:
     assert Cursor.from_json(text) == Cursor()
