@@ -29,7 +29,12 @@ from dagster_divorder.errors import InputError
 TOKENIZER = "tokenizer.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-OPTIONAL = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+OPTIONAL = (
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+)
 # What sentence-transformers says about a model: its modules, how hidden states are pooled, how many tokens it takes.
 MODULES = "modules.json"
 POOLING = "1_Pooling/config.json"
@@ -371,6 +376,8 @@ def _download(base: str, weights: Wanted, setting: str, revision: str | None) ->
                     f"{base}: its index places {key} in {name}, which cannot be fetched; check the network"
                 )
     elif fetch(WEIGHTS) is None:
+        if adapter := fetch(ADAPTER):
+            raise _is_adapter(base, adapter)
         pickled = ("pytorch_model.bin.index.json", "pytorch_model.bin")
         with contextlib.suppress(errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError):
             there = huggingface_hub.HfApi().file_exists

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.deep import explaining, read_checkpoint
-from dagster_divorder.models.spec import context, load_config
+from dagster_divorder.models.spec import context, load_config, padding_id
 from dagster_divorder.models.tokenize import load_reference
 
 WINDOW = 512
@@ -58,9 +58,7 @@ class Classifier:
         while first < len(order):
             longest = int(lengths[order[first]])
             rows = order[first : first + max(1, BATCH // longest)]
-            ids = torch.full(
-                (len(rows), longest), int(self._model.config.get_text_config().pad_token_id or 0)
-            )
+            ids = torch.full((len(rows), longest), padding_id(self._model.config))
             for at, row in enumerate(rows.tolist()):
                 ids[at, : lengths[row]] = torch.tensor(tokens[row])
             mask = torch.arange(longest) < torch.from_numpy(lengths[rows])[:, None]

@@ -108,16 +108,22 @@ def read_spec(
             "its own to every text; expected more"
         )
     found = find_device(device)
-    pad = getattr(config.get_text_config(), "pad_token_id", None)
     return EmbeddingSpec(
         pooling=find_pooling(directory) if pooling == "auto" else pooling,
         window=window,
         prefix=prefix,
         suffix=suffix,
-        pad=pad if isinstance(pad, int) and pad >= 0 else 0,
+        pad=padding_id(config),
         device=found,
         dtype=dtype if dtype != "auto" else cpu_dtype() if found == "cpu" else _own_dtype(directory, config),
     )
+
+
+def padding_id(config: Any) -> int:
+    """The id of what is masked out: the configuration's own, or 0 where it has none or one without a row."""
+    text = config.get_text_config()
+    pad, rows = (getattr(text, name, None) for name in ("pad_token_id", "vocab_size"))
+    return pad if isinstance(pad, int) and 0 <= pad < (rows or 0) else 0
 
 
 def find_device(device: str, setting: str = "deep.device") -> str:

@@ -325,8 +325,12 @@ def named_specials(directory: Path, specials: Sequence[str] = SPECIALS) -> dict[
     without `added_tokens_decoder`, and behind one that has it.
 
     Raises:
-        InputError: a damaged file, a name that is no token, an id that is no whole number.
+        InputError: no such folder, a damaged file, a name that is no token, an id that is no whole number.
     """
+    if not directory.is_dir():
+        raise InputError(
+            f"{directory} is not there; expected the folder of model.base: run again, or bring it back"
+        )
     contents = {
         file: read_object(directory / file) if (directory / file).is_file() else {}
         for file in (*NAMES_IN, *IDS_IN)
@@ -346,7 +350,7 @@ def named_specials(directory: Path, specials: Sequence[str] = SPECIALS) -> dict[
 def _named(path: Path, key: str, value: Any) -> str | int | None:
     """A token, or its id, as a file gives it under a key: added tokens are objects, and of several ids the first
     counts. None where it gives none, which older files write as "" or -1."""
-    kind: type = int if key.endswith("_id") else str
+    kind: type[int] | type[str] = int if key.endswith("_id") else str
     given = value
     if kind is int and isinstance(given, list):
         given = given[0] if given else None
@@ -354,10 +358,10 @@ def _named(path: Path, key: str, value: Any) -> str | int | None:
         given = given.get("content", given)
     if given in (None, "" if kind is str else -1):
         return None
-    if type(given) is not kind:
+    if isinstance(given, bool) or not isinstance(given, kind):
         expected = "the id of a token, a whole number" if kind is int else "a token"
         raise InputError(f"{path} gives {key} {json.dumps(value)}; expected {expected}, or null for none")
-    return given  # type: ignore[no-any-return]
+    return given
 
 
 def special_ids(directory: Path) -> dict[str, int | None]:

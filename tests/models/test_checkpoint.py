@@ -355,8 +355,12 @@ def test_a_hub_model_that_cannot_be_used_says_why(hub, make_checkpoint, tmp_path
     said = locate_with("org/model", endpoint, tmp_path / "a")
     assert said.startswith("InputError: org/model: expected weights as model.safetensors")
     assert "found only pytorch_model.bin, which is pickle" in said
+    (served / "adapter_config.json").write_text('{"base_model_name_or_path": "org/whole"}')
+    assert "org/model is an adapter (PEFT) of org/whole" in locate_with("org/model", endpoint, tmp_path / "d")
     (served / "tokenizer.json").unlink()
     assert "org/model has no tokenizer.json" in locate_with("org/model", endpoint, tmp_path / "b")
+    (served / "config.json").unlink()
+    assert "org/model is an adapter (PEFT) of org/whole" in locate_with("org/model", endpoint, tmp_path / "e")
     assert "Hub does not give its config.json" in locate_with("nobody/nothing", endpoint, tmp_path / "c")
 
 

@@ -130,6 +130,16 @@ def test_vectors_are_those_of_one_document_at_a_time(checkpoints: Callable[..., 
     assert np.abs(found[0] - found[1]).max() > 1e-2
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "t5"])
+@pytest.mark.parametrize("pad", [5000, -1, None])
+def test_padding_without_a_row_of_its_own_changes_nothing(
+    checkpoints: Callable[..., Path], changed: Callable[..., Path], kind: str, pad: int | None
+) -> None:
+    """What stands there is masked out."""
+    found = embed(changed(kind, {"config.json": {"pad_token_id": pad}}))
+    np.testing.assert_allclose(found, embed(checkpoints(kind)), atol=1e-6)
+
+
 @pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
 @pytest.mark.parametrize("chunk", [False, True], ids=["truncate", "chunk"])
 @pytest.mark.parametrize("kind", ["qwen3", "bert"])
