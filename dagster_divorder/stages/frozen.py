@@ -2,9 +2,9 @@
 
 Frozen are the documents that begin in the first N tokens of the last document order, and the first ceil(N / L)
 sequences of the last sequence order (of its first epoch). The pin names records by their ids, since appended, moved and
-deleted input changes every position. It belongs to N, the tokenizer, the sequence length and the output it was taken
-from: where the last output does not begin with it (after a run with another N, or none), the next run takes the
-beginning of the output there is.
+deleted input changes every position. It belongs to N, the tokenizer, the sequence length, whether documents have an
+end-of-text token, and the output it was taken from: where the last output does not begin with it (after a run with
+another N, or none), the next run takes the beginning of the output there is.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def _compute(run: Run) -> Mapping[str, bytes]:
     """Documents and sequences of the last output up to `order.frozen_tokens`.
 
     Raises:
-        InputError: there is no output to begin with, it is shorter, or was made with another tokenizer or sequence
-        length.
+        InputError: there is no output to begin with, it is shorter, or was made with another tokenizer, sequence length
+        or end of text.
     """
     wanted = run.settings.order.frozen_tokens
     output = _last_output(run)
@@ -157,13 +157,15 @@ def _compute(run: Run) -> Mapping[str, bytes]:
             f"order.frozen_tokens is {wanted}; the last output has {last.facts['tokens']} tokens, and no more can "
             f"have been consumed: give their number, {REMEDY}"
         )
-    length = run.settings.sequence.length
-    made_with = (packed.facts["tokens_key"], packed.facts["sequence_length"])
-    if made_with != (run.receipt("token_counts").key, length):
+    length, end_of_text = run.settings.sequence.length, run.settings.packing.end_of_text
+    had = packed.facts.get("end_of_text", end_of_text)
+    made_with = (packed.facts["tokens_key"], packed.facts["sequence_length"], had)
+    if made_with != (run.receipt("token_counts").key, length, end_of_text):
         raise InputError(
-            f"order.frozen_tokens is {wanted}, of an output with another tokenizer or sequence length (sequence.length "
-            f"was {made_with[1]}, is {length}); tokens consumed under one cannot be counted under another: set both "
-            f"back, {REMEDY}"
+            f"order.frozen_tokens is {wanted}, of an output with another tokenizer, sequence length or end of text "
+            f"(sequence.length was {made_with[1]}, is {length}; packing.end_of_text was {str(had).lower()}, is "
+            f"{str(end_of_text).lower()}); tokens consumed under one cannot be counted under another: set them back, "
+            f"{REMEDY}"
         )
     ids = unpack(run.store.read_verified(last.files["records"]))["id"]
     copy = copy_number(distinct(ids).inverse)
@@ -217,7 +219,11 @@ FROZEN = PinnedFit(
     asset=False,
     description="What a trainer has consumed of the last output.",
     reads=lambda settings: ("raw_docs", "token_counts", *stream_reads(settings)),
-    settings=lambda settings: {"tokens": settings.order.frozen_tokens, "length": settings.sequence.length},
+    settings=lambda settings: {
+        "tokens": settings.order.frozen_tokens,
+        "length": settings.sequence.length,
+        **({"end_of_text": True} if settings.packing.end_of_text else {}),
+    },
     inputs=lambda run: {"tokens": run.receipt("token_counts").key},
     doing="keeping the beginning of the last output",
     compute=_compute,

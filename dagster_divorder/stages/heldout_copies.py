@@ -79,8 +79,8 @@ def load_heldout(run: Run) -> Heldout:
         held = int(found.documents[view.document_row[records]].sum())
         raise InputError(
             f"of {trait} {traits.names[trait][lost[0]]} nothing is left to train on: {held:,} of its "
-            f"{int(records.sum()):,} records are held out, and the others are near copies of what is; expected one at "
-            "least: lower heldout.share, take it out of heldout.paths, or out of the input"
+            f"{int(records.sum()):,} records are held out, and {int(records.sum()) - held:,} are near copies of what "
+            "is; expected one at least: lower heldout.share, take it out of heldout.paths, or out of the input"
         )
     return found
 

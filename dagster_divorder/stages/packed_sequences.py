@@ -78,6 +78,7 @@ def _compute(run: Run) -> Made:
         "sequences": len(packed),
         "sequence_length": run.settings.sequence.length,
         "tokens_key": run.receipt("token_counts").key,
+        "end_of_text": run.settings.packing.end_of_text,
         "frozen_sequences": len(frozen.sequences) if frozen else 0,
     }
     figures = {

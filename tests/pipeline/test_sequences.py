@@ -186,6 +186,18 @@ def test_the_beginning_of_another_sequence_length_is_refused(corpus: Path, make_
         run(make_settings(sequence={"length": 64}, order={"frozen_tokens": 100}))
 
 
+def test_the_beginning_of_documents_with_other_ends_is_refused(corpus: Path, make_settings: Make) -> None:
+    """Of sequences that hold end-of-text tokens; without these no document has as many tokens."""
+    for had, has in ((True, False), (False, True)):
+        options = {"sequence": {"length": 64}, "order": {"frozen_tokens": 0}}
+        run(make_settings(**options, packing={"end_of_text": had}))
+        options["order"] = {"frozen_tokens": 200}
+        said = f"packing.end_of_text was {str(had).lower()}, is {str(has).lower()}"
+        with pytest.raises(InputError, match=said):
+            run(make_settings(**options, packing={"end_of_text": has}))
+        run(make_settings(**options, packing={"end_of_text": had}))
+
+
 def test_what_is_kept_is_of_the_last_output(corpus: Path, make_settings: Make) -> None:
     """Sequences too: the same documents in the same order may have been trained on in other sequences since."""
     first = {"length": LENGTH}

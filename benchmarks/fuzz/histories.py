@@ -1,0 +1,403 @@
+"""Random histories of tiny corpora over everything that decides what is trained on, and where: nothing is lost.
+
+A history draws a corpus of 6 to 40 records, and settings: the mix, the held-out set, the choice, copies kept apart,
+the packer, pieces, strategies, shards, epochs. Then, step by step, records are appended, edited, deleted, moved and
+duplicated, settings change, a trainer consumes a part of the output (`order.frozen_tokens`), records are cut. After
+each run:
+
+- the order has every record as often as `repeats` says, and the output is its lines in that order;
+- every token of these is in one sequence, but for those of cut records, and every epoch reads every sequence once;
+- what is consumed stands first, as it was;
+- no text that is held out is trained on, nor a record that is not chosen, unless it is consumed.
+
+A run that is refused ends in an error of the package's own, and after a step back the next one goes well. At the end a
+fresh store with a copy of the fits comes to the same bytes.
+
+python benchmarks/fuzz/histories.py [--histories 300] [--first 0] [--folder /dev/shm]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import shutil
+import tempfile
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+import pandas as pd
+import pyarrow.parquet as pq
+
+from dagster_divorder import load_results, run_all
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import DivOrderError
+from dagster_divorder.pipeline.prune import prune
+from dagster_divorder.settings import Settings
+from dagster_divorder.store.ids import hash_all
+from dagster_divorder.store.local import LocalStore
+
+STEPS = 5
+WORDS = {
+    "a": "wave tide boat harbour salt gull net anchor sail reef",
+    "b": "oven bread flour yeast butter knead crust loaf bake salt",
+    "c": "train track signal platform guard wagon steam bridge rain",
+}
+STRATEGIES = ("balanced", "f3", "stratified", "random", "original", "round_robin", "block_shuffle")
+REFITS = ("ari_comparison", "clusters", "deep", "k_calibration", "model", "order")
+DIFFERENT = ("curated_meta.json", "embeddings.npy")
+"""Files of an output that name its store, or are equal to within rounding."""
+
+Sections = dict[str, dict[str, Any]]
+
+
+class Consumed(NamedTuple):
+    """What a trainer has read of an output: its documents, and the runs of its sequences, by record ids."""
+
+    documents: list[str]
+    sequences: list[list[tuple[str, int, int]]]
+
+    @property
+    def ids(self) -> set[str]:
+        return {*self.documents, *(record for runs in self.sequences for record, *_ in runs)}
+
+
+class History:
+    """A corpus, its settings and what came of them, drawn by a number."""
+
+    def __init__(self, number: int, folder: Path) -> None:
+        self.draw, self.folder = random.Random(number), folder
+        self.made = 0
+        self.records: list[dict[str, Any]] = []
+        self.append(self.draw.choice([6, 10, 20, 40]))
+        self.sections = self.draw_settings()
+        self.consumed: Consumed | None = None
+        self.refused: Counter[str] = Counter()
+        self.said = ""
+        self.runs = 0
+        self.good: tuple[list[dict[str, Any]], Sections, Consumed | None] | None = None
+
+    # The corpus ----------------------------------------------------------------------------------------------------
+
+    def record(self) -> dict[str, Any]:
+        self.made += 1
+        source = self.draw.choice("aaabbc")
+        count = self.draw.choice([1, 3, 5, 8, 20, 60, 150])
+        vocabulary = WORDS[source].split()
+        words = self.draw.choices(vocabulary, k=count)
+        return {
+            "id": f"d{self.made}",
+            "text": f"{self.draw.choice(vocabulary)} {self.made} {' '.join(words)}",
+            "source": source,
+            "good": self.draw.randrange(4),
+        }
+
+    def append(self, count: int) -> None:
+        self.records += [self.record() for _ in range(count)]
+
+    def change_the_corpus(self) -> None:
+        change = self.draw.choice(["append", "append", "edit", "delete", "move", "duplicate"])
+        at = self.draw.randrange(len(self.records))
+        if change == "append":
+            self.append(self.draw.choice([1, 3, 10]))
+        elif change == "edit":
+            self.records[at] = self.record() | {"id": self.records[at]["id"]}
+        elif change == "delete" and len(self.records) > 3:
+            del self.records[at : at + self.draw.choice([1, 1, 4])]
+            self.records = self.records or [self.record()]
+        elif change == "move":
+            self.draw.shuffle(self.records)
+        else:
+            copy = self.records[at] | ({"id": f"copy {self.made}"} if self.draw.random() < 0.5 else {})
+            self.records.insert(self.draw.randrange(len(self.records) + 1), copy)
+
+    # The settings --------------------------------------------------------------------------------------------------
+
+    def draw_settings(self) -> Sections:
+        draw, traits = self.draw, ["cluster", "length", "source"]
+        weights: Any = draw.choice([None, "natural", "sqrt", "temperature", "unimax", "table", "table"])
+        trait = draw.choice(["source", "source", "cluster", "length"])
+        if weights == "table":
+            names = {"source": list("abc"), "cluster": list("012"), "length": ["bin 0", "bin 1", "bin 2"]}
+            weights = {
+                name: draw.choice([0.1, 1.0, 3.0])
+                for name in draw.sample(names[trait], draw.choice([1, 2, 3]))
+            }
+        mixing: dict[str, Any] = {"trait": trait, "weights": weights}
+        if weights is not None:
+            mixing |= {
+                "total_tokens": draw.choice([None, None, 100, 500, 3000]),
+                "max_repeats": draw.choice([None, None, 2, 10]) if weights != "unimax" else 3,
+            }
+        selection: dict[str, Any] = {"vectors": "shallow"}
+        if draw.random() < 0.4:
+            budget = draw.choice([("documents", 3), ("documents", 8), ("tokens", 60), ("tokens", 400)])
+            method = draw.choice(["random", "semdedup", "spokes", "quality"])
+            selection |= {"method": method, budget[0]: budget[1]}
+            if method == "quality" or draw.random() < 0.3:
+                selection["quality"] = "good"
+        heldout: dict[str, Any] = {"share": draw.choice([None, None, 0.1, 0.3, 0.5])}
+        if heldout["share"] is None and draw.random() < 0.2:
+            heldout = {"paths": [str(self.folder / "heldout.jsonl")]}
+        return {
+            "input": {
+                "source_field": draw.choice([None, "source"]),
+                "id_field": draw.choice([None, None, "id"]),
+            },
+            "mixing": mixing,
+            "heldout": heldout,
+            "selection": selection,
+            "order": {
+                "strategy": draw.choice(STRATEGIES),
+                "traits": dict.fromkeys(draw.sample(traits, draw.choice([1, 2, 3])), 1.0),
+                "separate_copies": draw.choice([False, True, "near"]),
+                "shards_of": draw.choice([10_000_000, 10_000_000, 7]),
+                "length_bins": draw.choice([3, 5]),
+                "frozen_tokens": 0,
+                "cut": (),
+            },
+            "packing": {
+                "method": draw.choice(["concat", "best_fit", "related"]),
+                "piece_tokens": draw.choice([0, 0, 7, 20]),
+                "end_of_text": draw.choice([False, True]),
+            },
+            "sequence": {
+                "length": draw.choice([16, 32, 64]),
+                "batch": draw.choice([2, 4]),
+                "epochs": draw.choice([1, 2]),
+                "strategy": draw.choice(STRATEGIES[:5]),
+            },
+            "seed": {"": draw.choice([0, 1])},
+        }
+
+    def change_the_settings(self) -> None:
+        if self.draw.random() < 0.3:
+            self.cut()
+            return
+        drawn = self.draw_settings()
+        for section in self.draw.sample(sorted(drawn.keys() - {"input"}), self.draw.choice([1, 2])):
+            kept = {name: self.sections["order"][name] for name in ("frozen_tokens", "cut")}
+            if section == "sequence" and kept["frozen_tokens"]:
+                drawn["sequence"]["length"] = self.sections["sequence"]["length"]
+            self.sections[section] = drawn[section] | (kept if section == "order" else {})
+
+    def cut(self) -> None:
+        documents = load_results(self.folder / "store").documents
+        some = self.draw.sample(
+            documents.record_id.tolist(), min(len(documents), self.draw.choice([0, 1, 3]))
+        )
+        self.sections["order"] = self.sections["order"] | {"cut": tuple(some)}
+
+    def settings(self, place: str = "", **sections: dict[str, Any]) -> Settings:
+        base: Sections = {
+            "input": {"paths": [str(self.folder / "in.jsonl")]},
+            "store": {"path": self.folder / f"{place}store"},
+            "output": {"path": self.folder / f"{place}out", "plot": False},
+            "model": {"vocab_size": 512, "dim": 8},
+            "clusters": {"k": 3},
+            "engine": {"workers": 1},
+        }
+        seed = self.sections["seed"][""]
+        for source in ({name: of for name, of in self.sections.items() if name != "seed"}, sections):
+            for name, values in source.items():
+                base[name] = base.get(name, {}) | values
+        return Settings(seed=seed, **base)
+
+    # What a trainer reads ------------------------------------------------------------------------------------------
+
+    def consume(self) -> None:
+        """A part of the last output, a whole number of sequences or some tokens more."""
+        documents, plan, order, sequences = self.output()
+        tokens = int((documents.tokens.to_numpy()[order]).sum())
+        length = self.sections["sequence"]["length"]
+        if (frozen := min(tokens, self.draw.randrange(1, 1 + max(1, tokens // 2)))) > 0:
+            begins = np.cumsum(documents.tokens.to_numpy()[order]) - documents.tokens.to_numpy()[order]
+            first = sequences[0][: -(-frozen // length)]
+            self.consumed = Consumed(
+                documents.record_id.to_numpy()[order[begins < frozen]].tolist(),
+                [self.runs_of(documents, plan, sequence) for sequence in first],
+            )
+            self.sections["order"] = self.sections["order"] | {"frozen_tokens": frozen}
+
+    def forget(self) -> None:
+        self.consumed = None
+        self.sections["order"] = self.sections["order"] | {"frozen_tokens": 0}
+
+    @staticmethod
+    def runs_of(documents: pd.DataFrame, plan: pd.DataFrame, sequence: int) -> list[tuple[str, int, int]]:
+        of = plan[plan.sequence == sequence]
+        ids = documents.record_id.to_numpy()[of.document]
+        return list(zip(ids.tolist(), of.start.tolist(), of.length.tolist(), strict=True))
+
+    def output(self) -> tuple[pd.DataFrame, pd.DataFrame, np.ndarray, np.ndarray]:
+        """(documents, plan, order of the documents, orders of the sequences)."""
+        out = self.folder / "out"
+        return (
+            load_results(self.folder / "store").documents,
+            pq.read_table(out / "packed_sequences.parquet").to_pandas(),
+            np.load(out / "order.npy"),
+            np.atleast_2d(np.load(out / "sequence_order.npy")),
+        )
+
+    # Running, and the laws -----------------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        lines = [orjson.dumps(record) for record in self.records]
+        (self.folder / "in.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+        heldout = [*self.records[:2], {"text": "a text of its own to validate on", "source": "a"}]
+        if not (self.folder / "heldout.jsonl").exists():
+            (self.folder / "heldout.jsonl").write_bytes(b"".join(orjson.dumps(of) + b"\n" for of in heldout))
+
+    def run(self) -> bool:
+        """Whether the settings are not refused."""
+        self.write()
+        try:
+            run_all(self.settings(), Silent())
+        except DivOrderError as error:
+            said = self.said = str(error)
+            if "no longer in the input" in said:
+                there = {hash_all([orjson.dumps(record)]).hex() for record in self.records}
+                assert self.consumed
+                assert not self.consumed.ids <= there, "what is consumed is there, and refused"
+            assert re.search(r"(expected|set|lower|raise|give|remove|restore|name|take)\b", said), said
+            self.refused[re.sub(r"'[^']*'|[\d.,]+|[0-9a-f]{32}", "#", said)[:70]] += 1
+            return False
+        self.runs += 1
+        self.check()
+        self.good = (
+            list(self.records),
+            {name: dict(of) for name, of in self.sections.items()},
+            self.consumed,
+        )
+        return True
+
+    def check(self) -> None:
+        documents, plan, order, sequences = self.output()
+        repeats, settings = documents.repeats.to_numpy(), self.settings()
+        lines = [orjson.dumps(record) for record in self.records]
+        assert len(documents) == len(lines)
+        assert np.bincount(order, minlength=len(lines)).tolist() == repeats.tolist(), "the order is another"
+        written = (settings.output.path / "curated.jsonl").read_bytes().splitlines()
+        assert written == [lines[at] for at in order], "the output is another"
+
+        laid = np.bincount(plan.document, plan.length, len(lines)).astype(int)
+        planned = (documents.tokens.to_numpy() + settings.packing.end_of_text) * repeats
+        cut = documents.record_id.isin(settings.order.cut).to_numpy()
+        assert (laid[~cut] == planned[~cut]).all(), "tokens are lost, or doubled"
+        assert (laid[cut] <= planned[cut]).all()
+        if not settings.order.frozen_tokens:
+            assert not laid[cut].any(), "what is cut is packed"
+        sizes = plan.groupby("sequence").length.sum()
+        assert (sizes <= settings.sequence.length).all()
+        for epoch in sequences:
+            assert sorted(epoch.tolist()) == list(range(len(sizes))), "an epoch is no permutation"
+
+        consumed = set[str]()
+        if settings.order.frozen_tokens and self.consumed:
+            count = len(self.consumed.documents)
+            assert documents.record_id.to_numpy()[order[:count]].tolist() == self.consumed.documents
+            first = sequences[0][: len(self.consumed.sequences)]
+            assert [self.runs_of(documents, plan, of) for of in first] == self.consumed.sequences
+            consumed = self.consumed.ids
+        free = ~documents.record_id.isin(consumed).to_numpy()
+        texts = np.array([record["text"] for record in self.records], object)
+        if settings.holds_out:
+            heldout = set(pq.read_table(settings.output.path / "heldout.parquet")["text"].to_pylist())
+            consumed_texts = set(texts[~free].tolist())
+            assert heldout
+            assert not heldout & set(texts[repeats > 0].tolist()) - consumed_texts, "a held-out text"
+        if settings.selects:
+            selected = load_results(settings.store.path).selection.selected.to_numpy()
+            assert not (repeats > 0)[~selected].any(), "a record that is not chosen"
+
+    def step_back(self) -> None:
+        assert self.good is not None
+        records, sections, self.consumed = self.good
+        self.records, self.sections = list(records), {name: dict(of) for name, of in sections.items()}
+
+    def walk(self) -> None:
+        for _ in range(20):
+            if self.run():
+                break
+            self.sections = self.draw_settings()
+        else:
+            self.append(40)
+            self.sections["mixing"], self.sections["selection"], self.sections["heldout"] = {}, {}, {}
+            assert self.run(), self.said
+        for _ in range(STEPS):
+            step = self.draw.choice(["corpus", "corpus", "settings", "consume", "forget", "again", "prune"])
+            if step == "corpus":
+                self.change_the_corpus()
+            elif step == "settings":
+                self.change_the_settings()
+            elif step == "consume" and not self.sections["order"]["frozen_tokens"]:
+                self.consume()
+            elif step == "forget":
+                self.forget()
+            elif step == "prune":
+                prune(self.settings(), LocalStore(self.folder / "store"))
+            if not self.run():
+                self.step_back()
+                if not self.run():
+                    # What was held out and how bins were cut meanwhile stays.
+                    assert "are held out" in self.said, f"what ran before does not run again: {self.said}"
+                    self.sections["heldout"] = {}
+                    assert self.run(), f"what ran before does not run again: {self.said}"
+        self.compare_with_a_fresh_run()
+
+    def compare_with_a_fresh_run(self) -> None:
+        fresh = self.settings("fresh_", **{section: {"refit": "never"} for section in REFITS})
+        LocalStore(fresh.store.path).open()
+        for part in ("fits", "pins"):
+            shutil.copytree(self.folder / "store" / part, fresh.store.path / part)
+        run_all(fresh, Silent())
+        expected, found = (
+            {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in DIFFERENT}
+            for folder in (fresh.output.path, self.folder / "out")
+        )
+        assert [name for name in {*expected, *found} if expected.get(name) != found.get(name)] == []
+
+
+def walk(number: int, folder: Path | None = None) -> History:
+    """One history, in a folder of its own that is removed."""
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        history = History(number, Path(own))
+        history.walk()
+        return history
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--histories", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0)
+    memory = Path("/dev/shm")
+    parser.add_argument("--folder", type=Path, default=memory if memory.is_dir() else None)
+    options = parser.parse_args()
+    begin, runs, broken, refused = time.perf_counter(), 0, [], Counter[str]()
+    for number in range(options.first, options.first + options.histories):
+        try:
+            history = walk(number, options.folder)
+        except Exception as error:
+            broken.append(number)
+            print(f"history {number}: {type(error).__name__}: {error}")
+            traceback.print_exc(limit=-3)
+            continue
+        runs += history.runs
+        refused += history.refused
+    print(
+        f"{options.histories} histories, {runs} runs, {refused.total()} refused, in "
+        f"{time.perf_counter() - begin:,.0f} s; broken: {broken or 'none'}"
+    )
+    for said, count in refused.most_common():
+        print(f"{count:5} {said}")
+
+
+if __name__ == "__main__":
+    main()
