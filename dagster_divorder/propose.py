@@ -101,7 +101,7 @@ class _Block:
     def repeats(self) -> str:
         """A warning of few or very short texts; "" where there is nothing to say."""
         of, texts = self.fields[self.text], len(self.fields[self.text].values)
-        return repeated_texts(of.records, texts, of.characters * texts // of.records, [self.text])
+        return repeated_texts(of.records, texts, of.characters * texts // of.records)
 
     def lines(self, folder: Path, constant: str | None) -> str:
         """Its settings, for a file in `folder`. constant: a source for all records, where no field has one."""

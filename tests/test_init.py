@@ -331,7 +331,7 @@ def test_init_says_why_a_field_is_the_text_and_warns_of_few_texts(
     Path("divorder.toml").unlink()
     write_records(tmp_path / "docs.jsonl", {"text": "the same words for every record", "n": "{n}"})
     initialised("docs.jsonl")
-    assert "60 records hold 1 distinct texts of 31 bytes on average in 'text'" in capsys.readouterr().out
+    assert "60 records hold 1 distinct texts of 31 bytes on average, as short" in capsys.readouterr().out
 
 
 # Names that a terminal must not obey ---------------------------------------------------------------------------------

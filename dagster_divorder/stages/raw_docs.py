@@ -161,7 +161,6 @@ def _facts(run: Run, kind: Kind, corpus: Corpus, survey: Survey) -> dict[str, An
         "file_bytes": corpus.bytes,
         "partial_lines": len(survey.unfinished),
         "unfinished": [list(line[:3]) for line in survey.unfinished[:FILES_SHOWN]],
-        "text_fields": list(dict.fromkeys(block.text_field for block in run.settings.input.each)),
         "kind": kind,
         "records": survey.records,
         "new_records": survey.new_records,
@@ -328,9 +327,7 @@ def remarks(facts: Mapping[str, Any]) -> list[str]:
             "short: copy it again."
         )
     if "text_bytes" in facts:
-        said.append(
-            repeated_texts(facts["records"], facts["documents"], facts["text_bytes"], facts["text_fields"])
-        )
+        said.append(repeated_texts(facts["records"], facts["documents"], facts["text_bytes"]))
     return [sentence for sentence in said if sentence]
 
 

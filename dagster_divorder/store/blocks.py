@@ -133,8 +133,9 @@ class BlockRecords:
         for i, reason in zip(at.tolist(), reasons, strict=True):
             if isinstance(self.block, LineBlock):
                 last = self.block.unterminated and i == len(self.block.lines) - 1
-                # What lies at a URL does not grow: the file was cut short.
-                unfinished = last and reason.startswith(NOT_JSON) and not is_url(self.path)
+                # What lies at a URL does not grow, and what begins as no object does not become one.
+                grows = not is_url(self.path) and self.block.lines[i].lstrip().startswith(b"{")
+                unfinished = last and reason.startswith(NOT_JSON) and grows
                 yield Refusal(self.block.numbers[i], reason, self.block.lines[i], unfinished)
             else:
                 raw = row_as_json(self.block.rows.take(pa.array([i])))

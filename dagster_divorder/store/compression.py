@@ -160,7 +160,7 @@ class _Streams(io.RawIOBase):
                 if not more:
                     raise OSError("the compressed data ends before its end mark")
             try:
-                data = self._stream.decompress(more, len(into))
+                data = self._stream.decompress(more, min(len(into), CHUNK_BYTES))
             except self._damaged as error:
                 raise OSError(str(error)) from error
         into[: len(data)] = data

@@ -42,7 +42,7 @@ from dagster_divorder.store.inputs import SHOWN_BYTES, Block, LongRecord, RowBlo
 from dagster_divorder.store.looks import looks_like
 from dagster_divorder.store.multiset import Multiset
 from dagster_divorder.store.parts import Job, Jobs, Part, Pick, Rereading, Surveyed, SurveyedRecords
-from dagster_divorder.store.records import reject_bytes, reject_line, reject_long
+from dagster_divorder.store.records import EMPTY_TEXT, reject_bytes, reject_line, reject_long
 from dagster_divorder.store.shapes import DEFAULT_SHAPE
 from dagster_divorder.store.view import Fragment, View, offsets
 
@@ -158,8 +158,6 @@ class Ingest:
         self._record_rows: list[np.ndarray] = []
         self._rejects: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
         self._first_rejects: list[str] = []
-        # The shape of the first of them.
-        self._first_refused = DEFAULT_SHAPE
         self._rejected = 0
         self._unfinished: list[Unfinished] = []
         self._accepted = Multiset()
@@ -322,8 +320,6 @@ class Ingest:
 
     def _reject(self, path: str, line: bytes, number: int, reason: str) -> None:
         self._rejects.write(line)
-        if not self._rejected:
-            self._first_refused = self._shape
         self._rejected += 1
         if len(self._first_rejects) < _SHOWN_REJECTS:
             self._first_rejects.append(f"{path}:{number}: {reason}")
@@ -402,7 +398,8 @@ class Ingest:
     def _looks(self) -> str:
         """What the first of the refused records is, where that is known, as a line of a message."""
         self._rejects.seek(0)
-        looks = looks_like(reject_bytes(self._rejects.readline()), self._first_refused.text_field)
+        reject = self._rejects.readline()
+        looks = looks_like(reject_bytes(reject)) if orjson.loads(reject)["reason"] != EMPTY_TEXT else ""
         return f"The first is {looks}.\n" if looks else ""
 
     def _reject_lines(self) -> bytes:

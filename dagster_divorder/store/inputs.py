@@ -1,8 +1,9 @@
 """The records of one input file, block by block, in order.
 
 A record is the raw bytes read: a JSONL line without its terminator (LF or CRLF) or a leading BOM, or a Parquet row with
-all its columns. Blank lines are no records. A last line without terminator that is not valid JSON is a line still
-being written: it is left for the next run (in a compressed file, which is never appended to in place, it is refused).
+all its columns. Blank lines are no records. A last line without terminator that begins an object and is not valid
+JSON is a line still being written: it is left for the next run (in a compressed file and at a URL, where nothing is
+appended to in place, it is refused).
 
 Guarantee: the same records whatever the sizes of the blocks, in time that is linear in the file. A line that is longer
 than a record may be is never held whole. Memory: a few times BLOCK_BYTES and the longest record.

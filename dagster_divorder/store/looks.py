@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import orjson
-
-from dagster_divorder.store.columns import value_at
 
 _TURNS = {("role", "content"): "chat messages", ("from", "value"): "ShareGPT conversations"}
 """(speaker, said): the keys of a turn, and what records of such turns are called."""
@@ -110,9 +108,9 @@ def characters(value: Any) -> int:
     return found
 
 
-def looks_like(begins: bytes, text_field: str = "") -> str:
-    """What a refused record, or a file that cannot be read, begins like, and what can be done: the end of a sentence;
-    "" where that is not known."""
+def looks_like(begins: bytes) -> str:
+    """What a record without a text, or a file that cannot be read, begins like, and what can be done: the end of a
+    sentence; "" where that is not known."""
     head = begins.removeprefix(b"\xef\xbb\xbf").lstrip()
     start = head[:1024].lower()
     if begins and not begins[:64].strip(b"\0"):
@@ -144,12 +142,10 @@ def looks_like(begins: bytes, text_field: str = "") -> str:
         record = orjson.loads(head)
     except orjson.JSONDecodeError:
         return ""
-    return _record_looks_like(record, text_field) if isinstance(record, dict) else ""
+    return _record_looks_like(record) if isinstance(record, dict) else ""
 
 
-def _record_looks_like(record: dict[str, Any], text_field: str) -> str:
-    if isinstance(value_at(record, text_field), str):
-        return ""
+def _record_looks_like(record: Mapping[str, Any]) -> str:
     if structure := structure_of(record):
         return structure.said()
     if error := next((record[name] for name in ("error", "errors") if record.get(name)), None):
@@ -157,15 +153,14 @@ def _record_looks_like(record: dict[str, Any], text_field: str) -> str:
     return f"a record with the fields {', '.join(list(record)[:_FIELDS_SHOWN])}" if record else ""
 
 
-def repeated_texts(records: int, texts: int, size: int, text_fields: Iterable[str]) -> str:
+def repeated_texts(records: int, texts: int, size: int) -> str:
     """A warning where records hold far fewer texts than there are records, or texts that are as short as labels; ""
     where they do not. size: bytes (or characters) of the distinct texts in all."""
     if records < MIN_RECORDS or not texts or (2 * texts > records and 2 * size >= LABEL_BYTES * texts):
         return ""
-    short = " They are as short as labels or ids." if size < LABEL_BYTES * texts else ""
+    short = ", as short as labels or ids" if size < LABEL_BYTES * texts else ""
     return (
-        f"{records:,} records hold {texts:,} distinct texts of {size / texts:,.0f} bytes on average in "
-        f"{' and '.join(map(repr, text_fields))}."
-        f"{short} A text that repeats is computed once and trained on as often as it comes; if another field holds the "
-        "text, set input.text_field."
+        f"{records:,} records hold {texts:,} distinct texts of {size / texts:,.0f} bytes on average{short}. A text "
+        "that repeats is computed once, and trained on as often as it comes; where another field holds the text, set "
+        "input.text_field."
     )

@@ -20,6 +20,7 @@ from dagster_divorder.store.rows import is_text, row_as_json
 NOT_JSON = "not valid JSON"
 """How the reason begins where no parser reads a line: the last one of a growing file may still be being written."""
 _MISSING = object()
+EMPTY_TEXT = "empty text"
 CR_ENDS = "CR line ends, expected LF or CRLF; convert them with tr '\\r' '\\n'"
 
 
@@ -72,7 +73,7 @@ def parse_rows(rows: pa.RecordBatch, text_field: str) -> tuple[list[bytes | None
     texts: list[bytes | None] = []
     reasons: list[str] = []
     for at, value in enumerate(column.cast(value_type).cast(pa.large_binary()).to_pylist()):
-        reason = invalid.get(at) or ("null text" if value is None else "" if value else "empty text")
+        reason = invalid.get(at) or ("null text" if value is None else "" if value else EMPTY_TEXT)
         if reason:
             reasons.append(reason)
         texts.append(None if reason else value)
@@ -112,7 +113,7 @@ def _fault(column: pa.Array) -> str:
 def _text_fault(text: Any, text_field: str) -> str:
     if not isinstance(text, str):
         return f"field {text_field!r} is a JSON {_json_type(text)}, expected a string"
-    return "" if text else "empty text"
+    return "" if text else EMPTY_TEXT
 
 
 def _json_type(value: Any) -> str:

@@ -179,7 +179,12 @@ def test_both_clusterings_with_k_above_the_number_of_documents(tmp_path: Path, d
             b"<!DOCTYPE html>\n<html>\n<title>Sign in</title>\n</html>\n",
             "The first is an HTML page",
         ),
-        ("a.jsonl", b"<html><title>Sign in</title></html>", "a.jsonl:1, which ends without a newline"),
+        ("a.jsonl", b"<html><title>Sign in</title></html>", "The first is an HTML page"),
+        (
+            "a.json",
+            b'{"data": [{"text": "cut',
+            "a.json:1, which ends without a newline and is no whole JSON, is one object",
+        ),
         (
             "a.jsonl",
             b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",

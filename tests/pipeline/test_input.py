@@ -205,8 +205,6 @@ def test_few_distinct_texts_are_told_with_their_number(tmp_path: Path, make_sett
     notes, settings = Notes(), make_settings()
     run_stage("raw_docs", settings, notes)
     (said,) = notes.said
-    assert said.startswith(
-        "100 records hold 5 distinct texts of 7 bytes on average in 'text'. They are as short as"
-    )
+    assert said.startswith("100 records hold 5 distinct texts of 7 bytes on average, as short as labels")
     assert "set input.text_field" in said
     assert said in run_checks(settings, stage="raw_docs")["rejects_below_limit"].text
