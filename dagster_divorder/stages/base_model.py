@@ -23,7 +23,7 @@ from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, docu
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PinnedFit, Refit, content_hash, load_fitted
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.heldout import fit_inputs, fit_reads, fit_rows, heldout_key
+from dagster_divorder.stages.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.fits import Fit, model_path
 from dagster_divorder.store.receipts import Receipt, load_receipt
@@ -203,14 +203,14 @@ def _compute(run: Run) -> Mapping[str, bytes]:
 
 
 def _facts(run: Run, files: Mapping[str, bytes]) -> dict[str, Any]:
-    return {**orjson.loads(files[INFO]), **_checkpoint(run)}
+    return {**orjson.loads(files[INFO]), **_checkpoint(run), "left_out": _inputs(run).get("heldout")}
 
 
 def _figures(run: Run, receipt: Receipt) -> dict[str, Any]:
     info = {
         name: value
         for name, value in receipt.facts.items()
-        if name not in ("training", "signature", "content", "checked", "reason", "rows")
+        if name not in ("training", "signature", "content", "checked", "reason", "rows", "left_out")
     }
     left = documents_left(run, load_fitted(run.store, Fit("base_model", receipt.version, "")))
     note = _another_corpus(left)
@@ -249,13 +249,13 @@ def _is_of_this_corpus(run: Run) -> Finding:
 
 def _inputs(run: Run) -> dict[str, Any]:
     of_all = {"content": _checkpoint(run).get("content")}
-    if run.settings.holds_out and run.settings.order.frozen_tokens:
-        # A trainer has consumed tokens of the last one, which stays whether or not it was made without these documents.
-        last, left_out = load_receipt(run.store, "base_model"), {**of_all, "heldout": heldout_key(run)}
-        for inputs in (of_all, left_out):
-            key = content_hash(BASE_MODEL.name, BASE_MODEL.fingerprint(run.settings), inputs)
-            if last and last.key == key:
-                return inputs
+    last = load_receipt(run.store, "base_model") if run.settings.order.frozen_tokens else None
+    if last:
+        # A trainer has consumed tokens of the last one, which stays whatever it was made without.
+        left_out = last.facts.get("left_out")
+        inputs = {**of_all, **({"heldout": left_out} if left_out else {})}
+        if last.key == content_hash(BASE_MODEL.name, BASE_MODEL.fingerprint(run.settings), inputs):
+            return inputs
     return {**of_all, **fit_inputs(run, "base_model")}
 
 

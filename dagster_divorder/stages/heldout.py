@@ -87,12 +87,10 @@ def fit_reads(settings: Settings, stage: str) -> tuple[str, ...]:
 def fit_inputs(run: Run, stage: str) -> dict[str, str]:
     """What decides `fit_rows` of a pinned fit: the settings of what is held out, and the files. Documents that join
     later leave the fit as it is, as other appended ones do."""
-    return {"heldout": heldout_key(run)} if leaves_out(run.settings, stage) else {}
-
-
-def heldout_key(run: Run) -> str:
-    """The key of `heldout`; of files as they were when it ran, since hashing them takes time."""
-    return run.receipt("heldout").key if run.settings.heldout.paths else HELDOUT.key(run)
+    if not leaves_out(run.settings, stage):
+        return {}
+    # Of files as they were when they were read: hashing them takes time.
+    return {"heldout": run.receipt("heldout").key if run.settings.heldout.paths else HELDOUT.key(run)}
 
 
 def held_or_near(run: Run, stage: str) -> np.ndarray | None:

@@ -480,6 +480,26 @@ def test_fits_stay_when_documents_join_what_is_held_out_and_are_made_again_with_
     assert all(other.receipt(name).version != of for name, of in zip(fits, versions, strict=True))
 
 
+@pytest.mark.parametrize("heldout", [{"share": SHARE}, {"paths": ["valid.jsonl"]}], ids=["share", "files"])
+def test_the_base_model_of_consumed_tokens_stays_whatever_is_held_out(
+    tmp_path: Path, make_settings: Make, heldout: dict[str, Any]
+) -> None:
+    records = topic_records(25)
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    write_jsonl(tmp_path / "valid.jsonl", records[:2])
+    if "paths" in heldout:
+        heldout = {"paths": [str(tmp_path / "valid.jsonl")]}
+    for before in ({}, heldout):
+        first = ran(make_settings(heldout=before), "curated_output").receipt("base_model").version
+        frozen = make_settings(heldout=heldout, order={"frozen_tokens": 400, "length_bins": 5})
+        for valid in (records[:2], records[30:32]):
+            write_jsonl(tmp_path / "valid.jsonl", valid)
+            run = ran(frozen, "curated_output")
+            assert run.receipt("base_model").version == first
+            assert {stage.scope for stage in make_plan(frozen).stages} == {"nothing"}
+        write_jsonl(tmp_path / "valid.jsonl", records[:2])
+
+
 def test_a_corpus_that_is_all_held_out_is_refused(tmp_path: Path, make_settings: Make) -> None:
     records = topic_records(3)
     for name in ("docs", "valid"):

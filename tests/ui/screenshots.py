@@ -56,7 +56,7 @@ def save(png: bytes, file: Path, says: str = "") -> None:
 
 def save_pictures(settings: Settings, folder: Path) -> None:
     """The pictures of an output that README shows."""
-    says = summary(settings)
+    says = summary(settings).partition("\neach stage")[0]
     for made, shown in (("ordering_comparison", "ordering_comparison"), ("cluster_cloud", "cluster_map")):
         save((settings.output.path / f"{made}.png").read_bytes(), folder / f"{shown}.png", says)
 
