@@ -9,7 +9,7 @@ are taken over from the view and the rejects of that run.
 from __future__ import annotations
 
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ from dagster_divorder.store.looks import looks_like
 from dagster_divorder.store.multiset import Multiset
 from dagster_divorder.store.parts import Job, Jobs, Part, Pick, Rereading, Surveyed, SurveyedRecords
 from dagster_divorder.store.records import EMPTY_TEXT, reject_bytes, reject_line, reject_long
-from dagster_divorder.store.shapes import DEFAULT_SHAPE
+from dagster_divorder.store.shapes import DEFAULT_SHAPE, Shape
 from dagster_divorder.store.view import Fragment, View, offsets
 
 _SHOWN_REJECTS = 10
@@ -158,6 +158,10 @@ class Ingest:
         self._record_rows: list[np.ndarray] = []
         self._rejects: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
         self._first_rejects: list[str] = []
+        # By shape: how many records were accepted and refused, and what the first of these is, as lines of a message.
+        self._accepted_of: Counter[Shape] = Counter()
+        self._refused_of: Counter[Shape] = Counter()
+        self._first_of: dict[Shape, tuple[str, str]] = {}
         self._rejected = 0
         self._unfinished: list[Unfinished] = []
         self._accepted = Multiset()
@@ -229,6 +233,7 @@ class Ingest:
             self._version.update(to_bytes(self._records.ids.ids(rows)))
             self._record_rows.append(rows)
         self._accepted += kept.multiset
+        self._accepted_of[self._shape] += kept.multiset.records
         for line in self._kept_rejects[kept.first_reject : kept.last_reject].splitlines():
             reject = orjson.loads(line) | {"path": path}
             self._reject(
@@ -278,6 +283,7 @@ class Ingest:
             rows, ids = rows[accepted], ids[accepted]
         self._version.update(to_bytes(ids))
         self._accepted += block.multiset(accepted)
+        self._accepted_of[self._shape] += len(rows)
         self._record_rows.append(compact(rows))
 
     def _take_new(self, block: Records, at: np.ndarray) -> np.ndarray:
@@ -321,8 +327,13 @@ class Ingest:
     def _reject(self, path: str, line: bytes, number: int, reason: str) -> None:
         self._rejects.write(line)
         self._rejected += 1
+        said = f"{path}:{number}: {reason}"
+        self._refused_of[self._shape] += 1
+        if self._shape not in self._first_of:
+            looks = looks_like(reject_bytes(line)) if reason != EMPTY_TEXT else ""
+            self._first_of[self._shape] = said, f"The first is {looks}.\n" if looks else ""
         if len(self._first_rejects) < _SHOWN_REJECTS:
-            self._first_rejects.append(f"{path}:{number}: {reason}")
+            self._first_rejects.append(said)
 
     def _flush(self) -> None:
         documents, records = self._documents.close(), self._records.close()
@@ -376,31 +387,28 @@ class Ingest:
         read = self._accepted.records + self._rejected
         if self._rejected > max_reject_share * read:
             self.abandon()
-            listed = "\n  ".join(self._first_rejects)
+            listed, (_, looks) = "\n  ".join(self._first_rejects), next(iter(self._first_of.values()))
             raise RejectLimitError(
                 f"{self._rejected:,} of {read:,} records were refused ({self._rejected / read:.1%}), more than "
                 f"input.max_reject_share = {max_reject_share:g} allows; nothing was stored. The first:\n  {listed}\n"
-                f"{self._looks()}Correct the input (or input.text_field), or raise input.max_reject_share"
+                f"{looks}Correct the input (or input.text_field), or raise input.max_reject_share"
             )
+        # However few these are among the records of all inputs.
+        for shape, (first, looks) in self._first_of.items():
+            if not self._accepted_of[shape]:
+                self.abandon()
+                with shape.naming():
+                    raise InputError(
+                        f"the input holds no records to use: all {self._refused_of[shape]:,} were refused, the first: "
+                        f"{first}\n{looks}Correct the input (or input.text_field)"
+                    )
         if not self._accepted.records:
-            if self._rejected:
-                raise InputError(
-                    f"the input holds no records to use: all {read:,} were refused, the first: "
-                    f"{self._first_rejects[0]}\n{self._looks()}Correct the input (or input.text_field)"
-                )
             said = "the input holds no records; expected at least one JSONL line or Parquet row"
             if self._unfinished:
                 file, line, _, begins = self._unfinished[0]
                 looks = looks_like(begins) or "a line that is still being written, or was cut short"
                 said = f"{said}. {file}:{line}, which ends without a newline and is no whole JSON, is {looks}"
             raise InputError(said)
-
-    def _looks(self) -> str:
-        """What the first of the refused records is, where that is known, as a line of a message."""
-        self._rejects.seek(0)
-        reject = self._rejects.readline()
-        looks = looks_like(reject_bytes(reject)) if orjson.loads(reject)["reason"] != EMPTY_TEXT else ""
-        return f"The first is {looks}.\n" if looks else ""
 
     def _reject_lines(self) -> bytes:
         self._rejects.seek(0)

@@ -301,6 +301,21 @@ def test_errors_name_the_input(
         run_all(make_settings(input=[web, books]), Silent(), ("raw_docs", "ids"))
 
 
+def test_an_input_of_chats_is_refused_however_small_it_is(tmp_path: Path, make_settings: Make) -> None:
+    write_corpus(tmp_path / "in", 3)
+    turns = [{"role": "user", "content": "what is a tide"}]
+    write_jsonl(tmp_path / "chats.jsonl", [{"messages": turns}])
+    inputs = [
+        *blocks(tmp_path / "in"),
+        {"paths": [str(tmp_path / "chats.jsonl")], "max_reject_share": 0.5},
+    ]
+    said = (
+        r"^input 4 \(.*chats.jsonl\): the input holds no records to use: all 1 were refused, the first: .*\n"
+    )
+    with pytest.raises(InputError, match=said + r"The first is chat messages \('messages'\), which are not"):
+        run_all(make_settings(input=inputs), Silent(), ("raw_docs",))
+
+
 def test_rejects_of_each_input_have_its_ids(tmp_path: Path, make_settings: Make) -> None:
     write_jsonl(
         tmp_path / "x.jsonl", [*({"text": f"t {at}", "id": at} for at in range(40)), {"id": "x", "n": "no"}]
