@@ -290,6 +290,23 @@ def test_chats_and_pairs_are_refused_by_name(
     }
 
 
+def test_chats_beside_texts_are_refused_by_path_and_each_text_field_has_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [{"text": f"words {n} " * 9} for n in range(60)])
+    write_jsonl(tmp_path / "b.jsonl", [{"abstract": f"other words {n} " * 9} for n in range(60)])
+    write_records(tmp_path / "chats.jsonl", STRUCTURED["messages"][0])
+    assert main(["init", "a.jsonl", "chats.jsonl"]) == 1
+    assert "chats.jsonl: the records are chat messages ('messages')" in capsys.readouterr().err
+    initialised("a.jsonl", "b.jsonl")
+    said = capsys.readouterr().out
+    assert "the text is in 'text' and 'abstract'," in said
+    assert "\n'text' is taken as it is named as texts often are: text, 79 characters on average." in said
+    assert "\n'abstract' is taken as it is the longest: text, 133 characters on average." in said
+    written = Path("divorder.toml").read_text(encoding="utf-8")
+    assert 'text_field = "abstract"  # the longest: text, 133 characters on average' in written
+
+
 def test_a_field_that_is_named_by_hand_is_read_and_a_rendered_text_beside_a_chat_is_found(
     tmp_path: Path,
 ) -> None:

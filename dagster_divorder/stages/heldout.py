@@ -346,7 +346,7 @@ def _reads(settings: Settings) -> tuple[str, ...]:
 def _settings(settings: Settings) -> dict[str, Any]:
     heldout = settings.heldout
     shape = shapes_of(settings)[0]
-    of = {"paths": heldout.paths, "text_field": shape.text_field} if heldout.paths else {}
+    of: dict[str, Any] = {"paths": heldout.paths, "text_field": shape.text_field} if heldout.paths else {}
     if heldout.paths and shape.key:
         of["source_field"] = shape.source_field
     drawn = {"share": heldout.share, "seed": settings.seed} if heldout.share else {}
