@@ -153,7 +153,7 @@ def find_files(
     if len(kinds) > 1:
         raise InputError(
             f"input.paths mixes JSONL ({kinds['jsonl']}) and Parquet ({kinds['parquet']}); "
-            "an input is of one kind: give each an [[input]] block of its own, with its paths"
+            "expected one kind an input: give each an [[input]] block of its own, with its paths"
         )
     kinds_left = dict(sorted(Counter(others.values()).items()))
     return Found(next(iter(kinds)), list(files.values()), sorted(left_out), kinds_left, shape)
