@@ -257,10 +257,9 @@ def _settings(settings: Settings) -> dict[str, Any]:
     heldout = settings.heldout
     shape = shapes_of(settings)[0]
     of = {"paths": heldout.paths, "text_field": shape.text_field} if heldout.paths else {}
-    if heldout.paths and shape.key:
-        of["source_field"] = shape.source_field
+    field = {"source_field": shape.source_field} if heldout.paths and shape.key else {}
     drawn = {"share": heldout.share, "seed": settings.seed} if heldout.share else {}
-    return {"trait": settings.mixing.trait, **of, **drawn}
+    return {"trait": settings.mixing.trait, **of, **field, **drawn}
 
 
 HELDOUT = PinnedFit(

@@ -62,7 +62,7 @@ def first_records(inputs: Sequence[Found], fields: Sequence[str] | None = None) 
 
 def _records(path: Source, kind: Kind, names: Mapping[str, str] | None) -> Iterator[dict[str, Any]]:
     if kind == "parquet":
-        for rows in read_batches(path, None, fields=names and list(names.values())):
+        for rows in read_batches(path, None, fields=None if names is None else list(names.values())):
             once = [name for name in rows.schema.names if rows.schema.names.count(name) == 1]
             columns = {
                 field: column_at(rows, name)
