@@ -30,8 +30,8 @@ def bins_of(settings: Settings, trait: str) -> int:
 
 
 def numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
-    """What is cut into bins beside the length, by trait: the numeric fields, those too whose numbers are categories, and
-    the difficulty where it is a trait."""
+    """What is cut into bins beside the length, by trait: the numeric fields, also those whose numbers are categories,
+    and the difficulty where it is a trait."""
     fields = fields_read(run.settings)
     table = read_fields(run.store, run.view, run.receipt("fields"), *fields) if fields else pa.table({})
     columns = {
