@@ -346,11 +346,10 @@ def _reads(settings: Settings) -> tuple[str, ...]:
 def _settings(settings: Settings) -> dict[str, Any]:
     heldout = settings.heldout
     shape = shapes_of(settings)[0]
-    of: dict[str, Any] = {"paths": heldout.paths, "text_field": shape.text_field} if heldout.paths else {}
-    if heldout.paths and shape.key:
-        of["source_field"] = shape.source_field
+    of = {"paths": heldout.paths, "text_field": shape.text_field} if heldout.paths else {}
+    field = {"source_field": shape.source_field} if heldout.paths and shape.key else {}
     drawn = {"share": heldout.share, "seed": settings.seed} if heldout.share else {}
-    return {"trait": settings.mixing.trait, **of, **drawn}
+    return {"trait": settings.mixing.trait, **of, **field, **drawn}
 
 
 HELDOUT = PinnedFit(

@@ -115,7 +115,7 @@ BY_HAND: dict[str, list[Any]] = {
     "input.paths": [[], [""], ["/dev/null"], ["~nobody-of-this-name/x.jsonl"], ["ftp://x/y"]],
     "input.text_field": ["", "\0", "source", "score", "x" * 999],
     "input.source": ["", "\0", "books"],
-    "input.source_field": ["", "\0", "score", "odd", "nope"],
+    "input.source_field": ["", "\0", "page", "score", "odd", "nope"],
     "input.id_field": ["", "\0", "source", "const", "when", "nope"],
     "model.base": ["", "bootstrap", "/dev/null", "no/where", "~nobody-of-this-name/x"],
     "deep.model": ["", "bootstrap", "/dev/null", "no/where"],
