@@ -568,10 +568,14 @@ def summary(settings: Settings) -> str:
     for stage, report in reports.items():
         if not GRAPH[stage].asset:
             continue
-        cells = (report["documents"], report["new_documents"], report["reused_documents"])
+        counts = (report["documents"], report["new_documents"], report["reused_documents"])
         lines.append(
             _table_line(
-                [(f"  {stage}", 24), *((f"{cell:,}", 12) for cell in cells), (f"{report['seconds']:.2f}", 10)]
+                [
+                    (f"  {stage}", 24),
+                    *((f"{number:,}", 12) for number in counts),
+                    (f"{report['seconds']:.2f}", 10),
+                ]
             )
         )
     state = "written" if output["written"] else "unchanged"

@@ -440,6 +440,15 @@ def test_urls_are_places_and_are_left_as_they_are(tmp_path: Path) -> None:
     assert settings.exports.path == tmp_path / "data/exports"
 
 
+def test_a_file_of_a_windows_editor_is_read(tmp_path: Path) -> None:
+    """With a byte-order mark and its line ends."""
+    (tmp_path / "own.toml").write_bytes(b"\xef\xbb\xbf[sequence]\r\nlength = 128\r\n")
+    assert load_settings(tmp_path / "own.toml", {}).sequence.length == 128
+    (tmp_path / "own.toml").write_bytes("[sequence]".encode("utf-16"))
+    with pytest.raises(SettingsError, match=r"own\.toml is not valid TOML, which is UTF-8"):
+        load_settings(tmp_path / "own.toml", {})
+
+
 @pytest.mark.parametrize(
     ("url", "wrong"),
     [

@@ -26,7 +26,7 @@ from dagster_divorder.models.tokenize import NAMES_IN, SPECIALS, Encoder, load_r
 CONFIG, SPECIAL_TOKENS = NAMES_IN
 TOKENIZER_FILES = (TOKENIZER, CONFIG, SPECIAL_TOKENS, "chat_template.jinja")
 
-SAMPLE_BYTES = 1 << 19
+SAMPLE_BYTES, SAMPLE_ROWS = 1 << 19, 5_000
 """Of the corpus's texts that are compared."""
 
 PLAIN_CLASS = "PreTrainedTokenizerFast"

@@ -14,7 +14,6 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource
 from pydantic_settings import SettingsError as PydanticSettingsError
 
@@ -117,9 +116,12 @@ def config_file(config: str | os.PathLike[str] | None, environ: Mapping[str, str
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        # Editors of Windows put a byte-order mark before it.
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not valid TOML: {error}") from None
+        raise SettingsError(f"{path} is not valid TOML, which is UTF-8: {error}") from None
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _read_environment(environ: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,7 +222,7 @@ def _explain(error: ValidationError, path: Path | None) -> str:
     return f"{where}: " + "; ".join(lines)
 
 
-def _in_table(problem: ErrorDetails) -> tuple[str, ErrorDetails]:
+def _in_table(problem: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """A problem of an [[input]] block as one of a table, and the block, as a message begins; "" of others."""
     match problem["loc"]:
         case ("input", int(number), *inside):
@@ -228,15 +230,15 @@ def _in_table(problem: ErrorDetails) -> tuple[str, ErrorDetails]:
     return "", problem
 
 
-def _block_and_field(problem: tuple[str, ErrorDetails]) -> tuple[str, tuple[int | str, ...]]:
+def _block_and_field(problem: tuple[str, Mapping[str, Any]]) -> tuple[str, tuple[int | str, ...]]:
     """Block, and section and key that a problem is of, or less, where it is of a section, or of several."""
     block, details = problem
     return block, details["loc"][:2]
 
 
 def _of_one_type(
-    place: tuple[int | str, ...], problems: list[ErrorDetails]
-) -> Iterator[tuple[tuple[int | str, ...], ErrorDetails, str]]:
+    place: tuple[int | str, ...], problems: list[Mapping[str, Any]]
+) -> Iterator[tuple[tuple[int | str, ...], Mapping[str, Any], str]]:
     """(place, problem, message) of the problems of a field. Of a field of several types: those of the type that the
     value is of, or one that names all types where it is of none."""
     messages = [problem["msg"].removeprefix("Value error, ") for problem in problems]

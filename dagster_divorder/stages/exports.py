@@ -25,7 +25,12 @@ from dagster_divorder.exports.format import Format, Options
 from dagster_divorder.exports.megatron import MEGATRON
 from dagster_divorder.exports.rows import Rows, Tokens
 from dagster_divorder.exports.text import TEXT
-from dagster_divorder.models.export_tokenizer import SAMPLE_BYTES, TOKENIZER_FILES, tokenizer_files
+from dagster_divorder.models.export_tokenizer import (
+    SAMPLE_BYTES,
+    SAMPLE_ROWS,
+    TOKENIZER_FILES,
+    tokenizer_files,
+)
 from dagster_divorder.models.tokenize import named_specials, special_ids
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
@@ -59,7 +64,7 @@ from dagster_divorder.store.curated import (
 )
 from dagster_divorder.store.manifests import EXPORT_VERSION
 from dagster_divorder.store.receipts import Receipt
-from dagster_divorder.store.sample import sample_texts
+from dagster_divorder.store.sample import rows_by_id, sample_texts
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
 from dagster_divorder.trainers.replay import Shape, replay
 
@@ -184,7 +189,10 @@ def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
             paths = [tokens.directory / name for name in TOKENIZER_FILES]
             files, note = {path.name: path.read_bytes() for path in paths if path.is_file()}, ""
         else:
-            texts, encoder = sample_texts(run.store, run.view, SAMPLE_BYTES), load_base_model(run).encoder()
+            texts = sample_texts(
+                run.store, run.view, rows_by_id(run.store, run.view, SAMPLE_ROWS), SAMPLE_BYTES
+            )
+            encoder = load_base_model(run).encoder()
             files, note = tokenizer_files(tokens.directory, encoder, tokens.special, texts)
         if note:
             run.progress.note(note)

@@ -198,6 +198,7 @@ def test_files_written_in_workers_have_the_bytes_of_one_pass(
             }
             output.stage_each(LocalEngine(1), partial(write_stretch, scattered, write), stretches)
             written = [(folder / "out" / output.staged[name]).read_bytes() for name in stretches]
+            output.folder.delete(scattered.files)
     finally:
         gather_module.BUCKET_BYTES, gather_module.MAX_BUCKETS, gather_module.SLICE_BYTES = before
     if sum(lengths[record_row]) > 2 * bucket:

@@ -67,7 +67,12 @@ def test_files_hold_the_lines_in_order(
         name: b"".join(lines[row] + b"\n" for row in rows[first:end]) for name, (first, end) in files.items()
     }
     assert output.entries == {
-        name: {"bytes": len(of), "sha256": hashlib.sha256(of).hexdigest()} for name, of in written.items()
+        name: {
+            "bytes": len(of),
+            "sha256": hashlib.sha256(of).hexdigest(),
+            "head": hashlib.sha256(of[:4096]).hexdigest(),
+        }
+        for name, of in written.items()
     }
     assert sum(told) == len(rows)
     assert list((folder / "out").iterdir()) == []

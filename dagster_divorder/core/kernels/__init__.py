@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from typing import Any
 
 import numba
 
@@ -16,7 +17,7 @@ from dagster_divorder.settings.places import cache_folder
 
 def _finds_a_folder(file: str) -> bool:
     """Whether numba finds a folder for the compiled functions of a module."""
-    scope: dict[str, object] = {}
+    scope: dict[str, Any] = {}
     exec(compile("def probe(): pass", file, "exec"), scope)
     try:
         numba.njit(cache=True)(scope["probe"])
@@ -36,4 +37,4 @@ if not (_finds_a_folder(__file__) and _finds_a_folder(numba.__file__)):
         )
         folder.mkdir(parents=True, exist_ok=True)
     # The variable is for worker processes; this one has read it already.
-    os.environ["NUMBA_CACHE_DIR"] = numba.config.CACHE_DIR = str(folder)
+    os.environ["NUMBA_CACHE_DIR"] = numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
