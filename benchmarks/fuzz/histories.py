@@ -300,9 +300,11 @@ class History:
         consumed = set[str]()
         if settings.order.frozen_tokens and self.consumed:
             count = len(self.consumed.documents)
-            assert documents.record_id.to_numpy()[order[:count]].tolist() == self.consumed.documents
+            begin = documents.record_id.to_numpy()[order[:count]].tolist()
+            assert begin == self.consumed.documents, "consumed documents moved"
             first = sequences[0][: len(self.consumed.sequences)]
-            assert [self.runs_of(documents, plan, of) for of in first] == self.consumed.sequences
+            runs = [self.runs_of(documents, plan, of) for of in first]
+            assert runs == self.consumed.sequences, "consumed sequences moved"
             consumed = self.consumed.ids
         free = ~documents.record_id.isin(consumed).to_numpy()
         texts = np.array([record["text"] for record in self.records], object)
