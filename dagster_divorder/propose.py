@@ -105,7 +105,7 @@ def propose(paths: Sequence[str], folder: Path) -> tuple[str, str]:
         if not (folder / name).exists()
     )
     files = count(len(found.files), f"{'JSONL' if found.kind == 'jsonl' else 'Parquet'} file")
-    seen = ", ".join(f"{_key(name)} ({' or '.join(sorted(of.kinds))})" for name, of in fields.items())
+    seen = ", ".join(f"{_toml(name)[1:-1]} ({' or '.join(sorted(of.kinds))})" for name, of in fields.items())
     input_lines = "\n".join(
         [
             f"paths = [{', '.join(_toml(_seen_from(path, folder)) for path in paths)}]",
