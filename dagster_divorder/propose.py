@@ -107,7 +107,7 @@ class _Block:
         """Its settings, for a file in `folder`. constant: a source for all records, where no field has one."""
         files = count(len(self.found.files), f"{'JSONL' if self.found.kind == 'jsonl' else 'Parquet'} file")
         seen = ", ".join(
-            f"{_key(name)} ({' or '.join(sorted(of.kinds))})" for name, of in self.fields.items()
+            f"{_toml(name)[1:-1]} ({' or '.join(sorted(of.kinds))})" for name, of in self.fields.items()
         )
         source_line = '# source_field = "..."     # where a document is from'
         if self.source or constant:
