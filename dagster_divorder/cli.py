@@ -358,13 +358,17 @@ def init(paths: Sequence[str], file: str) -> str:
     """Write a settings file; a few lines of text on it."""
     from dagster_divorder.propose import write_settings
 
-    settings, why = write_settings(paths, Path(file))
+    settings, whys = write_settings(paths, Path(file))
+    texts = [repr(block.text_field) for block in settings.input.each]
     option = "" if file == DEFAULT_FILE else f" --config {file}"
     return "\n".join(
         [
-            f"wrote {file}: the text is in {settings.input.text_field!r}, every window will carry the corpus's mix of "
-            f"{', '.join(settings.order.traits)}",
-            f"that field is taken as it is {why}",
+            f"wrote {file}: the text is in {' and '.join(dict.fromkeys(texts))}, every window will carry the corpus's "
+            f"mix of {', '.join(settings.order.traits)}",
+            *(
+                f"{text if len(texts) > 1 else 'that field'} is taken as it is {why}"
+                for text, why in zip(texts, whys, strict=True)
+            ),
             "look it over, then:",
             f"  divorder{option} plan    # what a run would compute",
             f"  divorder{option} run     # the order, in {settings.output.path}",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from dagster_divorder.errors import DivOrderError, InputError, SettingsError, pr
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.store.find import Found, find_files
-from dagster_divorder.store.inputs import SHOWN_BYTES, Kind
+from dagster_divorder.store.inputs import SHOWN_BYTES, Kind, read_schema
 from dagster_divorder.store.looks import Structure, characters, looks_like, repeated_texts, structure_of
 from dagster_divorder.store.peek import first_records
 from dagster_divorder.store.sources import identity, open_source
@@ -26,6 +27,8 @@ MIN_SHARE = 0.9
 """Share of the records that a field must be in to be taken for the text or the id."""
 MAX_SOURCES, MAX_VALUES = 1000, 50
 """Values that a field may have to be taken for the source, and to be proposed as a trait."""
+MAX_DEPTH, MIN_INNER_SHARE = 4, 0.01
+"""Of fields inside objects: how deep they are looked for, and the share of the records that one must be in."""
 BYTES_PER_TOKEN = 4
 MIN_SEQUENCES, MIN_BATCHES = 2_000, 50
 """What a corpus should come to, so that there is something to order; sequences and batches that are proposed are
@@ -37,6 +40,8 @@ TEXT_NAMES = ("text", "content", "body", "document", "raw_content", "markdown", 
 ID_NAMES = ("id", "_id", "doc_id", "docid", "document_id", "record_id", "uid", "uuid", "guid", "url")
 SOURCE_NAMES = (
     "source",
+    "pile_set_name",
+    "redpajama_set_name",
     "dataset",
     "subset",
     "origin",
@@ -75,28 +80,69 @@ def _kind(value: Any) -> str:
     return "text" if isinstance(value, str) else "other"
 
 
-def propose(paths: Sequence[str], folder: Path) -> tuple[str, str]:
-    """Settings for a corpus, TOML, for a file that will lie in `folder`; and why the text is in the field that they
-    name.
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """An input: the paths that name it, what was found there, of how many records, and what they hold."""
+
+    paths: tuple[str, ...]
+    found: Found
+    records: int
+    fields: dict[str, Field]
+    text: str
+    why: str
+    own_id: str | None
+    source: str | None
+
+    @property
+    def size(self) -> int:
+        return sum(int(identity(path)[0]) for path in self.found.files)
+
+    @property
+    def repeats(self) -> str:
+        """A warning of few or very short texts; "" where there is nothing to say."""
+        of, texts = self.fields[self.text], len(self.fields[self.text].values)
+        return repeated_texts(of.records, texts, of.characters * texts // of.records)
+
+    def lines(self, folder: Path, constant: str | None) -> str:
+        """Its settings, for a file in `folder`. constant: a source for all records, where no field has one."""
+        files = count(len(self.found.files), f"{'JSONL' if self.found.kind == 'jsonl' else 'Parquet'} file")
+        seen = ", ".join(
+            f"{_toml(name)[1:-1]} ({' or '.join(sorted(of.kinds))})" for name, of in self.fields.items()
+        )
+        source_line = '# source_field = "..."     # where a document is from'
+        if self.source or constant:
+            key, value = ("source_field", self.source) if self.source else ("source", constant)
+            source_line = f"{key} = {_toml(value or '')}"
+        return "\n".join(
+            [
+                f"# {files}, {self.size / 1e6:,.1f} MB; fields of {self.records:,} records looked at: {seen}",
+                f"paths = [{', '.join(_toml(_seen_from(path, folder)) for path in self.paths)}]",
+                f"text_field = {_toml(self.text)}  # {self.why}",
+                f"id_field = {_toml(self.own_id)}"
+                if self.own_id
+                else '# id_field = "..."         # your own ids, shown in results',
+                source_line,
+            ]
+        )
+
+
+def propose(paths: Sequence[str], folder: Path) -> tuple[str, list[str]]:
+    """Settings for a corpus, TOML, for a file that will lie in `folder`; and of each input in them why the text is in
+    the field that they name.
 
     Raises:
         InputError: no file matches, or it cannot be told which field of the first records holds the text.
     """
-    found = find_files(paths)
-    records, fields, structure = _sample(found)
-    if not records:
-        raise InputError(
-            f"{found.files[0]} holds no record that can be read; expected one JSON object a line{_looks(found)}"
-        )
-    text, why = _text_field(fields, records, structure, found.kind)
-    rest = {name: of for name, of in fields.items() if name != text}
-    own_id = _named(ID_NAMES, (name for name, of in rest.items() if _is_id(of, records)))
-    rest.pop(own_id or "", None)
-    plain = {name: of for name, of in rest.items() if of.kinds <= {"text", "true or false"}}
-    source = _named(SOURCE_NAMES, (name for name, of in plain.items() if _has_few(of, MAX_SOURCES)))
-    sources = [source] if source and len(fields[source].values) > 1 else []
+    blocks = _blocks(paths)
+    several = len(blocks) > 1
+    fields = blocks[0].fields if not several else _joined([block.fields for block in blocks])
+    # Of several inputs the source is what each block says.
+    own = {name for block in blocks for name in (block.text, block.own_id, several and block.source)}
+    plain = {name: of for name, of in fields.items() if name not in own and _is_plain(of)}
+    source = "source" if several else blocks[0].source
+    sources = [source] if source and (several or len(fields[source].values) > 1) else []
     traits = [name for name, of in plain.items() if name not in sources and _has_few(of, MAX_VALUES)]
-    size = sum(int(identity(path)[0]) for path in found.files)
+    size = sum(block.size for block in blocks)
     length, batch = _lengths(size // BYTES_PER_TOKEN)
     # What lies in a folder that is there already is somebody's, perhaps the input.
     base = next(
@@ -104,19 +150,10 @@ def propose(paths: Sequence[str], folder: Path) -> tuple[str, str]:
         for name in itertools.chain(["divorder"], map("divorder-{}".format, itertools.count(2)))
         if not (folder / name).exists()
     )
-    files = count(len(found.files), f"{'JSONL' if found.kind == 'jsonl' else 'Parquet'} file")
-    seen = ", ".join(f"{_key(name)} ({' or '.join(sorted(of.kinds))})" for name, of in fields.items())
-    input_lines = "\n".join(
-        [
-            f"paths = [{', '.join(_toml(_seen_from(path, folder)) for path in paths)}]",
-            f"text_field = {_toml(text)}  # {why}",
-            f"id_field = {_toml(own_id)}"
-            if own_id
-            else '# id_field = "..."         # your own ids, shown in results',
-            f"source_field = {_toml(source)}"
-            if source
-            else '# source_field = "..."     # where a document is from',
-        ]
+    header = "[[input]]" if several else "[input]"
+    input_blocks = "\n\n".join(
+        f"{header}\n{block.lines(folder, constant)}"
+        for block, constant in zip(blocks, _constants(blocks) if several else [None], strict=True)
     )
     trait_lines = "\n".join(
         [
@@ -130,9 +167,7 @@ def propose(paths: Sequence[str], folder: Path) -> tuple[str, str]:
 # Settings of DivOrder: `divorder plan` says what a run would do, `divorder run` does it.
 # Every key, with its default: divorder.example.toml in the repository.
 
-[input]
-# {files}, {size / 1e6:,.1f} MB; fields of {records:,} records looked at: {seen}
-{input_lines}
+{input_blocks}
 
 [model]
 base = "bootstrap"         # a small tokenizer trained here; better: the model to be trained, an id or a directory
@@ -154,14 +189,81 @@ path = "{base}/curated"
 formats = ["parquet"]      # megatron, olmo, ds, mds, litdata, text: `divorder verify` says what your trainer needs
 path = "{base}/exports"
 """
-    of, texts = fields[text], len(fields[text].values)
-    return (
-        settings,
-        f"{why}. {repeated_texts(of.records, texts, of.characters * texts // of.records)}".rstrip(),
-    )
+    return settings, [f"{block.why}. {block.repeats}".rstrip() for block in blocks]
 
 
-def _sample(found: Found) -> tuple[int, dict[str, Field], Structure | None]:
+def _blocks(paths: Sequence[str]) -> list[_Block]:
+    """The inputs that paths name: one, or one of each shape, where some have files of another kind, other columns, or
+    no text where the others have theirs."""
+    if len(paths) == 1:
+        return [_block(paths)]
+    texts: list[str] = []
+    shapes: list[tuple[str, str | None, str]] = []
+    for path in paths:
+        found = find_files([path])
+        records, fields, structure = _sample(found, SAMPLE_RECORDS // len(paths))
+        whole = _whole_texts(fields, records)
+        # What others have their text in is this one's, too, where it can be.
+        text = next((name for name in texts if name in whole), None)
+        if structure or (whole and not text):
+            try:
+                own, _ = _text_field(fields, records, structure, found.kind)
+            except InputError as error:
+                raise InputError(f"{path}: {error}") from None
+            text = text or own
+            texts.append(text)
+        columns = str(read_schema(found.files[0], None)) if found.kind == "parquet" else ""
+        shapes.append((found.kind, text, columns))
+    apart: dict[tuple[str, str | None, str], list[str]] = {}
+    for path, shape in zip(paths, shapes, strict=True):
+        # One without texts, such as an empty file, goes with the first of its kind that has some.
+        likes = (other for other in shapes if other[0] == shape[0] and other[1])
+        apart.setdefault(shape if shape[1] else next(likes, shape), []).append(path)
+    return [_block(alike) for alike in apart.values()]
+
+
+def _block(paths: Sequence[str]) -> _Block:
+    found = find_files(paths)
+    records, fields, structure = _sample(found)
+    if not records:
+        raise InputError(
+            f"{found.files[0]} holds no record that can be read; expected one JSON object a line{_looks(found)}"
+        )
+    text, why = _text_field(fields, records, structure, found.kind)
+    rest = {name: of for name, of in fields.items() if name != text}
+    own_id = _named(ID_NAMES, (name for name, of in rest.items() if _is_id(of, records)))
+    rest.pop(own_id or "", None)
+    plain = (name for name, of in rest.items() if _is_plain(of) and _has_few(of, MAX_SOURCES))
+    return _Block(tuple(paths), found, records, fields, text, why, own_id, _named(SOURCE_NAMES, plain))
+
+
+def _joined(blocks: Iterable[dict[str, Field]]) -> dict[str, Field]:
+    """Fields of several inputs, those of one name as one."""
+    joined: dict[str, Field] = {}
+    for name, of in itertools.chain.from_iterable(fields.items() for fields in blocks):
+        one = joined.setdefault(name, Field())
+        one.records += of.records
+        one.characters += of.characters
+        one.values |= of.values
+        one.kinds |= of.kinds
+    return joined
+
+
+def _constants(blocks: Sequence[_Block]) -> list[str]:
+    """A name for each input, after its first path, each another."""
+    names: list[str] = []
+    for block in blocks:
+        parts = [
+            part for part in re.split(r"[/\\]", block.paths[0]) if part and not re.search(r"[*?\[]", part)
+        ]
+        name = parts[-1].split(".")[0] if parts else ""
+        name = name or "input"
+        numbered = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+        names.append(next(one for one in numbered if one not in names))
+    return names
+
+
+def _sample(found: Found, most: int = SAMPLE_RECORDS) -> tuple[int, dict[str, Field], Structure | None]:
     """How many records were looked at, their fields by name, and the fields that make up a text together in most of
     them: of files from all over the corpus, since corpora come in blocks."""
     step = -(-len(found.files) // SAMPLE_FILES)
@@ -171,15 +273,26 @@ def _sample(found: Found) -> tuple[int, dict[str, Field], Structure | None]:
     structures: Counter[Structure] = Counter()
     for path in files:
         for record in itertools.islice(
-            first_records(replace(found, files=[path])), SAMPLE_RECORDS // len(files)
+            first_records([replace(found, files=[path])]), max(1, most // len(files))
         ):
             records += 1
             structures.update(filter(None, [structure_of(record)]))
-            for name, value in record.items():
+            for name, value in _values(record):
                 if value is not None:
                     fields.setdefault(name, Field()).add(value)
+    least = MIN_INNER_SHARE * records
+    often = {name: of for name, of in fields.items() if "." not in name or of.records >= least}
     structure, of_it = next(iter(structures.most_common(1)), (None, 0))
-    return records, fields, structure if 2 * of_it > records else None
+    return records, often, structure if 2 * of_it > records else None
+
+
+def _values(record: dict[str, Any], depth: int = 1) -> Iterator[tuple[str, Any]]:
+    """The fields of a record, those of objects in it by the way to them."""
+    for name, value in record.items():
+        if isinstance(value, dict) and value and depth < MAX_DEPTH:
+            yield from ((f"{name}.{inner}", of) for inner, of in _values(value, depth + 1))
+        else:
+            yield name, value
 
 
 def _text_field(
@@ -190,10 +303,7 @@ def _text_field(
     Raises:
         InputError: none does, or several do and none of them holds it all.
     """
-    texts = {
-        name: of for name, of in fields.items() if of.kinds == {"text"} and of.records >= MIN_SHARE * records
-    }
-    whole = {name: of for name, of in texts.items() if not _holds_labels(name, of)}
+    whole = _whole_texts(fields, records)
     longest = max(whole, key=lambda name: whole[name].characters, default="")
     named = _named(TEXT_NAMES, whole)
     # A field called `text` may hold a title beside a much longer `body`.
@@ -225,6 +335,16 @@ def _text_field(
     return longest, f"{why}: {_mean(whole[longest])}"
 
 
+def _whole_texts(fields: dict[str, Field], records: int) -> dict[str, Field]:
+    """The fields of texts that most records have; of those in objects the ones that are called as texts are."""
+    return {
+        name: of
+        for name, of in fields.items()
+        if of.kinds == {"text"} and of.records >= MIN_SHARE * records and not _holds_labels(name, of)
+        if "." not in name or _own_name(name) in TEXT_NAMES
+    }
+
+
 def _mean(of: Field) -> str:
     """What a field holds, and how long that is on average."""
     kinds = {"other": "a list or an object"}
@@ -234,7 +354,12 @@ def _mean(of: Field) -> str:
 
 def _holds_labels(name: str, of: Field) -> bool:
     """Whether a field holds names of things and no texts, by its own name and its length."""
-    return name.lower() in LABEL_NAMES and of.characters < LABEL_CHARACTERS * of.records
+    return _own_name(name) in LABEL_NAMES and of.characters < LABEL_CHARACTERS * of.records
+
+
+def _own_name(name: str) -> str:
+    """What a field is called, whatever objects it is in, in small letters."""
+    return name.lower().rpartition(".")[2]
 
 
 def _looks(found: Found) -> str:
@@ -242,6 +367,10 @@ def _looks(found: Found) -> str:
     with open_source(found.files[0]) as file:
         looks = looks_like(file.read(SHOWN_BYTES))
     return f"; this is {looks}" if looks else ""
+
+
+def _is_plain(of: Field) -> bool:
+    return of.kinds <= {"text", "true or false"}
 
 
 def _is_id(of: Field, records: int) -> bool:
@@ -253,9 +382,11 @@ def _has_few(of: Field, values: int) -> bool:
 
 
 def _named(names: Iterable[str], fields: Iterable[str]) -> str | None:
-    """The field whose name comes first in a list, whatever its case."""
+    """The field whose name comes first in a list, whatever its case; without one the field in an object whose own name
+    does."""
     lower = {name.lower(): name for name in fields}
-    return next((lower[name] for name in names if name in lower), None)
+    inner = {name.rpartition(".")[2]: of for name, of in lower.items()}
+    return next((of[name] for of in (lower, inner) for name in names if name in of), None)
 
 
 def _lengths(tokens: int) -> tuple[int, int]:
@@ -284,8 +415,9 @@ def _key(name: str) -> str:
     return name if name.isascii() and name.replace("-", "_").isidentifier() else _toml(name)
 
 
-def write_settings(paths: Sequence[str], file: Path) -> tuple[Settings, str]:
-    """Write a settings file for a corpus; the settings that it holds, and why the text is in the field that they name.
+def write_settings(paths: Sequence[str], file: Path) -> tuple[Settings, list[str]]:
+    """Write a settings file for a corpus; the settings that it holds, and of each input in them why the text is
+    in the field that they name.
 
     Raises:
         SettingsError: the file is there already.
@@ -296,7 +428,7 @@ def write_settings(paths: Sequence[str], file: Path) -> tuple[Settings, str]:
     there = f"{file} is there already; remove it, or name another file with --config"
     if file.exists():
         raise SettingsError(there)
-    text, why = propose(paths, file.absolute().parent)
+    text, whys = propose(paths, file.absolute().parent)
     try:
         with open(file, "x", encoding="utf-8") as made:
             # A control character has no place in TOML, not even in a comment.
@@ -306,7 +438,7 @@ def write_settings(paths: Sequence[str], file: Path) -> tuple[Settings, str]:
     except OSError as error:
         raise SettingsError(f"{file} cannot be written: {error.strerror}") from error
     try:
-        return load_settings(file, {}), why
+        return load_settings(file, {}), whys
     except DivOrderError:
         file.unlink()
         raise

@@ -68,7 +68,7 @@ class Results:
         if "fields" in self._receipt("traits").upstream:
             receipt = self._receipt("fields")
             fields, source = receipt.facts["fields"], receipt.facts["source"]
-            columns = read_fields(self.store, view, receipt, *fields)
+            columns = read_fields(self.store, view, receipt, *fields, categories={source})
         ids = none
         if self._receipt("raw_docs").facts.get("id_field"):
             # As a type that keeps large numbers whole where some are missing.

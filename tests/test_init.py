@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -92,12 +93,71 @@ def test_fields_are_taken_for_what_they_are(
         assert f"\n# {name} = 1.0" in written
 
 
+@pytest.mark.parametrize(
+    ("record", "text", "own_id", "source"),
+    [
+        ({"text": "t {n}", "meta": {"pile_set_name": "Github"}}, "text", None, "meta.pile_set_name"),
+        ({"text": "t {n}", "meta": {"redpajama_set_name": "C4"}}, "text", None, "meta.redpajama_set_name"),
+        ({"text": "t {n}", "id": "{n}", "metadata": {"source": "w"}}, "text", "id", "metadata.source"),
+        ({"doc": {"id": "{n}", "text": "t {n}" * 9}, "lang": "en"}, "doc.text", "doc.id", None),
+        ({"text": "t {n}", "dataset": "d", "meta": {"source": "w"}}, "text", None, "dataset"),
+    ],
+)
+def test_fields_in_objects_are_taken_for_what_they_are(
+    record: dict[str, Any], text: str, own_id: str | None, source: str | None, tmp_path: Path
+) -> None:
+    lines = [orjson.dumps(record).replace(b"{n}", str(n).encode()) for n in range(60)]
+    for name, paths in (("docs.jsonl", b"\n".join(lines)), ("docs.parquet", None)):
+        if paths:
+            (tmp_path / name).write_bytes(paths)
+        else:
+            pq.write_table(pa.Table.from_pylist(list(map(orjson.loads, lines))), tmp_path / name)
+        settings = initialised(name)
+        assert (settings.input.text_field, settings.input.id_field) == (text, own_id)
+        assert settings.input.source_field == source
+        Path("divorder.toml").unlink()
+
+
+def test_names_inside_objects_that_hardly_any_record_has_are_not_listed(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", [{"text": f"t {n}", "links": {f"to-{n}": 1}} for n in range(300)])
+    initialised("docs.jsonl")
+    assert "links" not in Path("divorder.toml").read_text()
+
+
 def test_parquet_and_globs_and_several_paths(tmp_path: Path) -> None:
     for name in ("a", "b"):
         pq.write_table(pa.Table.from_pylist(topic_records(20)), tmp_path / f"{name}.parquet")
     settings = initialised("a.parquet", str(tmp_path / "b*.parquet"))
     assert settings.input.paths == (str(tmp_path / "a.parquet"), str(tmp_path / "b*.parquet"))
     assert settings.input.source_field == "source"
+
+
+def test_paths_of_unlike_shape_become_inputs_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "books").mkdir()
+    rows = [{"text": f"t {n}", "page": n} for n in range(60)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "books/a.parquet")
+    for name in ("a", "b"):
+        web = [
+            {"body": f"{name} {n}" * 9, "text": None, "url": f"{name}{n}", "lang": "en"} for n in range(60)
+        ]
+        write_jsonl(tmp_path / f"web-{name}.jsonl", web)
+    code = [{"content": f"c {n}", "meta": {"source": "git"}, "lang": "py"} for n in range(60)]
+    write_jsonl(tmp_path / "code.jsonl", code)
+    (tmp_path / "empty.jsonl").touch()
+    settings = initialised("books", "web-a.jsonl", "code.jsonl", "empty.jsonl", "web-b.jsonl")
+    at = str(tmp_path)
+    assert [(block.paths, block.text_field, block.id_field) for block in settings.input.each] == [
+        ((f"{at}/books",), "text", None),
+        (tuple(f"{at}/{name}.jsonl" for name in ("web-a", "empty", "web-b")), "body", "url"),
+        ((f"{at}/code.jsonl",), "content", None),
+    ]
+    assert [(block.source, block.source_field) for block in settings.input.each] == [
+        ("books", None),
+        ("web-a", None),
+        (None, "meta.source"),
+    ]
+    assert list(settings.order.traits) == ["cluster", "length", "source"]
+    assert "\n# lang = 1.0  # distinct values: 2" in Path("divorder.toml").read_text()
 
 
 def test_nothing_that_is_there_is_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,6 +288,23 @@ def test_chats_and_pairs_are_refused_by_name(
         "format.json",
         "lease",
     }
+
+
+def test_chats_beside_texts_are_refused_by_path_and_each_text_field_has_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [{"text": f"words {n} " * 9} for n in range(60)])
+    write_jsonl(tmp_path / "b.jsonl", [{"abstract": f"other words {n} " * 9} for n in range(60)])
+    write_records(tmp_path / "chats.jsonl", STRUCTURED["messages"][0])
+    assert main(["init", "a.jsonl", "chats.jsonl"]) == 1
+    assert "chats.jsonl: the records are chat messages ('messages')" in capsys.readouterr().err
+    initialised("a.jsonl", "b.jsonl")
+    said = capsys.readouterr().out
+    assert "the text is in 'text' and 'abstract'," in said
+    assert "\n'text' is taken as it is named as texts often are: text, 80 characters on average." in said
+    assert "\n'abstract' is taken as it is the longest: text, 134 characters on average." in said
+    written = Path("divorder.toml").read_text(encoding="utf-8")
+    assert 'text_field = "abstract"  # the longest: text, 134 characters on average' in written
 
 
 def test_a_field_that_is_named_by_hand_is_read_and_a_rendered_text_beside_a_chat_is_found(

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from dagster_divorder.errors import SettingsError
-from dagster_divorder.settings import Settings, load_settings, refuse_overlap, valid_keys
+from dagster_divorder.settings import Input, Settings, load_settings, refuse_overlap, valid_keys
 from dagster_divorder.settings.places import Url
 from dagster_divorder.stages import GRAPH
 
@@ -297,6 +297,86 @@ def test_a_strategy_takes_the_options_that_it_declares() -> None:
 def test_asking_for_a_refit_changes_no_fingerprint() -> None:
     asked = Settings(model={"refit": "now"}, clusters={"refit": "now"})
     assert all(GRAPH[stage].fingerprint(asked) == GRAPH[stage].fingerprint(Settings()) for stage in GRAPH)
+
+
+BLOCKS = """
+[[input]]
+paths = ["books/*.parquet"]
+source = "books"
+max_reject_share = 0.5
+[[input]]
+paths = ["web", "s3://bucket/web"]
+text_field = "body"
+id_field = "url"
+"""
+
+
+def test_several_inputs_are_one_with_the_paths_of_all(tmp_path: Path) -> None:
+    file = tmp_path / "divorder.toml"
+    file.write_text(BLOCKS)
+    settings = load_settings(file, environ={})
+    one, other = settings.input.each
+    paths = (str(tmp_path / "books/*.parquet"), str(tmp_path / "web"), "s3://bucket/web")
+    assert (one.paths, other.paths, settings.input.paths) == (paths[:1], paths[1:], paths)
+    assert (settings.input.id_field, settings.input.source_field) == ("id", "source")
+    assert (settings.input.max_reject_share, settings.input.max_record_bytes) == (0.5, 64 << 20)
+    assert Settings(**settings.model_dump(mode="json", exclude_defaults=True)) == settings
+    from_python = Settings(
+        input=[{"paths": list(block.paths), "source": block.source} for block in (one, other)]
+    )
+    assert from_python.input.each[0].source == "books"
+
+
+def test_one_block_is_the_table(tmp_path: Path) -> None:
+    fields = 'paths = ["web"]\ntext_field = "body"\nid_field = "url"\n'
+    for name in ("[input]", "[[input]]"):
+        (tmp_path / "divorder.toml").write_text(f"{name}\n{fields}")
+        assert load_settings(tmp_path / "divorder.toml", environ={}).input == Input(
+            paths=(str(tmp_path / "web"),), text_field="body", id_field="url"
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "said"),
+    [
+        (
+            BLOCKS + "txt_field = 1",
+            {},
+            "block 2: unknown key 'input.txt_field'; the nearest valid key is 'input.text_",
+        ),
+        (BLOCKS + "[[input]]\npaths = []", {}, "block 3: input.paths = []: at least one file"),
+        (BLOCKS + "max_reject_share = 0.1", {}, "max_reject_share is 0.1 and 0.5 in two [[input]] blocks"),
+        (
+            BLOCKS + 'source = "web"\nsource_field = "site"',
+            {},
+            "source is 'web', and source_field 'site'; remove",
+        ),
+        ('[input]\nsource = "web"', {}, "source is 'web', which tells one of several inputs from the others"),
+        ("input = []", {}, "at least one input is needed"),
+        (
+            BLOCKS,
+            {"DIVORDER_INPUT__PATHS": "x"},
+            "DIVORDER_INPUT__PATHS sets paths of one input, and the file has",
+        ),
+        (BLOCKS + "[store]\npath = 'web'", {}, "lies in store.path"),
+    ],
+)
+def test_what_is_wrong_with_a_block_is_told_with_its_number(
+    tmp_path: Path, text: str, environ: dict[str, str], said: str
+) -> None:
+    file = tmp_path / "divorder.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match=re.escape(said)):
+        load_settings(file, environ=environ)
+
+
+def test_the_environment_sets_all_blocks_or_none(tmp_path: Path) -> None:
+    file = tmp_path / "divorder.toml"
+    file.write_text(BLOCKS)
+    given = '[{"paths": ["a"]}, {"paths": ["b"], "source": "b"}]'
+    settings = load_settings(file, environ={"DIVORDER_INPUT": given})
+    assert [block.source for block in settings.input.each] == [None, "b"]
+    assert settings.input.paths == (str(tmp_path / "a"), str(tmp_path / "b"))
 
 
 def test_the_example_file_names_every_key() -> None:

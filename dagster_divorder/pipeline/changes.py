@@ -44,7 +44,7 @@ def changed_settings(stage: Stage, last: Receipt, settings: Settings) -> list[st
     now, then = (of.model_dump(mode="json", exclude={"store"}) for of in (settings, before))
     found: list[str] = []
     for section, fields in now.items():
-        for field in fields if isinstance(fields, dict) else [None]:
+        for field in fields if isinstance(fields, dict) and isinstance(then[section], dict) else [None]:
             new, old = (of[section] if field is None else of[section][field] for of in (now, then))
             if new != old and _decides(stage, settings, before, section, field):
                 found += _differences(f"{section}.{field}" if field else section, old, new)

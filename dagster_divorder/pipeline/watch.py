@@ -16,6 +16,7 @@ nothing new.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.file_states import FileState, KnownFiles, load_file_states
-from dagster_divorder.store.find import find_input
+from dagster_divorder.store.find import find_inputs
 from dagster_divorder.store.local import megabytes
 from dagster_divorder.store.receipts import load_receipt
 from dagster_divorder.store.sources import Source, identity, open_source
@@ -136,7 +137,7 @@ def check_input(
 
 def _stat_all(settings: Settings) -> list[_File]:
     files = []
-    for path in find_input(settings).files:
+    for path in itertools.chain.from_iterable(found.files for found in find_inputs(settings)):
         try:
             found = identity(path)
         except OSError as error:

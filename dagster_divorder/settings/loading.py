@@ -46,7 +46,7 @@ def load_settings(
     data = _read_toml(path) if path else {}
     _check_environment(environ)
     try:
-        settings = Settings(**_merge(data, _read_environment(environ)))
+        settings = Settings(**_merge(data, _read_environment(environ, data)))
     except ValidationError as error:
         raise SettingsError(_explain(error, path)) from None
     settings = _anchor(settings, path.parent if path else Path.cwd())
@@ -124,11 +124,19 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+def _read_environment(environ: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the environment sets, over the `data` of the file."""
     source = EnvSettingsSource(Settings)
     source.env_vars = {name.lower(): value for name, value in environ.items()}
     try:
-        return source()
+        given = source()
+        if isinstance(data.get("input"), list) and isinstance(given.get("input"), dict):
+            key = min(given["input"])
+            raise SettingsError(
+                f"environment variable {ENV_PREFIX}INPUT__{key.upper()} sets {key} of one input, and the file has "
+                f"[[input]] blocks; set it there, or all of them in {ENV_PREFIX}INPUT, a JSON list"
+            )
+        return given
     except PydanticSettingsError as error:
         raise SettingsError(
             f"environment: {error}; a whole section is JSON, a single key is {ENV_PREFIX}<SECTION>__<KEY>"
@@ -182,7 +190,6 @@ def _anchor(settings: Settings, base: Path) -> Settings:
 
     deep, path, cache = settings.deep, settings.embedding.path, settings.store.cache
     places: dict[str, dict[str, Any]] = {
-        "input": {"paths": absolute_paths(settings.input.paths)},
         "heldout": {"paths": absolute_paths(settings.heldout.paths)},
         "store": {"path": absolute_place(settings.store.path), "cache": cache and Path(absolute(cache))},
         "output": {"path": absolute_place(settings.output.path)},
@@ -192,31 +199,41 @@ def _anchor(settings: Settings, base: Path) -> Settings:
         "embedding": {"path": path and Path(absolute(path))},
     }
     update = {name: getattr(settings, name).model_copy(update=of) for name, of in places.items()}
-    return settings.model_copy(update=update)
+    return settings.model_copy(update={"input": settings.input.with_paths(absolute_paths), **update})
 
 
 def _explain(error: ValidationError, path: Path | None) -> str:
     lines = []
-    for place, problems in groupby(error.errors(), key=_field):
+    for (block, place), group in groupby(map(_in_table, error.errors()), key=_block_and_field):
+        problems = [problem for _, problem in group]
         if not place:  # of several sections together, which the message names
             lines += [problem["msg"].removeprefix("Value error, ") for problem in problems]
             continue
-        for inside, problem, message in _of_one_type(place, list(problems)):
+        for inside, problem, message in _of_one_type(place, problems):
             key = ".".join(map(str, inside))
             if problem["type"] == "extra_forbidden":
-                lines.append(f"unknown key {key!r}{_nearest(key, valid_keys())}")
+                lines.append(f"{block}unknown key {key!r}{_nearest(key, valid_keys())}")
             else:
                 # What is wrong with a whole section its message says.
                 whole = len(inside) == 1 and isinstance(problem["input"], dict)
                 value = "" if whole else f" = {problem['input']!r}"
-                lines.append(f"{key}{value}: {message}")
+                lines.append(f"{block}{key}{value}: {message}")
     where = f"{path} or the environment" if path else "settings"
     return f"{where}: " + "; ".join(lines)
 
 
-def _field(problem: Mapping[str, Any]) -> tuple[int | str, ...]:
-    """Section and key that a problem is of, or less, where it is of a section, or of several."""
-    return problem["loc"][:2]
+def _in_table(problem: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """A problem of an [[input]] block as one of a table, and the block, as a message begins; "" of others."""
+    match problem["loc"]:
+        case ("input", int(number), *inside):
+            return f"[[input]] block {number + 1}: ", {**problem, "loc": ("input", *inside)}
+    return "", problem
+
+
+def _block_and_field(problem: tuple[str, Mapping[str, Any]]) -> tuple[str, tuple[int | str, ...]]:
+    """Block, and section and key that a problem is of, or less, where it is of a section, or of several."""
+    block, details = problem
+    return block, details["loc"][:2]
 
 
 def _of_one_type(

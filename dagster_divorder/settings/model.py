@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, WrapValidator, field_serializer, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from dagster_divorder.errors import InputError
@@ -24,6 +24,7 @@ from dagster_divorder.settings.sections import (
     Gradients,
     Heldout,
     Input,
+    Inputs,
     KCalibration,
     Mixing,
     Model,
@@ -34,6 +35,7 @@ from dagster_divorder.settings.sections import (
     Sequence,
     Store,
     declaring,
+    one_or_several,
     trained_order,
 )
 
@@ -53,7 +55,7 @@ class Settings(BaseSettings):
         env_nested_delimiter="__",
     )
 
-    input: Input = Input()
+    input: Annotated[Input, WrapValidator(one_or_several)] = Input()
     store: Store = Store()
     model: Model = Model()
     embedding: Embedding = Embedding()
@@ -77,6 +79,10 @@ class Settings(BaseSettings):
     engine: Engine = Engine()
     automation: Automation = Automation()
     seed: int = Field(0, ge=0, lt=1 << 63)
+
+    @field_serializer("input", mode="wrap")
+    def _list_of_several(self, value: Input, serialise: SerializerFunctionWrapHandler) -> Any:
+        return [serialise(block) for block in value.each] if isinstance(value, Inputs) else serialise(value)
 
     @model_validator(mode="after")
     def _compared_vectors_are_there(self) -> Self:

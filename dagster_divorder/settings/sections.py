@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
@@ -15,6 +16,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    TypeAdapter,
     field_validator,
     model_validator,
 )
@@ -64,11 +66,14 @@ class Input(_Section):
         tuple[str, ...], NoDecode, AfterValidator(no_empty_path), BeforeValidator(_split_paths)
     ] = ("data/sample/docs.jsonl",)
     """Files, folders or globs, also at s3://, gs://, az:// and hf:// URLs, or single files at https:// ones; JSONL
-    (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, one kind per corpus."""
+    (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, of one kind and shape: others are [[input]] blocks."""
     text_field: str = Field("text", min_length=1)
-    """Field (column) that holds a document's text."""
+    """Field (column) that holds a document's text. Any field may be named by the way to it through objects (structs):
+    `meta.pile_set_name`; one whose own name is that comes first."""
     source_field: str | None = Field(None, min_length=1)
     """Field shown as `source` in results; also usable as a trait by its own name."""
+    source: str | None = Field(None, min_length=1)
+    """In an [[input]] block, in place of source_field: the source of all records of this input."""
     id_field: str | None = Field(None, min_length=1)
     """Field of your own ids, strings or whole numbers: shown as `id` wherever documents are named, and a name that
     vectors of your own may be joined by."""
@@ -86,6 +91,83 @@ class Input(_Section):
         for path in paths:
             check_source(path)
         return paths
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.source is not None and self.source_field is not None:
+            raise ValueError(
+                f"source is {self.source!r}, and source_field {self.source_field!r}; remove one of them"
+            )
+        return self
+
+    @property
+    def each(self) -> tuple[Input, ...]:
+        """The inputs, this one alone or the several that it stands for."""
+        return (self,)
+
+    def with_paths(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Self:
+        """The same with other paths."""
+        return self.model_copy(update={"paths": change(self.paths)})
+
+
+class Inputs(Input):
+    """Several inputs, `[[input]]` blocks in a file, as one: all paths, and the limits, which are those of all together.
+    What an input calls its ids and sources is `id` and `source` of all."""
+
+    several: tuple[Input, ...]
+
+    @classmethod
+    def of(cls, several: tuple[Input, ...]) -> Inputs:
+        """
+        Raises:
+            ValueError: there is none, or they have two values of a limit.
+        """
+        if not several:
+            raise ValueError("at least one input is needed: paths, under [input]")
+        limits: dict[str, Any] = {}
+        for name in ("max_reject_share", "max_record_bytes"):
+            given = {getattr(block, name) for block in several if name in block.model_fields_set}
+            if len(given) > 1:
+                raise ValueError(
+                    f"{name} is {' and '.join(map(str, sorted(given)))} in two [[input]] blocks, and holds for all "
+                    "inputs together; give it once"
+                )
+            limits |= dict.fromkeys([name] if given else [], next(iter(given), None))
+        return cls(
+            paths=tuple(path for block in several for path in block.paths),
+            text_field=several[0].text_field,
+            id_field="id" if any(block.id_field for block in several) else None,
+            source_field="source" if any(block.source or block.source_field for block in several) else None,
+            several=several,
+            **limits,
+        )
+
+    @property
+    def each(self) -> tuple[Input, ...]:
+        return self.several
+
+    def with_paths(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Self:
+        several = tuple(block.with_paths(change) for block in self.several)
+        return self.model_copy(update={"paths": change(self.paths), "several": several})
+
+
+_BLOCKS = TypeAdapter(tuple[Input, ...])
+
+
+def one_or_several(value: Any, validate: Callable[[Any], Input]) -> Input:
+    """An input from a table, or from a list of them."""
+    if isinstance(value, list | tuple):
+        several = _BLOCKS.validate_python(value)
+        if len(several) == 1 and several[0].source is None:
+            return several[0]
+        return Inputs.of(several)
+    found = validate(value)
+    if found.source is not None and not isinstance(found, Inputs):
+        raise ValueError(
+            f"source is {found.source!r}, which tells one of several inputs from the others; write it in an [[input]] "
+            "block, or name a field of the records in source_field"
+        )
+    return found
 
 
 class Store(_Section):

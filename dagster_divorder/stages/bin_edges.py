@@ -17,7 +17,7 @@ from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Refit
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.fields import coded_traits, fields_read, load_fields
+from dagster_divorder.stages.fields import coded_traits, fields_read, read_fields
 from dagster_divorder.store.arrays import pack, unpack
 
 EDGES, SHARES = "edges.safetensors", "shares.safetensors"
@@ -30,8 +30,10 @@ def bins_of(settings: Settings, trait: str) -> int:
 
 
 def numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
-    """What is cut into bins beside the length, by trait: the numeric fields, and the difficulty where it is a trait."""
-    table = load_fields(run, *fields_read(run.settings))
+    """What is cut into bins beside the length, by trait: the numeric fields, also those whose numbers are categories,
+    and the difficulty where it is a trait."""
+    fields = fields_read(run.settings)
+    table = read_fields(run.store, run.view, run.receipt("fields"), *fields) if fields else pa.table({})
     columns = {
         name: table.column(name)
         for name in table.column_names

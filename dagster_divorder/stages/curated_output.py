@@ -42,7 +42,7 @@ from dagster_divorder.stages.diversity_metrics import load_metrics
 from dagster_divorder.stages.greedy_order import load_order
 from dagster_divorder.stages.heldout_copies import heldout_reads, heldout_table, load_heldout, removed_lines
 from dagster_divorder.stages.packed_sequences import load_packed, runs_of
-from dagster_divorder.stages.raw_docs import load_multiset, record_index
+from dagster_divorder.stages.raw_docs import id_giver, load_multiset, record_index
 from dagster_divorder.stages.repeats import load_sources, stream_reads, stream_records, stream_view
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.stationarity import load_stationarity
@@ -63,7 +63,7 @@ from dagster_divorder.store.curated import (
     tidy,
     write_columns,
 )
-from dagster_divorder.store.find import find_input
+from dagster_divorder.store.find import as_one_kind, find_inputs
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.gather import fits_memory, gather, stored_records
 from dagster_divorder.store.ids import places
@@ -72,7 +72,6 @@ from dagster_divorder.store.inputs import has_dictionary
 from dagster_divorder.store.multiset import Multiset
 from dagster_divorder.store.output_records import stored, written
 from dagster_divorder.store.receipts import Receipt
-from dagster_divorder.store.records import with_id
 from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.view import View, offsets
@@ -178,9 +177,8 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
             "packed_sequences.parquet", lambda file: write_columns(file, runs_of(load_packed(run), of))
         )
         output.stage("sequence_order.npy", lambda file: _save_npy(file, load_sequence_order(run)))
-        rejects, field = run.read("raw_docs", "rejects"), run.settings.input.id_field
-        if field:
-            rejects = b"".join(with_id(line, field) for line in rejects.splitlines(keepends=True))
+        rejects, named = run.read("raw_docs", "rejects"), id_giver(run, run.receipt("raw_docs"))
+        rejects = b"".join(map(named, rejects.splitlines(keepends=True)))
         output.stage("rejects.jsonl", lambda file: file.write(rejects))
         if run.settings.holds_out:
             heldout = load_heldout(run)
@@ -466,7 +464,7 @@ CURATED_OUTPUT = WholeCorpus(
     lacks=_lacks,
     publish=_publish,
     doing="writing the output",
-    check_settings=lambda run: check_format(find_input(run.settings).kind, run.settings.output),
+    check_settings=lambda run: check_format(as_one_kind(find_inputs(run.settings))[0], run.settings.output),
     compute=_compute,
     show=_show,
     checks=(

@@ -6,7 +6,9 @@ Per record fragment a table with a column a field, as `store.columns` extracts t
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection, Sequence
 from functools import partial
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -17,11 +19,12 @@ from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.columns import concat, extract, settle
-from dagster_divorder.store.find import find_input
-from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.columns import as_category, concat, extract, settle, sources
+from dagster_divorder.store.find import find_inputs
+from dagster_divorder.store.fragments import read_content, records_folder
 from dagster_divorder.store.peek import unseen
 from dagster_divorder.store.receipts import Receipt, load_receipt
+from dagster_divorder.store.shapes import SOURCE, Shape, by_shape, shapes_of
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View
 
@@ -52,7 +55,7 @@ def _check_settings(run: Run) -> None:
     wanted = {field: _target_values(run.settings, field) for field in fields_read(run.settings)}
     known = _seen_before(run)
     new = {field: of for field, of in wanted.items() if field not in known or not of <= known[field]}
-    for field, (values, some) in unseen(find_input(run.settings), new).items():
+    for field, (values, some) in unseen(find_inputs(run.settings), new).items():
         if not some:
             raise no_such_field(field)
         raise InputError(
@@ -85,18 +88,28 @@ def _target_values(settings: Settings, field: str) -> set[str]:
     return set(settings.order.targets.get(field, {})) - {"progress", "(missing)", "(other)"}
 
 
+def category_fields(settings: Settings) -> set[str]:
+    """Fields whose whole numbers are names, not amounts: the source, and what is mixed or held out by."""
+    mixed = {settings.mixed_trait} if settings.repeats else set()
+    return {field for field in (settings.input.source_field, *mixed) if field} - {*BUILT_IN}
+
+
 def load_fields(run: Run, *fields: str) -> pa.Table:
-    """Fields of the records, in input order.
+    """Fields of the records, in input order; those of `category_fields` as categories.
 
     Raises:
         InputError: no record has one of the fields.
     """
     if not fields:
         return pa.table({})
-    return read_fields(run.store, run.view, run.receipt("fields"), *fields)
+    return read_fields(
+        run.store, run.view, run.receipt("fields"), *fields, categories=category_fields(run.settings)
+    )
 
 
-def read_fields(store: Store, view: View, receipt: Receipt, *fields: str) -> pa.Table:
+def read_fields(
+    store: Store, view: View, receipt: Receipt, *fields: str, categories: Collection[str] = ()
+) -> pa.Table:
     """As `load_fields`, of a receipt."""
     parts = list(StageFiles(store, receipt.stage, receipt.key).tables(view.records))
     rows = row_array(view.record_row)
@@ -104,12 +117,31 @@ def read_fields(store: Store, view: View, receipt: Receipt, *fields: str) -> pa.
     for field, column in columns.items():
         if column.null_count == len(column):
             raise no_such_field(field)
+        if field in categories:
+            columns[field] = as_category(column)
     return pa.table(columns)
 
 
-def extract_fields(store: Store, fields: list[str], fragment: Fragment) -> pa.Table:
-    """Fields of the records of a fragment."""
-    return extract(read_content(store, fragment.file), fields)
+def extract_fields(
+    store: Store, folder: str, shapes: Sequence[Shape], fields: list[str], fragment: Fragment
+) -> pa.Table:
+    """Fields of the records of a fragment in `folder`."""
+
+    def extract_shape(content: pa.ChunkedArray, shape: Shape) -> pa.Table:
+        found = extract(content, [shape.field(field) for field in fields])
+        columns = dict(zip(fields, found.columns, strict=True))
+        if shape.key and SOURCE in columns:
+            columns[SOURCE] = sources(content, columns[SOURCE], shape.source)
+        return pa.table(columns)
+
+    content = read_content(store, fragment.file)
+    return by_shape(store, folder, fragment, shapes, content, extract_shape)
+
+
+def shapes_read(run: Run) -> dict[str, Any]:
+    """What a result that depends on the inputs' shapes has in its key."""
+    shapes = [shape.key for shape in shapes_of(run.settings)]
+    return {"shapes": shapes} if any(shapes) else {}
 
 
 FIELDS = PerDocument(
@@ -120,9 +152,15 @@ FIELDS = PerDocument(
     description="Fields of the records that orders balance.",
     reads=lambda settings: ("raw_docs",),
     settings=lambda settings: {"fields": fields_read(settings)},
-    inputs=lambda run: {"records": run.receipt("raw_docs").key},
+    inputs=lambda run: {"records": run.receipt("raw_docs").key, **shapes_read(run)},
     doing="reading fields",
     check_settings=_check_settings,
-    compute=lambda run: partial(extract_fields, run.store, fields_read(run.settings)),
+    compute=lambda run: partial(
+        extract_fields,
+        run.store,
+        records_folder(run.receipt("raw_docs").key),
+        shapes_of(run.settings),
+        fields_read(run.settings),
+    ),
     facts=lambda run: {"fields": fields_read(run.settings), "source": run.settings.input.source_field},
 )

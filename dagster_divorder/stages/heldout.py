@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from dagster_divorder.stages.fields import BUILT_IN, load_fields
 from dagster_divorder.stages.raw_docs import record_index
 from dagster_divorder.stages.traits import trait_codes
 from dagster_divorder.store.arrays import pack, pack_parquet, row_array, unpack, unpack_parquet
-from dagster_divorder.store.blocks import BlockRecords, content_of, utf8
+from dagster_divorder.store.blocks import BlockRecords, utf8
 from dagster_divorder.store.columns import extract, settle
 from dagster_divorder.store.corpus import Begin, Corpus, End
 from dagster_divorder.store.find import Found, find_files, own_folders
@@ -38,6 +39,7 @@ from dagster_divorder.store.fits import pinned, read_fit
 from dagster_divorder.store.ids import distinct, hex_ids, places, to_bytes
 from dagster_divorder.store.inputs import LongRecord
 from dagster_divorder.store.sample import document_ids, document_sizes, rows_by_id
+from dagster_divorder.store.shapes import shapes_of
 from dagster_divorder.store.sources import identity, open_source
 
 IDS, DOCUMENTS = "ids.safetensors", "documents.parquet"
@@ -248,12 +250,12 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
     found = _find(settings)
     sources, texts, records, ids = [], [], [], []
     size = 0
-    for block in Corpus(found.kind, found.files, settings.input.max_record_bytes):
+    for block in Corpus([found], settings.input.max_record_bytes):
         if isinstance(block, Begin | End):
             continue
         if isinstance(block, LongRecord):
             raise _refused(block.path, block.number, f"a record of {block.size:,} bytes or more")
-        held = BlockRecords(block, settings.input.text_field)
+        held = BlockRecords(block, found.shape)
         every = np.arange(len(held.ids))
         of = held.texts(every)
         if len(of.sound) < len(every):
@@ -263,8 +265,8 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
             continue
         if (size := size + int(of.sizes.sum())) > MAX_BYTES:
             raise _too_large("the texts of heldout.paths are", size, "name fewer files in heldout.paths")
-        content, _ = content_of(block, every)
-        sources.append(_source_names(content, settings.mixing.trait, block.path))
+        content, _ = held.content(every)
+        sources.append(_source_names(content, found.shape.field(settings.mixing.trait), block.path))
         texts.append(utf8(of.held))
         records.append(content)
         ids.append(of.ids)
@@ -311,7 +313,9 @@ def _refused(path: str, number: int, reason: str) -> InputError:
 
 def _find(settings: Settings) -> Found:
     try:
-        return find_files(settings.heldout.paths, own_folders(settings))
+        return find_files(
+            settings.heldout.paths, own_folders(settings), replace(shapes_of(settings)[0], label="")
+        )
     except InputError as error:
         raise InputError(str(error).replace("input.paths", "heldout.paths")) from None
 
@@ -341,9 +345,11 @@ def _reads(settings: Settings) -> tuple[str, ...]:
 
 def _settings(settings: Settings) -> dict[str, Any]:
     heldout = settings.heldout
-    of = {"paths": heldout.paths, "text_field": settings.input.text_field} if heldout.paths else {}
+    shape = shapes_of(settings)[0]
+    of = {"paths": heldout.paths, "text_field": shape.text_field} if heldout.paths else {}
+    field = {"source_field": shape.source_field} if heldout.paths and shape.key else {}
     drawn = {"share": heldout.share, "seed": settings.seed} if heldout.share else {}
-    return {"trait": settings.mixing.trait, **of, **drawn}
+    return {"trait": settings.mixing.trait, **of, **field, **drawn}
 
 
 HELDOUT = PinnedFit(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,15 +19,17 @@ import pyarrow as pa
 from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
+from dagster_divorder.stages.fields import shapes_read
 from dagster_divorder.stages.raw_docs import record_index
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.columns import ID_COLUMNS, extract_ids, number_or_text
-from dagster_divorder.store.find import find_input
-from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.find import find_inputs
+from dagster_divorder.store.fragments import read_content, records_folder
 from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, words
 from dagster_divorder.store.peek import unseen
 from dagster_divorder.store.receipts import load_receipt
+from dagster_divorder.store.shapes import Shape, by_shape, shapes_of
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View, offsets
 
@@ -122,10 +124,15 @@ def id_hashes(files: StageFiles, view: View) -> tuple[np.ndarray, np.ndarray]:
     return records, np.concatenate(parts)[view.record_row[records]]
 
 
-def ids_of(store: Store, field: str | None, fragment: Fragment) -> pa.Table:
-    """The user's ids of the records of a fragment."""
-    assert field is not None
-    return extract_ids(read_content(store, fragment.file), field)
+def ids_of(store: Store, folder: str, shapes: Sequence[Shape], fragment: Fragment) -> pa.Table:
+    """The user's ids of the records of a fragment in `folder`."""
+
+    def extract_shape(content: pa.ChunkedArray, shape: Shape) -> pa.Table:
+        if shape.id_field is None:
+            return pa.table([pa.nulls(len(content), of) for of in ID_COLUMNS.types], ID_COLUMNS)
+        return extract_ids(content, shape.id_field)
+
+    return by_shape(store, folder, fragment, shapes, read_content(store, fragment.file), extract_shape)
 
 
 def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
@@ -143,14 +150,16 @@ def _figures(run: Run, files: StageFiles) -> dict[str, Any]:
 
 
 def _check_settings(run: Run) -> None:
-    field, known = run.settings.input.id_field, False
-    assert field is not None
+    known = False
     # What is damaged the run makes again, where it meets it.
     with contextlib.suppress(DamagedFileError):
         last = load_receipt(run.store, "ids")
         known = last is not None and last.fingerprint == IDS.fingerprint(run.settings)
-    if not known and unseen(find_input(run.settings), {field: set()}):
-        raise _no_ids(field)
+    for found in () if known else find_inputs(run.settings):
+        field = found.shape.id_field
+        if field and unseen([found], {field: set()}):
+            with found.shape.naming():
+                raise _no_ids(field)
 
 
 def _no_ids(field: str | None) -> InputError:
@@ -168,10 +177,12 @@ IDS = PerDocument(
     description="The user's own ids of the records.",
     reads=lambda settings: ("raw_docs",),
     settings=lambda settings: {"field": settings.input.id_field},
-    inputs=lambda run: {"records": run.receipt("raw_docs").key},
+    inputs=lambda run: {"records": run.receipt("raw_docs").key, **shapes_read(run)},
     when=lambda settings: settings.input.id_field is not None,
     doing="reading ids",
     check_settings=_check_settings,
-    compute=lambda run: partial(ids_of, run.store, run.settings.input.id_field),
+    compute=lambda run: partial(
+        ids_of, run.store, records_folder(run.receipt("raw_docs").key), shapes_of(run.settings)
+    ),
     figures=_figures,
 )

@@ -167,7 +167,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 
 NEAR_DUPLICATES = WholeCorpus(
     name="near_duplicates",
-    version=1,
+    version=2,
     group="ordering",
     kinds=lambda settings: {"numpy", "numba"},
     description="Which records are near copies of others: groups of texts that share most of their shingles.",

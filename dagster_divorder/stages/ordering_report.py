@@ -45,7 +45,7 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import ari_comparison, k_calibration
-from dagster_divorder.stages.bin_edges import load_edges
+from dagster_divorder.stages.bin_edges import is_number, load_edges
 from dagster_divorder.stages.cluster_map import load_map
 from dagster_divorder.stages.cluster_names import load_names
 from dagster_divorder.stages.clusters import cluster_sizes
@@ -272,7 +272,12 @@ class _Corpus:
 def _load(run: Run) -> _Corpus:
     stream, packed, epochs = load_stream(run), load_packed(run), load_sequence_order(run)
     traits = stream.traits
-    settings, edges = run.settings, load_edges(run)
+    settings = run.settings
+    edges = {
+        trait: of
+        for trait, of in load_edges(run).items()
+        if trait in BUILT_IN or is_number(load_fields(run, trait).column(trait).type)
+    }
     categories: dict[str, tuple[np.ndarray, Sequence[str]]] = {}
     for field in dict.fromkeys([settings.input.source_field, *settings.order.traits]):
         if field is None or field in BUILT_IN or field in edges:

@@ -6,7 +6,8 @@ and stored are only records never seen under this text field.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -32,20 +33,22 @@ from dagster_divorder.pipeline.stage import (
     counts,
 )
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import Inputs
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.blocks import Digest
 from dagster_divorder.store.corpus import Begin, Corpus, End
 from dagster_divorder.store.file_states import load_file_states, save_file_states
-from dagster_divorder.store.find import Found, find_input
+from dagster_divorder.store.find import as_one_kind, find_inputs
 from dagster_divorder.store.fragments import index_column, records_folder
 from dagster_divorder.store.ingest import Before, Ingest, Survey
-from dagster_divorder.store.inputs import Block, LineBlock, RowBlock
+from dagster_divorder.store.inputs import Block, Kind, LineBlock, RowBlock
 from dagster_divorder.store.looks import repeated_texts
 from dagster_divorder.store.multiset import Multiset
-from dagster_divorder.store.parts import Job, SurveyPart, WriteFragments
+from dagster_divorder.store.parts import Job, WriteFragments, survey_part
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.records import with_id
 from dagster_divorder.store.rows import check_columns
+from dagster_divorder.store.shapes import Shape, shapes_of
 from dagster_divorder.store.view import View
 
 PARTS_FROM_BYTES = 1 << 30
@@ -83,15 +86,15 @@ class _RawDocs(Stage):
     def make(self, run: Run, decision: Decision) -> Receipt:
         settings = run.settings.input
         merge_small(run.store, run.graph)
-        found = find_input(run.settings)
-        key = records_key(run.settings, found.kind)
+        kind, inputs = as_one_kind(find_inputs(run.settings))
+        key = records_key(run.settings, kind)
         before = _before(run.store, key, run.settings)
         with (
             run.store.scratch() as scratch,
-            Ingest(run.store, found.kind, key, settings.text_field, before, scratch=scratch) as ingest,
+            Ingest(run.store, kind, key, before, scratch=scratch) as ingest,
             run.progress("reading records", None, "records") as advance,
         ):
-            corpus = Corpus(found.kind, found.files, settings.max_record_bytes, ingest.known)
+            corpus = Corpus(inputs, settings.max_record_bytes, ingest.known)
             schema = read_into(ingest, corpus, advance, run)
             result = ingest.finish(settings.max_reject_share, lambda jobs: _write(run, key, jobs))
         survey = result.survey
@@ -100,10 +103,10 @@ class _RawDocs(Stage):
             "rejects": result.rejects,
             "readings": save_file_states(run.store, "readings", result.states),
         }
-        if schema is not None:
+        if schema is not None and kind == "parquet":
             data = schema.serialize().to_pybytes()
             files["schema"] = run.store.put_hashed("schemas", "schema", data, "arrow")
-        facts = _facts(run, found, corpus, survey) | {"text_bytes": result.text_bytes}
+        facts = _facts(run, kind, corpus, survey) | {"text_bytes": result.text_bytes}
         figures = {
             **counts(survey.documents, survey.new_documents),
             "records": survey.records,
@@ -112,7 +115,7 @@ class _RawDocs(Stage):
             "partial_lines": len(survey.unfinished),
             "file_bytes": corpus.bytes,
             "text_bytes": result.text_bytes,
-            "kind": found.kind,
+            "kind": kind,
             "recognised_by": corpus.way,
             "recognised_bytes": corpus.kept_bytes,
         }
@@ -123,7 +126,11 @@ class _RawDocs(Stage):
 
 def records_key(settings: Settings, kind: str) -> str:
     """Key of record fragments: not the paths, so that a renamed or added file changes no record."""
-    return content_hash("raw_docs", RAW_DOCS.version, kind, settings.input.text_field)
+    # Of several inputs each record is stored with its shape (store/shapes.py).
+    several = isinstance(settings.input, Inputs)
+    return content_hash(
+        "raw_docs", RAW_DOCS.version, kind, ["several"] if several else settings.input.text_field
+    )
 
 
 def survey_input(run: Run) -> tuple[Survey, dict[str, Any], str]:
@@ -133,23 +140,28 @@ def survey_input(run: Run) -> tuple[Survey, dict[str, Any], str]:
         InputError: the input cannot be read, or too much of it would be refused.
     """
     settings = run.settings
-    found = find_input(settings)
-    key = records_key(settings, found.kind)
+    kind, inputs = as_one_kind(find_inputs(settings))
+    key = records_key(settings, kind)
     before = _before(run.store, key, settings)
-    with Ingest(run.store, found.kind, key, settings.input.text_field, before, dry=True) as ingest:
-        corpus = Corpus(found.kind, found.files, settings.input.max_record_bytes, ingest.known)
+    with Ingest(run.store, kind, key, before, dry=True) as ingest:
+        corpus = Corpus(inputs, settings.input.max_record_bytes, ingest.known)
         read_into(ingest, corpus, lambda records: None, run)
         survey = ingest.survey(settings.input.max_reject_share)
-    return survey, _facts(run, found, corpus, survey), key
+    return survey, _facts(run, kind, corpus, survey), key
 
 
-def _facts(run: Run, found: Found, corpus: Corpus, survey: Survey) -> dict[str, Any]:
+def _facts(run: Run, kind: Kind, corpus: Corpus, survey: Survey) -> dict[str, Any]:
+    others = Counter[str]()
+    for found in corpus.inputs:
+        others.update(found.others)
+    several = isinstance(run.settings.input, Inputs)
     return {
-        "files": [str(path) for path in found.files],
+        "files": [str(path) for path in corpus.files],
+        **({"files_of_inputs": [len(found.files) for found in corpus.inputs]} if several else {}),
         "file_bytes": corpus.bytes,
         "partial_lines": len(survey.unfinished),
         "unfinished": [list(line[:3]) for line in survey.unfinished[:FILES_SHOWN]],
-        "kind": found.kind,
+        "kind": kind,
         "records": survey.records,
         "new_records": survey.new_records,
         "documents": survey.documents,
@@ -158,25 +170,26 @@ def _facts(run: Run, found: Found, corpus: Corpus, survey: Survey) -> dict[str, 
         "record_hashes": f"{survey.multiset.hashes:032x}",
         "max_record_bytes": run.settings.input.max_record_bytes,
         "id_field": run.settings.input.id_field,
-        "skipped_folders": found.skipped,
-        "other_files": found.others,
+        "skipped_folders": sorted({folder for found in corpus.inputs for folder in found.skipped}),
+        "other_files": dict(sorted(others.items())),
     }
 
 
 def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.Schema | None:
-    """Take in the input, from PARTS_FROM_BYTES on in parts that workers survey; the columns of its first file if it is
-    Parquet.
+    """Take in the input, from PARTS_FROM_BYTES on in parts that workers survey; the columns of its first Parquet file.
 
     Raises:
         InputError: a column is of a type that cannot be read or, as the settings ask, written.
     """
-    schema = None
+    schema: pa.Schema | None = None
+    checked: Shape | None = None
 
     def begin(file: Begin) -> None:
-        nonlocal schema
-        if schema is None and file.schema is not None:
-            schema = file.schema
-            check_columns(schema, as_json=run.settings.output.format == "jsonl")
+        nonlocal schema, checked
+        if file.shape != checked and file.schema is not None:
+            schema, checked = schema or file.schema, file.shape
+            as_json = file.shape.as_lines or run.settings.output.format == "jsonl"
+            check_columns(file.schema, as_json=as_json)
         ingest.begin(file)
         if file.kept:
             advance(file.kept.last - file.kept.first)
@@ -184,8 +197,8 @@ def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.
     # An engine may take seconds to open: it is asked last.
     if corpus.unknown_bytes >= PARTS_FROM_BYTES and run.engine.workers > 1:
         files = list(corpus.cut())
-        parts = [part for file in files for part in file.parts]
-        surveyed = run.engine.each(SurveyPart(ingest.text_field), parts, environment=KEEP_MEMORY)
+        parts = [(part, file.begin.shape) for file in files for part in file.parts]
+        surveyed = run.engine.each(survey_part, parts, environment=KEEP_MEMORY)
         for file in files:
             begin(file.begin)
             for part in file.parts:
@@ -209,7 +222,7 @@ def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.
 
 def _write(run: Run, key: str, jobs: Sequence[Job]) -> None:
     """Write what was surveyed."""
-    write = WriteFragments(run.store, records_folder(key), run.settings.input.text_field)
+    write = WriteFragments(run.store, records_folder(key))
     with run.progress("storing records", None, "records") as advance:
         for records in run.engine.each(write, jobs, environment=KEEP_MEMORY):
             advance(records)
@@ -249,11 +262,9 @@ def record_index(run: Run, column: str) -> np.ndarray:
 def first_rejects(run: Run, receipt: Receipt) -> list[dict[str, Any]]:
     """The first REJECTS_SHOWN rejects of a receipt: `file`, `line` (or row), `reason`, how it `begins`, and with
     `input.id_field` its `id`, where it can be read."""
-    field = run.settings.input.id_field
+    field, named = run.settings.input.id_field, id_giver(run, receipt)
     with run.store.open_file(receipt.files["rejects"]) as file:
-        rejects = [
-            orjson.loads(with_id(line, field) if field else line) for line in islice(file, REJECTS_SHOWN)
-        ]
+        rejects = [orjson.loads(named(line)) for line in islice(file, REJECTS_SHOWN)]
     return [
         {
             **({"id": reject.get("id")} if field else {}),
@@ -264,6 +275,18 @@ def first_rejects(run: Run, receipt: Receipt) -> list[dict[str, Any]]:
         }
         for reject in rejects
     ]
+
+
+def id_giver(run: Run, receipt: Receipt) -> Callable[[bytes], bytes]:
+    """What gives a line of the rejects of a receipt the record's own id (`store.records.with_id`), as its input calls
+    it."""
+    ids = [block.id_field for block in run.settings.input.each]
+    if not any(ids):
+        return lambda line: line
+    counts = receipt.facts.get("files_of_inputs", [len(receipt.facts["files"])])
+    fields = np.repeat(np.array(ids, object), counts).tolist()
+    field_of = dict(zip(receipt.facts["files"], fields, strict=True))
+    return lambda line: with_id(line, field_of)
 
 
 def input_files(store: Store, receipt: Receipt) -> list[dict[str, Any]]:
@@ -357,6 +380,11 @@ RAW_DOCS = _RawDocs(
         "paths": settings.input.paths,
         "text_field": settings.input.text_field,
         "max_record_bytes": settings.input.max_record_bytes,
+        **(
+            {"shapes": [shape.key for shape in shapes_of(settings)]}
+            if isinstance(settings.input, Inputs)
+            else {}
+        ),
     },
     then=("ids",),
     show=_show,

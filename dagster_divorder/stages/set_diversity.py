@@ -169,7 +169,7 @@ def _show(run: Run, receipt: Receipt) -> Shown:
 
 SET_DIVERSITY = WholeCorpus(
     name="set_diversity",
-    version=1,
+    version=2,
     kinds=lambda settings: {"numpy"},
     description="How many different things there are in the corpus, in what was chosen, in each source and cluster, "
     "and in batches under several orders (Vendi scores); and what each source alone brings.",

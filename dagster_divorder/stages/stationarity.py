@@ -219,7 +219,7 @@ def _inputs(run: Run) -> dict[str, Any]:
 
 STATIONARITY = WholeCorpus(
     name="stationarity",
-    version=3,
+    version=4,
     asset=False,
     description="Whether anything drifts along the sequences.",
     reads=_reads,

@@ -29,7 +29,7 @@ from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, Table, W
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Selection
 from dagster_divorder.stages.bin_edges import is_number
-from dagster_divorder.stages.fields import load_fields
+from dagster_divorder.stages.fields import read_fields
 from dagster_divorder.stages.heldout import consumed_record_mask, consumed_version
 from dagster_divorder.stages.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.ids import record_names
@@ -160,7 +160,7 @@ def _quality(run: Run, rows: np.ndarray) -> np.ndarray:
     if run.settings.selection.quality_model:
         quality = run.column("quality_scores", "quality")[run.view.document_row].astype(np.float64)
     else:
-        column = load_fields(run, name).column(name)
+        column = read_fields(run.store, run.view, run.receipt("fields"), name).column(name)
         if not is_number(column.type):
             raise InputError(
                 f"selection.quality: the field {name!r} holds {column.type}; expected numbers: name another field, or "

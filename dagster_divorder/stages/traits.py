@@ -14,7 +14,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.bin_edges import bins_of, is_number, load_edges
-from dagster_divorder.stages.fields import coded_traits, fields_read, load_fields
+from dagster_divorder.stages.fields import category_fields, coded_traits, fields_read, load_fields
 
 TOKENS = "tokens"
 
@@ -74,7 +74,7 @@ def _compute(run: Run) -> Made:
 
 TRAITS = WholeCorpus(
     name="traits",
-    version=1,
+    version=2,
     asset=False,
     description="What orders balance, as one code a record.",
     reads=lambda settings: (
@@ -86,7 +86,11 @@ TRAITS = WholeCorpus(
         *(["fields"] if fields_read(settings) else []),
         *(["difficulty"] if "difficulty" in coded_traits(settings) else []),
     ),
-    settings=lambda settings: {"traits": stored_traits(settings), "bins": settings.order.length_bins},
+    settings=lambda settings: {
+        "traits": stored_traits(settings),
+        "bins": settings.order.length_bins,
+        "categories": sorted(category_fields(settings).intersection(stored_traits(settings))),
+    },
     content=("codes", "names"),
     compute=_compute,
 )

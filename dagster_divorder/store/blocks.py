@@ -15,12 +15,13 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.store.arrays import binary_array, row_array
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import DOCUMENTS, Fragments
+from dagster_divorder.store.fragments import DOCUMENTS, SHAPE, Fragments
 from dagster_divorder.store.ids import Content, distinct, hash_all, words
 from dagster_divorder.store.inputs import LineBlock, RowBlock
 from dagster_divorder.store.multiset import Multiset, of_lines, of_rows
 from dagster_divorder.store.records import NOT_JSON, parse_lines, parse_rows
-from dagster_divorder.store.rows import row_as_json, row_bytes
+from dagster_divorder.store.rows import json_lines, row_as_json, row_bytes
+from dagster_divorder.store.shapes import Shape
 
 
 class Refusal(NamedTuple):
@@ -75,10 +76,10 @@ class PairContent(NamedTuple):
 class BlockRecords:
     """Records of a block that this process has read and holds."""
 
-    def __init__(self, block: LineBlock | RowBlock, text_field: str) -> None:
+    def __init__(self, block: LineBlock | RowBlock, shape: Shape) -> None:
         self.path = block.path
         self.block = block
-        self._text_field = text_field
+        self._shape = shape
         self._records = block.lines if isinstance(block, LineBlock) else row_bytes(block.rows)
         if not self._records:
             # A file without rows is refused too if its columns are wrong.
@@ -101,11 +102,11 @@ class BlockRecords:
             InputError: the text column is missing, or holds no strings.
         """
         if isinstance(self.block, LineBlock):
-            return parse_lines([self.block.lines[i] for i in at], self._text_field)
+            return parse_lines([self.block.lines[i] for i in at], self._shape.text_field)
         try:
-            return parse_rows(self.block.rows.take(row_array(at)), self._text_field)
+            return parse_rows(self.block.rows.take(row_array(at)), self._shape.text_field)
         except InputError as error:
-            raise InputError(f"{self.path}: {error}") from None
+            raise InputError(f"{self._shape.label}{self.path}: {error}") from None
 
     def texts(self, at: np.ndarray) -> Texts:
         texts, _ = self.parse(at)
@@ -114,8 +115,18 @@ class BlockRecords:
         return Texts(sound, words(hash_all(held)), np.fromiter(map(len, held), np.int64, len(held)), held)
 
     def take(self, at: np.ndarray, texts: Texts, fresh: np.ndarray) -> tuple[PairContent, np.ndarray]:
-        content, sizes = content_of(self.block, at)
+        content, sizes = self.content(at)
         return PairContent(content, utf8([texts.held[i] for i in fresh])), sizes
+
+    def content(self, at: np.ndarray) -> tuple[pa.Array, np.ndarray]:
+        """Content of some sound records and their sizes in bytes (of rows their mean), int64 (n,)."""
+        if isinstance(self.block, LineBlock):
+            return _of_lines([self.block.lines[i] for i in at])
+        rows = self.block.rows.take(row_array(at))
+        content = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
+        if self._shape.as_lines:
+            return _of_lines(json_lines(content))
+        return content, np.full(len(at), -(-content.nbytes // len(at)), dtype=np.int64)
 
     def refusals(self, at: np.ndarray) -> Iterator[Refusal]:
         _, reasons = self.parse(at)
@@ -131,20 +142,16 @@ class BlockRecords:
                 yield Refusal(self.block.first + i, reason, raw, unfinished=False)
 
     def multiset(self, accepted: np.ndarray) -> Multiset:
+        if isinstance(self.block, RowBlock) and self._shape.as_lines:
+            return of_lines([line.as_buffer() for line in self.content(np.flatnonzero(accepted))[0]])
         records: Sequence[Content] = self._records
         if not accepted.all():
             records = [records[at] for at in np.flatnonzero(accepted).tolist()]
         return of_lines(records) if isinstance(self.block, LineBlock) else of_rows(records)
 
 
-def content_of(block: LineBlock | RowBlock, at: np.ndarray) -> tuple[pa.Array, np.ndarray]:
-    """Content of some records of a block and their sizes in bytes (of Parquet rows their mean), int64 (n,)."""
-    if isinstance(block, LineBlock):
-        lines = [block.lines[i] for i in at]
-        return binary_array(lines), np.fromiter(map(len, lines), np.int64, len(lines))
-    rows = block.rows.take(row_array(at))
-    content = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
-    return content, np.full(len(at), -(-content.nbytes // len(at)), dtype=np.int64)
+def _of_lines(lines: list[bytes]) -> tuple[pa.Array, np.ndarray]:
+    return binary_array(lines), np.fromiter(map(len, lines), np.int64, len(lines))
 
 
 def utf8(texts: list[bytes]) -> pa.Array:
@@ -163,6 +170,14 @@ def put_pair(
     if len(documents["id"]):
         Fragments(store, DOCUMENTS).put(pa.concat_arrays([part.texts for part in held]), documents)
     Fragments(store, folder).put(pa.concat_arrays([part.content for part in held]), records)
+
+
+def record_index(
+    ids: np.ndarray, documents: np.ndarray, sizes: np.ndarray, shape: Shape
+) -> dict[str, np.ndarray]:
+    """The index of n records of a shape: their ids and those of their documents, uint64 (n, 2), and sizes, int64."""
+    index = {"id": ids, "document": documents, "size": sizes}
+    return {**index, SHAPE: np.full(len(ids), shape.key, np.uint64)} if shape.key else index
 
 
 def joined(index: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -190,9 +205,9 @@ class Digest:
     check: int
 
 
-def digest(block: LineBlock | RowBlock, text_field: str) -> Digest:
+def digest(block: LineBlock | RowBlock, shape: Shape) -> Digest:
     """What of a block tells which of its records are new, and in which fragments they come to lie."""
-    held = BlockRecords(block, text_field)
+    held = BlockRecords(block, shape)
     once = distinct(held.ids)
     texts = held.texts(once.first)
     sound = once.first[texts.sound]
@@ -203,8 +218,12 @@ def digest(block: LineBlock | RowBlock, text_field: str) -> Digest:
     text_sizes = text_sizes[once.inverse]
     if isinstance(block, LineBlock):
         record_sizes, mean_of = np.fromiter(map(len, block.lines), np.uint32, len(block.lines)), 0
+    elif shape.as_lines:
+        sizes, mean_of = np.zeros(len(once.first), np.uint32), 0
+        sizes[texts.sound] = held.content(sound)[1]
+        record_sizes = sizes[once.inverse]
     else:
-        mean = content_of(block, sound)[1][0] if len(sound) else 0
+        mean = held.content(sound)[1][0] if len(sound) else 0
         record_sizes, mean_of = np.full(len(held.ids), mean, np.uint32), len(sound)
     refused = np.flatnonzero(text_sizes == 0)
     return Digest(

@@ -139,7 +139,7 @@ def _merge(
             for member, pick in zip(members, picks, strict=True)
         ]
     )
-    name = fragment_name(index["id"])
+    name = fragment_name(index)
     for folder in sorted(stage_folders):
         _merge_results(store, folder, name, members, picks)
     stored.put(content, index)

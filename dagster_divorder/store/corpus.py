@@ -7,11 +7,13 @@ has the tag it had nothing is read, but the columns of a Parquet file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, TYPE_CHECKING
 
 from dagster_divorder.store.file_states import FileState, KnownFiles, PrefixHashes, Recognition, head_of
+from dagster_divorder.store.find import Found
 from dagster_divorder.store.inputs import (
     Block,
     Kind,
@@ -24,6 +26,7 @@ from dagster_divorder.store.inputs import (
     readable,
 )
 from dagster_divorder.store.parts import Part, changed, file_parts, line_parts
+from dagster_divorder.store.shapes import Shape
 from dagster_divorder.store.sources import RemoteFile, Source, identity, open_source, tag_of
 
 if TYPE_CHECKING:
@@ -32,9 +35,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A file begins, with what an earlier run came to for its prefix, and its columns if it is Parquet."""
+    """A file of an input of this kind and shape begins, with what an earlier run came to for its prefix, and its
+    columns if it is Parquet."""
 
     path: str
+    kind: Kind
+    shape: Shape
     kept: FileState | None = None
     schema: pa.Schema | None = None
 
@@ -74,26 +80,30 @@ class Cut:
 
 
 class Corpus:
-    """The input files, to be gone through once; a record has at most `limit` bytes.
+    """The files of the inputs, to be gone through once; a record has at most `limit` bytes.
 
     `bytes` is their size. `way` says how what was read before was recognised and `kept_bytes` how much of it, once the
     input has been gone through.
     """
 
-    def __init__(
-        self, kind: Kind, files: Sequence[Source], limit: int, states: Sequence[FileState] = ()
-    ) -> None:
-        self.kind = kind
-        self.files = files
+    def __init__(self, inputs: Sequence[Found], limit: int, states: Sequence[FileState] = ()) -> None:
+        self.inputs = inputs
+        self.files = [path for found in inputs for path in found.files]
         self.limit = limit
-        self.bytes = sum(int(_identity(path)[0]) for path in files)
+        self.bytes = sum(int(_identity(path)[0]) for path in self.files)
         self.kept_bytes = self._tagged_bytes = 0
-        self._known = KnownFiles(states, self.bytes)
+        # What is known of a file that was read as another input is of no use.
+        self._known_of = [
+            KnownFiles([state for state in states if state.shape == found.shape.key], self.bytes)
+            for found in inputs
+        ]
+        self._known = self._known_of[0]
 
     @property
     def unknown_bytes(self) -> int:
         """About how many bytes no earlier run has read, by the names and sizes of the files."""
-        return self.bytes - self._known.bytes_of(self.files)
+        known = zip(self.inputs, self._known_of, strict=True)
+        return self.bytes - sum(files.bytes_of(found.files) for found, files in known)
 
     @property
     def way(self) -> Recognition:
@@ -104,23 +114,29 @@ class Corpus:
     def __iter__(self) -> Iterator[Begin | Block | End]:
         """
         Raises:
-            InputError: a file cannot be read, or its columns differ from the first file's.
+            InputError: a file cannot be read, or its columns differ from those of the first file of its input.
         """
-        schema = None
-        for path in self.files:
-            if self.kind == "parquet":
+        for number, found in enumerate(self.inputs):
+            self._known = self._known_of[number]
+            with found.shape.naming():
+                yield from self._read(found)
+
+    def _read(self, found: Found) -> Iterator[Begin | Block | End]:
+        schema, begin = None, partial(Begin, kind=found.kind, shape=found.shape)
+        for path in found.files:
+            if found.kind == "parquet":
                 schema = read_schema(path, schema)
             if known := self._tagged(path):
-                yield Begin(str(path), known, schema)
+                yield begin(str(path), kept=known, schema=schema)
                 yield End(known)
                 continue
-            if self.kind == "jsonl" and is_plain(path):
-                yield from self._plain(path)
+            if found.kind == "jsonl" and is_plain(path):
+                yield from self._plain(path, begin)
                 continue
             kept, read, before = self._whole(path)
-            yield Begin(str(path), kept, schema)
+            yield begin(str(path), kept=kept, schema=schema)
             if not kept:
-                if self.kind == "parquet":
+                if found.kind == "parquet":
                     yield from read_rows(path, schema, self.limit)
                 else:
                     yield from read_lines(path, limit=self.limit)
@@ -133,20 +149,27 @@ class Corpus:
         Raises:
             InputError: as `__iter__`.
         """
+        for number, found in enumerate(self.inputs):
+            self._known = self._known_of[number]
+            with found.shape.naming():
+                yield from self._cut(found)
+
+    def _cut(self, found: Found) -> Iterator[Cut]:
         schema = None
-        for path in self.files:
-            if self.kind == "parquet":
+        for path in found.files:
+            if found.kind == "parquet":
                 schema = read_schema(path, schema)
             before, prefix, head, parts = _identity(path), PrefixHashes(), b"", list[Part]()
             kept = read = self._tagged(path)
-            if not kept and self.kind == "jsonl" and is_plain(path):
+            if not kept and found.kind == "jsonl" and is_plain(path):
                 with readable(path, prefix), open_source(path) as file:
                     kept, prefix, head = self._prefix(path, file)
                 parts = line_parts(path, prefix.size, int(before[0]), self.limit)
             elif not kept:
                 kept, read, before = self._whole(path)
-                parts = [] if kept else file_parts(path, self.kind, schema, self.limit)
-            yield Cut(path, Begin(str(path), kept, schema), parts, prefix, head, read, before)
+                parts = [] if kept else file_parts(path, found.kind, schema, self.limit)
+            begin = Begin(str(path), found.kind, found.shape, kept, schema)
+            yield Cut(path, begin, parts, prefix, head, read, before)
 
     def _tagged(self, path: Source) -> FileState | None:
         """What is known of all of a file at a URL that has the tag it had."""
@@ -162,13 +185,15 @@ class Corpus:
         self.kept_bytes += kept.size if kept else 0
         return kept, prefix, head
 
-    def _plain(self, path: Source) -> Iterator[Begin | LineBlock | LongRecord | End]:
+    def _plain(
+        self, path: Source, begin: Callable[..., Begin]
+    ) -> Iterator[Begin | LineBlock | LongRecord | End]:
         with readable(path, PrefixHashes()):
             file = open_source(path)
         with file:
             with readable(path, PrefixHashes()):
                 kept, prefix, head = self._prefix(path, file)
-            yield Begin(str(path), kept)
+            yield begin(str(path), kept=kept)
             yield from read_lines(path, file, prefix, self.limit)
         yield End(_reading(path, head, prefix))
 

@@ -186,8 +186,8 @@ def check_format(kind: str, output: Output) -> None:
     """
     if output.format == "parquet" and kind == "jsonl":
         raise InputError(
-            "output.format = 'parquet' needs Parquet input: JSONL lines have no schema; "
-            "use output.format = 'auto', or convert the input to Parquet first"
+            "output.format = 'parquet' needs Parquet input, of the same columns in every [[input]]: JSONL lines have "
+            "no schema; use output.format = 'auto', or convert the input to Parquet first"
         )
 
 

@@ -64,6 +64,8 @@ class FileState:
     refused: int = 0
     multiset: Multiset = field(default_factory=Multiset)
     tag: str = ""
+    shape: int = 0
+    """`Shape.key` of its input."""
 
     @classmethod
     def of_tag(cls, file: RemoteFile) -> FileState:
@@ -270,6 +272,8 @@ def save_file_states(store: Store, name: str, states: Sequence[FileState]) -> st
     meta: dict[str, Any] = {"chunk_bytes": CHUNK_BYTES, "paths": [state.path for state in states]}
     if any(state.tag for state in states):
         meta["tags"] = [state.tag for state in states]
+    if any(state.shape for state in states):
+        meta["shapes"] = [state.shape for state in states]
     arrays = {
         "meta": np.frombuffer(orjson.dumps(meta), np.uint8),
         "heads": _bytes(state.head for state in states),
@@ -303,6 +307,7 @@ def load_file_states(store: Store, file: str) -> list[FileState]:
         FileState(
             path=path,
             tag=tag,
+            shape=shape,
             head=heads[ID_BYTES * at : ID_BYTES * (at + 1)],
             chunks=chunks[low:high],
             multiset=Multiset(
@@ -312,7 +317,13 @@ def load_file_states(store: Store, file: str) -> list[FileState]:
             ),
             **{column: values[column][at] for column in _COLUMNS},
         )
-        for at, (path, tag, (low, high)) in enumerate(
-            zip(meta["paths"], meta.get("tags") or [""] * len(meta["paths"]), pairwise(ends), strict=True)
+        for at, (path, tag, shape, (low, high)) in enumerate(
+            zip(
+                meta["paths"],
+                meta.get("tags") or [""] * len(meta["paths"]),
+                meta.get("shapes") or [0] * len(meta["paths"]),
+                pairwise(ends),
+                strict=True,
+            )
         )
     ]

@@ -15,7 +15,7 @@ import re
 import stat
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
@@ -27,8 +27,16 @@ from dagster_divorder.store.base import FORMAT_FILE, TEMPORARY
 from dagster_divorder.store.compression import CODECS
 from dagster_divorder.store.curated import EXPORT_MANIFEST, MANIFEST, read_manifest
 from dagster_divorder.store.head import HEAD
-from dagster_divorder.store.inputs import JSONL_SUFFIXES, PARQUET_SUFFIXES, Kind, is_corpus_file, kind_of
+from dagster_divorder.store.inputs import (
+    JSONL_SUFFIXES,
+    PARQUET_SUFFIXES,
+    Kind,
+    is_corpus_file,
+    kind_of,
+    read_schema,
+)
 from dagster_divorder.store.local import tells_of_store
+from dagster_divorder.store.shapes import DEFAULT_SHAPE, Shape, shapes_of
 from dagster_divorder.store.sources import RemoteFile, Source, open_source, tree_of
 
 _MAGIC = re.compile(r"[*?[]")
@@ -37,20 +45,23 @@ _ANY = "**"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The files of a corpus, in order. Left out were `skipped`, folders that DivOrder wrote, and, of the folders
+    """The files of an input, in order. Left out were `skipped`, folders that DivOrder wrote, and, of the folders
     named as input, `others`: by the end of their names, how many files there are no corpus files."""
 
     kind: Kind
     files: list[Source]
     skipped: list[str]
     others: dict[str, int]
+    shape: Shape
 
 
-def find_input(settings: Settings) -> Found:
-    """The files that `input.paths` names; nothing in the store or the output of these settings is among them.
+def find_inputs(settings: Settings) -> list[Found]:
+    """The files that `input.paths` names, of each input; nothing in the store or the output of these settings is among
+    them.
 
     Raises:
-        InputError: as `find_files` does, or nothing was set and the sample corpus is not there.
+        InputError: as `find_files` does, a file is of two inputs, or nothing was set and the sample corpus is not
+            there.
     """
     paths = settings.input.paths
     sample = len(paths) == 1 and paths[0].endswith(Input().paths[0]) and not is_url(paths[0])
@@ -59,7 +70,40 @@ def find_input(settings: Settings) -> Found:
             f"no settings name an input, and there is no {paths[0]}, the sample corpus; write settings for your own "
             "with `divorder init FILES_OR_FOLDER`"
         )
-    return find_files(paths, own_folders(settings))
+    own = own_folders(settings)
+    inputs: list[Found] = []
+    label_of: dict[str, str] = {}
+    for block, shape in zip(settings.input.each, shapes_of(settings), strict=True):
+        with shape.naming():
+            inputs.append(find_files(block.paths, own, shape))
+            for path in inputs[-1].files if shape.label else ():
+                other = label_of.setdefault(real_place(str(path)), shape.label)
+                if other != shape.label:
+                    raise InputError(
+                        f"{path} is also of {other.rstrip(': ')}; name it in one [[input]] block"
+                    )
+    return inputs
+
+
+def as_one_kind(inputs: Sequence[Found]) -> tuple[Kind, list[Found]]:
+    """The kind that records of all inputs are stored and written as, and the inputs, read so: Parquet rows where all
+    have the same columns, else lines, rows as JSON.
+
+    Raises:
+        InputError: a file is no Parquet.
+    """
+    kinds = {found.kind for found in inputs}
+    if kinds == {"parquet"} and len(inputs) > 1:
+        schemas = []
+        for found in inputs:
+            with found.shape.naming():
+                schemas.append(read_schema(found.files[0], None))
+        kinds |= set() if all(schema.equals(schemas[0]) for schema in schemas) else {"jsonl"}
+    if kinds == {"parquet"}:
+        return "parquet", list(inputs)
+    return "jsonl", [
+        replace(found, shape=replace(found.shape, as_lines=found.kind == "parquet")) for found in inputs
+    ]
 
 
 def own_folders(settings: Settings) -> list[Place]:
@@ -68,11 +112,14 @@ def own_folders(settings: Settings) -> list[Place]:
     return [*own, settings.exports.path] if settings.exports.formats else own
 
 
-def find_files(patterns: Iterable[str], own: Sequence[Place | str] = ()) -> Found:
-    """Files of a corpus, in the order given; inside a folder or a glob, by name. A file matched twice is read once.
+def find_files(
+    patterns: Iterable[str], own: Sequence[Place | str] = (), shape: Shape = DEFAULT_SHAPE
+) -> Found:
+    """Files of an input, in the order given; inside a folder or a glob, by name. A file matched twice is read once.
 
     Args:
         own: folders that this run writes; nothing in them is input.
+        shape: how its records are read.
 
     Raises:
         InputError: a pattern matches nothing, a folder cannot be listed, a file is neither JSONL nor Parquet, or both
@@ -107,10 +154,10 @@ def find_files(patterns: Iterable[str], own: Sequence[Place | str] = ()) -> Foun
     if len(kinds) > 1:
         raise InputError(
             f"input.paths mixes JSONL ({kinds['jsonl']}) and Parquet ({kinds['parquet']}); "
-            "the output has its input's kind, so convert one of them or run them apart"
+            "expected one kind an input: give each an [[input]] block of its own, with its paths"
         )
     kinds_left = dict(sorted(Counter(others.values()).items()))
-    return Found(next(iter(kinds)), list(files.values()), sorted(left_out), kinds_left)
+    return Found(next(iter(kinds)), list(files.values()), sorted(left_out), kinds_left, shape)
 
 
 def _in_order(path: str) -> list[str]:

@@ -21,6 +21,8 @@ from dagster_divorder.store.ids import ID_BYTES, to_bytes
 from dagster_divorder.store.view import Fragment
 
 DOCUMENTS = "documents"
+SHAPE = "shape"
+"""Of record fragments of several inputs the column of the index that says of which shape each is, uint64 (n,)."""
 FRAGMENT_ROWS = 8192
 FRAGMENT_BYTES = 32 << 20
 """A fragment is full at this many rows or bytes of content, before compression."""
@@ -33,9 +35,19 @@ def records_folder(key: str) -> str:
     return f"records/{key}"
 
 
-def fragment_name(ids: np.ndarray) -> str:
-    """Name of the fragment that holds the rows with these ids, uint64 (n, 2)."""
-    return blake3(to_bytes(ids)).hexdigest(ID_BYTES)
+def fragment_name(index: Mapping[str, np.ndarray]) -> str:
+    """Name of the fragment that holds the rows of this index."""
+    return blake3(to_bytes(row_ids(index))).hexdigest(ID_BYTES)
+
+
+def row_ids(index: Mapping[str, np.ndarray]) -> np.ndarray:
+    """What tells the rows of an index apart, uint64 (n, 2): their ids, with their shapes where they have one."""
+    return of_shape(index["id"], index[SHAPE]) if SHAPE in index else index["id"]
+
+
+def of_shape(ids: np.ndarray, shape: np.ndarray | int) -> np.ndarray:
+    """Ids, uint64 (n, 2), changed by the shape of their records, uint64 (n,) or of all; by 0 they stay as they are."""
+    return np.stack([ids[:, 0] ^ np.asarray(shape, np.uint64), ids[:, 1]], axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +62,7 @@ class Fragments:
 
     def put(self, content: pa.Array, index: Mapping[str, np.ndarray]) -> str:
         """Write a fragment and return its name. `index["id"]` uint64 (n, 2) holds its rows' own ids."""
-        name = fragment_name(index["id"])
+        name = fragment_name(index)
         sink = pa.BufferOutputStream()
         table = pa.table({"content": content})
         with pa.ipc.new_file(sink, table.schema, options=_WRITE) as writer:

@@ -9,7 +9,7 @@ are taken over from the view and the rejects of that run.
 from __future__ import annotations
 
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from blake3 import blake3
 from dagster_divorder.errors import InputError, RejectLimitError
 from dagster_divorder.store.arrays import compact
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.blocks import BlockRecords, Records, joined, put_pair
+from dagster_divorder.store.blocks import BlockRecords, Records, joined, put_pair, record_index
 from dagster_divorder.store.corpus import Begin, End
 from dagster_divorder.store.file_states import FileState
 from dagster_divorder.store.fragments import (
@@ -33,7 +33,9 @@ from dagster_divorder.store.fragments import (
     FRAGMENT_ROWS,
     Fragments,
     fragment_name,
+    of_shape,
     records_folder,
+    row_ids,
 )
 from dagster_divorder.store.ids import ID_BYTES, IdIndex, distinct, to_bytes
 from dagster_divorder.store.inputs import SHOWN_BYTES, Block, LongRecord, RowBlock
@@ -41,6 +43,7 @@ from dagster_divorder.store.looks import looks_like
 from dagster_divorder.store.multiset import Multiset
 from dagster_divorder.store.parts import Job, Jobs, Part, Pick, Rereading, Surveyed, SurveyedRecords
 from dagster_divorder.store.records import EMPTY_TEXT, reject_bytes, reject_line, reject_long
+from dagster_divorder.store.shapes import DEFAULT_SHAPE, Shape
 from dagster_divorder.store.view import Fragment, View, offsets
 
 _SHOWN_REJECTS = 10
@@ -127,7 +130,6 @@ class Ingest:
         store: Store,
         kind: str,
         key: str,
-        text_field: str,
         before: Before | None = None,
         *,
         scratch: Path | None = None,
@@ -136,8 +138,7 @@ class Ingest:
         """scratch: folder for the ids of what is read, which are in memory without one."""
         self.store = store
         self.kind = kind
-        self._unit = "line" if kind == "jsonl" else "row"
-        self.text_field = text_field
+        self._shape, self._unit = DEFAULT_SHAPE, ""
         self._dry = dry
         # One thread compresses and writes, in the order of the flushes, while the next blocks are parsed.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="divorder-ingest")
@@ -157,6 +158,10 @@ class Ingest:
         self._record_rows: list[np.ndarray] = []
         self._rejects: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
         self._first_rejects: list[str] = []
+        # By shape: how many records were accepted and refused, and what the first of these is, as lines of a message.
+        self._accepted_of: Counter[Shape] = Counter()
+        self._refused_of: Counter[Shape] = Counter()
+        self._first_of: dict[Shape, tuple[str, str]] = {}
         self._rejected = 0
         self._unfinished: list[Unfinished] = []
         self._accepted = Multiset()
@@ -195,6 +200,7 @@ class Ingest:
     def begin(self, file: Begin) -> None:
         """Begin with the next file of the input, and take over what is known of it."""
         self._begun = self._place()
+        self._shape, self._unit = file.shape, "line" if file.kind == "jsonl" else "row"
         if file.kept:
             self._keep(file.path, file.kept)
         self._whole = self._place()
@@ -213,6 +219,7 @@ class Ingest:
                     last_reject=self._whole.reject_bytes,
                     refused=self._whole.refused - self._begun.refused,
                     multiset=self._whole.accepted - self._begun.accepted,
+                    shape=self._shape.key,
                 )
             )
 
@@ -226,6 +233,7 @@ class Ingest:
             self._version.update(to_bytes(self._records.ids.ids(rows)))
             self._record_rows.append(rows)
         self._accepted += kept.multiset
+        self._accepted_of[self._shape] += kept.multiset.records
         for line in self._kept_rejects[kept.first_reject : kept.last_reject].splitlines():
             reject = orjson.loads(line) | {"path": path}
             self._reject(
@@ -237,7 +245,7 @@ class Ingest:
         if isinstance(block, LongRecord):
             self._refuse_long(block)
         else:
-            self._add(BlockRecords(block, self.text_field))
+            self._add(BlockRecords(block, self._shape))
         # An unfinished last line, even one that is a record, is no part of what the next run goes on from.
         if isinstance(block, RowBlock) or not block.unterminated:
             self._whole = self._place()
@@ -253,7 +261,7 @@ class Ingest:
             if isinstance(block, LongRecord):
                 self._refuse_long(replace(block, number=block.number + lines))
             else:
-                self._add(SurveyedRecords(block, number, at, lines, again))
+                self._add(SurveyedRecords(block, number, at, lines, again, self._shape))
         if surveyed.last_whole:
             self._whole = self._place()
 
@@ -262,7 +270,7 @@ class Ingest:
         self._reject(block.path, line, block.number, reason)
 
     def _add(self, block: Records) -> None:
-        ids = block.ids
+        ids = of_shape(block.ids, self._shape.key) if self._shape.key else block.ids
         once = distinct(ids)
         rows = self._records.ids.find(ids[once.first])
         new = np.flatnonzero(rows < 0)
@@ -275,6 +283,7 @@ class Ingest:
             rows, ids = rows[accepted], ids[accepted]
         self._version.update(to_bytes(ids))
         self._accepted += block.multiset(accepted)
+        self._accepted_of[self._shape] += len(rows)
         self._record_rows.append(compact(rows))
 
     def _take_new(self, block: Records, at: np.ndarray) -> np.ndarray:
@@ -296,7 +305,7 @@ class Ingest:
         document_rows[unseen] = self._documents.add(index)
         self._new_text_bytes += int(index["size"].sum())
         taken, sizes = block.take(at, texts, fresh)
-        index = {"id": block.ids[at], "document": texts.ids, "size": sizes}
+        index = record_index(block.ids[at], texts.ids, sizes, self._shape)
         rows[texts.sound] = self._records.add(index)
         self._document_of.append(compact(document_rows[once.inverse]))
         if not self._dry:
@@ -318,8 +327,13 @@ class Ingest:
     def _reject(self, path: str, line: bytes, number: int, reason: str) -> None:
         self._rejects.write(line)
         self._rejected += 1
+        said = f"{path}:{number}: {reason}"
+        self._refused_of[self._shape] += 1
+        if self._shape not in self._first_of:
+            looks = looks_like(reject_bytes(line)) if reason != EMPTY_TEXT else ""
+            self._first_of[self._shape] = said, f"The first is {looks}.\n" if looks else ""
         if len(self._first_rejects) < _SHOWN_REJECTS:
-            self._first_rejects.append(f"{path}:{number}: {reason}")
+            self._first_rejects.append(said)
 
     def _flush(self) -> None:
         documents, records = self._documents.close(), self._records.close()
@@ -373,31 +387,28 @@ class Ingest:
         read = self._accepted.records + self._rejected
         if self._rejected > max_reject_share * read:
             self.abandon()
-            listed = "\n  ".join(self._first_rejects)
+            listed, (_, looks) = "\n  ".join(self._first_rejects), next(iter(self._first_of.values()))
             raise RejectLimitError(
                 f"{self._rejected:,} of {read:,} records were refused ({self._rejected / read:.1%}), more than "
                 f"input.max_reject_share = {max_reject_share:g} allows; nothing was stored. The first:\n  {listed}\n"
-                f"{self._looks()}Correct the input (or input.text_field), or raise input.max_reject_share"
+                f"{looks}Correct the input (or input.text_field), or raise input.max_reject_share"
             )
+        # However few these are among the records of all inputs.
+        for shape, (first, looks) in self._first_of.items():
+            if not self._accepted_of[shape]:
+                self.abandon()
+                with shape.naming():
+                    raise InputError(
+                        f"the input holds no records to use: all {self._refused_of[shape]:,} were refused, the first: "
+                        f"{first}\n{looks}Correct the input (or input.text_field)"
+                    )
         if not self._accepted.records:
-            if self._rejected:
-                raise InputError(
-                    f"the input holds no records to use: all {read:,} were refused, the first: "
-                    f"{self._first_rejects[0]}\n{self._looks()}Correct the input (or input.text_field)"
-                )
             said = "the input holds no records; expected at least one JSONL line or Parquet row"
             if self._unfinished:
                 file, line, _, begins = self._unfinished[0]
                 looks = looks_like(begins) or "a line that is still being written, or was cut short"
                 said = f"{said}. {file}:{line}, which ends without a newline and is no whole JSON, is {looks}"
             raise InputError(said)
-
-    def _looks(self) -> str:
-        """What the first of the refused records is, where that is known, as a line of a message."""
-        self._rejects.seek(0)
-        reject = self._rejects.readline()
-        looks = looks_like(reject_bytes(reject)) if orjson.loads(reject)["reason"] != EMPTY_TEXT else ""
-        return f"The first is {looks}.\n" if looks else ""
 
     def _reject_lines(self) -> bytes:
         self._rejects.seek(0)
@@ -467,7 +478,7 @@ class _FragmentWriter:
             if name in content and take(index):
                 self._names.append(name)
                 self._rows.append(len(index["id"]))
-                ids.append(index["id"])
+                ids.append(row_ids(index))
                 waiting += len(index["id"])
                 if waiting >= _LOADED_IDS:
                     self.ids.add(np.concatenate(ids))
@@ -512,7 +523,7 @@ class _FragmentWriter:
             self._open_index.append(index)
             self._open_rows += len(index["id"])
             self._open_bytes += int(index["size"].sum())
-        return self.ids.add(index["id"])
+        return self.ids.add(row_ids(index))
 
     @property
     def full(self) -> bool:
@@ -522,7 +533,7 @@ class _FragmentWriter:
         """Close the open fragment; its index."""
         index = joined(self._open_index) if self._open_index else {}
         if self._open_rows:
-            self._names.append(fragment_name(index["id"]))
+            self._names.append(fragment_name(index))
             self._rows.append(self._open_rows)
             self._put.append(self._names[-1])
         self._open_index = []

@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Literal
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import MAX_RECORD_BYTES
+from dagster_divorder.store.columns import columns_of
 from dagster_divorder.store.compression import CODECS, decompressed, suffix_for
 from dagster_divorder.store.file_states import PrefixHashes
 from dagster_divorder.store.looks import looks_like
@@ -339,11 +340,11 @@ def has_dictionary(of: pa.DataType) -> bool:
 def read_batches(
     path: Source,
     schema: pa.Schema | None,
-    columns: Sequence[str] | None = None,
+    fields: Sequence[str] | None = None,
     within: tuple[int, int | None] = (0, None),
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of a Parquet file, or rows [first, end) `within` it, of some `columns` those that it has; of one without
-    rows an empty batch, since its columns may be wrong, too.
+    """All rows of a Parquet file, or rows [first, end) `within` it, with all columns or those that hold some `fields`;
+    of one without rows an empty batch, since its columns may be wrong, too.
 
     Raises:
         InputError: the file is no Parquet, or its columns differ from `schema`, the first file's.
@@ -351,11 +352,15 @@ def read_batches(
     import pyarrow as pa
 
     with _open_parquet(path, schema) as (file, found):
-        if columns is not None:
-            found = pa.schema([field for field in found if field.name in columns])
+        if fields is not None:
+            names = columns_of(fields, found.names)
+            found = pa.schema([field for field in found if field.name in names])
         read = 0
         try:
-            for rows in _batches(file, None if columns is None else found.names, *within):
+            for rows in _batches(file, None if fields is None else found.names, *within):
+                if fields is not None:
+                    # Arrow takes a column called `a.b` for the field `b` of a column `a` as well.
+                    rows = rows.select([at for at, name in enumerate(rows.schema.names) if name in names])
                 # Only where there is something to cast: lists of nulls, for one, Arrow casts wrongly.
                 columns = [
                     column if column.type.equals(field.type) else column.cast(field.type)
@@ -442,7 +447,7 @@ def _open_parquet(path: Source, expected: pa.Schema | None) -> Iterator[tuple[pq
         if expected is not None and not found.equals(expected):
             raise InputError(
                 f"{path} has other columns than the files before it: {_describe(found)}; "
-                f"expected {_describe(expected)}; rewrite it with that schema or run it apart"
+                f"expected {_describe(expected)}; rewrite it with that schema, or give it an [[input]] block of its own"
             )
         yield file, found
 

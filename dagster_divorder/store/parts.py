@@ -26,10 +26,10 @@ from dagster_divorder.store.blocks import (
     PairContent,
     Refusal,
     Texts,
-    content_of,
     digest,
     joined,
     put_pair,
+    record_index,
     utf8,
 )
 from dagster_divorder.store.file_states import Stretch, StretchHashes
@@ -47,6 +47,7 @@ from dagster_divorder.store.inputs import (
     row_stretches,
 )
 from dagster_divorder.store.multiset import Multiset
+from dagster_divorder.store.shapes import Shape
 from dagster_divorder.store.sources import Source, open_source
 
 if TYPE_CHECKING:
@@ -165,20 +166,16 @@ class Surveyed:
     stretch: Stretch | None
 
 
-@dataclass(frozen=True, slots=True)
-class SurveyPart:
-    """Surveys a part."""
-
-    text_field: str
-
-    def __call__(self, part: Part) -> Surveyed:
-        hashes = StretchHashes(part.line_start()) if isinstance(part, LinePart) else None
-        blocks: list[Digest | LongRecord] = []
-        block: Block | None = None
-        for block in part.blocks(hashes) if isinstance(part, LinePart) else part.blocks():
-            blocks.append(block if isinstance(block, LongRecord) else digest(block, self.text_field))
-        whole = isinstance(block, RowBlock) or block is None or not block.unterminated
-        return Surveyed(blocks, whole, hashes.stretch if hashes else None)
+def survey_part(part_and_shape: tuple[Part, Shape]) -> Surveyed:
+    """Survey a part of an input of a shape."""
+    part, shape = part_and_shape
+    hashes = StretchHashes(part.line_start()) if isinstance(part, LinePart) else None
+    blocks: list[Digest | LongRecord] = []
+    block: Block | None = None
+    for block in part.blocks(hashes) if isinstance(part, LinePart) else part.blocks():
+        blocks.append(block if isinstance(block, LongRecord) else digest(block, shape))
+    whole = isinstance(block, RowBlock) or block is None or not block.unterminated
+    return Surveyed(blocks, whole, hashes.stretch if hashes else None)
 
 
 class Pick(NamedTuple):
@@ -192,6 +189,7 @@ class Pick(NamedTuple):
     block: int
     path: str
     check: int
+    shape: Shape
     at: np.ndarray
     ids: np.ndarray
     document_ids: np.ndarray
@@ -201,9 +199,12 @@ class Pick(NamedTuple):
 class SurveyedRecords:
     """Records of a block that another process read: the one of this `number` of a part, behind so many `lines`."""
 
-    def __init__(self, digest: Digest, part: int, number: int, lines: int, again: Rereading) -> None:
+    def __init__(
+        self, digest: Digest, part: int, number: int, lines: int, again: Rereading, shape: Shape
+    ) -> None:
         self.path, self.ids = digest.path, digest.ids
         self._digest, self._part, self._number, self._lines, self._again = digest, part, number, lines, again
+        self._shape = shape
 
     def texts(self, at: np.ndarray) -> Texts:
         sizes = self._digest.text_sizes[at].astype(np.int64)
@@ -216,6 +217,7 @@ class SurveyedRecords:
             block=self._number,
             path=self.path,
             check=self._digest.check,
+            shape=self._shape,
             at=at.astype(np.int32),
             ids=self.ids[at],
             document_ids=texts.ids,
@@ -227,7 +229,7 @@ class SurveyedRecords:
         block = self._again.block(self._part, self._number)
         if block is None:
             raise changed(self.path)
-        return pick, content_of(block, at)[1]
+        return pick, BlockRecords(block, self._shape).content(at)[1]
 
     def refusals(self, at: np.ndarray) -> Iterator[Refusal]:
         for refusal in self._digest.refusals:
@@ -254,7 +256,6 @@ class WriteFragments:
 
     store: Store
     folder: str
-    text_field: str
 
     def __call__(self, job: Job) -> int:
         again = Rereading(job.parts)
@@ -265,22 +266,22 @@ class WriteFragments:
         records: list[dict[str, np.ndarray]] = []
         documents: list[dict[str, np.ndarray]] = []
         for pick in pair:
-            block = _found(again, pick, self.text_field)
+            block = _found(again, pick)
             texts = [text for text in block.parse(pick.at[pick.fresh])[0] if text is not None]
-            content, sizes = content_of(block.block, pick.at)
+            content, sizes = block.content(pick.at)
             held.append(PairContent(content, utf8(texts)))
-            records.append({"id": pick.ids, "document": pick.document_ids, "size": sizes})
+            records.append(record_index(pick.ids, pick.document_ids, sizes, pick.shape))
             text_sizes = np.fromiter(map(len, texts), np.int64, len(texts))
             documents.append({"id": pick.document_ids[pick.fresh], "size": text_sizes})
         put_pair(self.store, self.folder, held, joined(documents), joined(records))
         return sum(len(pick.at) for pick in pair)
 
 
-def _found(again: Rereading, pick: Pick, text_field: str) -> BlockRecords:
+def _found(again: Rereading, pick: Pick) -> BlockRecords:
     """The block of a pick, with the records that it was made for."""
     block = again.block(pick.part, pick.block)
     if block is not None:
-        held = BlockRecords(block, text_field)
+        held = BlockRecords(block, pick.shape)
         if held.check == pick.check:
             return held
     raise changed(pick.path)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from dagster_divorder.store.columns import column_at, value_at
 from dagster_divorder.store.find import Found
-from dagster_divorder.store.inputs import LineBlock, read_batches, read_lines
+from dagster_divorder.store.inputs import Kind, LineBlock, read_batches, read_lines
 from dagster_divorder.store.json_records import parse
+from dagster_divorder.store.sources import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 VALUES_SHOWN = 20
 
 
-def unseen(found: Found, wanted: Mapping[str, set[str]]) -> dict[str, tuple[set[str], list[str]]]:
+def unseen(inputs: Sequence[Found], wanted: Mapping[str, set[str]]) -> dict[str, tuple[set[str], list[str]]]:
     """Of some fields, and values that they should have: the fields that no record has, and those some of whose values
     none has; with these values, and some that there are (none of a field that is not there).
 
@@ -27,7 +29,7 @@ def unseen(found: Found, wanted: Mapping[str, set[str]]) -> dict[str, tuple[set[
     left = {field: set(values) for field, values in wanted.items()}
     seen: dict[str, dict[str, None]] = {field: {} for field in wanted}
     records = False
-    for record in first_records(found, list(wanted)) if wanted else ():
+    for record in first_records(inputs, list(wanted)) if wanted else ():
         records = True
         for field in [field for field in left if record.get(field) is not None]:
             value = record[field]
@@ -43,22 +45,44 @@ def unseen(found: Found, wanted: Mapping[str, set[str]]) -> dict[str, tuple[set[
     return {field: (values, list(seen[field])) for field, values in left.items()} if records else {}
 
 
-def first_records(found: Found, fields: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The records of a corpus in their order, with some of their fields or all of them; lines that are no JSON object
-    are passed over, since taking in the input says what is wrong with them.
+def first_records(inputs: Sequence[Found], fields: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
+    """The records of a corpus in their order, with some of their fields, None where a record has none, or all of them;
+    lines that are no JSON object are passed over, since taking in the input says what is wrong with them.
 
     Raises:
         InputError: a file cannot be read.
     """
-    for path in found.files:
-        if found.kind == "parquet":
-            for rows in read_batches(path, None, columns=fields):
-                names = [name for name in rows.schema.names if rows.schema.names.count(name) == 1]
-                columns = [_plain(rows.column(name)) for name in names]
-                yield from (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
-        else:
-            for block in read_lines(path):
-                yield from _objects(block.lines) if isinstance(block, LineBlock) else ()
+    for found in inputs:
+        with found.shape.naming():
+            # Of all fields what they are called here.
+            names = None if fields is None else {field: found.shape.field(field) for field in fields}
+            constants = {field: of for field in fields or () if (of := found.shape.constant(field))}
+            for path in found.files:
+                yield from (record | constants for record in _records(path, found.kind, names))
+
+
+def _records(path: Source, kind: Kind, names: Mapping[str, str] | None) -> Iterator[dict[str, Any]]:
+    if kind == "parquet":
+        for rows in read_batches(path, None, fields=None if names is None else list(names.values())):
+            once = [name for name in rows.schema.names if rows.schema.names.count(name) == 1]
+            columns = {
+                field: column_at(rows, name)
+                for field, name in (names or {name: name for name in once}).items()
+            }
+            if names and all(column is None for column in columns.values()):
+                # Arrow has no rows where it has no columns, and one record tells as much as all.
+                yield dict.fromkeys(columns)
+                return
+            plain = [[None] * len(rows) if of is None else _plain(of) for of in columns.values()]
+            yield from (dict(zip(columns, row, strict=True)) for row in zip(*plain, strict=True))
+        return
+    for block in read_lines(path):
+        objects = _objects(block.lines) if isinstance(block, LineBlock) else iter(())
+        yield from objects if names is None else (_some(record, names) for record in objects)
+
+
+def _some(record: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {field: value_at(record, name) for field, name in names.items()}
 
 
 def _plain(column: pa.Array) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,14 @@ import pyarrow as pa
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.arrays import row_array
-from dagster_divorder.store.columns import id_of
+from dagster_divorder.store.columns import column_at, id_of, value_at
 from dagster_divorder.store.json_records import parse
 from dagster_divorder.store.looks import structure_of
 from dagster_divorder.store.rows import is_text, row_as_json
 
 NOT_JSON = "not valid JSON"
 """How the reason begins where no parser reads a line: the last one of a growing file may still be being written."""
+_MISSING = object()
 EMPTY_TEXT = "empty text"
 CR_ENDS = "CR line ends, expected LF or CRLF; convert them with tr '\\r' '\\n'"
 
@@ -39,11 +40,9 @@ def parse_lines(lines: Sequence[bytes], text_field: str) -> tuple[list[bytes | N
         else:
             if not isinstance(record, dict):
                 reason = f"a JSON {_json_type(record)}, expected an object"
-            elif text_field not in record:
-                reason = f"no field {text_field!r}"
             else:
-                text = record[text_field]
-                reason = _text_fault(text, text_field)
+                text = value_at(record, text_field, _MISSING)
+                reason = f"no field {text_field!r}" if text is _MISSING else _text_fault(text, text_field)
         if reason:
             texts.append(None)
             reasons.append(reason)
@@ -59,13 +58,12 @@ def parse_rows(rows: pa.RecordBatch, text_field: str) -> tuple[list[bytes | None
     Raises:
         InputError: the text column is missing or does not hold strings; then no row of the file can be read.
     """
-    if rows.schema.names.count(text_field) != 1:
-        found = "several columns" if text_field in rows.schema.names else "no column"
+    column = column_at(rows, text_field)
+    if column is None:
         raise InputError(
-            f"input.text_field: {found} {text_field!r}; the columns are {', '.join(rows.schema.names)}"
+            f"input.text_field: no column {text_field!r}; the columns are {', '.join(rows.schema.names)}"
             f"{_rows_look_like(rows)}"
         )
-    column = rows.column(text_field)
     value_type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not is_text(value_type):
         raise InputError(
@@ -141,11 +139,13 @@ def reject_bytes(reject: bytes) -> bytes:
     return str(entry.get("raw", entry.get("begins"))).encode()
 
 
-def with_id(reject: bytes, field: str) -> bytes:
-    """A line of rejects.jsonl with the refused record's own `id` first, where that can be read."""
+def with_id(reject: bytes, field_of: Mapping[str, str | None]) -> bytes:
+    """A line of rejects.jsonl with the refused record's own `id` first, where that can be read. field_of: the field of
+    the ids, by file."""
     entry = orjson.loads(reject)
+    field = field_of.get(entry["path"])
     try:
-        own = id_of(entry.get("raw", "").encode(), field)
+        own = id_of(entry.get("raw", "").encode(), field) if field else None
     except orjson.JSONDecodeError:
         return reject
     return reject if own is None else orjson.dumps({"id": own, **entry}) + b"\n"

@@ -126,6 +126,10 @@ def row_as_json(row: pa.RecordBatch) -> bytes:
     return b"{" + b",".join(parts) + b"}"
 
 
+_AS_JSON = "rows are to be written as JSON (output.format = 'jsonl', or inputs of unlike shape)"
+_AS_PARQUET = "use output.format = 'parquet', where all inputs are Parquet of the same columns"
+
+
 def check_columns(schema: pa.Schema, *, as_json: bool) -> None:
     """See that rows of such columns can be read and, if asked, written as JSON: tried with no rows.
 
@@ -134,8 +138,8 @@ def check_columns(schema: pa.Schema, *, as_json: bool) -> None:
     """
     if as_json and (doubled := _doubled(schema.names)):
         raise InputError(
-            f"output.format = 'jsonl': several columns are called {doubled!r}, which one JSON object cannot hold; "
-            "rename all but one, or use output.format = 'parquet'"
+            f"{_AS_JSON}: several columns are called {doubled!r}, which one JSON object cannot "
+            f"hold; rename all but one, or {_AS_PARQUET}"
         )
     for field in schema:
         none = pa.nulls(0, field.type)
@@ -151,8 +155,8 @@ def check_columns(schema: pa.Schema, *, as_json: bool) -> None:
                 _json_values(none)
             except InputError as error:
                 raise InputError(
-                    f"output.format = 'jsonl': column {field.name!r} of type {field.type} has no JSON form: {error}; "
-                    "use output.format = 'parquet', or leave that column out"
+                    f"{_AS_JSON}: column {field.name!r} of type {field.type} has no JSON form: "
+                    f"{error}; leave that column out, or {_AS_PARQUET}"
                 ) from None
 
 

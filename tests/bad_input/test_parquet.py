@@ -50,7 +50,7 @@ def test_a_file_with_another_schema_is_an_error(tmp_path: Path, divorder: Divord
     outcome = divorder()
     assert outcome.status == 1
     assert f"{path} has other columns than the files before it" in outcome.error
-    assert "rewrite it with that schema or run it apart" in outcome.error
+    assert "rewrite it with that schema, or give it an [[input]] block of its own" in outcome.error
 
 
 def test_a_file_without_rows_sets_the_schema_too(tmp_path: Path, divorder: Divorder) -> None:
@@ -74,7 +74,7 @@ def test_a_file_without_rows_sets_the_schema_too(tmp_path: Path, divorder: Divor
         ({"text": pa.array([None, ""], pa.string())}, "all 2 were refused, the first: "),
         (
             pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"]),
-            "several columns 'text'",
+            "several columns are called 'text'",
         ),
         (pa.table({}), "no column 'text'"),
     ],

@@ -136,3 +136,16 @@ def test_raw_docs_shows_what_it_left_out(load: Load, config: Path) -> None:
         {"name": ".txt", "files": 1},
     ]
     assert {"folder": str(folder / "other")} in [record.data for record in shown["skipped_folders"].records]
+
+
+def test_several_inputs_are_one_corpus_in_dagster(config: Path, load: Load) -> None:
+    write_jsonl(config.parent / "web.jsonl", [{"body": r["text"]} for r in topic_records(5, start=200)])
+    blocks = '[[input]]\npaths = ["web.jsonl"]\ntext_field = "body"\nsource = "web"\n'
+    config.write_text(config.read_text().replace("[input]", blocks + "[[input]]"))
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = load().resolve_job_def("curate").execute_in_process(instance=instance)
+        assert run.success
+        assert metadata_of(run)["raw_docs"]["records"].value == 140
+        write_jsonl(config.parent / "web.jsonl", [{"body": r["text"]} for r in topic_records(6, start=200)])
+        run = load().resolve_job_def("curate").execute_in_process(instance=instance)
+        assert metadata_of(run)["clusters"]["new_documents"].value == 4

@@ -181,7 +181,7 @@ NOT_DRAWN = {
     *("store.cache", "store.cache_bytes"),  # of a store on objects
     "order.cut",  # ids of documents
     *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights
-    "heldout.paths",
+    *("heldout.paths", "input.source"),
     *("model.base", "model.revision", "deep.model", "deep.revision"),  # a model of one's own
     # Of vectors that no output needs but by selection.vectors.
     *("gradients.model", "gradients.layers", "gradients.max_tokens", "gradients.dims", "gradients.stored"),

@@ -51,8 +51,12 @@ def corpus(folder: Path) -> None:
     # Words of their own, so that a vocabulary is filled and a random projection has something to choose from.
     random = np.random.default_rng(0)
     records = [
-        {**record, "text": record["text"] + "".join(f" {word}" for word in random.integers(0, 4000, 20))}
-        for record in topic_records(30)
+        {
+            **record,
+            "text": record["text"] + "".join(f" {word}" for word in random.integers(0, 4000, 20)),
+            "page": number % 3,
+        }
+        for number, record in enumerate(topic_records(30))
     ]
     records += records[:3]
     write_jsonl(folder / "docs.jsonl", records)
@@ -66,7 +70,7 @@ def settings_of(folder: Path, name: str, *changes: tuple[str, Any]) -> Settings:
         output = {{ path = "{name}-out", plot = false }}
         model = {{ vocab_size = 512, dim = 8 }}
         clusters = {{ k = 4 }}
-        order = {{ length_bins = 5, traits = {{ cluster = 1.0, length = 1.0, source = 1.0 }} }}
+        order = {{ length_bins = 5, traits = {{ cluster = 1.0, length = 1.0, source = 1.0, page = 1.0 }} }}
         sequence = {{ length = 64, batch = 4, vectors = 8 }}
         deep = {{ train_tokens = 2000 }}
         exports = {{ formats = ["olmo", "parquet"], path = "{name}-exports" }}

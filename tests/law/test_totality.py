@@ -114,7 +114,8 @@ BY_HAND: dict[str, list[Any]] = {
     "comparison.sequences": [[], ["nope"], ["balanced"] * 3, sorted(STRATEGIES)],
     "input.paths": [[], [""], ["/dev/null"], ["~nobody-of-this-name/x.jsonl"], ["ftp://x/y"]],
     "input.text_field": ["", "\0", "source", "score", "x" * 999],
-    "input.source_field": ["", "\0", "score", "odd", "nope"],
+    "input.source": ["", "\0", "books"],
+    "input.source_field": ["", "\0", "page", "score", "odd", "nope"],
     "input.id_field": ["", "\0", "source", "const", "when", "nope"],
     "model.base": ["", "bootstrap", "/dev/null", "no/where", "~nobody-of-this-name/x"],
     "deep.model": ["", "bootstrap", "/dev/null", "no/where"],
@@ -261,10 +262,11 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
             # What a run goes by: what of them decides each stage's result is hashed.
             assert all(stage.fingerprint(chosen) for stage in GRAPH.values())
     # The bootstrap model of these settings has no revisions, workers of this machine have no address, nothing is mixed
-    # or chosen.
+    # or chosen, and the input is one alone.
     alone = (
         ".revision",
         ".address",
+        "input.source",
         ".total_tokens",
         ".max_repeats",
         "selection.documents",

@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.columns import concat, extract, settle
+from dagster_divorder.store.columns import (
+    as_category,
+    column_at,
+    concat,
+    extract,
+    extract_ids,
+    settle,
+    value_at,
+)
 from tests.conftest import examples
 
 values = (
@@ -34,12 +42,43 @@ def column(values: list[Any]) -> pa.ChunkedArray:
         ([1, 2.5, None], [1.0, 2.5, None]),
         (["a", None, "1"], ["a", None, "1"]),
         ([1, 1.0, "1", 0.1], ["1", "1", "1", "0.1"]),
+        ([123456789012, "123456789012", -0.0], ["123456789012", "123456789012", "0"]),
         ([True, {"b": 2, "a": [1]}, []], ["true", '{"a":[1],"b":2}', "[]"]),
         ([None, None], [None, None]),
     ],
 )
 def test_numbers_stay_numbers_until_one_value_is_none(held: list[Any], settled: list[Any]) -> None:
     assert settle(column(held)).to_pylist() == settled
+
+
+@pytest.mark.parametrize(
+    ("held", "names"),
+    [
+        ([1, 1.0, None, 123456789012], ["1", "1", None, "123456789012"]),
+        ([1, "1", 2.0], ["1", "1", "2"]),
+        ([1, 2.5], [1.0, 2.5]),
+        ([1, 1 << 53], [1.0, float(1 << 53)]),
+        ([True, False], ["true", "false"]),
+        ([[1], 1], ["[1]", "1"]),
+        ([None, None], [None, None]),
+    ],
+)
+def test_whole_numbers_can_be_categories(held: list[Any], names: list[Any]) -> None:
+    assert as_category(settle(column(held))).to_pylist() == names
+
+
+def test_many_whole_numbers_are_no_categories() -> None:
+    assert as_category(column_of(pa.array(range(1000)))).to_pylist()[:2] == ["0", "1"]
+    assert as_category(column_of(pa.array(range(1001)))).to_pylist()[:2] == [0, 1]
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.uint64(), pa.float32(), pa.decimal128(19, 0)])
+def test_whole_numbers_of_every_arrow_type_can_be_categories(kind: pa.DataType) -> None:
+    assert as_category(column_of(pa.array([3, None, 3]).cast(kind))).to_pylist() == ["3", None, "3"]
+
+
+def column_of(values: pa.Array) -> pa.ChunkedArray:
+    return pa.chunked_array([values])
 
 
 @settings(deadline=None, max_examples=examples(25))
@@ -54,6 +93,47 @@ def test_fragments_and_records_left_out_do_not_matter(
     found = settle(parts.take(pa.array(used)))
     assert found.type == expected.type
     assert found.to_pylist() == expected.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("record", "value"),
+    [
+        ({"a": {"b": {"c": 1}}}, 1),
+        ({"a.b.c": 2, "a": {"b": {"c": 1}}}, 2),
+        ({"a.b.c": None, "a": {"b": {"c": 1}}}, None),
+        ({"a.b": {"c": 3}}, 3),
+        ({"a": {"b.c": 4}}, 4),
+        ({"a": {"x": 0}, "a.b": {"c": 5}}, 5),
+        ({"a": {"b": [{"c": 1}]}}, "none"),
+        ({"a": "b.c"}, "none"),
+        ({"a": None}, "none"),
+        ({"c": 1}, "none"),
+    ],
+)
+def test_a_field_in_objects_is_named_by_the_way_to_it(record: dict[str, Any], value: Any) -> None:
+    assert value_at(record, "a.b.c", "none") == value
+    lines = pa.chunked_array([[orjson.dumps(record)]], type=pa.large_binary())
+    known = None if value == "none" else value
+    assert settle(extract(lines, ["a.b.c"]).column(0)).to_pylist() == [known]
+    assert extract_ids(lines, "a.b.c").column("number").to_pylist() == [known]
+    rows = pa.Table.from_pylist([record]).to_struct_array()
+    assert extract(rows, ["a.b.c"]).column(0).to_pylist() == [known]
+    assert extract_ids(rows, "a.b.c").column("number").to_pylist() == [known]
+
+
+def test_a_field_of_a_struct_is_null_where_the_struct_is() -> None:
+    inner = pa.StructArray.from_arrays(
+        [pa.array(["x", "y", "z"])], ["b"], mask=pa.array([False, True, False])
+    )
+    rows = pa.StructArray.from_arrays([inner], ["a"], mask=pa.array([False, False, True]))
+    table = pa.chunked_array([rows, rows.slice(1)])
+    assert extract(table, ["a.b"]).column(0).to_pylist() == ["x", None, None, None, None]
+
+
+def test_two_fields_of_one_name_in_a_struct_are_told() -> None:
+    inner = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"])
+    with pytest.raises(InputError, match=r"several columns are called 'a\.x'"):
+        column_at(pa.table({"a": inner}), "a.x")
 
 
 def test_two_parquet_columns_of_one_name_are_told() -> None:

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from dagster_divorder.errors import InputError, RejectLimitError
 from dagster_divorder.store import ingest as ingest_module
+from dagster_divorder.store.corpus import Begin
 from dagster_divorder.store.fragments import DOCUMENTS, Fragments, read_content, records_folder
 from dagster_divorder.store.ingest import Ingest, Ingested
 from dagster_divorder.store.inputs import LineBlock
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.shapes import DEFAULT_SHAPE
 from dagster_divorder.store.view import View
 from tests.conftest import examples
 
@@ -25,7 +27,8 @@ KEY = "key"
 def ingest(
     store: LocalStore, lines: list[bytes], block: int = 3, share: float = 1.0, *, unterminated: bool = False
 ) -> Ingested:
-    with Ingest(store, "jsonl", KEY, "text") as reading:
+    with Ingest(store, "jsonl", KEY) as reading:
+        reading.begin(Begin("in.jsonl", "jsonl", DEFAULT_SHAPE))
         for at in range(0, len(lines), block):
             part = lines[at : at + block]
             numbers = list(range(at + 1, at + 1 + len(part)))

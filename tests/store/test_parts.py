@@ -114,6 +114,34 @@ def same(make: Make, folder: Path) -> tuple[Receipt, dict[str, Any], set[str]] |
     return single
 
 
+def test_inputs_of_several_shapes_in_parts_are_stored_as_one_reader_stores_them(
+    tmp_path: Path, make_settings: Make, small: pytest.MonkeyPatch
+) -> None:
+    """Rows among them that are stored as lines, with refused and repeated ones."""
+    small.setattr(parts, "PART_BYTES", 3 * BLOCK)
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([*map(lines_of, range(40)), b"{", lines_of(3), b""]))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b"\n".join(map(lines_of, range(20, 50)))))
+    rows = [{"body": None if at == 5 else f"{at % 30}", "text": "x" * (at % 7)} for at in range(60)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "c.parquet", row_group_size=9)
+    shapes = [("a.jsonl", "text", "a"), ("b.jsonl.gz", "text", "b"), ("c.parquet", "body", "c")]
+    given = [
+        {"paths": [str(tmp_path / name)], "text_field": text, "source": source, "max_reject_share": 0.6}
+        for name, text, source in shapes
+    ]
+    found = []
+    for workers in (1, 2):
+        store = tmp_path / f"store{workers}"
+        made = make_settings(input=given, store={"path": store}, engine={"workers": workers})
+        receipt = run_stage("raw_docs", made, Silent())
+        found.append(
+            (receipt.version, receipt.files, {n for n in LocalStore(store).files() if n.startswith("rec")})
+        )
+    one, other = ({name for name in of if not name.startswith("receipts")} for _, _, of in found)
+    assert found[0][:2] == found[1][:2]
+    assert one == other
+    assert receipt.figures["records"] == 41 + 30 + 59
+
+
 @few
 @given(
     runs=st.lists(

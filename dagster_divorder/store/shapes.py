@@ -1,0 +1,102 @@
+"""How the records of an input are read: where their texts, ids and sources are. One shape an input.
+
+Of several inputs (`[[input]]`) a stored record remembers its shape, by `Shape.key` in the index of its fragment, and is
+told apart by it: equal bytes of inputs of two shapes are two records. Their record ids are equal, as those of all
+copies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from blake3 import blake3
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import Inputs
+from dagster_divorder.store.arrays import row_array
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.fragments import SHAPE, index_parts
+from dagster_divorder.store.view import Fragment
+
+SOURCE = "source"
+"""What the sources of several inputs are called, whatever the field that they are in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Fields of an input: see `settings.Input`. key: 0 of an only one, else what its records are known by. label: how
+    messages begin that are of one of several. as_lines: rows are stored as JSON lines."""
+
+    text_field: str = "text"
+    id_field: str | None = None
+    source_field: str | None = None
+    source: str | None = None
+    key: int = 0
+    label: str = ""
+    as_lines: bool = False
+
+    @contextlib.contextmanager
+    def naming(self) -> Iterator[None]:
+        """Has errors say which of several inputs they are of."""
+        try:
+            yield
+        except InputError as error:
+            if not self.label:
+                raise
+            raise InputError(f"{self.label}{error}") from error
+
+    def field(self, name: str) -> str:
+        """What a field is called here."""
+        return self.source_field if self.key and name == SOURCE and self.source_field else name
+
+    def constant(self, name: str) -> str | None:
+        """The value of a field that all records have alike."""
+        return self.source if name == SOURCE else None
+
+
+DEFAULT_SHAPE = Shape()
+
+
+def shapes_of(settings: Settings) -> tuple[Shape, ...]:
+    """The shapes of the inputs, in order."""
+    shapes = []
+    for number, block in enumerate(settings.input.each, 1):
+        fields = (block.text_field, block.id_field, block.source_field, block.source)
+        key, label = 0, ""
+        if isinstance(settings.input, Inputs):
+            key = int.from_bytes(blake3(orjson.dumps(fields)).digest(8))
+            more = f" and {len(block.paths) - 1:,} more" if len(block.paths) > 1 else ""
+            label = f"input {number} ({block.paths[0]}{more}): "
+        shapes.append(Shape(*fields, key, label))
+    return tuple(shapes)
+
+
+def by_shape(
+    store: Store,
+    folder: str,
+    fragment: Fragment,
+    shapes: Sequence[Shape],
+    content: pa.ChunkedArray,
+    read: Callable[[pa.ChunkedArray, Shape], pa.Table],
+) -> pa.Table:
+    """What is read of the records of a fragment in `folder`, a row a record, of those of each shape apart. Those of no
+    shape that there is have nulls: no view holds them."""
+    if not shapes[0].key:
+        return read(content, shapes[0])
+    (keys,) = index_parts(store, folder, [fragment], SHAPE)
+    parts, rows = [], []
+    for shape in {shape.key: shape for shape in shapes}.values():
+        rows.append(np.flatnonzero(keys == np.uint64(shape.key)))
+        parts.append(read(content.take(row_array(rows[-1])), shape))
+    rows.append(np.setdiff1d(np.arange(len(keys)), np.concatenate(rows)))
+    none = [pa.nulls(len(rows[-1]), field.type) for field in parts[0].schema]
+    parts.append(pa.table(none, schema=parts[0].schema))
+    place = np.empty(len(keys), np.int64)
+    place[np.concatenate(rows)] = np.arange(len(keys))
+    return pa.concat_tables(parts).take(row_array(place))

@@ -1,0 +1,351 @@
+"""Inputs of unlike shape (`[[input]]`): one order over all, records as they came, and only what is new computed."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_divorder import load_results, run_all
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline import merge
+from dagster_divorder.pipeline.checks import run_checks
+from dagster_divorder.pipeline.plan import make_plan
+from dagster_divorder.pipeline.prune import prune
+from dagster_divorder.pipeline.watch import Cursor, check_input
+from dagster_divorder.settings import Settings
+from dagster_divorder.store import ingest
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.receipts import Receipt
+from tests.conftest import topic_records, write_jsonl
+
+Make = Callable[..., Settings]
+
+
+def write_books(path: Path, records: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [{"text": r["text"], "score": r["score"], "key": at} for at, r in enumerate(records)]
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=7)
+    return path
+
+
+def write_web(path: Path, records: list[dict[str, Any]]) -> Path:
+    return write_jsonl(
+        path, [{"body": r["text"], "url": f"u/{at}", "lang": "en"} for at, r in enumerate(records)]
+    )
+
+
+def write_code(path: Path, records: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [{"content": r["text"], "meta": {"origin": r["source"]}, "lang": "py"} for r in records]
+    path.write_bytes(gzip.compress(b"".join(orjson.dumps(line) + b"\n" for line in lines), mtime=0))
+    return path
+
+
+def write_corpus(folder: Path, per_topic: int = 12) -> None:
+    write_books(folder / "books/a.parquet", topic_records(per_topic))
+    write_web(folder / "web/a.jsonl", topic_records(per_topic, 100))
+    write_code(folder / "code/a.jsonl.gz", topic_records(per_topic, 200))
+
+
+def blocks(folder: Path) -> list[dict[str, Any]]:
+    return [
+        {"paths": [str(folder / "books")], "source": "books", "id_field": "key"},
+        {"paths": [str(folder / "web")], "text_field": "body", "id_field": "url", "source": "web"},
+        {"paths": [str(folder / "code")], "text_field": "content", "source_field": "meta.origin"},
+    ]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, make_settings: Make) -> Callable[..., Settings]:
+    """Settings of the corpus, with a store and an output of a name."""
+    write_corpus(tmp_path / "in")
+
+    def of(name: str = "a", **sections: Any) -> Settings:
+        traits = {"cluster": 1.0, "length": 1.0, "source": 1.0, "lang": 1.0}
+        sections = {
+            "input": blocks(tmp_path / "in"),
+            "order": {"traits": traits, "length_bins": 5},
+            "output": {"path": tmp_path / name / "out", "plot": False},
+            **sections,
+        }
+        return make_settings(store={"path": tmp_path / name / "store"}, **sections)
+
+    return of
+
+
+def output_of(settings: Settings) -> dict[str, bytes]:
+    files = {path.name: path.read_bytes() for path in settings.output.path.iterdir()}
+    return {name: data for name, data in files.items() if name != "curated_meta.json"}
+
+
+def lines_of(settings: Settings) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in (settings.output.path / "curated.jsonl").read_bytes().splitlines()]
+
+
+def read_raw(folder: Path) -> Counter[bytes]:
+    """The records of the corpus as an output of JSON lines holds them."""
+    found = Counter[bytes]()
+    for path in sorted((folder / "books").iterdir()):
+        found.update(orjson.dumps(row) for row in pq.read_table(path).to_pylist())
+    for path in sorted((folder / "web").iterdir()):
+        found.update(path.read_bytes().splitlines())
+    for path in sorted((folder / "code").iterdir()):
+        found.update(gzip.decompress(path.read_bytes()).splitlines())
+    return found
+
+
+def run_and_check(settings: Settings) -> dict[str, Receipt]:
+    receipts = run_all(settings, Silent())
+    folder = Path(settings.input.paths[0]).parent
+    written = (settings.output.path / "curated.jsonl").read_bytes().splitlines()
+    assert Counter(written) == read_raw(folder)
+    assert all(finding.passed for finding in run_checks(settings, stage="curated_output").values())
+    return receipts
+
+
+def new_documents(receipts: dict[str, Receipt]) -> int:
+    return int(receipts["token_counts"].figures["new_documents"])
+
+
+def test_every_record_of_every_input_is_ordered_with_its_own_fields(
+    tmp_path: Path, corpus: Callable[..., Settings]
+) -> None:
+    settings = corpus()
+    planned = make_plan(settings)
+    assert planned.records == 144
+    run_and_check(settings)
+    documents = load_results(settings.store.path).documents
+    assert documents["id"].tolist()[:96] == [*map(str, range(48)), *(f"u/{at}" for at in range(48))]
+    assert documents["id"].isna().tolist() == [False] * 96 + [True] * 48
+    assert documents["source"].tolist()[:96] == ["books"] * 48 + ["web"] * 48
+    assert documents["source"].tolist()[96:] == [record["source"] for record in topic_records(12, 200)]
+    assert documents["lang"].isna().tolist() == [True] * 48 + [False] * 96
+    order = [line.get("text") or line.get("body") or line["content"] for line in lines_of(settings)]
+    texts = [r["text"] for start in (0, 100, 200) for r in topic_records(12, start)]
+    assert [texts[at] for at in documents.sort_values("position").index] == order
+    assert all(stage.scope == "nothing" for stage in make_plan(settings).stages)
+
+
+def append(path: Path, line: bytes) -> None:
+    path.write_bytes(path.read_bytes() + line)
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "append to lines": lambda folder: append(folder / "web/a.jsonl", b'{"body": "one more", "url": "u/x"}\n'),
+    "append rows": lambda folder: write_books(folder / "books/b.parquet", topic_records(1, 300)),
+    "append to gzip": lambda folder: write_code(folder / "code/b.jsonl.gz", topic_records(1, 300)),
+    "edit": lambda folder: write_web(folder / "web/a.jsonl", topic_records(12, 101)),
+    "edit rows": lambda folder: write_books(folder / "books/a.parquet", topic_records(12, 1)),
+    "delete": lambda folder: write_web(folder / "web/a.jsonl", topic_records(11, 100)),
+    "move": lambda folder: shutil.move(folder / "web/a.jsonl", folder / "web/z.jsonl"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_one_input_gives_what_a_run_from_scratch_with_the_same_fits_does(
+    tmp_path: Path, corpus: Callable[..., Settings], change: str
+) -> None:
+    """Copied, so that both have the fits of the first run."""
+    settings = corpus(clusters={"k": 4, "refit": "never"})
+    run_and_check(settings)
+    CHANGES[change](tmp_path / "in")
+    receipts = run_and_check(settings)
+    assert new_documents(receipts) == {"edit": 4, "edit rows": 4, "append to lines": 1}.get(
+        change, 4 if change.startswith("append") else 0
+    )
+    prune(settings, LocalStore(settings.store.path).open())
+    assert output_of(settings) == (before := output_of(settings))
+    # Every record is read anew where none is known.
+    for folder in ("records", "readings"):
+        for path in (settings.store.path / folder).rglob("*"):
+            if path.is_file():
+                path.unlink()
+    run_and_check(settings)
+    assert output_of(settings) == before
+
+
+def test_many_small_appends_are_merged_and_keep_their_shapes(
+    tmp_path: Path, corpus: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge, "MERGE_FROM", 4)
+    settings = corpus(clusters={"k": 4, "refit": "never"})
+    run_and_check(settings)
+    for at in range(4):
+        write_books(tmp_path / f"in/books/b{at}.parquet", topic_records(1, 300 + at))
+        append(tmp_path / "in/web/a.jsonl", b'{"body": "more %d", "url": "v/%d"}\n' % (at, at))
+        run_and_check(settings)
+    store = LocalStore(settings.store.path).open()
+    (folder,) = store.folders("records")
+    assert len(store.hashed(folder)) < 5
+    documents = load_results(settings.store.path).documents
+    more = documents[documents["id"].str.startswith("v/", na=False)]
+    assert more["source"].tolist() == ["web"] * 4
+    assert (documents["source"] == "books").sum() == 64
+
+
+def test_what_was_consumed_of_one_input_stays_where_others_join(
+    tmp_path: Path, corpus: Callable[..., Settings]
+) -> None:
+    alone = corpus(
+        input={"paths": [str(tmp_path / "in/web")], "text_field": "body"}, order={"length_bins": 5}
+    )
+    run_all(alone, Silent())
+    before = load_results(alone.store.path).documents.sort_values("position")
+    consumed = int(before["tokens"].sum() * 0.3)
+    run_and_check(corpus(order={"frozen_tokens": consumed, "length_bins": 5}))
+    after = load_results(alone.store.path).documents.sort_values("position")
+    kept = int((before["tokens"].cumsum() - before["tokens"] < consumed).sum())
+    assert 0 < kept < len(before)
+    assert after["record_id"].tolist()[:kept] == before["record_id"].tolist()[:kept]
+
+
+@pytest.mark.parametrize("at", range(0, 40, 9))
+def test_a_run_that_ends_anywhere_is_taken_up(
+    tmp_path: Path, corpus: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 20)
+    whole = corpus("whole")
+    run_and_check(whole)
+    put, left = LocalStore.put_hashed, [at]
+
+    def stop(self: LocalStore, *given: Any, **named: Any) -> str:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return put(self, *given, **named)
+
+    settings = corpus("broken")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(LocalStore, "put_hashed", stop)
+        run_all(settings, Silent())
+    run_and_check(settings)
+    assert output_of(settings) == output_of(whole)
+
+
+def test_equal_lines_of_two_inputs_are_read_each_by_its_own_fields(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    records = [{"a": f"first {at}", "b": f"second {at}", "n": at} for at in range(40)]
+    write_jsonl(tmp_path / "x.jsonl", records)
+    write_jsonl(tmp_path / "y.jsonl", records)
+    inputs = [
+        {"paths": [str(tmp_path / "x.jsonl")], "text_field": "a", "source": "x", "id_field": "a"},
+        {"paths": [str(tmp_path / "y.jsonl")], "text_field": "b", "source_field": "n", "id_field": "b"},
+    ]
+    for given in (inputs, inputs[::-1], inputs):
+        settings = make_settings(input=given)
+        receipts = run_all(settings, Silent())
+        assert receipts["raw_docs"].figures["documents"] == 80
+        documents = load_results(settings.store.path).documents.sort_values("source").reset_index()
+        assert sorted(documents["id"]) == sorted([r["a"] for r in records] + [r["b"] for r in records])
+        assert sorted(documents["source"]) == sorted(["x"] * 40 + [str(at) for at in range(40)])
+        assert documents["record_id"].nunique() == 40
+    assert receipts["raw_docs"].figures["new_records"] == 0
+
+
+def test_parquet_of_the_same_columns_stays_parquet(tmp_path: Path, make_settings: Make) -> None:
+    for name in ("a", "b"):
+        write_books(tmp_path / f"{name}.parquet", topic_records(12, ord(name)))
+    inputs = [{"paths": [str(tmp_path / f"{name}.parquet")], "source": name} for name in "ab"]
+    settings = make_settings(input=inputs, order={"traits": {"cluster": 1.0, "source": 1.0}})
+    run_all(settings, Silent())
+    written = pq.read_table(settings.output.path / "curated.parquet")
+    rows = [row for name in "ab" for row in pq.read_table(tmp_path / f"{name}.parquet").to_pylist()]
+    assert sorted(map(str, written.to_pylist())) == sorted(map(str, rows))
+    assert load_results(settings.store.path).documents["source"].tolist() == ["a"] * 48 + ["b"] * 48
+    other = {"paths": [str(write_web(tmp_path / "c.jsonl", topic_records(3)))], "text_field": "body"}
+    with pytest.raises(
+        InputError, match=r"output\.format = 'parquet' needs Parquet input, of the same columns in every"
+    ):
+        run_all(make_settings(input=[*inputs, other], output={"format": "parquet"}), Silent())
+
+
+def test_an_input_that_joins_keeps_what_was_computed(tmp_path: Path, corpus: Callable[..., Settings]) -> None:
+    alone = corpus(input={"paths": [str(tmp_path / "in/web")], "text_field": "body"}, order={})
+    run_all(alone, Silent())
+    assert new_documents(run_and_check(corpus())) == 96
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ({"paths": ["gone"]}, r"^input 2 \(gone\): input\.paths: no file matches 'gone'"),
+        (
+            {"text_field": "words"},
+            r"^input 2 \(.*/books\): .*a\.parquet: input\.text_field: no column 'words'",
+        ),
+        ({"id_field": "own"}, r"^input 2 \(.*/books\): input\.id_field: no record has .* in the field 'own'"),
+        (
+            {"paths": ["IN/web"], "text_field": "body"},
+            r"^input 2 \(.*\): .*a\.jsonl is also of input 1 \(.*web\); name it",
+        ),
+    ],
+)
+def test_errors_name_the_input(
+    tmp_path: Path, make_settings: Make, second: dict[str, Any], said: str
+) -> None:
+    write_corpus(tmp_path / "in", 3)
+    web, books = blocks(tmp_path / "in")[1], blocks(tmp_path / "in")[0] | second
+    books["paths"] = [path.replace("IN", str(tmp_path / "in")) for path in books["paths"]]
+    with pytest.raises(InputError, match=said):
+        run_all(make_settings(input=[web, books]), Silent(), ("raw_docs", "ids"))
+
+
+def test_an_input_of_chats_is_refused_however_small_it_is(tmp_path: Path, make_settings: Make) -> None:
+    write_corpus(tmp_path / "in", 3)
+    turns = [{"role": "user", "content": "what is a tide"}]
+    write_jsonl(tmp_path / "chats.jsonl", [{"messages": turns}])
+    inputs = [
+        *blocks(tmp_path / "in"),
+        {"paths": [str(tmp_path / "chats.jsonl")], "max_reject_share": 0.5},
+    ]
+    said = (
+        r"^input 4 \(.*chats.jsonl\): the input holds no records to use: all 1 were refused, the first: .*\n"
+    )
+    with pytest.raises(InputError, match=said + r"The first is chat messages \('messages'\), which are not"):
+        run_all(make_settings(input=inputs), Silent(), ("raw_docs",))
+
+
+def test_rejects_of_each_input_have_its_ids(tmp_path: Path, make_settings: Make) -> None:
+    write_jsonl(
+        tmp_path / "x.jsonl", [*({"text": f"t {at}", "id": at} for at in range(40)), {"id": "x", "n": "no"}]
+    )
+    rows = [
+        *({"body": f"u {at}", "n": f"n{at}", "id": 0} for at in range(40)),
+        {"body": None, "n": "y", "id": 1},
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "y.parquet")
+    inputs = [
+        {"paths": [str(tmp_path / "x.jsonl")], "id_field": "id", "max_reject_share": 0.5},
+        {"paths": [str(tmp_path / "y.parquet")], "text_field": "body", "id_field": "n"},
+    ]
+    settings = make_settings(input=inputs)
+    run_all(settings, Silent())
+    rejects = [
+        orjson.loads(line) for line in (settings.output.path / "rejects.jsonl").read_bytes().splitlines()
+    ]
+    assert [(reject["id"], reject.get("line"), reject.get("row")) for reject in rejects] == [
+        ("x", 41, None),
+        ("y", None, 41),
+    ]
+
+
+def test_the_sensor_looks_at_all_inputs(tmp_path: Path, corpus: Callable[..., Settings]) -> None:
+    settings = corpus()
+    run_and_check(settings)
+    cursor = check_input(settings, Cursor(), 0.0, lambda: None).cursor
+    cursor = check_input(settings, cursor, 100.0, lambda: None).cursor
+    CHANGES["append to gzip"](tmp_path / "in")
+    cursor = check_input(settings, cursor, 200.0, lambda: None).cursor
+    seen = check_input(settings, cursor, 300.0, lambda: None)
+    assert seen.start and "b.jsonl.gz is new" in seen.reason
