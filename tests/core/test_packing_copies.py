@@ -354,7 +354,11 @@ def test_a_mix_with_copies_apart_is_a_permutation_from_documents_to_epochs(seed,
     )
     total = int(tokens.sum() * random.choice([0.5, 1.0, 1.7]))
     plan = plan_mix(weights, sizes, total_tokens=total, max_repeats=1000 if rule == "unimax" else None)
-    times = times_of(plan, tokens, source, even_order([source, cluster], seed))
+    # Numbers of values that are spread over all of their bits, as hashes of names are.
+    spread = [(1 + of.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15) for of in (source, cluster)]
+    times = times_of(
+        plan, tokens, source, even_order(spread, random.integers(0, 1 << 63, records).astype(np.uint64))
+    )
     record = np.repeat(np.arange(records), times)
     texts, lengths = text[record], tokens[record]
     codes = {"source": source[record], "cluster": cluster[record]}
