@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import tomllib
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -52,6 +54,9 @@ def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def toml(table: Mapping[str, Any], name: str = "") -> str:
+    if blocks := table.get("input") if isinstance(table.get("input"), list) else None:
+        rest = {key: value for key, value in table.items() if key != "input"}
+        return "\n".join([*(toml(block, "[input]") for block in blocks), toml(rest, name)])
     values = {key: value for key, value in table.items() if not isinstance(value, dict)}
     lines = [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())] if name else []
     inner = (toml(table[key], f"{name}.{key}".lstrip(".")) for key in table if key not in values)
@@ -127,6 +132,29 @@ def languages(case: Case) -> None:
     results = case.run(*case.recipe)
     assert set(results.documents["lang"]) == {"de", "en"}
     assert "lang: closer to the mix" in case.divorder("summary")
+
+
+@recipe("My corpus comes from several places, each with its own fields")
+def several_inputs(case: Case) -> None:
+    books, web = records_of(100, 5), records_of(200, 5)
+    (case.folder / "books").mkdir()
+    pq.write_table(
+        pa.Table.from_pylist([{"text": record["text"]} for record in books]), case.folder / "books/a.parquet"
+    )
+    lines = [
+        orjson.dumps({"body": record["text"], "url": record["id"], "meta": {"site": record["lang"]}})
+        for record in web
+    ]
+    (case.folder / "web").mkdir()
+    (case.folder / "web/a.jsonl.gz").write_bytes(gzip.compress(b"\n".join(lines)))
+    (table,) = case.recipe
+    here = [
+        {**block, "paths": [path.replace("/data", str(case.folder)) for path in block["paths"]]}
+        for block in table["input"]
+    ]
+    results = case.run(table, {"input": here})
+    assert results.documents["source"].value_counts().to_dict() == {"books": 20, "en": 15, "de": 5}
+    assert set(results.documents["id"].dropna()) == {record["id"] for record in web}
 
 
 @recipe("My sources must keep their shares")
@@ -232,7 +260,7 @@ def worth_it(case: Case) -> None:
 @recipe("I use Megatron, OLMo-core, torchtitan, the Hugging Face Trainer")
 def trainers(case: Case) -> None:
     case.run(*case.recipe, {"sequence": {"batch": 8}})
-    assert (case.folder / "divorder/exports/megatron/train.bin").is_file()
+    assert len(list((case.folder / "divorder/exports/megatron").glob("train-*.bin"))) == 1
     assert re.search(r"^megatron .* 24 of 24", case.divorder("verify", "--world-size", "8"), re.M)
     assert "--train-data-path" in case.divorder("verify", "--trainer", "megatron")
 

@@ -69,7 +69,7 @@ def _seen_before(run: Run) -> dict[str, set[str]]:
     # What is damaged the run makes again, where it meets it.
     with contextlib.suppress(DamagedFileError):
         if fields := load_receipt(run.store, "fields"):
-            known |= {field: set() for field in fields.facts["fields"]}
+            known |= {str(field): set() for field in fields.facts["fields"]}
         if traits := load_receipt(run.store, "traits"):
             known |= {
                 trait: set(of) for trait, of in orjson.loads(run.store.read_verified(traits.files["names"]))

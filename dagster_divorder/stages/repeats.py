@@ -38,6 +38,7 @@ from dagster_divorder.stages.near_duplicates import load_copies
 from dagster_divorder.stages.raw_docs import record_index
 from dagster_divorder.stages.subset_selection import load_selected, selection_reads
 from dagster_divorder.stages.traits import load_traits
+from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.view import View
 
 MOST_EPOCHS = 10_000
@@ -215,10 +216,14 @@ def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str],
 
 
 def _draws(run: Run) -> np.ndarray:
-    """A random number of each record, uint64 (N,), by its id and the seed; of records that are the same, others."""
-    row = run.view.record_row
+    """A random number of each record, uint64 (N,), by the id of its document and the seed; those of one text have
+    different ones, by their own ids."""
+    view, record = run.view, record_index(run, "id")[run.view.record_row]
+    by_id = np.lexsort([copy_number(view.record_row), record[:, 1], record[:, 0], view.document_row])
+    number = np.empty(len(view), np.int64)
+    number[by_id] = copy_number(view.document_row[by_id])
     mask, factor = np.random.SeedSequence([run.settings.seed, 2]).generate_state(2, np.uint64)
-    ids = record_index(run, "id")[row, 0] + copy_number(row).astype(np.uint64) * ODD
+    ids = document_ids(run.store, view)[view.document_row, 0] + number.astype(np.uint64) * ODD
     return (ids ^ mask) * (factor | np.uint64(1))
 
 

@@ -18,6 +18,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, deep_model
 from dagster_divorder.stages.deep_model import checkpoint_fingerprint, load_deep_model
+from dagster_divorder.stages.heldout import fit_rows
 from dagster_divorder.store import ingest, inputs
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.sample import document_ids
@@ -90,7 +91,7 @@ def test_it_is_trained_on_the_documents_of_the_lowest_ids(
     monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 7)
     run = prepared(make_settings(deep=SMALL), "token_counts")
-    pairs, ids = deep_model._pairs(run)
+    pairs, ids = deep_model._pairs(run, fit_rows(run, "deep_model"))
 
     view, tokens = run.view, run.files("token_counts")
     assert len(view.documents) > 3
