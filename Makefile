@@ -13,7 +13,7 @@ BIN := .venv/bin
 # --no-compile: a third less time, since most modules of the large packages are never imported.
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq --no-compile --no-warn-script-location
 # What kernels are compiled with: all that this package needs but its largest packages.
-COMPILED_WITH := $(shell sed -n '/^dependencies/,/^]/s/^ *"\([a-z0-9-]*\).*/\1/p' pyproject.toml | grep -vE '^(torch|transformers|dagster)')
+COMPILED_WITH := $(shell sed -n '/^dependencies/,/^]/s/^ *"\([a-z0-9-]*\).*/\1/p' pyproject.toml | grep -vE '^(torch|transformers|dagster|backports)')
 # One folder of packages a trainer: first in PYTHONPATH, they hide what .venv has of them in other versions.
 TRAINERS ?= .venv/trainers
 INSTALLED := $(patsubst tests/trainers/requirements-%.txt,$(TRAINERS)/%/.installed,$(wildcard tests/trainers/requirements-*.txt))

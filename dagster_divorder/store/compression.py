@@ -4,7 +4,7 @@ Guarantee: members or frames that follow each other are read as one, zero bytes 
 is cut short or damaged is an OSError, in whichever of them. Arrow's codecs read zstd and lz4, where zstandard's own
 reader takes a frame cut short for the end of the data. gzip, bz2 and xz are the standard library's, stream by stream:
 Arrow's gzip stops at padding, its bz2 at an empty stream, and it has no xz. Arrow reads zstd windows of up to 128 MiB;
-for larger ones Python 3.14 or backports.zstd is needed.
+larger ones are Python 3.14's own zstd's, or backports.zstd's.
 Known weakness: lz4 and zstd streams written without checksums do not show every changed byte.
 """
 
@@ -15,11 +15,10 @@ import functools
 import importlib
 import io
 import lzma
+import sys
 import zlib
 from collections.abc import Callable
 from typing import IO, Any, NamedTuple
-
-from dagster_divorder.errors import InputError
 
 CHUNK_BYTES = 1 << 20
 READ_BYTES = 1 << 16
@@ -56,7 +55,6 @@ def decompressed(file: IO[bytes], suffix: str) -> IO[bytes]:
 
     Raises:
         OSError: the file is empty; on reading, that it is cut short or damaged.
-        InputError: its zstd window is larger than what is installed can read.
     """
     import pyarrow as pa
 
@@ -64,8 +62,8 @@ def decompressed(file: IO[bytes], suffix: str) -> IO[bytes]:
         raise OSError("it has no bytes, and compressed data has at least a header")
     file.seek(0)
     codec = CODECS[suffix.lower()].name
-    if codec == "zstd" and (window := _zstd_window(file.read(18))) > _ZSTD_WINDOW:
-        streams = _Streams(file, *_long_zstd(window))
+    if codec == "zstd" and _zstd_window(file.read(18)) > _ZSTD_WINDOW:
+        streams = _Streams(file, *_long_zstd())
     elif codec in _DECOMPRESSORS:
         streams = _Streams(file, *_DECOMPRESSORS[codec])
     else:
@@ -87,20 +85,11 @@ def _zstd_window(head: bytes) -> int:
     return int.from_bytes(head[start : start + size], "little") + (256 if size == 2 else 0)
 
 
-def _long_zstd(window: int) -> tuple[Callable[[], Any], type[Exception]]:
+def _long_zstd() -> tuple[Callable[[], Any], type[Exception]]:
     """As in `_DECOMPRESSORS`, for windows that Arrow does not read."""
-    for name in ("compression.zstd", "backports.zstd"):
-        try:
-            zstd = importlib.import_module(name)
-        except ImportError:
-            continue
-        options = {zstd.DecompressionParameter.window_log_max: 31}
-        return functools.partial(zstd.ZstdDecompressor, options=options), zstd.ZstdError
-    raise InputError(
-        f"its zstd window is {window >> 20:,} MiB (zstd --long), more than the {_ZSTD_WINDOW >> 20} MiB that are read "
-        "without backports.zstd: pip install backports.zstd, or compress it with a smaller window: "
-        "`zstd -dc --long=31 IN | zstd -o OUT`"
-    )
+    zstd = importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+    options = {zstd.DecompressionParameter.window_log_max: 31}
+    return functools.partial(zstd.ZstdDecompressor, options=options), zstd.ZstdError
 
 
 class _Gzip:
