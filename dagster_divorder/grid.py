@@ -281,7 +281,7 @@ class _Files:
 
         folder, temporary = folder_at(self.out), temporary_name()
         entry = write_hashed(folder, name, temporary, write)
-        folder.publish({name: temporary}, name, ())
+        folder.publish({name: temporary}, name, (), lambda: None)
         return entry
 
     def _finish(self, entries: dict[str, Any]) -> dict[str, Any]:

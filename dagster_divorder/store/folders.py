@@ -43,6 +43,9 @@ PART_BYTES, PARTS = 32 << 20, 4
 COPY_BYTES = 5 << 30
 _COPIES = 16
 
+Check = Callable[[], object]
+"""Raises where what comes next must not be done."""
+
 
 class Folder(ABC):
     """A folder at a place. What is written in another process, into the same place, may be published in this one; but
@@ -99,13 +102,7 @@ class Folder(ABC):
         end."""
 
     @abstractmethod
-    def publish(
-        self,
-        staged: Mapping[str, str],
-        last: str,
-        stale: Collection[str],
-        check: Callable[[], object] = lambda: None,
-    ) -> None:
+    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
         """Give files, by their temporary names, the names that they are `staged` for, `last` at the end; then remove
         the stale ones. `check` is called before each step, and stops it by raising."""
 
@@ -157,13 +154,7 @@ class _LocalFolder(Folder):
             if lasting:
                 os.fsync(file.fileno())
 
-    def publish(
-        self,
-        staged: Mapping[str, str],
-        last: str,
-        stale: Collection[str],
-        check: Callable[[], object] = lambda: None,
-    ) -> None:
+    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
         for name, temporary in sorted(staged.items(), key=lambda item: item[0] == last):
             if name == last:
                 # Its files are safe on disk before it says so.
@@ -237,13 +228,7 @@ class _ObjectFolder(_RemoteFolder):
             # Of a writer errors are of the kind that files raise, unlike all others of obstore.
             raise obstore.exceptions.GenericError(str(error)) from None
 
-    def publish(
-        self,
-        staged: Mapping[str, str],
-        last: str,
-        stale: Collection[str],
-        check: Callable[[], object] = lambda: None,
-    ) -> None:
+    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
         sizes = self.sizes()
         if gone := [name for name, temporary in staged.items() if temporary not in sizes]:
             raise StoreError(
@@ -327,13 +312,7 @@ class _HubFolder(_RemoteFolder):
             # It was sent. What is small the commit itself will hold.
             path.unlink()
 
-    def publish(
-        self,
-        staged: Mapping[str, str],
-        last: str,
-        stale: Collection[str],
-        check: Callable[[], object] = lambda: None,
-    ) -> None:
+    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Check) -> None:
         check()
         additions = [self._additions.pop(temporary) for temporary in staged.values()]
         self._commit(additions, [*self._deleted, *stale])

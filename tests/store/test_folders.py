@@ -191,7 +191,9 @@ def test_an_output_under_other_names_leaves_the_old_one_whole_until_its_manifest
     publishing = folder.publish
 
     def killed(self: Any, staged: Any, last: str, *rest: Any) -> None:
-        publishing(self, {name: new for name, new in staged.items() if name != last}, "train-b.bin", ())
+        publishing(
+            self, {name: new for name, new in staged.items() if name != last}, "train-b.bin", (), *rest[1:]
+        )
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
