@@ -348,7 +348,9 @@ class History:
                 if not self.run():
                     # What was held out and how bins were cut meanwhile stays, and a mix may lack just these tokens.
                     lacks = self.sections["heldout"] and "cannot be reached" in self.said
-                    assert lacks or "are held out" in self.said, f"what ran before does not run again: {self.said}"
+                    assert lacks or "are held out" in self.said, (
+                        f"what ran before does not run again: {self.said}"
+                    )
                     self.sections["heldout"] = {}
                     assert self.run(), f"what ran before does not run again: {self.said}"
         self.compare_with_a_fresh_run()
