@@ -226,6 +226,8 @@ def _drift(run: Run, fitted: Fitted) -> str | None:
     arrays = unpack(fitted.files[IDS])
     documents, before = _documents(run, arrays.get("edges")), arrays["ids"]
     kept, chosen = places(documents.ids, before) >= 0, _chosen(run, documents, before)
+    if not kept.any():
+        return "nothing of what was held out is in the corpus any more"
     without = np.setdiff1d(documents.codes[chosen], documents.codes[kept])
     if not len(without):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import re
@@ -508,3 +509,20 @@ def test_a_corpus_that_is_all_held_out_is_refused(tmp_path: Path, make_settings:
         InputError, match=r"all 12 documents are held out.*take documents out of heldout.paths"
     ):
         ran(make_settings(heldout={"paths": [str(tmp_path / "valid.jsonl")]}))
+
+
+def test_a_validation_set_that_was_deleted_is_refused_or_drawn_anew(
+    tmp_path: Path, make_settings: Callable[..., Settings]
+) -> None:
+    """Of ten records one is held out; once it is gone, a tenth of what is left is none of any value."""
+    records = topic_records(3)[:10]
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    settings = make_settings(heldout={"share": 0.2}, mixing={"trait": "source"})
+    run_all(settings, Silent())
+    held = set(pq.read_table(settings.output.path / "heldout.parquet")["text"].to_pylist())
+    left = [record for record in records if record["text"] not in held]
+    assert held and left
+    write_jsonl(tmp_path / "docs.jsonl", left[:4])
+    with contextlib.suppress(InputError):
+        run_all(settings, Silent())
+        assert pq.read_table(settings.output.path / "heldout.parquet").num_rows
