@@ -227,7 +227,10 @@ def _random(run: Run, rows: np.ndarray) -> np.ndarray:
 def _compute(run: Run) -> Made:
     settings, pool = run.settings.selection, _pool(run)
     if not len(pool.rows):
-        raise InputError("selection.method: no record has a vector, so there is none to choose from")
+        raise InputError(
+            f"selection.method: none of {len(pool.reasons):,} records has a vector, so there is none to choose from; "
+            "expected one at least: give the texts words that the model knows, or set selection.vectors to another kind"
+        )
     rows, quality = pool.rows, None if pool.quality is None else pool.quality[pool.rows]
     alphas = list(settings.alphas) if settings.method == "spokes" else []
     sweep = len(alphas) > 1
