@@ -295,7 +295,7 @@ def _key(run: Run, found: Format) -> str:
 
 
 def _tag(run: Run, found: Format) -> str:
-    """What an export's files are named by: never the same for other bytes."""
+    """What the names of an export's files carry: the beginning of its key, another one for other bytes."""
     return _key(run, found)[:TAG_DIGITS]
 
 

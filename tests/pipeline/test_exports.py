@@ -348,7 +348,7 @@ def test_a_training_goes_on_with_its_plan_while_another_is_exported(make: Make, 
     whole = list(batches(SequenceStream(folder)))
     assert len(list(folder.glob("*.parquet"))) > 4
     stream = SequenceStream(folder, workers=workers)
-    reading, state = batches(stream), {}
+    reading = batches(stream)
     begun = [next(reading) for _ in range(3)]
     run_all(settings.model_copy(update={"seed": 1}), Silent())
     again = list(batches(SequenceStream(folder)))
