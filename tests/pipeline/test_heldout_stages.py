@@ -194,6 +194,20 @@ def test_the_share_is_of_each_value_of_any_trait(tmp_path: Path, make_settings: 
     assert [held.get(name, 0) for name in traits.names[trait]] == np.floor(0.25 * sizes + 0.5).tolist()
 
 
+def test_a_value_that_other_bins_make_is_held_out_too(tmp_path: Path, make_settings: Make) -> None:
+    records = [{"text": f"short {number}"} for number in range(12)]
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    by_length = {"heldout": {"share": 0.25}, "mixing": {"trait": "length"}}
+    settings = make_settings(**by_length)
+    assert len(set.union(*texts_by_source(ran(settings)).values())) == 3
+    long = [{"text": f"long {number} {'sea ' * 40}"} for number in range(10)]
+    write_jsonl(tmp_path / "docs.jsonl", records + long)
+    assert len(set.union(*texts_by_source(ran(settings)).values())) == 3
+    # The corpus is the same, but its lengths are cut into bins anew.
+    run = ran(make_settings(**by_length, order={"length_bins": 3}))
+    assert {len(text) > 40 for text in set.union(*texts_by_source(run).values())} == {False, True}
+
+
 def test_what_a_trainer_has_consumed_is_neither_held_out_nor_removed(
     tmp_path: Path, make_settings: Make
 ) -> None:
