@@ -351,7 +351,8 @@ class History:
                     assert lacks or "are held out" in self.said, (
                         f"what ran before does not run again: {self.said}"
                     )
-                    self.sections["heldout"] = {}
+                    # With no documents held out a choice may hold nothing of a value that the mix names.
+                    self.sections |= {"heldout": {}, "selection": {}, "mixing": {}}
                     assert self.run(), f"what ran before does not run again: {self.said}"
         self.compare_with_a_fresh_run()
 
