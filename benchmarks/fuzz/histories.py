@@ -362,9 +362,9 @@ class History:
         for part in ("fits", "pins"):
             shutil.copytree(self.folder / "store" / part, fresh.store.path / part)
         if fresh.order.frozen_tokens:
-            # Which base model the consumed tokens are of says its receipt: it may be of other held-out documents.
+            # Which base model the consumed tokens are of: it may be of other held-out documents.
             (fresh.store.path / "receipts").mkdir()
-            shutil.copy(self.folder / "store/receipts/base_model.json", fresh.store.path / "receipts")
+            shutil.copy(self.folder / "store/receipts/packed_sequences.json", fresh.store.path / "receipts")
         run_all(fresh, Silent())
         expected, found = (
             {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in DIFFERENT}

@@ -21,11 +21,11 @@ import orjson
 from dagster_divorder.models.bootstrap import SAMPLE_BYTES
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, documents_left
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, PinnedFit, Refit, content_hash, load_fitted
+from dagster_divorder.pipeline.stage import Check, Finding, PinnedFit, Refit, load_fitted
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.heldout import HELDOUT, fit_inputs, fit_reads, fit_rows
+from dagster_divorder.stages.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.fits import Fit, model_path, pinned
+from dagster_divorder.store.fits import Fit, model_path
 from dagster_divorder.store.receipts import Receipt, load_receipt
 from dagster_divorder.store.sample import MAX_DOCUMENTS, sample_texts
 
@@ -250,21 +250,12 @@ def _is_of_this_corpus(run: Run) -> Finding:
 def _inputs(run: Run) -> dict[str, Any]:
     of_all = {"content": _checkpoint(run).get("content")}
     if run.settings.order.frozen_tokens:
-        # A trainer has consumed tokens of the last one, which stays whatever it was made without. Where a run that was
-        # refused has made another since, it is the one that these settings had before.
-        last = load_receipt(run.store, "base_model")
+        # A trainer has consumed tokens of the last output, whose base model stays whatever that was made without. A run
+        # that is refused may make another one, but no output.
+        last = load_receipt(run.store, "packed_sequences")
         left_out = last.facts.get("left_out") if last else None
-        inputs = {**of_all, **({"heldout": left_out} if left_out else {})}
-        if last and last.key == _key_of(run, inputs):
-            return inputs
-        inputs = {**of_all, "heldout": HELDOUT.key(run)}
-        if run.settings.heldout.share and pinned(run.store, BASE_MODEL.name, _key_of(run, inputs)):
-            return inputs
+        return {**of_all, **({"heldout": left_out} if left_out else {})}
     return {**of_all, **fit_inputs(run, "base_model")}
-
-
-def _key_of(run: Run, inputs: Mapping[str, Any]) -> str:
-    return content_hash(BASE_MODEL.name, BASE_MODEL.fingerprint(run.settings), inputs)
 
 
 def _settings(settings: Settings) -> dict[str, Any]:

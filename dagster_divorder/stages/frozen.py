@@ -158,14 +158,18 @@ def _compute(run: Run) -> Mapping[str, bytes]:
             f"have been consumed: give their number, {REMEDY}"
         )
     length, end_of_text = run.settings.sequence.length, run.settings.packing.end_of_text
-    had = packed.facts.get("end_of_text", end_of_text)
-    made_with = (packed.facts["tokens_key"], packed.facts["sequence_length"], had)
-    if made_with != (run.receipt("token_counts").key, length, end_of_text):
+    now = {"sequence.length": length, "packing.end_of_text": end_of_text}
+    then = {
+        "sequence.length": packed.facts["sequence_length"],
+        "packing.end_of_text": packed.facts.get("end_of_text", end_of_text),
+    }
+    changed = [f"{name} was {then[name]}, is {now[name]}" for name in now if then[name] != now[name]]
+    if packed.facts["tokens_key"] != run.receipt("token_counts").key:
+        changed.append("the base model was another one")
+    if changed:
         raise InputError(
-            f"order.frozen_tokens is {wanted}, of an output with another tokenizer, sequence length or end of text "
-            f"(sequence.length was {made_with[1]}, is {length}; packing.end_of_text was {str(had).lower()}, is "
-            f"{str(end_of_text).lower()}); tokens consumed under one cannot be counted under another: set them back, "
-            f"{REMEDY}"
+            f"order.frozen_tokens is {wanted}, of an output made with other settings ({'; '.join(changed)}); tokens "
+            f"consumed under one cannot be counted under another: set them back, {REMEDY}"
         )
     ids = unpack(run.store.read_verified(last.files["records"]))["id"]
     copy = copy_number(distinct(ids).inverse)

@@ -80,6 +80,7 @@ def _compute(run: Run) -> Made:
         "tokens_key": run.receipt("token_counts").key,
         "end_of_text": run.settings.packing.end_of_text,
         "frozen_sequences": len(frozen.sequences) if frozen else 0,
+        "left_out": run.receipt("base_model").facts["left_out"],
     }
     figures = {
         "method": run.settings.packing.method,

@@ -515,6 +515,18 @@ def test_the_base_model_of_consumed_tokens_stays_whatever_is_held_out(
         write_jsonl(tmp_path / "valid.jsonl", records[:2])
 
 
+def test_consumed_tokens_go_on_after_a_run_that_was_refused(tmp_path: Path, make_settings: Make) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(25))
+    ran(make_settings(heldout={"share": SHARE}), "curated_output")
+    settings = make_settings(
+        heldout={"share": SHARE}, mixing={"trait": "cluster"}, order={"frozen_tokens": 400, "length_bins": 5}
+    )
+    first = ran(settings, "curated_output").receipt("base_model").version
+    with pytest.raises(InputError, match=r"made with other settings \(the base model was another one\)"):
+        ran(settings.model_copy(update={"seed": 1}), "curated_output")
+    assert ran(settings, "curated_output").receipt("base_model").version == first
+
+
 def test_a_corpus_that_is_all_held_out_is_refused(tmp_path: Path, make_settings: Make) -> None:
     records = topic_records(3)
     for name in ("docs", "valid"):
