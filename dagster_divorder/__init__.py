@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from dagster_divorder.pipeline import run_all, run_stage
     from dagster_divorder.results import load_results
     from dagster_divorder.settings import Settings, load_settings
+    from dagster_divorder.streams import balance
 
 __version__ = "0.1.0"
 
 _WHERE = {
     "Settings": "dagster_divorder.settings",
+    "balance": "dagster_divorder.streams",
     "cut": "dagster_divorder.forensics",
     "grid_shuffle": "dagster_divorder.grid",
     "load_settings": "dagster_divorder.settings",
@@ -34,6 +36,7 @@ _WHERE = {
 
 __all__ = [
     "Settings",
+    "balance",
     "cut",
     "grid_shuffle",
     "load_results",

@@ -40,9 +40,9 @@ NORM_CLASSES = 16
 
 
 class Slots(NamedTuple):
-    """What is held. number int64 (C,): which item, counted as they come, -1 in a free slot. entries int32 (C,); value
-    int32 and amount float64 (C, E): its row. lengths float64 (C, G); dense float64 (C, D). norm int32 (C,): the trait
-    value of its norm, -1 as long as that is unknown."""
+    """What is held, in the first of the slots. number int64 (C,): which item, counted as they come. entries int32 (C,);
+    value int32 and amount float64 (C, E): its row. lengths float64 (C, G); dense float64 (C, D). norm int32 (C,): the
+    trait value of its norm, -1 as long as that is unknown. single bool (C,): whether it has one value of each group."""
 
     number: Ints
     entries: Codes
@@ -51,6 +51,7 @@ class Slots(NamedTuple):
     lengths: Floats
     dense: Floats
     norm: Codes
+    single: NDArray[np.bool_]
 
 
 class Sums(NamedTuple):
@@ -118,6 +119,8 @@ def pass_through(
         held_of[mix.groups[j]] += sums.held[j]
     held = sums.counts[0] - sums.counts[1]
     shares = np.empty(n_values)
+    pull = np.empty(n_values)
+    own = np.empty(n_values)
     mean = np.empty(n_groups)
     squares = np.empty(n_groups)
     coming = going = 0
@@ -125,9 +128,7 @@ def pass_through(
         while held < capacity and coming < queue.shape[0]:
             item = queue[coming]
             coming += 1
-            slot = 0
-            while slots.number[slot] >= 0:
-                slot += 1
+            slot = held
             slots.number[slot] = sums.counts[0]
             sums.counts[0] += 1
             held += 1
@@ -135,8 +136,12 @@ def pass_through(
             slots.lengths[slot] = 0.0
             first = indptr[item]
             slots.entries[slot] = indptr[item + 1] - first
+            single = slots.entries[slot] <= n_groups
+            last = -1
             for k in range(slots.entries[slot]):
                 j = indices[first + k]
+                single &= mix.groups[j] > last
+                last = mix.groups[j]
                 amount = np.float64(data[first + k])
                 slots.value[slot, k] = j
                 slots.amount[slot, k] = amount
@@ -145,6 +150,7 @@ def pass_through(
                 sums.held[j] += amount
                 seen_of[mix.groups[j]] += amount
                 held_of[mix.groups[j]] += amount
+            slots.single[slot] = single
             for d in range(dims):
                 slots.dense[slot, d] = dense[item, d]
         draining = coming == queue.shape[0] and ended
@@ -167,44 +173,40 @@ def pass_through(
             squares[g] += share * share
 
         if mix.norm >= 0:
-            _add_norms(mix, slots, sums, shares, squares, seen_of, held_of)
+            _add_norms(held, mix, slots, sums, shares, squares, seen_of, held_of)
 
         # The oldest, or the one with the least score.
-        oldest = (sums.counts[1] + 1) % TURN == 0
-        best = -1
-        least = np.inf
-        lot = np.uint64(0)
-        for slot in range(capacity):
-            number = slots.number[slot]
-            if number < 0:
-                continue
-            if oldest:
-                if best < 0 or number < slots.number[best]:
+        best = 0
+        if (sums.counts[1] + 1) % TURN == 0:
+            for slot in range(1, held):
+                if slots.number[slot] < slots.number[best]:
                     best = slot
-                continue
-            score = 0.0
-            for g in range(n_groups):
-                score += mix.weights[g] * slots.lengths[slot, g] ** 2 * squares[g]
-            score *= 0.5 * SELF_WEIGHT
-            for k in range(slots.entries[slot]):
-                j = slots.value[slot, k]
+        else:
+            for j in range(n_values):
                 g = mix.groups[j]
-                amount = slots.amount[slot, k]
-                own = SELF_WEIGHT * (0.5 * amount - slots.lengths[slot, g] * shares[j])
-                score += mix.weights[g] * amount * (sums.deviation[j] - mean[g] + own)
-            for d in range(dims):
-                value = slots.dense[slot, d]
-                score += value * (sums.dense[d] + 0.5 * SELF_WEIGHT * value)
-            if score <= least:
-                drawn = _lot(mix.seed, number)
-                if score < least or drawn < lot:
-                    best, least, lot = slot, score, drawn
+                pull[j] = mix.weights[g] * (sums.deviation[j] - mean[g])
+                own[j] = SELF_WEIGHT * mix.weights[g] * (0.5 + 0.5 * squares[g] - shares[j])
+            least = np.inf
+            lot = np.uint64(0)
+            for slot in range(held):
+                score = 0.0
+                for k in range(slots.entries[slot]):
+                    j = slots.value[slot, k]
+                    amount = slots.amount[slot, k]
+                    score += amount * (pull[j] + amount * own[j])
+                if not slots.single[slot]:
+                    score += _between(slot, mix, slots, shares, squares)
+                for d in range(dims):
+                    value = slots.dense[slot, d]
+                    score += value * (sums.dense[d] + 0.5 * SELF_WEIGHT * value)
+                if score <= least:
+                    drawn = _lot(mix.seed, slots.number[slot])
+                    if score < least or drawn < lot:
+                        best, least, lot = slot, score, drawn
 
         out[going] = slots.number[best]
         going += 1
-        held -= 1
         sums.counts[1] += 1
-        slots.number[best] = -1
         for j in range(n_values):
             change = shares[j] * slots.lengths[best, mix.groups[j]]
             sums.deviation[j] = mix.keep * sums.deviation[j] - change
@@ -215,18 +217,57 @@ def pass_through(
             held_of[mix.groups[j]] -= slots.amount[best, k]
         for d in range(dims):
             sums.dense[d] = mix.keep * sums.dense[d] + slots.dense[best, d]
+        held -= 1
+        if best < held:
+            _move(slots, held, best)
+
+
+@njit(cache=True, nogil=True)
+def _move(slots: Slots, source: int, to: int) -> None:
+    """What is in one slot into another one."""
+    slots.number[to] = slots.number[source]
+    slots.entries[to] = slots.entries[source]
+    slots.norm[to] = slots.norm[source]
+    slots.single[to] = slots.single[source]
+    for k in range(slots.entries[source]):
+        slots.value[to, k] = slots.value[source, k]
+        slots.amount[to, k] = slots.amount[source, k]
+    slots.lengths[to] = slots.lengths[source]
+    slots.dense[to] = slots.dense[source]
+
+
+@njit(cache=True, nogil=True)
+def _between(slot: int, mix: Mix, slots: Slots, shares: Floats, squares: Floats) -> float:
+    """What SELF_WEIGHT |a|^2 / 2 has beyond its values taken one by one: the products of two values of a group."""
+    beyond = 0.0
+    for g in range(mix.weights.shape[0]):
+        beyond += 0.5 * mix.weights[g] * slots.lengths[slot, g] ** 2 * squares[g]
+    for k in range(slots.entries[slot]):
+        j = slots.value[slot, k]
+        g = mix.groups[j]
+        amount = slots.amount[slot, k]
+        others = slots.lengths[slot, g] - amount
+        beyond -= mix.weights[g] * amount * (0.5 * amount * squares[g] + others * shares[j])
+    return SELF_WEIGHT * beyond
 
 
 @njit(cache=True, nogil=True)
 def _add_norms(
-    mix: Mix, slots: Slots, sums: Sums, shares: Floats, squares: Floats, seen_of: Floats, held_of: Floats
+    held: int,
+    mix: Mix,
+    slots: Slots,
+    sums: Sums,
+    shares: Floats,
+    squares: Floats,
+    seen_of: Floats,
+    held_of: Floats,
 ) -> None:
     """Give the items that have come since the last call one more entry: the class of their norm, as much as a mean item
     of group 0."""
     group = mix.weights.shape[0] - 1
     unit = seen_of[0] / sums.counts[0]
-    for slot in range(slots.number.shape[0]):
-        if slots.number[slot] < 0 or slots.norm[slot] >= 0:
+    for slot in range(held):
+        if slots.norm[slot] >= 0:
             continue
         square = 0.0
         for g in range(group):
@@ -241,8 +282,8 @@ def _add_norms(
         sums.norms[1] += 1.0
         slots.amount[slot, slots.entries[slot]] = norm
     average = sums.norms[0] / sums.norms[1]
-    for slot in range(slots.number.shape[0]):
-        if slots.number[slot] < 0 or slots.norm[slot] >= 0:
+    for slot in range(held):
+        if slots.norm[slot] >= 0:
             continue
         last = slots.entries[slot]
         norm = slots.amount[slot, last]

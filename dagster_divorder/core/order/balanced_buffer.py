@@ -48,13 +48,14 @@ def empty_slots(capacity: int, entries: int, groups: int, dims: int = 0) -> Slot
     from dagster_divorder.core.kernels.order_buffer import Slots
 
     return Slots(
-        number=np.full(capacity, -1, np.int64),
+        number=np.zeros(capacity, np.int64),
         entries=np.zeros(capacity, np.int32),
         value=np.zeros((capacity, entries), np.int32),
         amount=np.zeros((capacity, entries)),
         lengths=np.zeros((capacity, groups)),
         dense=np.zeros((capacity, dims)),
         norm=np.full(capacity, -1, np.int32),
+        single=np.zeros(capacity, bool),
     )
 
 

@@ -9,5 +9,12 @@ from dagster_divorder.core.order.strategy import Strategy
 
 STRATEGIES: dict[str, Strategy] = {
     strategy.name: strategy
-    for strategy in (*BASELINES, grid_shuffle.STRATEGY, balanced.STRATEGY, balanced_buffer.STRATEGY, *EXACT, block_shuffle.STRATEGY)
+    for strategy in (
+        *BASELINES,
+        grid_shuffle.STRATEGY,
+        balanced.STRATEGY,
+        balanced_buffer.STRATEGY,
+        *EXACT,
+        block_shuffle.STRATEGY,
+    )
 }

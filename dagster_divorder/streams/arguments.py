@@ -1,0 +1,160 @@
+"""Arguments of `balance`, checked once: what `by`, `tokens` and `target` may be."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dagster_divorder.core.order.strategy import nearest
+from dagster_divorder.errors import InputError
+from dagster_divorder.streams.balancing import Recipe, Trait
+
+By = str | Callable[[Any], Any] | Sequence[str] | Mapping[str, Any]
+Target = str | Path | Mapping[str, Any]
+
+LARGEST_BUFFER = 1 << 20
+SUM_TOLERANCE = 0.01
+
+
+def make_recipe(
+    by: By, tokens: str | Callable[[Any], int] | None, buffer: int, target: Target, seed: int
+) -> Recipe:
+    """
+    Raises:
+        InputError: an argument cannot be used.
+    """
+    for name, value, least, most in (("buffer", buffer, 1, LARGEST_BUFFER), ("seed", seed, 0, (1 << 63) - 1)):
+        if (
+            isinstance(value, bool)
+            or not hasattr(value, "__index__")
+            or not least <= operator.index(value) <= most
+        ):
+            raise InputError(f"{name} is {value!r}; expected a whole number from {least:,} to {most:,}")
+    readers = _readers(by)
+    targets = _targets(target, list(readers))
+    traits = tuple(Trait(name, read, weight, targets.get(name)) for name, (read, weight) in readers.items())
+    count = _field(tokens) if isinstance(tokens, str) else tokens
+    if count is not None and not callable(count):
+        raise InputError(
+            f"tokens is {tokens!r}; expected the name of a field with the number of tokens, or a function of an example"
+        )
+    return Recipe(traits, count, operator.index(buffer), operator.index(seed))
+
+
+def _readers(by: By) -> dict[str, tuple[Callable[[Any], Any], float]]:
+    """Trait -> (from an example to its value, weight)."""
+    if callable(by):
+        return {getattr(by, "__name__", "by"): (by, 1.0)}
+    named = by if isinstance(by, Mapping) else dict.fromkeys([by] if isinstance(by, str) else by, 1.0)
+    if not named:
+        raise InputError(
+            "by is empty; expected a field of the examples, such as 'source', or a function of an example"
+        )
+    readers = {}
+    for name, what in named.items():
+        if not isinstance(name, str):
+            raise InputError(f"by names {name!r}; expected the name of a field")
+        read, weight = what if isinstance(what, tuple) and len(what) == 2 else (what, 1.0)
+        if not callable(read):
+            read, weight = _field(name), read
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+            raise InputError(
+                f"by[{name!r}] is {what!r}; expected a weight above 0, a function of an example, or a pair of both"
+            )
+        readers[name] = (read, float(weight))
+    return readers
+
+
+class _field:
+    """Reads a field of an example: a key, or the way to it through nested ones, such as "meta.source"."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.way = name.split(".")
+
+    def __call__(self, example: Any) -> Any:
+        try:
+            return example[self.name]
+        except (KeyError, TypeError, IndexError):
+            value = example
+            for key in self.way:
+                if not isinstance(value, Mapping) or key not in value:
+                    raise InputError(_missing(self.name, example)) from None
+                value = value[key]
+            return value
+
+
+def _missing(name: str, example: Any) -> str:
+    if not isinstance(example, Mapping):
+        return (
+            f"an example is of type {type(example).__name__}, which has no field {name!r}; expected a dict, or give a "
+            f"function of an example: by={{{name!r}: lambda example: ...}}"
+        )
+    keys = [str(key) for key in example]
+    return (
+        f"an example has no field {name!r}; it has {', '.join(map(repr, keys[:20])) or 'none'}{nearest(name, keys)}. "
+        "Where some lack it, give a function that says what they are"
+    )
+
+
+def _targets(target: Target, names: list[str]) -> dict[str, dict[str, float]]:
+    """Shares by trait; traits that are not in it are estimated."""
+    if isinstance(target, str) and target == "estimate":
+        return {}
+    if isinstance(target, str | Path):
+        target = _of_manifest(Path(target))
+    if not isinstance(target, Mapping):
+        raise InputError(
+            f"target is {target!r}; expected 'estimate', shares such as {{'web': 0.7, 'code': 0.3}}, or a "
+            "curated_meta.json"
+        )
+    by_trait = dict(target)
+    if by_trait and not any(isinstance(shares, Mapping) for shares in by_trait.values()):
+        if len(names) > 1:
+            raise InputError(
+                f"target names shares of values, and by names {len(names)} traits; say which they are of, such as "
+                f"target={{{names[0]!r}: {{...}}}}"
+            )
+        by_trait = {names[0]: by_trait}
+    return {_known(trait, names): _shares(trait, shares) for trait, shares in by_trait.items()}
+
+
+def _known(trait: Any, names: list[str]) -> str:
+    if trait not in names:
+        raise InputError(
+            f"target names {trait!r}, which by does not; it names {', '.join(names)}{nearest(str(trait), names)}"
+        )
+    return str(trait)
+
+
+def _shares(trait: str, shares: Any) -> dict[str, float]:
+    if not isinstance(shares, Mapping) or not shares:
+        raise InputError(f"the target of {trait!r} is {shares!r}; expected a share for each value")
+    for value, share in shares.items():
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < math.inf:
+            raise InputError(
+                f"the target of {trait!r} gives {value!r} the share {share!r}; expected a number from 0 to 1"
+            )
+    total = math.fsum(shares.values())
+    if abs(total - 1) > SUM_TOLERANCE:
+        raise InputError(f"the shares of {trait!r} sum to {total:g}; expected 1")
+    from dagster_divorder.streams.balancing import label_of
+
+    return {label_of(trait, value): share / total for value, share in shares.items()}
+
+
+def _of_manifest(path: Path) -> dict[str, dict[str, float]]:
+    """The shares that a run has mixed, of its curated_meta.json."""
+    try:
+        mixing = json.loads(path.read_bytes()).get("mixing")
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"target is {str(path)!r}; expected a curated_meta.json: {error}") from None
+    if not mixing:
+        raise InputError(
+            f"{path} has no shares, since mixing.weights was not set in its run; give shares, or target='estimate'"
+        )
+    return {mixing["trait"]: {str(row["value"]): float(row["share"]) for row in mixing["values"]}}

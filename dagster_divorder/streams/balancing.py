@@ -1,0 +1,434 @@
+"""balance: a stream through a buffer that hands out, of the examples that it holds, the one which keeps the mix.
+
+The buffer is `core.order.balanced_buffer`; here examples become its rows. A trait is what `by` tells of an example: a
+label, or a list of labels that share its tokens. Shares are counted in tokens, or in examples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from dagster_divorder.core.order.balanced_buffer import empty_slots, empty_sums, keep
+from dagster_divorder.core.order.problem import NORM_WEIGHT
+from dagster_divorder.errors import InputError
+
+if TYPE_CHECKING:
+    pass
+
+Example = TypeVar("Example")
+
+BLOCK = 64
+"""Examples that are read together, so that the kernel's call costs each of them little."""
+
+MAX_VALUES = 1000
+"""Values of a trait; the others that come are one more, "(other)"."""
+
+STATE_VERSION = 1
+
+
+class Trait(NamedTuple):
+    """`read`: from an example to its value, or list of values. `target`: the share of each value, or None: of what has
+    come so far."""
+
+    name: str
+    read: Callable[[Any], Any]
+    weight: float
+    target: Mapping[str, float] | None
+
+
+class Recipe(NamedTuple):
+    """All that decides an order of a stream."""
+
+    traits: tuple[Trait, ...]
+    tokens: Callable[[Any], int] | None
+    buffer: int
+    seed: int
+
+
+class Rows(NamedTuple):
+    """CSR rows of examples: indptr int64 (n + 1,), indices int32 and data float64 (entries,)."""
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    data: np.ndarray
+
+
+class Values:
+    """Numbers of the values of all traits, given as they come. The first NORM_CLASSES are those of the rows' norms."""
+
+    def __init__(self, traits: tuple[Trait, ...]) -> None:
+        from dagster_divorder.core.kernels.order_buffer import NORM_CLASSES
+
+        self.traits = traits
+        self.numbers: list[dict[str, int]] = [{} for _ in traits]
+        self.groups = [len(traits)] * NORM_CLASSES
+        self.targets = [math.nan] * NORM_CLASSES
+        for group, trait in enumerate(traits):
+            for value in trait.target or ():
+                self.number(group, value)
+
+    def number(self, group: int, value: str) -> int:
+        known, trait = self.numbers[group], self.traits[group]
+        number = known.get(value)
+        if number is not None:
+            return number
+        if trait.target is not None and value not in trait.target:
+            raise InputError(
+                f"{trait.name!r} of an example is {value!r}, which the target does not name; it names "
+                f"{', '.join(map(repr, list(trait.target)[:10]))}: give {value!r} a share, or use target='estimate'"
+            )
+        if trait.target is None and len(known) >= MAX_VALUES and value != "(other)":
+            return self.number(group, "(other)")
+        known[value] = number = len(self.groups)
+        self.groups.append(group)
+        self.targets.append(math.nan if trait.target is None else trait.target[value])
+        return number
+
+    def numbers_of(self, group: int, value: Any) -> list[int]:
+        """One for each of the labels that a value is."""
+        labels = list(value) if isinstance(value, list | tuple | set | frozenset | np.ndarray) else [value]
+        return [self.number(group, label_of(self.traits[group].name, label)) for label in labels or [None]]
+
+
+def label_of(name: str, value: Any) -> str:
+    """A value as text; None and NaN are a value of their own."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "(missing)"
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    if isinstance(value, int | np.integer):
+        return str(int(value))
+    if isinstance(value, float | np.floating):
+        if math.isnan(value):
+            return "(missing)"
+        if float(value).is_integer():
+            return str(int(value))
+        raise InputError(
+            f"{name!r} of an example is {value!r}; expected a label: text, a whole number or a boolean, or a list of "
+            f"them: cut it into bins, such as by={{{name!r}: lambda example: str(round(example[{name!r}], 1))}}"
+        )
+    raise InputError(
+        f"{name!r} of an example is of type {type(value).__name__}; expected a label: text, a whole number or a "
+        "boolean, or a list of them"
+    )
+
+
+class Passage(Generic[Example]):
+    """Examples go in as they come, and come out in the order of the buffer."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        from dagster_divorder.core.kernels.order_buffer import Mix
+
+        self.recipe = recipe
+        self.values = Values(recipe.traits)
+        self.examples: dict[int, Example] = {}
+        groups = len(recipe.traits) + 1
+        self.slots = empty_slots(recipe.buffer, groups, groups)
+        self.sums = empty_sums(0)
+        weights = [trait.weight for trait in recipe.traits]
+        self.mix = Mix(
+            groups=np.empty(0, np.int32),
+            weights=np.array([*weights, NORM_WEIGHT * max(weights)]),
+            target=np.empty(0),
+            norm=0,
+            keep=keep(recipe.buffer),
+            seed=recipe.seed,
+        )
+        self._make_room(0)
+
+    @property
+    def entered(self) -> int:
+        """Examples that have come."""
+        return int(self.sums.counts[0])
+
+    def push(self, examples: list[Example], ended: bool = False) -> list[int]:
+        """Numbers of the examples that go, counted as they came; all that are held, where the stream has `ended`. They
+        are taken out of `examples` by who hands them on."""
+        from dagster_divorder.core.kernels.order_buffer import pass_through
+
+        rows = self._rows(examples)
+        out = np.empty(len(examples) + self.recipe.buffer, np.int64)
+        self.examples.update(enumerate(examples, self.entered))
+        going = pass_through(
+            np.arange(len(examples)),
+            *rows,
+            np.empty((0, 0), np.float32),
+            self.mix,
+            self.slots,
+            self.sums,
+            ended,
+            out,
+        )
+        return out[:going].tolist()
+
+    def _rows(self, examples: list[Example]) -> Rows:
+        traits = self.recipe.traits
+        values, amounts = self.values, np.ones(len(examples))
+        if self.recipe.tokens is not None:
+            amounts = _token_counts(self.recipe.tokens, examples)
+        columns: list[list[int | list[int]]] = []
+        several = False
+        for group, trait in enumerate(traits):
+            known, column = values.numbers[group], []
+            for example in examples:
+                value = trait.read(example)
+                number = known.get(value) if type(value) is str else None
+                if number is None:
+                    numbers = values.numbers_of(group, value)
+                    several = several or len(numbers) > 1
+                    number = numbers if len(numbers) > 1 else numbers[0]
+                column.append(number)
+            columns.append(column)
+        if not several:
+            indices = np.array(columns, np.int32).reshape(len(traits), -1).T.ravel()
+            indptr = np.arange(0, len(indices) + 1, len(traits))
+            data = amounts.repeat(len(traits))
+        else:
+            entries: list[tuple[int, float]] = []
+            ends = [0]
+            for amount, row in zip(amounts.tolist(), zip(*columns, strict=True), strict=True):
+                for number in row:
+                    labels = number if isinstance(number, list) else [number]
+                    part = amount / len(labels)
+                    entries += [(label, part * labels.count(label)) for label in dict.fromkeys(labels)]
+                ends.append(len(entries))
+            indices = np.array([label for label, _ in entries], np.int32)
+            data = np.array([part for _, part in entries])
+            indptr = np.array(ends)
+        self._make_room(int(np.diff(indptr).max(initial=0)))
+        return Rows(indptr, indices, data)
+
+    def _make_room(self, entries: int) -> None:
+        """For the values that there are now, and rows of so many entries."""
+        values = len(self.values.groups)
+        if more := values - len(self.mix.groups):
+            self.mix = self.mix._replace(
+                groups=np.array(self.values.groups, np.int32), target=np.array(self.values.targets)
+            )
+            grown = {
+                name: np.pad(getattr(self.sums, name), (0, more)) for name in ("deviation", "seen", "held")
+            }
+            self.sums = self.sums._replace(**grown)
+        if (more := entries + 1 - self.slots.value.shape[1]) > 0:
+            wider = {
+                name: np.pad(getattr(self.slots, name), ((0, 0), (0, more))) for name in ("value", "amount")
+            }
+            self.slots = self.slots._replace(**wider)
+
+    def state(self) -> dict[str, Any]:
+        """All but the examples that are held, as plain numbers and lists; see `resume`."""
+        from dagster_divorder.core.kernels.order_buffer import NORM_CLASSES
+
+        held = np.argsort(self.slots.number[: self.sums.counts[0] - self.sums.counts[1]])
+        groups = len(self.recipe.traits)
+        names: list[tuple[int, str]] = [(0, "")] * (len(self.values.groups) - NORM_CLASSES)
+        for group, numbers in enumerate(self.values.numbers):
+            for name, number in numbers.items():
+                names[number - NORM_CLASSES] = (group, name)
+        return {
+            "values": [list(name) for name in names],
+            "held": self.slots.number[held].tolist(),
+            "norms": self.slots.norm[held].tolist(),
+            "norm_amounts": self.slots.lengths[held, groups].tolist(),
+            "sums": {name: array.tolist() for name, array in self.sums._asdict().items()},
+        }
+
+    def resume(self, state: Mapping[str, Any], examples: Mapping[int, Example]) -> None:
+        """As it was when `state` was taken. examples: those that were held, and those that were to go, by number."""
+        for group, name in state["values"]:
+            self.values.number(group, name)
+        self.examples.update(examples)
+        held = state["held"]
+        rows = self._rows([examples[number] for number in held])
+        for slot in range(len(held)):
+            row = slice(rows.indptr[slot], rows.indptr[slot + 1])
+            indices, data = rows.indices[row], rows.data[row]
+            lengths = np.bincount(self.mix.groups[indices], data, self.slots.lengths.shape[1])
+            if (norm := state["norms"][slot]) >= 0:
+                lengths[-1] = amount = state["norm_amounts"][slot]
+                indices, data = np.append(indices, norm), np.append(data, amount)
+            self.slots.number[slot], self.slots.norm[slot] = held[slot], norm
+            self.slots.entries[slot] = len(indices)
+            self.slots.value[slot, : len(indices)] = indices
+            self.slots.amount[slot, : len(data)] = data
+            self.slots.lengths[slot] = lengths
+            self.slots.single[slot] = len(np.unique(self.mix.groups[indices])) == len(indices)
+        for name, array in self.sums._asdict().items():
+            array[:] = state["sums"][name]
+
+
+def _token_counts(tokens: Callable[[Any], int], examples: list[Any]) -> np.ndarray:
+    counts = [tokens(example) for example in examples]
+    try:
+        amounts = np.array(counts, np.float64)
+    except (TypeError, ValueError):
+        amounts = np.array([math.nan])
+    if amounts.shape != (len(examples),) or not ((amounts >= 0) & np.isfinite(amounts)).all():
+        wrong = next(count for count in counts if not _is_count(count))
+        raise InputError(f"tokens of an example are {wrong!r}; expected a number of tokens, 0 or more")
+    return amounts
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and 0 <= value < math.inf
+
+
+class Snapshot(NamedTuple):
+    """Where the stream can be read on from: after `position` examples; `state`: the stream's own, or None."""
+
+    position: int
+    state: Any
+
+
+class Balanced(Generic[Example]):
+    """A stream in the order of a balanced buffer; each `iter` reads it anew. See `balance`."""
+
+    def __init__(self, stream: Iterable[Example], recipe: Recipe) -> None:
+        self.stream, self.recipe = stream, recipe
+        self.epoch = 0
+        self._reading: Reading[Example] | None = None
+        self._state: Mapping[str, Any] | None = None
+
+    def __iter__(self) -> Iterator[Example]:
+        self._reading = Reading(self.stream, self._epoch_recipe(), self._state)
+        self._state = None
+        return iter(self._reading)
+
+    def _epoch_recipe(self) -> Recipe:
+        return self.recipe._replace(seed=epoch_seed(self.recipe.seed, self.epoch))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Equal examples come in another order in each epoch. The stream is told too, where it has `set_epoch`."""
+        self.epoch = epoch
+        if hasattr(self.stream, "set_epoch"):
+            self.stream.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the last `iter` is, as numbers, text and lists beside the stream's own state: no example is in it."""
+        if self._reading is None:
+            return dict(self._state or {"version": STATE_VERSION, "epoch": self.epoch})
+        return {"epoch": self.epoch, **self._reading.state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next `iter` goes on there: exactly, if the stream gives what it gave. It is read on from the oldest
+        example that was held, by its own state where it has one, else by counting.
+
+        Raises:
+            InputError: the state is of another version.
+        """
+        if state.get("version") != STATE_VERSION:
+            raise InputError(
+                f"the state of a balanced stream has version {state.get('version')!r}; expected {STATE_VERSION}: "
+                "load it with the release that wrote it, or begin anew"
+            )
+        self._reading, self._state = None, state
+        self.epoch = state["epoch"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            **self.__dict__,
+            "_reading": None,
+            "_state": self.state_dict() if self._reading else self._state,
+        }
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """Another seed for each epoch, below 2**63; the first has the seed itself."""
+    return (
+        seed
+        if epoch == 0
+        else int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0] >> 1)
+    )
+
+
+class Reading(Generic[Example]):
+    """One pass over a stream: what was read, what is held, what is to go."""
+
+    def __init__(
+        self, stream: Iterable[Example], recipe: Recipe, state: Mapping[str, Any] | None = None
+    ) -> None:
+        self.stream = stream
+        self.passage: Passage[Example] = Passage(recipe)
+        self.going: list[int] = []
+        self.handed = 0
+        self.snapshots: deque[Snapshot] = deque()
+        self.ended = False
+        if state and "passage" in state:
+            self._resume(state)
+        else:
+            self._begin(None)
+
+    def _begin(self, state: Any) -> None:
+        if state is not None:
+            self.stream.load_state_dict(state)  # type: ignore[attr-defined]
+        self.source = iter(self.stream)
+
+    def _snapshot(self, position: int) -> None:
+        of = next((one for one in (self.source, self.stream) if hasattr(one, "state_dict")), None)
+        self.snapshots.append(Snapshot(position, of.state_dict() if of is not None else None))
+
+    def __iter__(self) -> Iterator[Example]:
+        passage, every = self.passage, self.passage.recipe.buffer
+        block_size = min(BLOCK, every)
+        while True:
+            while self.handed < len(self.going):
+                number = self.going[self.handed]
+                self.handed += 1
+                yield passage.examples.pop(number)
+            if self.ended:
+                return
+            self.going, self.handed = [], 0
+            if not self.snapshots or passage.entered - self.snapshots[-1].position >= every:
+                self._snapshot(passage.entered)
+                self._forget()
+            block = list(islice(self.source, block_size))
+            self.ended = len(block) < block_size
+            self.going = passage.push(block, self.ended)
+
+    def _forget(self) -> None:
+        """Snapshots that nothing which is held, or is to go, needs."""
+        first = min(self.passage.examples, default=self.passage.entered)
+        while len(self.snapshots) > 1 and self.snapshots[1].position <= first:
+            self.snapshots.popleft()
+
+    def state(self) -> dict[str, Any]:
+        """See `Balanced.state_dict`."""
+        self._forget()
+        snapshot = self.snapshots[0] if self.snapshots else Snapshot(0, None)
+        return {
+            "version": STATE_VERSION,
+            "position": snapshot.position,
+            "source": snapshot.state,
+            "read": self.passage.entered,
+            "going": self.going[self.handed :],
+            "ended": self.ended,
+            "passage": self.passage.state(),
+        }
+
+    def _resume(self, state: Mapping[str, Any]) -> None:
+        position, source = state["position"], state["source"]
+        self._begin(source)
+        if source is None:
+            next(islice(self.source, position, position), None)
+        self._snapshot(position)
+        wanted = {*state["going"], *state["passage"]["held"]}
+        examples = {
+            number: example
+            for number, example in enumerate(islice(self.source, state["read"] - position), position)
+            if number in wanted
+        }
+        if len(examples) < len(wanted):
+            raise InputError(
+                f"the stream has ended before example {state['read']:,}, which had come when the state was saved; "
+                "expected the same stream"
+            )
+        self.passage.resume(state["passage"], examples)
+        self.going, self.ended = list(state["going"]), state["ended"]
