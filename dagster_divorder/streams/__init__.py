@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dagster_divorder.streams.arguments import By, Target, make_recipe
 from dagster_divorder.streams.balancing import Balanced
@@ -20,8 +20,8 @@ def balance(
     target: Target = "estimate",
     seed: int = 0,
 ) -> Balanced[Example]:
-    """The examples of a stream, each once, so that the ones before and after any of them carry the mix: a balanced buffer
-    in place of a shuffle buffer.
+    """The examples of a stream, each once, in an order of which every window carries the mix: a balanced buffer in place
+    of a shuffle buffer.
 
     >>> stream = [{"source": source, "id": at} for at, source in enumerate("aaaaaabbbccc")]
     >>> "".join(example["source"] for example in balance(stream, by="source", buffer=12))
@@ -41,7 +41,7 @@ def balance(
     The result has `state_dict` and `load_state_dict`, exact to the example, and `set_epoch`; it can be pickled.
 
     Raises:
-        InputError: an argument cannot be used; while iterating: an example lacks a field, or has a value that is no label
-            or that the target does not name.
+        InputError: an argument cannot be used; while iterating: an example lacks a field, or has a value that is no
+            label or that the target does not name.
     """
     return Balanced(stream, make_recipe(by, tokens, buffer, target, seed))

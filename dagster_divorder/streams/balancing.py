@@ -177,15 +177,16 @@ class Passage(Generic[Example]):
         columns: list[list[int | list[int]]] = []
         several = False
         for group, trait in enumerate(traits):
-            known, column = values.numbers[group], []
+            known = values.numbers[group]
+            column: list[int | list[int]] = []
             for example in examples:
                 value = trait.read(example)
-                number = known.get(value) if type(value) is str else None
-                if number is None:
-                    numbers = values.numbers_of(group, value)
-                    several = several or len(numbers) > 1
-                    number = numbers if len(numbers) > 1 else numbers[0]
-                column.append(number)
+                if type(value) is str and value in known:
+                    column.append(known[value])
+                    continue
+                numbers = values.numbers_of(group, value)
+                several = several or len(numbers) > 1
+                column.append(numbers if len(numbers) > 1 else numbers[0])
             columns.append(column)
         if not several:
             indices = np.array(columns, np.int32).reshape(len(traits), -1).T.ravel()
@@ -278,7 +279,7 @@ def _token_counts(tokens: Callable[[Any], int], examples: list[Any]) -> np.ndarr
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and 0 <= value < math.inf
+    return isinstance(value, int | float | np.number) and bool(0 <= value < math.inf)
 
 
 class Snapshot(NamedTuple):
@@ -318,7 +319,7 @@ class Balanced(Generic[Example]):
         return {"epoch": self.epoch, **self._reading.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next `iter` goes on there: exactly, if the stream gives what it gave. It is read on from the oldest
+        """The next `iter` goes on there: exactly, if the stream gives what it gave. The stream is read on from the oldest
         example that was held, by its own state where it has one, else by counting.
 
         Raises:
