@@ -20,7 +20,7 @@ def balance(
     target: Target = "estimate",
     seed: int = 0,
 ) -> Balanced[Example]:
-    """The examples of a stream, each once, in an order of which every window carries the mix: a balanced buffer in place
+    """The examples of a stream, each once, in an order whose windows carry the mix: a balanced buffer in place
     of a shuffle buffer.
 
     >>> stream = [{"source": source, "id": at} for at, source in enumerate("aaaaaabbbccc")]

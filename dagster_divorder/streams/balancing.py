@@ -319,7 +319,7 @@ class Balanced(Generic[Example]):
         return {"epoch": self.epoch, **self._reading.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next `iter` goes on there: exactly, if the stream gives what it gave. The stream is read on from the oldest
+        """The next `iter` goes on there, exactly if the stream gives what it gave. The stream is read from the oldest
         example that was held, by its own state where it has one, else by counting.
 
         Raises:
