@@ -1,0 +1,1 @@
+"""Streams that never fit into memory: topics of single examples."""
