@@ -13,6 +13,7 @@ Known weakness: words that the sample did not have count for nothing. Measured: 
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from dagster_divorder.core.pool import pool, token_weights
 from dagster_divorder.core.terms import HAN, HIRAGANA, KATAKANA, SOUTH_EAST, Words
 
 WORDS, DIMS = 32_768, 128
+"""At most. A sample of fewer than 8,192 texts has isqrt(2 n) dims, as the others would hold noise."""
 
 CHARACTERS = 16_384
 """A text is known by its beginning, so that a book costs no more than a chapter."""
@@ -53,13 +55,14 @@ class TextVectors:
 
 
 def fit(texts: Sequence[str], words: Words, *, seed: int = 0) -> TextVectors:
-    """Vectors for the words of texts (n,), n >= 1, as `terms.count_words` counted them, D = DIMS."""
+    """Vectors for the words of texts (n,), n >= 1, as `terms.count_words` counted them."""
     from dagster_divorder.core.ppmi import token_vectors
 
     used = np.bincount(words.counts.indices, minlength=len(words.vocabulary))
     kept = np.sort(np.argsort(-used, kind="stable")[:WORDS])
     letters, starts = _joined([words.vocabulary[word].encode() for word in kept.tolist()])
-    table = token_vectors(*_find(texts, *_slots(letters, starts)), len(kept), DIMS, seed=seed).vectors
+    dims = min(DIMS, math.isqrt(2 * len(texts)))
+    table = token_vectors(*_find(texts, *_slots(letters, starts)), len(kept), dims, seed=seed).vectors
     weights = token_weights(used[kept], len(texts), "idf")
     return TextVectors(letters=letters, starts=starts, table=table, weights=weights)
 

@@ -77,7 +77,7 @@ class Topics:
             return self._labels(
                 self._units(given if isinstance(given, np.ndarray) else _stacked(list(given)))
             )
-        parts, iterator, first = [np.empty(0, np.int32)], iter(given), 0
+        parts, first, iterator = [np.empty(0, np.int32)], 0, iter(given)
         while block := list(islice(iterator, BLOCK_TEXTS)):
             parts.append(self._labels(self.texts.vectors(_texts(block, first))))
             first += len(block)
@@ -159,9 +159,10 @@ def fit_topics(sample: Iterable[str] | ArrayLike, k: int = 30, *, seed: int = 0)
         InputError: fewer different examples than k, a single text, a table, texts mixed with others, rows of different
             lengths, NaN or infinity; k below 1, or a seed out of [0, 2**63).
 
-    >>> topics = fit_topics(["tide and wave", "oven and bread", "a tide, a wave", "bread, oven", "wave, sea, tide"], k=2)
+    >>> sample = ["tide and wave", "oven and bread", "a tide, a wave", "bread, oven", "wave, sea, tide"]
+    >>> topics = fit_topics(sample, k=2)
     >>> topics.names
-    ('tide, wave', 'oven, bread')
+    ('tide, wave', 'bread, oven')
     >>> topics.predict(["a wave of the tide", "the sea", "an oven for bread"])
     array([0, 0, 1], dtype=int32)
     """
@@ -227,20 +228,19 @@ def _drawn(sample: Iterable[str] | ArrayLike, most: int, seed: int) -> list[str]
 
 
 def _several(examples: Any) -> Any:
-    """Examples as an iterable, or an array (N, D) where they are one of two dims."""
-    if hasattr(examples, "to_pylist") and not hasattr(examples, "column_names"):
-        return examples.to_pylist()  # Arrow's scalars are no strings
-    if len(getattr(examples, "shape", ())) == 2 and not hasattr(examples, "columns"):
-        return _numbers(examples, "the array", 2)
-    # Of a set the order differs from process to process.
+    """Vectors (N, D) as an array, other examples as an iterator."""
+    # A table gives its columns, and a set its examples in an order that differs from process to process.
     refused = isinstance(examples, str | bytes | Mapping | Set)
-    refused |= any(hasattr(examples, name) for name in ("columns", "column_names"))
-    if refused or not hasattr(examples, "__iter__") or getattr(examples, "shape", None) == ():
+    refused |= hasattr(examples, "columns") or hasattr(examples, "column_names")
+    shape = getattr(examples, "shape", None)
+    if refused or shape == () or not hasattr(examples, "__iter__"):
         raise InputError(
-            f"the examples are {_shown(examples)}; expected several texts or vectors in an order of their own: a list, an "
-            "array, one column of a table, a generator. topics(example) gives the topic of one"
+            f"the examples are {_shown(examples)}; expected several texts or vectors in an order of their own: a list, "
+            "an array, one column of a table, a generator. topics(example) gives the topic of one"
         )
-    return examples
+    if hasattr(examples, "to_pylist"):  # Arrow's scalars are no strings.
+        return iter(examples.to_pylist())
+    return _numbers(examples, "the array", 2) if shape is not None and len(shape) == 2 else iter(examples)
 
 
 def _texts(examples: Sequence[Any], first: int = 0) -> Sequence[str]:
@@ -280,7 +280,7 @@ def _numbers(value: Any, name: str, dims: int) -> NDArray[Any]:
 
 
 def _shown(value: Any) -> str:
-    return "None" if value is None else f"a {type(value).__name__}, {repr(value)[:80]}"
+    return "None" if value is None else f"a {type(value).__name__}, {' '.join(repr(value).split())[:80]}"
 
 
 def _unit(vectors: NDArray[Any]) -> NDArray[np.float32]:
@@ -314,8 +314,8 @@ def _unpack(data: bytes, where: str) -> Topics:
         version, hashed = info["version"], info.pop("hash")
     except (ValueError, KeyError, TypeError):
         raise StoreError(
-            f"{where} holds no topics, or its header is damaged; expected a file that Topics.save wrote: copy it again, "
-            "or fit the topics again"
+            f"{where} holds no topics, or its header is damaged; expected a file that Topics.save wrote: copy it "
+            "again, or fit the topics again"
         ) from None
     if version != VERSION:
         raise StoreError(
