@@ -265,14 +265,15 @@ def _stacked(examples: Sequence[Any]) -> NDArray[Any]:
 
 def _numbers(value: Any, name: str, dims: int) -> NDArray[Any]:
     """A value as a C-contiguous array of so many dims, none of them empty but the first of two."""
-    found = _shown(value)
     try:
         array = np.asarray(value)
-        if array.dtype.kind in "fiu" and array.ndim == dims and array.shape[-1]:
-            return np.ascontiguousarray(array)
-        found = f"{array.dtype} of shape {array.shape}" if array.ndim and array.dtype != object else found
     except (TypeError, ValueError, RuntimeError):
-        pass
+        array = np.array(None)
+    if array.dtype.kind in "fiu" and array.ndim == dims and array.shape[-1]:
+        return np.ascontiguousarray(array)
+    found = (
+        _shown(value) if array.dtype == object or not array.ndim else f"{array.dtype} of shape {array.shape}"
+    )
     raise InputError(
         f"{name} is {found}; expected numbers {'(N, D)' if dims == 2 else '(D,)'}, or a str where topics are of texts; "
         "a tensor as tensor.detach().float().cpu().numpy()"
