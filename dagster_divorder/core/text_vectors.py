@@ -7,13 +7,12 @@ texts (`core/ppmi.py`); the vector of a text is the sum over its words, weighted
 
 Guarantee: the same sample gives the same vectors, whatever the number of threads; a text's vector depends on that text
 and the fit alone.
-Cost: fit 0.1 s a megabyte and some 3 s; a text of 1,000 characters 30 us on its own, 10 us among many; 0.5 KB a word.
+Cost: fit 0.1 s a megabyte and some 4 s; find O(characters), 30 us for a text of 1,000 on its own; 0.5 KB a word.
 Known weakness: words that the sample did not have count for nothing. Measured: docs/decisions/topics.md.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -27,7 +26,8 @@ from dagster_divorder.core.pool import pool, token_weights
 from dagster_divorder.core.terms import HAN, HIRAGANA, KATAKANA, SOUTH_EAST, Words
 
 WORDS, DIMS = 32_768, 128
-"""At most. A sample of fewer than 8,192 texts has isqrt(2 n) dims, as the others would hold noise."""
+LEAST_DIMS, WORDS_A_DIM = 8, 128
+"""A small vocabulary has fewer dims than DIMS: with as many as words no two words would be alike."""
 
 CHARACTERS = 16_384
 """A text is known by its beginning, so that a book costs no more than a chapter."""
@@ -61,7 +61,7 @@ def fit(texts: Sequence[str], words: Words, *, seed: int = 0) -> TextVectors:
     used = np.bincount(words.counts.indices, minlength=len(words.vocabulary))
     kept = np.sort(np.argsort(-used, kind="stable")[:WORDS])
     letters, starts = _joined([words.vocabulary[word].encode() for word in kept.tolist()])
-    dims = min(DIMS, math.isqrt(2 * len(texts)))
+    dims = min(DIMS, max(LEAST_DIMS, len(kept) // WORDS_A_DIM))
     table = token_vectors(*_find(texts, *_slots(letters, starts)), len(kept), dims, seed=seed).vectors
     weights = token_weights(used[kept], len(texts), "idf")
     return TextVectors(letters=letters, starts=starts, table=table, weights=weights)

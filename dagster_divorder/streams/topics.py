@@ -324,7 +324,7 @@ def _unpack(data: bytes, where: str) -> Topics:
             "use the package that wrote them"
         )
     try:
-        arrays = {name: np.array(array) for name, array in load(data).items()}
+        arrays: dict[str, Any] = {name: np.array(array) for name, array in load(data).items()}
     except Exception as error:  # safetensors has no one class of errors
         arrays, hashed = {}, repr(error)
     if hashed != _hash(info, arrays):

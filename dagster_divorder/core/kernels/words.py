@@ -30,7 +30,7 @@ BASIS, PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 
 
 @njit(cache=True, nogil=True)
-def find_slot(text: Bytes, start: int, end: int, keys: Keys) -> tuple[int, int]:
+def find_slot(text: Bytes, start: int, end: int, keys: Keys) -> tuple[np.uint64, np.uint64]:
     """The slot of text[start:end] by linear probing, the first free one if it is not there, and its key: FNV-1a with
     its high bits folded into the low ones, never 0, which marks a free slot."""
     key = BASIS
@@ -75,7 +75,8 @@ def find_words(
         start, second, end = at, at, at
         run, length, longer, letters = BREAK, 0, 0, False
         while at <= stop:
-            here, code, kind = at, np.int64(0), BREAK
+            here, kind = at, BREAK
+            code = np.int64(0)
             if at < stop:
                 code = np.int64(text[at])
                 if code >= 0x80:
@@ -84,7 +85,7 @@ def find_words(
                     for _ in range(following):
                         at += 1
                         code = code << 6 | np.int64(text[at] & np.uint8(0x3F))
-                kind = np.int64(kinds[code]) if code < KINDS else HAN if code < HAN_END else BREAK
+                kind = kinds[code] if code < KINDS else HAN if code < HAN_END else BREAK
             at += 1
             goes_on = kind == run or (run == LETTER and kind == OTHER) or (run == SOUTH_EAST and kind == MARK)
             if run >= HAN:
