@@ -1,1 +1,0 @@
-"""Streams that never fit into memory: topics of single examples."""
