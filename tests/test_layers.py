@@ -101,7 +101,6 @@ ALLOWED = {
     "store": {"store", "core", "engine"},
     "models": {"models", "core", "engine", "readers"},
     "engine": {"engine"},
-    "streams": {"streams", "core"},
     "trainers": {"trainers"},
     "exports": {"exports", "trainers", "engine", "models", "store", "core"},
     "pipeline": {"pipeline", "engine", "models", "store", "view", "core"},
