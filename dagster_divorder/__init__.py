@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from dagster_divorder.results import load_results
     from dagster_divorder.settings import Settings, load_settings
     from dagster_divorder.streams import balance
+    from dagster_divorder.streams.topics import Topics, fit_topics
 
 __version__ = "0.1.0"
 
 _WHERE = {
     "Settings": "dagster_divorder.settings",
     "balance": "dagster_divorder.streams",
+    "Topics": "dagster_divorder.streams.topics",
     "cut": "dagster_divorder.forensics",
+    "fit_topics": "dagster_divorder.streams.topics",
     "grid_shuffle": "dagster_divorder.grid",
     "load_settings": "dagster_divorder.settings",
     "load_results": "dagster_divorder.results",
@@ -36,8 +39,10 @@ _WHERE = {
 
 __all__ = [
     "Settings",
+    "Topics",
     "balance",
     "cut",
+    "fit_topics",
     "grid_shuffle",
     "load_results",
     "load_settings",
