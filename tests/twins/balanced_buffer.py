@@ -65,7 +65,9 @@ def largest_regret(
             for one in fresh:
                 centred = rows[one] - shares * by_group(rows[one])[group]
                 square = float((weight[group] * centred**2).sum())
-                norm_of[one] = math.sqrt(square) if square > 1e-12 * (weight[group] * rows[one] ** 2).sum() else 0.0
+                norm_of[one] = (
+                    math.sqrt(square) if square > 1e-12 * (weight[group] * rows[one] ** 2).sum() else 0.0
+                )
                 sizes.append(norm_of[one])
             unit = rows[:coming][:, group == 0].sum() / coming
             for one in fresh:
