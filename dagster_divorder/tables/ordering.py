@@ -69,6 +69,7 @@ def order(
         items.groups,
         strategy=strategy,
         weights=items.weights,
+        coordinates=items.coordinates,
         seed=seed,
         frozen=frozen,
         targets=rows.targets(targets, items),

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.checks import positive
+from dagster_divorder.core.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.core.items import Items, document_items
 from dagster_divorder.core.order import Targets
 from dagster_divorder.core.target_tables import check_tables
@@ -21,7 +22,7 @@ from dagster_divorder.core.traits import Codes, ManyCodes, Traits
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.table import Table, open_table
 from dagster_divorder.tables.tokens import Tokens, row_tokens
-from dagster_divorder.tables.traits import By, trait_of, weights_of
+from dagster_divorder.tables.traits import By, VectorCodes, trait_of, weights_of
 
 BINS = 16
 """Quantile bins of a column of numbers."""
@@ -41,7 +42,14 @@ class Rows:
     def items(self) -> Items:
         """One item a row."""
         codes = {name: of if isinstance(of, ManyCodes) else of.codes for name, of in self.traits.items()}
-        return document_items(self.tokens, codes, self.weights)
+        items = document_items(self.tokens, codes, self.weights)
+        heaviest = max(self.weights.values())
+        blocks = [
+            (of.directions, VECTOR_SHARE * self.weights[name] / heaviest)
+            for name, of in self.traits.items()
+            if isinstance(of, VectorCodes)
+        ]
+        return with_blocks(items, blocks) if blocks else items
 
     def targets(
         self, tables: Mapping[str, Mapping[str, Sequence[float]]] | None, items: Items
