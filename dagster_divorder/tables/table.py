@@ -291,6 +291,8 @@ def _list_array(values: Sequence[Any]) -> pa.Array:
     import pyarrow as pa
 
     kinds = {type(value) for value in values} - {type(None)}
+    if not kinds:
+        return pa.nulls(len(values))
     if kinds <= {str}:
         return text_array(values)
     if kinds == {bool}:

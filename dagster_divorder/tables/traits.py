@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,7 +74,12 @@ def weights_of(by: By) -> dict[str, float]:
         )
     if len(set(names)) < len(names):
         raise InputError(f"by names {max(names, key=names.count)!r} twice; expected each column once")
-    return dict(by) if isinstance(by, Mapping) else dict.fromkeys(names, 1.0)
+    if not isinstance(by, Mapping):
+        return dict.fromkeys(names, 1.0)
+    for name, weight in by.items():
+        if not isinstance(weight, Real):
+            raise InputError(f"the weight of {name!r} is {weight!r}; expected a number above 0")
+    return {name: float(weight) for name, weight in by.items()}
 
 
 def trait_of(table: Table, name: str, *, bins: int, clusters: int, seed: int) -> Codes | ManyCodes:
