@@ -98,7 +98,7 @@ def trait_of(table: Table, name: str, *, bins: int, clusters: int, seed: int) ->
         raise InputError(
             f"column {name!r} holds {of}; expected plain values: name one of its fields, {fields}"
         )
-    if types.is_temporal(of):
+    if types.is_temporal(of) and not types.is_interval(of):
         return column_codes(_as_whole(column), bins=bins, name=f"column {name!r}")
     if _is_list(of):
         inner = of.value_type
