@@ -162,7 +162,27 @@ def test_labels_of_a_dataset_have_their_names() -> None:
         ({"c": np.zeros(2, complex)}, "cannot be read"),
         (pa.table({"c": pa.array([None], pa.month_day_nano_interval())}), "holds month_day_nano_interval"),
     ],
-    ids=repr,
+    ids=[
+        *(
+            "LazyFrame",
+            "polars Series",
+            "pandas Series",
+            "array",
+            "number",
+            "text",
+            "numbers",
+            "a row of None",
+        ),
+        *(
+            "unlike lengths",
+            "a text as column",
+            "a number as column",
+            "one name twice",
+            "three dims",
+            "complex",
+        ),
+        "interval",
+    ],
 )
 def test_what_is_no_table_says_what_to_make_of_it(table: Any, remedy: str) -> None:
     with pytest.raises(InputError, match=remedy):
