@@ -15,7 +15,7 @@ A null, and NaN, is a value of its own, and so is a list that is null or empty; 
 its own.
 
 Of vectors an order sees both: the cluster of each row, and its direction along COMPONENTS principal components, as
-coordinates. Measured on what the order did not see, both together are nearer to the whole than either
+coordinates. Measured on what the order did not see, both together are nearer to the whole than as many clusters alone
 (docs/decisions/tables.md).
 
 Guarantee: the same values give the same codes, whatever the kind of the table and however its columns are chunked.
@@ -46,7 +46,7 @@ By = str | Iterable[str] | Mapping[str, float]
 MOST_CATEGORIES = 64
 """Different whole numbers that are categories; more are sizes."""
 COMPONENTS = 64
-"""Principal components of vectors that an order sees; more cost time, and bring the rest hardly nearer."""
+"""Principal components of vectors that an order sees: windows are nearer to the whole as it rises, and cost more."""
 SAMPLE = 1 << 14
 """Vectors of which principal components are taken."""
 
