@@ -157,7 +157,7 @@ def _several(name: str, column: pa.ChunkedArray, bins: int) -> ManyCodes:
 
 
 def vectors_of(name: str, column: pa.ChunkedArray) -> NDArray[np.float32]:
-    """Vectors of lists of floats, float32 (n, D), of the n rows that are not null.
+    """Vectors of lists of floats, float32 (n, D), of the n rows that are not null, none of their numbers above 1.
 
     Raises:
         InputError: they are not of one length, or hold NaN, infinity or nulls.
@@ -188,7 +188,9 @@ def vectors_of(name: str, column: pa.ChunkedArray) -> NDArray[np.float32]:
             f"row {rows[np.argmin(finite)]} of column {name!r} holds NaN or infinity; expected finite numbers, or null "
             "for a whole row"
         )
-    return vectors
+    # Only directions count; by a power of two, so that nothing is rounded and no square overflows.
+    _, power = np.frexp(np.abs(vectors).max(initial=0.0))
+    return np.ldexp(vectors, -power)
 
 
 def _seen_both_ways(column: pa.ChunkedArray, name: str, clusters: int, seed: int) -> VectorCodes:

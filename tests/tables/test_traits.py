@@ -124,6 +124,8 @@ def test_vectors_are_clusters_and_directions() -> None:
     assert len(pairs) == 3
     assert made.directions.shape == (200, 5)
     assert np.linalg.norm(made.directions, axis=1) == pytest.approx(1)
+    for size in (2.0**100, 2.0**-100):
+        assert trait(vectors * size).codes.tolist() == made.codes.tolist()
     # A row without a vector has a cluster of its own, and no direction.
     rows = [*vectors.astype(np.float32).tolist(), None]
     gap = trait(pa.table({"c": pa.array(rows, pa.list_(pa.float32(), 5))}))
