@@ -16,7 +16,7 @@ its own.
 
 Of vectors an order sees both: the cluster of each row, and its direction along COMPONENTS principal components, as
 coordinates. Measured on what the order did not see, both together are nearer to the whole than as many clusters alone
-(docs/decisions/tables.md).
+(docs/decisions/tables.md). Strategies that take no coordinates see the clusters.
 
 Guarantee: the same values give the same codes, whatever the kind of the table and however its columns are chunked.
 Known weakness: more than MOST_CATEGORIES whole numbers that name things (classes, ids) are seen as sizes: hand them in
