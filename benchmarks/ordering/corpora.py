@@ -1,12 +1,13 @@
-"""Arrays of a corpus for the scripts of this folder, from its text, with stand-in tokens and clusters.
+"""Arrays of a corpus for `within.py`, from its text, with stand-in tokens and clusters.
 
     python benchmarks/ordering/corpora.py newsgroups.jsonl.gz newsgroups.npz --label label --tokens words
     python benchmarks/ordering/corpora.py mixture.jsonl.gz mixture.npz
     python benchmarks/ordering/corpora.py .venv/lib/python3.11/site-packages docstrings.npz
 
-A folder stands for the docstrings of its Python files, labelled by package. Tokens: byte-level BPE, 16,384, trained on 10
-MB; `--tokens words` counts words between spaces instead, as lengths alone. Clusters: TF-IDF of the tokens, 64 dims of a truncated SVD, k-means with k = 30; `other` likewise with k = 60 and
-another seed. words: tokens in 1,024 buckets, CSR. vectors: the directions in 64 dims, float32.
+A folder stands for the docstrings of its Python files, labelled by package. Tokens: byte-level BPE, 16,384, trained on
+10 MB; with `--tokens words`, lengths are counted in words between spaces. Clusters: TF-IDF of the tokens, 64 dims of a
+truncated SVD, k-means with k = 30; `other` with k = 60 and another seed. words: tokens in 1,024 buckets, CSR. vectors:
+the directions in 64 dims, float32.
 """
 
 import argparse
@@ -32,9 +33,11 @@ def documents(source: Path, label: str) -> Iterator[tuple[str, str]]:
             except (SyntaxError, ValueError):
                 continue
             for node in nodes:
-                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                    if text := ast.get_docstring(node):
-                        yield text, path.relative_to(source).parts[0]
+                documented = isinstance(
+                    node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+                )
+                if documented and (text := ast.get_docstring(node)):
+                    yield text, path.relative_to(source).parts[0]
         return
     with (gzip.open if source.suffix == ".gz" else open)(source, "rt", encoding="utf-8") as lines:
         for record in map(json.loads, lines):
@@ -75,7 +78,8 @@ def main() -> None:
             data.append(counts)
     indptr = np.cumsum([0, *map(len, indices)])
     counts = csr_matrix(
-        (np.concatenate(data), np.concatenate(indices), indptr), shape=(len(texts), tokenizer.get_vocab_size())
+        (np.concatenate(data), np.concatenate(indices), indptr),
+        shape=(len(texts), tokenizer.get_vocab_size()),
     )
     weighed = TfidfTransformer(sublinear_tf=True).fit_transform(counts)
     vectors = normalize(TruncatedSVD(64, random_state=0).fit_transform(weighed))
@@ -83,7 +87,10 @@ def main() -> None:
         MiniBatchKMeans(k, random_state=seed, batch_size=4096, n_init=3).fit_predict(vectors)
         for seed, k in ((0, 30), (1, 60))
     )
-    words = csr_matrix((counts.data, counts.indices.astype(np.int64) * 2_654_435_761 % 2**32 % BUCKETS, indptr), (len(texts), BUCKETS))
+    words = csr_matrix(
+        (counts.data, counts.indices.astype(np.int64) * 2_654_435_761 % 2**32 % BUCKETS, indptr),
+        (len(texts), BUCKETS),
+    )
     words.sum_duplicates()
     if options.tokens == "words":
         tokens = [len(text.split()) for text in texts]

@@ -3,10 +3,10 @@
     python benchmarks/ordering/corpora.py newsgroups.jsonl.gz newsgroups.npz --label label --tokens words
     python benchmarks/ordering/within.py newsgroups.npz [--traits label cluster length] [--seeds 3]
 
-Total variation from the corpus, over the first trait's values (a column a trait): in tokens and in documents, in
-windows of 128 documents; in windows of 262,144 tokens. Its values in 2,048 and in 8,192 tokens. Log lengths: farthest
-tenth and mean batch of 128 documents as multiples of shuffles'; mean of the first and the last 128 documents in standard
-errors. Drift: features of the documents that are clearly worse than shuffled, in any seed (docs/decisions/stationarity.md).
+By trait: total variation from the corpus in windows of 128 documents, by tokens and by documents; in windows of 262,144
+tokens; values in 2,048 and in 8,192 tokens. Log lengths: farthest tenth and mean batch of 128 documents as multiples of
+shuffles'; mean of the first and the last 128 documents in standard errors. Drift: features of the documents that are
+clearly worse than shuffled, in any seed (docs/decisions/stationarity.md).
 """
 
 import argparse
@@ -86,7 +86,11 @@ def main() -> None:
     columns = [f"{name}: 128 | in documents | 262,144 | in 2,048 | in 8,192" for name in codes]
     print(f"| order | {' | '.join(columns)} | tenth | batch | first | last | drift | seconds |")
     print(f"|---|{'--:|' * (5 * len(codes) + 4)}---|--:|")
-    rows = [("random", 1.0), *(("balanced", within) for within in options.within), ("token_share_greedy", 1.0)]
+    rows = [
+        ("random", 1.0),
+        *(("balanced", within) for within in options.within),
+        ("token_share_greedy", 1.0),
+    ]
     for strategy, within in rows:
         measured, drifting, seconds = [], set(), 0.0
         for seed in range(options.seeds):

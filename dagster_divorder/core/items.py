@@ -131,8 +131,8 @@ def _document_weight(sizes: NDArray[np.signedinteger], within: float) -> float:
             f"within is {within!r}; expected a number from 0 (batches of records) to 1 (topics inside sequences): "
             "leave it out where sequences are packed"
         )
-    least = min(BATCH_DOCUMENT_WEIGHT * design_effect(sizes), DOCUMENT_WEIGHT)
-    return float(DOCUMENT_WEIGHT**within * least ** (1.0 - within))
+    least = min(1.0, BATCH_DOCUMENT_WEIGHT * design_effect(sizes) / DOCUMENT_WEIGHT)
+    return float(DOCUMENT_WEIGHT * least ** (1.0 - float(within)))
 
 
 def _trait_weights(names: list[str], weights: Mapping[str, float] | None) -> NDArray[np.float64]:
