@@ -8,6 +8,9 @@ makes two groups, its tokens and its documents, the latter counted in units of t
 counts documents in coarse bins of length: of a hundred fine bins the order cannot know that neighbours are alike, and
 would still fill one sequence with short documents and the next with long ones.
 
+Where windows of whole documents count (`within` below 1), documents weigh less, and every trait makes a third group, in
+roots of tokens: tokens alone are decided by the longest documents, which no order evens out.
+
 Guarantee: integer counts, exact to 2**62 tokens; group 0 is the first trait in tokens, with a stored 0 for a document
 without tokens, so that it keeps its label.
 Cost: O(N (traits + log N)) time; 8 bytes an entry, 16 if a document exceeds 2**31 tokens. No loop over documents.
@@ -37,10 +40,15 @@ DOCUMENT_WEIGHT = 300.0
 batches stray further in tokens. Mixture corpus, 100 length bins: 1 gives 9.63 clusters a sequence, 30 10.94, 100 11.21,
 300 11.36, 1000 11.42; mean prefix deviation 81,000, 85,000, 90,000, 98,000, 106,000 tokens."""
 
-BATCH_DOCUMENT_WEIGHT = 2.0
-"""The same weight for `within` = 0, over the design effect of the lengths: at 1 a document weighs as much as its tokens
-do in the mean square. Newsgroups by label, total variation in 262,144 tokens: 2 gives 0.033, `DOCUMENT_WEIGHT` 0.053,
-shuffling 0.108; farthest tenth in mean log length over a shuffle's: 1 1.5, 2 1.25, 3 1.0."""
+BATCH_DOCUMENT_WEIGHT = 4.0
+"""The same weight for `within` = 0, over the design effect of the lengths, and at most `DOCUMENT_WEIGHT`: at 1 a
+document weighs as much as its tokens do in the mean square. Newsgroups by label, total variation in 262,144 tokens: 1
+gives 0.036, 2 0.037, 4 0.039, `DOCUMENT_WEIGHT` 0.043; labels in 8,192 tokens 19.05, 19.12, 19.12, 18.97; farthest
+tenth in mean log length over a shuffle's 1.06, 1.04, 0.59, and 0.60 with a drift of long documents."""
+
+LEAST_ROOT = 0.01
+"""Weight of a trait in roots of tokens over its weight in documents, just below `within` = 1: on a logarithmic scale it
+rises to 1 at `within` = 0, so that what `within` brings changes evenly."""
 
 TABLE_WITHIN = 0.0
 """`within` of a table whose records are not packed: what counts is a batch of records."""
@@ -79,8 +87,7 @@ def document_items(
 
     tokens: int (N,), >= 0, tokens of each document. traits: name -> int codes (N,), >= 0; the first one gives the label
     to strategies that take one. weights: name -> number above 0, for every trait; equal by default.
-    within: from 0, windows of tokens and of documents near the mix, to 1, more topics inside packed sequences. It sets
-    the documents' weight, on a logarithmic scale.
+    within: from 0, windows of whole documents near the mix, to 1, more topics inside packed sequences.
 
     Raises:
         InputError: shapes differ, a number is negative, no trait is given, weights name other traits, or `within` is no
@@ -97,9 +104,9 @@ def document_items(
         raise InputError("traits is empty; expected at least one trait, such as the cluster of each document")
     weight = _trait_weights(list(traits), weights)
     document_weight = _document_weight(sizes, within)
-    codes += codes
-    codes.append(bin_codes(sizes, quantile_edges(sizes, COARSE_LENGTH_BINS)))
-    in_tokens = len(traits)
+    in_tokens, in_documents = len(traits), 2 * len(traits) + 1
+    roots = codes if within < 1.0 else []
+    codes = [*codes, *codes, bin_codes(sizes, quantile_edges(sizes, COARSE_LENGTH_BINS)), *roots]
     n_values = [int(column.max(initial=0)) + 1 for column in codes]
     starts = np.cumsum([0, *n_values])
 
@@ -110,12 +117,20 @@ def document_items(
     for group, column in enumerate(codes):
         np.add(column, starts[group], out=indices[:, group], casting="same_kind")
     data[:, :in_tokens] = sizes[:, np.newaxis]
-    data[:, in_tokens:] = unit
+    data[:, in_tokens:in_documents] = unit
+    data[:, in_documents:] = np.rint(np.sqrt(sizes * np.float64(unit)))[:, np.newaxis]
     indptr = np.arange(0, indices.size + 1, len(codes))
     return Items(
         counts=csr_matrix((data.ravel(), indices.ravel(), indptr), shape=(len(sizes), starts[-1])),
         groups=np.repeat(np.arange(len(codes), dtype=np.int32), n_values),
-        weights=np.concatenate([weight, document_weight * weight, [document_weight * weight.max()]]),
+        weights=np.concatenate(
+            [
+                weight,
+                document_weight * weight,
+                [document_weight * weight.max()],
+                LEAST_ROOT ** float(within) * document_weight * weight[: len(roots)],
+            ]
+        ),
     )
 
 

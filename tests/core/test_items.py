@@ -9,6 +9,8 @@ from dagster_divorder.core.items import COARSE_LENGTH_BINS, DOCUMENT_WEIGHT, des
 from dagster_divorder.core.metrics import distinct_clusters
 from dagster_divorder.core.metrics.shares import aligned_windows
 from dagster_divorder.core.order import order
+from dagster_divorder.core.targets import document_targets
+from dagster_divorder.core.traits import Traits
 from dagster_divorder.errors import InputError
 
 TOKENS = np.array([4, 0, 10, 2])
@@ -69,6 +71,39 @@ def test_a_corpus_without_documents_makes_no_item():
     assert order(made.counts, made.groups, weights=made.weights).shape == (0,)
 
 
+def test_below_within_1_every_trait_enters_in_roots_of_tokens_too():
+    packed, batched = (document_items(TOKENS, TRAITS, within=within) for within in (1.0, 0.0))
+    columns = packed.counts.shape[1]
+    assert (batched.counts[:, :columns] != packed.counts).nnz == 0
+    assert batched.groups[columns:].tolist() == [5, 5, 5, 6, 6]
+    # sqrt(tokens x 4), of 4, 0, 10 and 2 tokens.
+    assert batched.counts[:, columns:].toarray().tolist() == [
+        [0, 4, 0, 4, 0],
+        [0, 0, 0, 0, 0],
+        [0, 6, 0, 0, 6],
+        [0, 0, 3, 3, 0],
+    ]
+    assert batched.weights[5:].tolist() == batched.weights[2:4].tolist()
+    assert batched.counts.data.dtype == np.int32
+
+
+def test_a_mix_that_moves_moves_in_roots_of_tokens_too():
+    random = np.random.default_rng(0)
+    tokens = np.ceil(random.lognormal(5.0, 1.2, 2_000)).astype(np.int64)
+    codes = random.integers(0, 3, 2_000).astype(np.int32)
+    traits = Traits(tokens, {"cluster": codes}, {"cluster": ("a", "b", "c")})
+    made = document_items(tokens, traits.codes, within=0.0)
+    table = {"cluster": {"progress": (0.0, 1.0), "a": (0.6, 0.1)}}
+    targets = document_targets(table, traits, ["cluster"], made)
+    for group in range(4):
+        assert targets.shares[:, made.groups == group].sum(axis=1) == pytest.approx([1.0, 1.0])
+    roots = targets.shares[:, made.groups == 3]
+    assert roots[0, 0] > 0.5 and roots[1, 0] < 0.2
+    ordered = order(made.counts, made.groups, weights=made.weights, targets=targets)
+    first = ordered[np.cumsum(tokens[ordered]) < tokens.sum() / 4]
+    assert 0.4 < tokens[first][codes[first] == 0].sum() / tokens[first].sum() < 0.65
+
+
 @given(
     documents=st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 3)), max_size=40),
     within=st.floats(0.0, 1.0),
@@ -79,7 +114,7 @@ def test_any_within_orders_every_document_once(documents, within, seed):
     made = document_items(tokens, {"cluster": codes}, within=within)
     ordered = order(made.counts, made.groups, weights=made.weights, seed=seed)
     assert np.sort(ordered).tolist() == list(range(len(tokens)))
-    assert (made.weights[1:] >= 1.0).all() and (made.weights[1:] <= DOCUMENT_WEIGHT).all()
+    assert (made.weights > 0).all() and (made.weights <= DOCUMENT_WEIGHT).all()
     assert np.array_equal(
         document_items(tokens, {"cluster": codes}, within=1).weights,
         document_items(tokens, {"cluster": codes}).weights,
@@ -88,7 +123,7 @@ def test_any_within_orders_every_document_once(documents, within, seed):
 
 def test_documents_weigh_more_as_within_rises_and_as_lengths_differ():
     random = np.random.default_rng(0)
-    for sigma, least in ((0.0, 2.0), (1.0, 5.0), (4.0, DOCUMENT_WEIGHT)):
+    for sigma, least in ((0.0, 4.0), (1.0, 4.0 * np.e), (4.0, DOCUMENT_WEIGHT)):
         tokens = np.ceil(random.lognormal(9.0, sigma, 5_000)).astype(np.int64)
         weights = [
             document_items(tokens, ONE_TRAIT, within=within).weights[1]
@@ -137,7 +172,7 @@ def test_windows_of_documents_near_the_mix_as_within_falls_and_lengths_do_not_dr
         found.append(windows)
         assert topics > 1.15 * shuffled_topics
         assert drift < 4.0
-    assert found[0] < 0.9 * found[1] < 0.9 * 0.95 * found[2]
+    assert found[0] < 0.95 * found[1] < 0.95 * 0.85 * found[2]
     assert found[2] < 0.8 * shuffled
     # Nearly sorted by length: its windows are near the mix, and it drifts.
     by_share = judged(order(made.counts, made.groups, strategy="token_share_greedy"))
