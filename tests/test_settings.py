@@ -75,6 +75,10 @@ def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> Non
             {"DIVORDER_ORDER__TRAITS": '{"cluster": -1}'},
             ["order.traits.cluster", "-1", "greater than or equal to 0.000001"],
         ),
+        ({"DIVORDER_ORDER__WITHIN": "-0.1"}, ["order.within", "-0.1", "greater than or equal to 0"]),
+        ({"DIVORDER_ORDER__WITHIN": "2"}, ["order.within", "2", "less than or equal to 1"]),
+        ({"DIVORDER_ORDER__WITHIN": "nan"}, ["order.within", "nan", "finite number"]),
+        ({"DIVORDER_ORDER__WITHIN": "a"}, ["order.within", "'a'", "number"]),
         ({"DIVORDER_ORDER__TRAITS": "{}"}, ["order.traits", "at least one trait"]),
         (
             {"DIVORDER_ORDER__TARGETS": '{"source": {"progress": [0, 1], "a": [1, 0]}}'},

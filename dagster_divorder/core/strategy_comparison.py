@@ -81,6 +81,7 @@ def compare_strategies(
     sequence_length: int,
     batch: int,
     weights: Mapping[str, float] | None = None,
+    within: float = 1.0,
     seed: int = 0,
     options: Callable[[str], Mapping[str, Any]] = lambda strategy: {},
     vectors: Callable[[PackedSequences], NDArray[np.int64]] | None = None,
@@ -91,6 +92,7 @@ def compare_strategies(
 
     tokens: int (N,). traits: name -> int codes (N,) in [0, n_values[name]); "cluster" is one, and the first one gives
         labels to strategies that take one. weights: name -> number above 0, of the traits to balance; equal by default.
+    within: see `core.items.document_items`.
     options: of a strategy, by its name.
     vectors: of the sequences of a plan, as `core.packing.coordinates.add_directions` sums them, for the strategies that
         look at them.
@@ -99,7 +101,7 @@ def compare_strategies(
     balanced = {trait: traits[trait] for trait in traits if weights is None or trait in weights}
     arguments = {"seed": seed, "sequence_length": sequence_length, "batch": batch}
     lengths = np.asarray(tokens, np.int64)
-    items = document_items(lengths, balanced, weights)
+    items = document_items(lengths, balanced, weights, within=within)
     for document_strategy in documents:
         made, document_cost = _order(
             items, document_strategy, {**arguments, **options(document_strategy)}, meter

@@ -21,14 +21,15 @@ UNMET = 0.01
 
 
 def document_targets(tables: Tables, traits: Traits, names: Sequence[str], items: Items) -> Targets | None:
-    """Targets for `core.items.document_items`, whose groups are the traits in tokens, the same in documents, and coarse
-    lengths; None without a table. A trait moves alike in tokens and in documents.
+    """Targets for `core.items.document_items`, whose groups are the traits in tokens, the same in documents, coarse
+    lengths, and with `within` below 1 the traits in roots of tokens; None without a table. A trait moves alike in all.
 
     Raises:
         InputError: a table names a value that the trait has not, its numbers are no shares, or its progress does not
             rise from 0 to 1.
     """
-    return _targets(tables, traits, [*names, *names, None], items) if tables else None
+    group_traits = [*names, *names, None, *names][: len(items.weights)]
+    return _targets(tables, traits, group_traits, items) if tables else None
 
 
 def sequence_targets(tables: Tables, traits: Traits, names: Sequence[str], items: Items) -> Targets | None:

@@ -169,6 +169,11 @@ class Settings(BaseSettings):
         return {**strategy.options, **({"version": strategy.version} if strategy.version > 1 else {})}
 
     @property
+    def within_key(self) -> dict[str, Any]:
+        """`order.within` in the keys of what it decides; 1 is left out, so that results from before it keep theirs."""
+        return {} if self.order.within == 1.0 else {"within": self.order.within}
+
+    @property
     def holds_out(self) -> bool:
         """Whether documents are kept out of training."""
         return self.heldout.share is not None or bool(self.heldout.paths)

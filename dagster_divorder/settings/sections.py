@@ -543,6 +543,9 @@ class Order(_Section):
     )
     """What to balance and how strongly, from 1e-6 to 1e6: `cluster`, `length`, `difficulty` (how hard its tokens are to
     predict), or any field of the input."""
+    within: float = Field(1.0, ge=0.0, le=1.0)
+    """Of documents: 1 brings more topics into each packed sequence; 0 brings windows of whole documents, as
+    curated.jsonl has them, nearer the mix. Long documents decide how far the two differ."""
     length_bins: int = Field(100, ge=1, le=10_000)
     """Quantile bins of document length (and of numeric columns)."""
     refit: Literal["auto", "now", "never"] = "auto"

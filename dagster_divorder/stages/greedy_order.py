@@ -116,7 +116,8 @@ def order_documents(documents: Documents, settings: Settings) -> np.ndarray:
     """
     traits, chosen = documents.traits, settings.order
     first = sorted(chosen.traits, key=lambda trait: trait != "cluster")
-    items = document_items(traits.tokens, {trait: traits.codes[trait] for trait in first}, chosen.traits)
+    codes = {trait: traits.codes[trait] for trait in first}
+    items = document_items(traits.tokens, codes, chosen.traits, within=chosen.within)
     arguments = {
         **settings.order_arguments(chosen.strategy),
         "weights": items.weights,
@@ -172,6 +173,7 @@ def document_order(settings: Settings) -> dict[str, Any]:
         "strategy": order.strategy,
         "options": settings.strategy_key(order.strategy),
         "traits": order.traits,
+        **settings.within_key,
         "targets": order.targets,
         "separate_copies": settings.copies_apart,
         "sequence_length": settings.sequence.length if "sequence_length" in strategy.reads else None,

@@ -44,6 +44,7 @@ def _compute(run: Run) -> Made:
             sequence_length=settings.sequence.length,
             batch=settings.sequence.batch,
             weights=settings.order.traits,
+            within=settings.order.within,
             seed=settings.seed,
             options=settings.strategy_options,
             vectors=partial(vector_sums, run) if settings.sequence.vectors else None,
@@ -93,6 +94,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
     return {
         "comparison": settings.comparison.model_dump(mode="json"),
         "traits": settings.order.traits,
+        **settings.within_key,
         "options": {name: settings.strategy_key(name) for name in {*documents, *sequences}},
         "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.vectors],
         "seed": settings.seed,

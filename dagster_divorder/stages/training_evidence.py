@@ -272,7 +272,9 @@ class _Tokens:
             order = shuffled[np.argsort(traits.codes["cluster"][pieces.document[shuffled]], kind="stable")]
         else:
             balanced = {name: traits.codes[name][pieces.document] for name in settings.order.traits}
-            items = document_items(pieces.length, balanced, settings.order.traits)
+            items = document_items(
+                pieces.length, balanced, settings.order.traits, within=settings.order.within
+            )
             order = make_order(items.counts, items.groups, **self.arguments(documents, items, seed))
         packed = pack(pieces.take(order), method="concat", sequence_length=self.length, seed=draw)
         return packed.part(0, len(packed) - bool(len(packed) and packed.padding[-1]))
@@ -487,7 +489,8 @@ def _reading_key(settings: Settings, order: TrainedOrder) -> list[Any]:
 
     strategies = [order.documents, order.sequences]
     options = {name: settings.strategy_key(name) for name in strategies if name in STRATEGIES}
-    balanced = [settings.order.traits, settings.sequence.vectors, settings.sequence.batch]
+    sequence = settings.sequence
+    balanced = [settings.order.traits, sequence.vectors, sequence.batch, *settings.within_key.values()]
     own = [settings.seed, options, balanced if {*strategies} - PLAIN else None]
     return [*strategies, own]
 

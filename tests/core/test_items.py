@@ -2,13 +2,19 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dagster_divorder.core.items import COARSE_LENGTH_BINS, DOCUMENT_WEIGHT, document_items
+from dagster_divorder.core.items import COARSE_LENGTH_BINS, DOCUMENT_WEIGHT, design_effect, document_items
+from dagster_divorder.core.metrics import distinct_clusters
+from dagster_divorder.core.metrics.shares import aligned_windows
 from dagster_divorder.core.order import order
-from dagster_divorder.core.traits import ManyCodes
+from dagster_divorder.core.targets import document_targets
+from dagster_divorder.core.traits import ManyCodes, Traits
 from dagster_divorder.errors import InputError
 
 TOKENS = np.array([4, 0, 10, 2])
+ONE_TRAIT = {"cluster": np.arange(5_000) % 7}
 TRAITS = {"cluster": np.array([1, 0, 1, 2], np.int32), "lang": np.array([0, 0, 1, 0], np.int32)}
 
 
@@ -74,6 +80,125 @@ def test_a_corpus_without_documents_makes_no_item():
     made = document_items([], {"cluster": []})
     assert made.counts.shape[0] == 0
     assert order(made.counts, made.groups, weights=made.weights).shape == (0,)
+
+
+def test_below_within_1_every_trait_enters_in_roots_of_tokens_too():
+    packed, batched = (document_items(TOKENS, TRAITS, within=within) for within in (1.0, 0.0))
+    columns = packed.counts.shape[1]
+    assert (batched.counts[:, :columns] != packed.counts).nnz == 0
+    assert batched.groups[columns:].tolist() == [5, 5, 5, 6, 6]
+    # sqrt(tokens x 4), of 4, 0, 10 and 2 tokens.
+    assert batched.counts[:, columns:].toarray().tolist() == [
+        [0, 4, 0, 4, 0],
+        [0, 0, 0, 0, 0],
+        [0, 6, 0, 0, 6],
+        [0, 0, 3, 3, 0],
+    ]
+    assert batched.weights[5:].tolist() == batched.weights[2:4].tolist()
+    assert batched.counts.data.dtype == np.int32
+
+
+def test_a_mix_that_moves_moves_in_roots_of_tokens_too():
+    random = np.random.default_rng(0)
+    tokens = np.ceil(random.lognormal(5.0, 1.2, 2_000)).astype(np.int64)
+    codes = random.integers(0, 3, 2_000).astype(np.int32)
+    traits = Traits(tokens, {"cluster": codes}, {"cluster": ("a", "b", "c")})
+    made = document_items(tokens, traits.codes, within=0.0)
+    table = {"cluster": {"progress": (0.0, 1.0), "a": (0.6, 0.1)}}
+    targets = document_targets(table, traits, ["cluster"], made)
+    for group in range(4):
+        assert targets.shares[:, made.groups == group].sum(axis=1) == pytest.approx([1.0, 1.0])
+    roots = targets.shares[:, made.groups == 3]
+    assert roots[0, 0] > 0.5 and roots[1, 0] < 0.2
+    ordered = order(made.counts, made.groups, weights=made.weights, targets=targets)
+    first = ordered[np.cumsum(tokens[ordered]) < tokens.sum() / 4]
+    assert 0.4 < tokens[first][codes[first] == 0].sum() / tokens[first].sum() < 0.65
+
+
+@given(
+    documents=st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 3)), max_size=40),
+    within=st.floats(0.0, 1.0),
+    seed=st.integers(0, 5),
+)
+def test_any_within_orders_every_document_once(documents, within, seed):
+    tokens, codes = (np.array([row[at] for row in documents], np.int64) for at in (0, 1))
+    made = document_items(tokens, {"cluster": codes}, within=within)
+    ordered = order(made.counts, made.groups, weights=made.weights, seed=seed)
+    assert np.sort(ordered).tolist() == list(range(len(tokens)))
+    assert (made.weights > 0).all() and (made.weights <= DOCUMENT_WEIGHT).all()
+    assert np.array_equal(
+        document_items(tokens, {"cluster": codes}, within=1).weights,
+        document_items(tokens, {"cluster": codes}).weights,
+    )
+
+
+def test_documents_weigh_more_as_within_rises_and_as_lengths_differ():
+    random = np.random.default_rng(0)
+    for sigma, least in ((0.0, 4.0), (1.0, 4.0 * np.e), (4.0, DOCUMENT_WEIGHT)):
+        tokens = np.ceil(random.lognormal(9.0, sigma, 5_000)).astype(np.int64)
+        weights = [
+            document_items(tokens, ONE_TRAIT, within=within).weights[1]
+            for within in (0.0, 0.25, 0.5, 0.75, 1.0)
+        ]
+        assert weights == sorted(weights)
+        assert weights[0] == pytest.approx(least, rel=0.2)
+        assert weights[-1] == DOCUMENT_WEIGHT
+
+
+def test_the_design_effect_of_equal_lengths_and_of_none_is_1():
+    assert (
+        design_effect(np.full(7, 3)) == design_effect(np.zeros(4, int)) == design_effect(np.zeros(0)) == 1.0
+    )
+    assert design_effect(np.array([3, 0, 0])) == pytest.approx(3.0)
+
+
+TAILED = 8_000
+"""Documents of heavy-tailed length, of 20 labels."""
+
+
+def tailed() -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    tokens = np.ceil(random.lognormal(5.0, 1.2, TAILED)).astype(np.int64)
+    return tokens, random.choice(20, TAILED, p=random.dirichlet(np.full(20, 3.0)))
+
+
+def judged(ordered: np.ndarray) -> tuple[float, float, float]:
+    """(mean total variation in 65,536 tokens, labels in 2,048 tokens, how far a tenth's mean log length is from the
+    whole's at most, in standard errors)."""
+    tokens, label = tailed()
+    windows = aligned_windows(tokens[ordered], label[ordered], 20, 65_536)[1]
+    logs = np.log(tokens)
+    scores = ((logs - logs.mean()) / logs.std())[ordered].reshape(10, -1)
+    topics = distinct_clusters(ordered, tokens, label, 2_048)
+    return windows.mean(), topics.mean(), np.abs(scores.mean(axis=1)).max() * (TAILED / 10) ** 0.5
+
+
+def test_windows_of_documents_near_the_mix_as_within_falls_and_lengths_do_not_drift():
+    tokens, label = tailed()
+    shuffled, shuffled_topics, _ = judged(np.random.default_rng(0).permutation(TAILED))
+    found = []
+    for within in (0.0, 0.5, 1.0):
+        made = document_items(tokens, {"label": label}, within=within)
+        windows, topics, drift = judged(order(made.counts, made.groups, weights=made.weights))
+        found.append(windows)
+        assert topics > 1.15 * shuffled_topics
+        assert drift < 4.0
+    assert found[0] < 0.95 * found[1] < 0.95 * 0.85 * found[2]
+    assert found[2] < 0.8 * shuffled
+    # Nearly sorted by length: its windows are near the mix, and it drifts.
+    by_share = judged(order(made.counts, made.groups, strategy="token_share_greedy"))
+    assert by_share[0] < found[0]
+    assert by_share[2] > 40.0
+
+
+@pytest.mark.parametrize(
+    "within", [float("nan"), -0.1, 2, "a", None, True, 1j, np.array([0.5])], ids=lambda value: repr(value)
+)
+def test_a_within_that_is_no_number_from_0_to_1_is_refused(within):
+    with pytest.raises(InputError) as refused:
+        document_items(TOKENS, TRAITS, within=within)
+    assert str(refused.value).startswith(f"within is {within!r}; expected a number from 0")
+    assert "leave it out" in str(refused.value)
 
 
 @pytest.mark.parametrize(

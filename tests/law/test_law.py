@@ -93,6 +93,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
         {"score": 1.0},
     ),
     "order.separate_copies": (False, True),
+    "order.within": (1.0, 0.0),
     "order.shards_of": (10_000_000, 7),
     "packing.method": ("concat", "best_fit", "related"),
     "packing.piece_tokens": (0, 7),

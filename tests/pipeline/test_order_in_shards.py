@@ -101,6 +101,16 @@ def test_the_setting_is_in_the_key_only_where_it_makes_shards(corpus: Path, make
     assert all(one != other for one, other in zip(keys[RECORDS], keys[200], strict=True))
 
 
+def test_within_orders_every_shard(corpus: Path, make_settings: Make) -> None:
+    shards = []
+    for within in (1.0, 0.0):
+        run = ran(make_settings(order={"shards_of": 100, "within": within}, sequence={"length": 64}))
+        shards.append(np.split(load_order(run), load_shards(run)))
+    for one, other in zip(*shards, strict=True):
+        assert np.array_equal(np.sort(one), np.sort(other))
+        assert not np.array_equal(one, other)
+
+
 def test_what_looks_at_no_trait_is_one_order(corpus: Path, make_settings: Make) -> None:
     run = ran(make_settings(order={"shards_of": 100, "strategy": "original"}, sequence={"length": 64}))
     assert load_order(run).tolist() == list(range(RECORDS))

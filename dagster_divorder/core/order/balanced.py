@@ -46,6 +46,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.items import design_effect
 from dagster_divorder.core.order.problem import Order, Problem
 from dagster_divorder.core.order.strategy import Strategy
 from dagster_divorder.core.order.targets import SEGMENTS, mix, path_back, reached_at, straight_path
@@ -213,8 +214,7 @@ def _pool_and_weight(problem: Problem) -> tuple[int, float]:
     """Pool and weight of |a|^2, by Kish's design effect of the lengths, M sum l^2 / (sum l)^2, 1 for equal ones; pool
     also by the entries that a placed item meets in one candidate, sum_j (share of the items that hold j)^2, and by how
     many kinds of items there are, items that hold the same trait values being of one kind."""
-    sizes = problem.sizes.astype(np.float64)
-    effect = len(sizes) * float(sizes @ sizes) / (float(sizes.sum()) ** 2 or 1.0) or 1.0
+    effect = design_effect(problem.sizes)
     # Whole items: rows often have one width, so that every n-th entry could be of the same trait.
     sample = problem.part(np.arange(0, problem.items, -(-len(problem.indices) // SAMPLE) or 1))
     holding = np.bincount(sample.indices) / sample.items
