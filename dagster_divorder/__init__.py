@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dagster_divorder.core.order import order
     from dagster_divorder.forensics import cut, where
     from dagster_divorder.grid import grid_shuffle
     from dagster_divorder.models.validation import loss_by_source
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from dagster_divorder.results import load_results
     from dagster_divorder.settings import Settings, load_settings
     from dagster_divorder.streams import balance
+    from dagster_divorder.tables.ordering import order, reorder
 
 __version__ = "0.1.0"
 
@@ -28,7 +28,8 @@ _WHERE = {
     "load_settings": "dagster_divorder.settings",
     "load_results": "dagster_divorder.results",
     "loss_by_source": "dagster_divorder.models.validation",
-    "order": "dagster_divorder.core.order",
+    "order": "dagster_divorder.tables.ordering",
+    "reorder": "dagster_divorder.tables.ordering",
     "run_all": "dagster_divorder.pipeline",
     "run_stage": "dagster_divorder.pipeline",
     "where": "dagster_divorder.forensics",
@@ -43,6 +44,7 @@ __all__ = [
     "load_settings",
     "loss_by_source",
     "order",
+    "reorder",
     "run_all",
     "run_stage",
     "where",

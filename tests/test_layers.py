@@ -90,6 +90,7 @@ ALLOWED = {
     "core": {"core"},
     "view": {"view", "core"},
     "streams": {"streams", "core"},
+    "tables": {"tables", "view", "core"},
     "store": {"store", "core", "engine"},
     "models": {"models", "core", "engine", "readers"},
     "engine": {"engine"},
