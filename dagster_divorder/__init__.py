@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dagster_divorder.results import load_results
     from dagster_divorder.settings import Settings, load_settings
     from dagster_divorder.streams import balance
+    from dagster_divorder.tables.comparison import compare, plot
     from dagster_divorder.tables.ordering import order, reorder
 
 __version__ = "0.1.0"
@@ -23,12 +24,14 @@ __version__ = "0.1.0"
 _WHERE = {
     "Settings": "dagster_divorder.settings",
     "balance": "dagster_divorder.streams",
+    "compare": "dagster_divorder.tables.comparison",
     "cut": "dagster_divorder.forensics",
     "grid_shuffle": "dagster_divorder.grid",
     "load_settings": "dagster_divorder.settings",
     "load_results": "dagster_divorder.results",
     "loss_by_source": "dagster_divorder.models.validation",
     "order": "dagster_divorder.tables.ordering",
+    "plot": "dagster_divorder.tables.comparison",
     "reorder": "dagster_divorder.tables.ordering",
     "run_all": "dagster_divorder.pipeline",
     "run_stage": "dagster_divorder.pipeline",
@@ -38,12 +41,14 @@ _WHERE = {
 __all__ = [
     "Settings",
     "balance",
+    "compare",
     "cut",
     "grid_shuffle",
     "load_results",
     "load_settings",
     "loss_by_source",
     "order",
+    "plot",
     "reorder",
     "run_all",
     "run_stage",

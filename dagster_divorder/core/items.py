@@ -90,12 +90,17 @@ def document_items(
     indptr = np.sum([column.indptr for column in columns], axis=0, dtype=np.int64)
     indices = np.empty(indptr[-1], np.int32)
     data = np.empty(indptr[-1], dtype)
-    free = indptr[:-1].copy()
+    free = indptr[:-1]
     for group, column in enumerate(columns):
-        at, parts = _places(free, column.indptr, sizes if group < len(traits) else unit)
+        amounts, widths = sizes if group < len(traits) else unit, np.diff(column.indptr)
+        if (widths == 1).all():
+            at, parts = free, amounts
+        else:
+            at = (free - column.indptr[:-1]).repeat(widths) + np.arange(column.indptr[-1])
+            parts = column.shared(np.broadcast_to(amounts, len(sizes)))
         indices[at] = column.codes + np.int32(starts[group])
         data[at] = parts
-        free += np.diff(column.indptr)
+        free = free + widths
     counts = csr_matrix((data, indices, indptr), shape=(len(sizes), starts[-1]))
     # A list may name a value twice, and in any order.
     counts.sum_duplicates()
@@ -114,19 +119,6 @@ def _values_of(name: str, values: ArrayLike | ManyCodes, documents: int) -> Many
 
 def _one_each(codes: NDArray[Any]) -> ManyCodes:
     return ManyCodes(np.arange(len(codes) + 1), codes, ())
-
-
-def _places(
-    free: NDArray[np.int64], indptr: NDArray[np.int64], amount: NDArray[Any] | int
-) -> tuple[NDArray[np.int64], Any]:
-    """(where the values of one trait go, int64 (nnz,), behind `free` int64 (N,) in each row; what each gets, whole
-    numbers that sum to the document's `amount`)."""
-    widths = np.diff(indptr)
-    if (widths == 1).all():
-        return free, amount
-    nth = np.arange(indptr[-1]) - indptr[:-1].repeat(widths)
-    part, over = np.divmod(amount, widths)
-    return free.repeat(widths) + nth, part.repeat(widths) + (nth < over.repeat(widths))
 
 
 def _trait_weights(names: list[str], weights: Mapping[str, float] | None) -> NDArray[np.float64]:

@@ -70,6 +70,14 @@ class ManyCodes:
     codes: NDArray[np.int32]
     names: tuple[str, ...]
 
+    def shared(self, amounts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What each value gets, int64 (nnz,), where a record's values share its amount, int64 (N,), in whole numbers
+        that differ by one at most and sum to it."""
+        widths = np.diff(self.indptr)
+        nth = np.arange(self.indptr[-1]) - self.indptr[:-1].repeat(widths)
+        part, over = np.divmod(amounts, widths)
+        return part.repeat(widths) + (nth < over.repeat(widths))
+
 
 def quantile_edges(values: ArrayLike, bins: int) -> Edges:
     """Inner edges, float64 (<= bins - 1,) and strictly rising, that cut (N,) numbers into equally full bins.

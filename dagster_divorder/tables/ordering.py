@@ -8,14 +8,13 @@ Cost: that of `core.order`, linear in N for `balanced`; benchmarks/ordering/tabl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.order import order as order_items
-from dagster_divorder.tables.rows import BINS, CLUSTERS, read_rows
+from dagster_divorder.core.target_tables import Tables
+from dagster_divorder.tables.rows import BINS, CLUSTERS, order_rows, read_rows
 from dagster_divorder.tables.table import open_table
 from dagster_divorder.tables.tokens import Tokens
 from dagster_divorder.tables.traits import By
@@ -31,7 +30,7 @@ def order(
     strategy: str = "balanced",
     seed: int = 0,
     frozen: ArrayLike | None = None,
-    targets: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
+    targets: Tables | None = None,
     bins: int = BINS,
     clusters: int = CLUSTERS,
     **options: Any,
@@ -63,18 +62,7 @@ def order(
     [['rail', 'sea'], ['rail', 'sea'], ['rail', 'sea']]
     """
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
-    items = rows.items()
-    return order_items(
-        items.counts,
-        items.groups,
-        strategy=strategy,
-        weights=items.weights,
-        coordinates=items.coordinates,
-        seed=seed,
-        frozen=frozen,
-        targets=rows.targets(targets, items),
-        **options,
-    )
+    return order_rows(rows, strategy=strategy, seed=seed, frozen=frozen, targets=targets, **options)
 
 
 def reorder(table: AnyTable, by: By, **arguments: Any) -> AnyTable:

@@ -5,18 +5,17 @@ Letters: N rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.checks import positive
 from dagster_divorder.core.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.core.items import Items, document_items
-from dagster_divorder.core.order import Targets
-from dagster_divorder.core.target_tables import check_tables
+from dagster_divorder.core.order import Targets, order
+from dagster_divorder.core.target_tables import Tables, check_tables
 from dagster_divorder.core.targets import document_targets
 from dagster_divorder.core.traits import Codes, ManyCodes, Traits
 from dagster_divorder.errors import InputError
@@ -51,9 +50,7 @@ class Rows:
         ]
         return with_blocks(items, blocks) if blocks else items
 
-    def targets(
-        self, tables: Mapping[str, Mapping[str, Sequence[float]]] | None, items: Items
-    ) -> Targets | None:
+    def targets(self, tables: Tables | None, items: Items) -> Targets | None:
         """A mix that moves, as `core.targets.document_targets` makes it of the shares of some values of columns.
 
         Raises:
@@ -90,3 +87,27 @@ def read_rows(table: Any, by: By, tokens: Tokens, *, bins: int, clusters: int, s
     opened, weights = open_table(table), weights_of(by)
     traits = {name: trait_of(opened, name, bins=bins, clusters=clusters, seed=seed) for name in weights}
     return Rows(opened, row_tokens(opened, tokens, weights), weights, traits)
+
+
+def order_rows(
+    rows: Rows,
+    *,
+    strategy: str = "balanced",
+    seed: int = 0,
+    frozen: ArrayLike | None = None,
+    targets: Tables | None = None,
+    **options: Any,
+) -> NDArray[np.int64]:
+    """Order of the rows, int64 (N,): position -> row. Arguments and errors as `order` has them."""
+    items = rows.items()
+    return order(
+        items.counts,
+        items.groups,
+        strategy=strategy,
+        weights=items.weights,
+        coordinates=items.coordinates,
+        seed=seed,
+        frozen=frozen,
+        targets=rows.targets(targets, items),
+        **options,
+    )

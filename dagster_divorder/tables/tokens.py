@@ -105,6 +105,8 @@ def _whole(column: pa.ChunkedArray, name: str) -> NDArray[np.int64]:
     import pyarrow.compute as pc
 
     what = f"column {name!r}"
+    if not len(column):
+        return np.zeros(0, np.int64)
     types, of = pa.types, column.type
     if not (types.is_integer(of) or types.is_floating(of) or types.is_decimal(of)):
         raise InputError(f"tokens is {what}, which holds {of}; expected whole numbers of 0 or more")
