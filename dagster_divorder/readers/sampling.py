@@ -57,7 +57,7 @@ class BalancedSampler(Sampler[int]):
     A state is {"epoch", "samples", "plan", "arguments"}, plain numbers and text. `sampler.state_dict()` counts rows
     drawn. With a DataLoader without workers these are the rows that the trainer was given; workers draw ahead of it.
     StatefulDataLoader keeps a state for each batch and is exact with any number of workers. A trainer that counts its
-    steps can write them into a state: `{**sampler.state_dict(), "samples": steps * B}`.
+    own steps can write its place into a state: `{**sampler.state_dict(), "epoch": epoch, "samples": step * B}`.
 
     The sampler itself yields the rows of all ranks. `GlobalBatchSampler(sampler)` gives each rank its part; so do
     accelerate and the trainers of Hugging Face and TRL, to which the sampler itself goes.
