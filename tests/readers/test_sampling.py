@@ -1,4 +1,4 @@
-"""A table's order reaches a loader, every rank and the next run: each row once an epoch, and another order each epoch."""
+"""A table's order reaches a loader, every rank and the next run: every row once an epoch, in another order each."""
 
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ def test_what_is_no_state_is_refused() -> None:
             with pytest.raises(InputError, match=r"the state to resume from is .*; expected \{'epoch': int"):
                 load(state)
         for change in ({"samples": 51}, {"samples": -1}, {"epoch": -1}):
-            with pytest.raises(InputError, match="samples of epoch .* were read; expected 0 to 50 samples"):
+            with pytest.raises(InputError, match=r"samples of epoch .* were read; expected 0 to 50 samples"):
                 load({**good, **change})
 
 
