@@ -127,7 +127,7 @@ def test_trl_reads_the_order_under_its_own_sampler(name: str, tmp_path: Path) ->
     rows = [f"{row}" for row in range(ROWS)]
     columns = {
         "SFT": {"text": rows},
-        "DPO": {"prompt": rows, "chosen": rows, "rejected": rows[::-1]},
+        "DPO": {"prompt": rows, "chosen": [" 1"] * ROWS, "rejected": [" 2"] * ROWS},
         "GRPO": {"prompt": rows},
     }[name]
     read: list[int] = []
