@@ -87,7 +87,7 @@ def document_items(
 
     unit = max(1, round(int(sizes.sum()) / max(1, len(sizes))))
     dtype = np.int32 if max(unit, sizes.max(initial=0)) <= np.iinfo(np.int32).max else np.int64
-    indptr = np.sum([column.indptr for column in columns], axis=0, dtype=np.int64)
+    indptr = np.stack([column.indptr for column in columns]).sum(axis=0, dtype=np.int64)
     indices = np.empty(indptr[-1], np.int32)
     data = np.empty(indptr[-1], dtype)
     free = indptr[:-1]
@@ -101,7 +101,7 @@ def document_items(
         indices[at] = column.codes + np.int32(starts[group])
         data[at] = parts
         free = free + widths
-    counts = csr_matrix((data, indices, indptr), shape=(len(sizes), starts[-1]))
+    counts: csr_matrix = csr_matrix((data, indices, indptr), shape=(len(sizes), starts[-1]))
     # A list may name a value twice, and in any order.
     counts.sum_duplicates()
     return Items(

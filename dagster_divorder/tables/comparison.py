@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.arrow import is_text
-from dagster_divorder.core.checks import positive
+from dagster_divorder.core.checks import whole_number
 from dagster_divorder.core.metrics.shares import cluster_mix
 from dagster_divorder.core.metrics.stationarity import MEASURES, Drift, Feature, sampled_places, stationarity
 from dagster_divorder.core.metrics.window_deviation import WindowDeviation, windows_in_stream
@@ -31,7 +31,7 @@ from dagster_divorder.core.traits import Codes, ManyCodes, bin_codes, quantile_e
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.rows import BINS, CLUSTERS, Rows, order_rows, read_rows
 from dagster_divorder.tables.table import Table, open_table
-from dagster_divorder.tables.tokens import A_ROW, Tokens
+from dagster_divorder.tables.tokens import A_ROW, LOOKED_AT, Tokens
 from dagster_divorder.tables.traits import By, VectorCodes, trait_of
 from dagster_divorder.view.words import aligned, fixed, number
 
@@ -44,8 +44,9 @@ Unit = Literal["rows", "tokens"]
 SHUFFLES = 5
 SAMPLE = 1 << 14
 """Rows at most that are looked at for drift, in whole windows."""
-TELLING = 4096
-"""Rows at the beginning that say whether a column tells rows apart, as ids and texts do, instead of sorting them."""
+TELLING, ROWS_A_VALUE = 4096, 4
+"""Rows at the beginning that say whether a column of text sorts rows, a value having so many of them on average, or
+tells them apart, as ids do."""
 SLICES = 400
 """Windows across a picture, at most."""
 LENGTH, MEAN_VECTOR = "length in tokens", ", mean vector"
@@ -148,7 +149,7 @@ def compare(
     as those of `order`, but for targets, along which no window has the table's own mix.
 
     Raises:
-        InputError: an argument cannot be used; the table is no longer than a window; fewer than 2 shuffles.
+        InputError: an argument cannot be used, or the table is no longer than a window.
 
     >>> table = {"topic": ["sea"] * 300 + ["rail"] * 300, "tokens": [5] * 600}
     >>> found = compare(table, "topic", window=20, tokens="tokens")
@@ -159,8 +160,7 @@ def compare(
         raise InputError(
             "compare holds windows against the table's own mix, which targets leave; leave targets out"
         )
-    if shuffles < 2:
-        raise InputError(f"shuffles is {shuffles}; expected 2 or more, for the spread between them")
+    whole_number("shuffles", shuffles, 2)
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
     streams = _streams(rows, unit, window)
     ours = order_rows(rows, seed=seed, **arguments)
@@ -275,7 +275,7 @@ def _streams(rows: Rows, unit: Unit, window: int) -> _Streams:
     """
     one_of("unit", unit, get_args(Unit))
     amounts = rows.tokens if unit == "tokens" else np.full(rows.table.rows, A_ROW)
-    size = positive("window", window) * (1 if unit == "tokens" else A_ROW)
+    size = whole_number("window", window, 1) * (1 if unit == "tokens" else A_ROW)
     total = int(amounts.sum())
     if total <= size:
         whole = total if unit == "tokens" else rows.table.rows
@@ -295,14 +295,20 @@ def _unseen(rows: Rows, tokens: Tokens, seed: int) -> dict[str, Codes | ManyCode
 
 
 def _sorting(table: Table, name: str, seed: int) -> Codes | ManyCodes | None:
-    """A column as a trait, unless it makes none, or tells rows apart as ids and texts do, instead of sorting them."""
+    """A column as a trait, unless it makes none or tells rows apart."""
     import pyarrow.compute as pc
 
+    def first(rows: int) -> Table:
+        return open_table(table.take(np.arange(min(table.rows, rows))))
+
     try:
-        first = open_table(table.take(np.arange(min(table.rows, TELLING)))).column(name)
-        text = is_text(first.type)
-        if text and 2 * pc.count_distinct(first).as_py() > len(first):
-            return None
+        # The whole of a column of pictures, say, is not read to see that it makes no trait.
+        few = first(LOOKED_AT)
+        trait_of(few, name, bins=BINS, clusters=CLUSTERS, seed=seed)
+        if is_text(few.column(name).type):
+            values = first(TELLING).column(name)
+            if ROWS_A_VALUE * pc.count_distinct(values).as_py() > len(values):
+                return None
         return trait_of(table, name, bins=BINS, clusters=CLUSTERS, seed=seed)
     except InputError:
         return None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.checks import positive
+from dagster_divorder.core.checks import whole_number
 from dagster_divorder.core.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.core.items import Items, document_items
 from dagster_divorder.core.order import Targets, order
@@ -83,8 +83,8 @@ def read_rows(table: Any, by: By, tokens: Tokens, *, bins: int, clusters: int, s
     Raises:
         InputError: an argument cannot be used.
     """
-    positive("bins", bins)
-    positive("clusters", clusters)
+    for name, value, smallest in (("bins", bins, 1), ("clusters", clusters, 1), ("seed", seed, 0)):
+        whole_number(name, value, smallest)
     opened, weights = open_table(table), weights_of(by)
     traits = {name: trait_of(opened, name, bins=bins, clusters=clusters, seed=seed) for name in weights}
     return Rows(opened, row_tokens(opened, tokens, weights), weights, traits)

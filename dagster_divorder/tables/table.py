@@ -213,13 +213,21 @@ def _take(column: Any, order: Order) -> Any:
 
 
 def _chunked(column: Any) -> pa.ChunkedArray:
-    """A column without what an extension type adds."""
+    """A column without what an extension type adds, in a form that Arrow computes with."""
     import pyarrow as pa
 
     if not isinstance(column, pa.ChunkedArray):
         column = pa.chunked_array([column])
     if isinstance(column.type, pa.BaseExtensionType):
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+    of = column.type
+    if pa.types.is_dictionary(of) and pa.types.is_string_view(of.value_type):
+        # polars' categories as a stream; Arrow cannot look such words up.
+        parts = [
+            pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.large_string()))
+            for chunk in column.chunks
+        ]
+        column = pa.chunked_array(parts, pa.dictionary(of.index_type, pa.large_string()))
     return column
 
 
@@ -291,6 +299,8 @@ def _list_array(values: Sequence[Any]) -> pa.Array:
     import pyarrow as pa
 
     kinds = {type(value) for value in values} - {type(None)}
+    if not kinds:
+        return pa.nulls(len(values))
     if kinds <= {str}:
         return text_array(values)
     if kinds == {bool}:

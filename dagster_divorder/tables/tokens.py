@@ -26,6 +26,9 @@ Tokens = str | Callable[[str], int] | None
 LOOKED_AT = 64
 """Rows at the beginning, whose types say which columns hold text."""
 
+TEXTS = 1 << 12
+"""Texts that are strings of Python at once."""
+
 A_ROW = 2520
 """Of a row without text and length: as many as lists of up to ten values share evenly. What all rows have alike makes
 no difference to an order."""
@@ -55,7 +58,11 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.
             )
         return np.full(table.rows, A_ROW)
     if tokens is not None:
-        texts = table.column(name).to_pylist()
+        column = table.column(name)
+        # A part at a time, so that no second copy of all texts is held.
+        texts = (
+            text for first in range(0, len(column), TEXTS) for text in column.slice(first, TEXTS).to_pylist()
+        )
         return _checked([0 if text is None else tokens(text) for text in texts], "what tokens gives")
     warnings.warn(
         f"tokens is not given: rows are as long as their column {name!r} has characters; "

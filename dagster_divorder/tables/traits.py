@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,7 +74,12 @@ def weights_of(by: By) -> dict[str, float]:
         )
     if len(set(names)) < len(names):
         raise InputError(f"by names {max(names, key=names.count)!r} twice; expected each column once")
-    return dict(by) if isinstance(by, Mapping) else dict.fromkeys(names, 1.0)
+    if not isinstance(by, Mapping):
+        return dict.fromkeys(names, 1.0)
+    for name, weight in by.items():
+        if not isinstance(weight, Real):
+            raise InputError(f"the weight of {name!r} is {weight!r}; expected a number above 0")
+    return {name: float(weight) for name, weight in by.items()}
 
 
 def trait_of(table: Table, name: str, *, bins: int, clusters: int, seed: int) -> Codes | ManyCodes:
@@ -92,7 +98,7 @@ def trait_of(table: Table, name: str, *, bins: int, clusters: int, seed: int) ->
         raise InputError(
             f"column {name!r} holds {of}; expected plain values: name one of its fields, {fields}"
         )
-    if types.is_temporal(of):
+    if types.is_temporal(of) and not types.is_interval(of):
         return column_codes(_as_whole(column), bins=bins, name=f"column {name!r}")
     if _is_list(of):
         inner = of.value_type

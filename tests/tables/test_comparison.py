@@ -88,14 +88,14 @@ def test_ids_and_texts_sort_no_rows() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"window": 0}, "window is 0; expected 1 or more"),
+        ({"window": 0}, "window is 0; expected a whole number of 1 or more"),
         ({"window": 800}, "window is 800 rows; expected fewer than the table has, 800"),
         ({"window": 10**9, "unit": "tokens"}, "expected fewer than the table has"),
         (
             {"window": 10, "unit": "token"},
             "unit is 'token'; expected one of rows, tokens; did you mean 'tokens'",
         ),
-        ({"window": 10, "shuffles": 1}, "shuffles is 1; expected 2 or more"),
+        ({"window": 10, "shuffles": 1}, "shuffles is 1; expected a whole number of 2 or more"),
         ({"window": 10, "targets": {}}, "leave targets out"),
         ({"window": 10, "strategy": "best"}, "strategy is 'best'"),
     ],

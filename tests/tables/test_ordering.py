@@ -203,6 +203,7 @@ def test_lengths_that_are_none(tokens: Any, message: str) -> None:
         (["topic", "topic"], "names 'topic' twice"),
         ({"topic": 0}, "the weight of trait 'topic' is 0"),
         ({"topic": -1}, "the weight of trait 'topic' is -1"),
+        ({"topic": "1"}, "the weight of 'topic' is '1'"),
         ("bytes", "holds binary; expected text, .*decode it to text"),
         ("ragged", "lists of 1 to 2 floats; expected vectors of one length"),
         ("broken", "row 1 of column 'broken' holds NaN"),
