@@ -204,18 +204,22 @@ def test_lightning_reads_epochs(way: str, tmp_path: Path) -> None:
     assert module.rows.read == [row for order in orders(3) for row in order[:size]]
 
 
-def test_lightnings_ranks_share_global_batches() -> None:
+@pytest.mark.parametrize("ours", [True, False])
+def test_lightnings_ranks_share_global_batches_unless_it_puts_its_own_sampler_over(ours: bool) -> None:
     lightning = pytest.importorskip("lightning.pytorch")
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=2, strategy="ddp", use_distributed_sampler=False, **QUIET
+        accelerator="cpu", devices=2, strategy="ddp", use_distributed_sampler=not ours, **QUIET
     )
     read = []
     for rank in range(2):
         batches = GlobalBatchSampler(sampler(), micro_batch=1, rank=rank, world_size=2)
-        loader = as_lightning_reads(trainer, DataLoader(range(ROWS), batch_sampler=batches))  # type: ignore[arg-type]
+        over: dict[str, Any] = {"batch_sampler": batches} if ours else {"sampler": sampler()}
+        loader = as_lightning_reads(trainer, DataLoader(range(ROWS), **over))  # type: ignore[arg-type]
+        if not ours:
+            loader.sampler.rank = rank  # this process is rank 0
         read.append(list(loader))
-    batches = global_batches(read, Reading(rows=ROWS, batch=4, world_size=2, micro_batch=1))
-    assert sampler().kept(batches).text == "5 of 5 batches"
+    batches_read = global_batches(read, Reading(rows=ROWS, batch=4, world_size=2, micro_batch=1))
+    assert sampler().kept(batches_read).text == ("5 of 5 batches" if ours else "0 of 5 batches")
 
 
 def test_trainers_that_take_a_class_path_construct_it() -> None:
