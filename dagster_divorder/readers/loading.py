@@ -97,9 +97,13 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         world_size: int | None = None,
         drop_last: bool = True,
     ) -> None:
-        # Trainers look for set_epoch at `sampler`.
-        self.sampler = dataset if isinstance(dataset, BalancedSampler) else None
-        self.source = dataset if isinstance(dataset, BalancedSampler) else dataset.export
+        self.sampler: BalancedSampler | None = None
+        self.source: BalancedSampler | Export | Mixture
+        if isinstance(dataset, BalancedSampler):
+            # Trainers look for set_epoch at `sampler`.
+            self.source = self.sampler = dataset
+        else:
+            self.source = dataset.export
         self.batch = self.source.batch if batch is None else batch
         started = torch.distributed.is_available() and torch.distributed.is_initialized()
         if rank is None:
@@ -140,9 +144,9 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration begin there. Raises InputError as `samples_in`, or as `BalancedSampler.place`."""
-        if self.sampler:
-            self._begin = self.sampler.place(state)
-            self.sampler.set_epoch(self._begin.epoch)
+        if isinstance(self.source, BalancedSampler):
+            self._begin = self.source.place(state)
+            self.source.set_epoch(self._begin.epoch)
         else:
             self._begin = Place(0, samples_in(state, self.source))
 

@@ -331,7 +331,7 @@ def test_what_is_no_state_is_refused() -> None:
         ({"strategy": "balancd"}, "balancd"),
         ({"seed": -1}, "seed is -1"),
     ],
-    ids=str,
+    ids=range(11),
 )
 def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
