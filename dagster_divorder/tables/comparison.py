@@ -286,7 +286,7 @@ def _streams(rows: Rows, unit: Unit, window: int) -> _Streams:
 def _unseen(rows: Rows, tokens: Tokens, seed: int) -> dict[str, Codes | ManyCodes]:
     """What the order did not see: columns that are not in `by` and sort the rows; and lengths, where they differ."""
     found: dict[str, Codes | ManyCodes] = {}
-    for name in rows.table.known():
+    for name in rows.table.names:
         if name not in rows.weights and name != tokens and (of := _sorting(rows.table, name, seed)):
             found[name] = of
     if len(edges := quantile_edges(rows.tokens, BINS)):

@@ -55,11 +55,11 @@ INSTEAD = {
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """rows: N. names: of the columns; None where only a look at every row would tell. field: a field's column by its
-    name, (N,), None where there is none. take: the rows of an order, int64 (n,), as the kind that came in."""
+    """rows: N. names: of the columns; of a list of dicts its first row's keys. field: a field's column by its name,
+    (N,), None where there is none. take: the rows of an order, int64 (n,), as the kind that came in."""
 
     rows: int
-    names: tuple[str, ...] | None
+    names: tuple[str, ...]
     field: Callable[[str], pa.ChunkedArray | None]
     take: Callable[[Order], Any]
 
@@ -71,15 +71,11 @@ class Table:
         """
         column = self.field(name)
         if column is None:
-            names = self.known()
+            columns = ", ".join(self.names) or "none"
             raise InputError(
-                f"the table has no column {name!r}{nearest(name, names)}; its columns are {', '.join(names) or 'none'}"
+                f"the table has no column {name!r}{nearest(name, self.names)}; its columns are {columns}"
             )
         return column
-
-    def known(self) -> tuple[str, ...]:
-        """Names of the columns that every kind of table can tell: the first row's keys, of a list of dicts."""
-        return self.names or ()
 
 
 def open_table(table: Any) -> Table:

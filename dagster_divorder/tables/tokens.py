@@ -93,7 +93,7 @@ def _characters(table: Table, name: str) -> NDArray[np.int64]:
 def _longest_text(table: Table, by: Collection[str]) -> str | None:
     first = open_table(table.take(np.arange(min(table.rows, LOOKED_AT))))
     found = []
-    for name in table.known():
+    for name in table.names:
         if name in by:
             continue
         try:

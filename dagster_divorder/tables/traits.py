@@ -15,8 +15,8 @@ A null, and NaN, is a value of its own, and so is a list that is null or empty; 
 its own.
 
 Of vectors an order sees both: the cluster of each row, and its direction along COMPONENTS principal components, as
-coordinates. Measured on what the order did not see, both together are nearer to the whole than either
-(docs/decisions/tables.md).
+coordinates. Measured on what the order did not see, both together are nearer to the whole than as many clusters alone
+(docs/decisions/tables.md). Strategies that take no coordinates see the clusters.
 
 Guarantee: the same values give the same codes, whatever the kind of the table and however its columns are chunked.
 Known weakness: more than MOST_CATEGORIES whole numbers that name things (classes, ids) are seen as sizes: hand them in
@@ -46,7 +46,7 @@ By = str | Iterable[str] | Mapping[str, float]
 MOST_CATEGORIES = 64
 """Different whole numbers that are categories; more are sizes."""
 COMPONENTS = 64
-"""Principal components of vectors that an order sees; more cost time, and bring the rest hardly nearer."""
+"""Principal components of vectors that an order sees: windows are nearer to the whole as it rises, and cost more."""
 SAMPLE = 1 << 14
 """Vectors of which principal components are taken."""
 
@@ -157,7 +157,7 @@ def _several(name: str, column: pa.ChunkedArray, bins: int) -> ManyCodes:
 
 
 def vectors_of(name: str, column: pa.ChunkedArray) -> NDArray[np.float32]:
-    """Vectors of lists of floats, float32 (n, D), of the n rows that are not null.
+    """Vectors of lists of floats, float32 (n, D), of the n rows that are not null, none of their numbers above 1.
 
     Raises:
         InputError: they are not of one length, or hold NaN, infinity or nulls.
@@ -188,7 +188,9 @@ def vectors_of(name: str, column: pa.ChunkedArray) -> NDArray[np.float32]:
             f"row {rows[np.argmin(finite)]} of column {name!r} holds NaN or infinity; expected finite numbers, or null "
             "for a whole row"
         )
-    return vectors
+    # Only directions count; by a power of two, so that nothing is rounded and no square overflows.
+    _, power = np.frexp(np.abs(vectors).max(initial=0.0))
+    return np.ldexp(vectors, -power)
 
 
 def _seen_both_ways(column: pa.ChunkedArray, name: str, clusters: int, seed: int) -> VectorCodes:

@@ -124,6 +124,8 @@ def test_vectors_are_clusters_and_directions() -> None:
     assert len(pairs) == 3
     assert made.directions.shape == (200, 5)
     assert np.linalg.norm(made.directions, axis=1) == pytest.approx(1)
+    for size in (2.0**100, 2.0**-100):
+        assert trait(vectors * size).codes.tolist() == made.codes.tolist()
     # A row without a vector has a cluster of its own, and no direction.
     rows = [*vectors.astype(np.float32).tolist(), None]
     gap = trait(pa.table({"c": pa.array(rows, pa.list_(pa.float32(), 5))}))
@@ -162,7 +164,27 @@ def test_labels_of_a_dataset_have_their_names() -> None:
         ({"c": np.zeros(2, complex)}, "cannot be read"),
         (pa.table({"c": pa.array([None], pa.month_day_nano_interval())}), "holds month_day_nano_interval"),
     ],
-    ids=repr,
+    ids=[
+        *(
+            "LazyFrame",
+            "polars Series",
+            "pandas Series",
+            "array",
+            "number",
+            "text",
+            "numbers",
+            "a row of None",
+        ),
+        *(
+            "unlike lengths",
+            "a text as column",
+            "a number as column",
+            "one name twice",
+            "three dims",
+            "complex",
+        ),
+        "interval",
+    ],
 )
 def test_what_is_no_table_says_what_to_make_of_it(table: Any, remedy: str) -> None:
     with pytest.raises(InputError, match=remedy):
