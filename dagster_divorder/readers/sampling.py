@@ -265,7 +265,12 @@ class RowsAt(Sampler[int]):
         return len(self.positions)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[int]:
-        epoch = self.sampler.epoch
+        epoch, samples = self.sampler.begin()
+        if samples:
+            raise InputError(
+                f"a place inside an epoch, {samples} rows, was loaded; under another sampler expected the start of one: "
+                "let the trainer skip what it has read"
+            )
         for position in self.positions:
             yield self.sampler.rows_at(epoch, position, position + 1)[0]
         self.sampler.end(epoch)
