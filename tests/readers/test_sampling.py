@@ -396,7 +396,7 @@ def test_under_another_sampler_a_place_inside_an_epoch_is_refused() -> None:
     one = sampler()
     next(iter(one))
     one.load_state_dict(one.state_dict())
-    with pytest.raises(InputError, match="a place inside an epoch, 1 rows, was loaded"):
+    with pytest.raises(InputError, match="a place inside an epoch, 1 rows, is loaded"):
         next(iter(one.under(SequentialSampler(range(50)))))
 
 
