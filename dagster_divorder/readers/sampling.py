@@ -268,7 +268,7 @@ class RowsAt(Sampler[int]):
         epoch, samples = self.sampler.begin()
         if samples:
             raise InputError(
-                f"a place inside an epoch, {samples} rows, is loaded; expected the start of one, under another sampler: "
+                f"a place inside an epoch, {samples} rows, is loaded; under another sampler expected a start of one: "
                 "let the trainer skip what it has read"
             )
         for position in self.positions:
