@@ -1,4 +1,4 @@
-"""Reading an export into a PyTorch training, in the order of the plan and with exact resume. Public names.
+"""Reading an export, or a data set of yours, into a PyTorch training in a balanced order. Public names.
 
 from dagster_divorder.torch import SequenceStream
 
@@ -6,14 +6,18 @@ stream = SequenceStream("data/exports/parquet")    # rank and world size are tor
 for batch in stream:                               # {"input_ids", "labels"} int64 (rows of this rank, tokens)
     ...
 torch.save(stream.state_dict(), ...)               # goes on with any other number of ranks
+
+sampler = BalancedSampler(table, by="topic")       # row numbers of a data set of yours, another order each epoch
 """
 
 from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.readers.loading import GlobalBatchSampler, SequenceDataset, SequenceStream
 from dagster_divorder.readers.mixture import Mixture
+from dagster_divorder.readers.sampling import BalancedSampler
 from dagster_divorder.readers.shards import Rotated, ShardStream, rotate_shards
 
 __all__ = [
+    "BalancedSampler",
     "Export",
     "GlobalBatchSampler",
     "Mixture",

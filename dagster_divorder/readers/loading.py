@@ -22,6 +22,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.readers.forms import FORMS
 from dagster_divorder.readers.mixture import Mixture
+from dagster_divorder.readers.sampling import BalancedSampler, Place, Reading
 from dagster_divorder.readers.shards import check_state
 
 
@@ -68,12 +69,15 @@ class SequenceDataset(Dataset[Any]):
         return block
 
 
-class GlobalBatchSampler(Sampler[range]):
+class GlobalBatchSampler(Sampler[Sequence[int]]):
     """This rank's part of every global batch, a micro-batch at a time: the `batch_sampler` of a DataLoader.
 
-    batch: rows of a global batch of all ranks, by default the plan's. micro_batch: rows that a rank reads at once, by
-    default its whole part. rank and world_size: by default torch.distributed's, or RANK and WORLD_SIZE, which torchrun
-    sets. An iteration begins at the start, or once where a state that was loaded says.
+    dataset: that of an export; or a BalancedSampler, and batches are of its rows. batch: rows of a global batch of all
+    ranks, by default the plan's, or the sampler's. micro_batch: rows that a rank reads at once, by default its whole
+    part. rank and world_size: by default torch.distributed's, or RANK and WORLD_SIZE, which torchrun sets. drop_last:
+    leave out the last batch if it is not whole; else it is read as far as it goes, its last step filled up with rows
+    that come first. Every rank has as many batches either way. An iteration begins at the start, or once where a state
+    that was loaded says; those of a BalancedSampler follow its epochs.
 
     The position is kept by the iterator, which torchdata's StatefulDataLoader asks: it counts what the trainer was
     given, whatever workers have read ahead. With a plain DataLoader nobody counts that: use SequenceStream.
@@ -85,14 +89,22 @@ class GlobalBatchSampler(Sampler[range]):
 
     def __init__(
         self,
-        dataset: SequenceDataset,
+        dataset: SequenceDataset | BalancedSampler,
         batch: int | None = None,
         *,
         micro_batch: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        drop_last: bool = True,
     ) -> None:
-        self.export, self.batch = dataset.export, dataset.export.batch if batch is None else batch
+        self.sampler: BalancedSampler | None = None
+        self.source: BalancedSampler | Export | Mixture
+        if isinstance(dataset, BalancedSampler):
+            # Trainers look for set_epoch at `sampler`.
+            self.source = self.sampler = dataset
+        else:
+            self.source = dataset.export
+        self.batch = self.source.batch if batch is None else batch
         started = torch.distributed.is_available() and torch.distributed.is_initialized()
         if rank is None:
             rank = torch.distributed.get_rank() if started else _from_environment("RANK", 0)
@@ -109,25 +121,48 @@ class GlobalBatchSampler(Sampler[range]):
                 f"a global batch of {self.batch} rows cannot be shared by {world_size} ranks that read "
                 f"{self.micro_batch} at once; expected world_size x micro_batch to divide batch"
             )
-        self.end = len(self.export) // self.batch * self.batch
+        rows = len(self.source)
+        self.drop_last, self.end = drop_last, rows // self.batch * self.batch if drop_last else rows
         if not self.end:
             raise InputError(
-                f"{self.export.path} has {len(self.export)} rows, fewer than a batch of {self.batch}; give a smaller "
-                "batch"
+                f"{self.source.path} has {rows} rows, fewer than a batch of {self.batch}; give a smaller batch"
             )
-        self._begin = 0
+        self._begin: Place | None = None
 
     def __iter__(self) -> MicroBatches:
-        begin, self._begin = self._begin, 0
-        return MicroBatches(self, begin)
+        return MicroBatches(self)
 
     def __len__(self) -> int:
         """Micro-batches from the start to the end."""
-        return self.end // self.step
+        return -(-self.end // self.step)
+
+    def begin(self) -> Place:
+        """Where the next iteration begins."""
+        place, self._begin = self._begin, None
+        epoch = self.sampler.epoch if self.sampler else 0
+        return place if place and place.epoch == epoch else Place(epoch, 0)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next iteration begin there. Raises InputError as `samples_in`."""
-        self._begin = samples_in(state, self.export)
+        """Let the next iteration begin there. Raises InputError as `samples_in`, or as `BalancedSampler.place`."""
+        if isinstance(self.source, BalancedSampler):
+            self._begin = self.source.place(state)
+            self.source.set_epoch(self._begin.epoch)
+        else:
+            self._begin = Place(0, samples_in(state, self.source))
+
+    def state(self, place: Place) -> dict[str, Any]:
+        """A place as plain numbers and text."""
+        if self.sampler:
+            return self.sampler.state(place)
+        return {"samples": place.samples, "plan": self.source.plan}
+
+    def rows_at(self, epoch: int, begin: int, end: int) -> Sequence[int]:
+        """Rows at the positions [begin, end) of an iteration; past its end, those that come first."""
+        if self.sampler:
+            return self.sampler.rows_at(epoch, begin, end)
+        if end <= (rows := len(self.source)):
+            return range(begin, end)
+        return [position % rows for position in range(begin, end)]
 
 
 def _from_environment(name: str, default: int) -> int:
@@ -147,25 +182,19 @@ def _from_environment(name: str, default: int) -> int:
         ) from None
 
 
-class MicroBatches(Iterator[range]):
-    """One iteration of a GlobalBatchSampler. samples: rows of the stream that all ranks have been given."""
+class MicroBatches(Reading[Sequence[int]]):
+    """One iteration of a GlobalBatchSampler. samples: rows of it that all ranks have been given."""
 
-    def __init__(self, sampler: GlobalBatchSampler, samples: int) -> None:
-        self._sampler, self.samples = sampler, samples
-
-    def __next__(self) -> range:
+    def __next__(self) -> Sequence[int]:
         sampler = self._sampler
-        if self.samples + sampler.step > sampler.end:
+        # A step that begins before the end is read, unless it would have to be filled up.
+        if self.samples + (sampler.step if sampler.drop_last else 1) > sampler.end:
+            if sampler.sampler:
+                sampler.sampler.end(self.epoch)
             raise StopIteration
         first = self.samples + sampler.rank * sampler.micro_batch
-        self.samples += sampler.step
-        return range(first, first + sampler.micro_batch)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"samples": self.samples, "plan": self._sampler.export.plan}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.samples = samples_in(state, self._sampler.export)
+        self.samples = min(self.samples + sampler.step, sampler.end)
+        return sampler.rows_at(self.epoch, first, first + sampler.micro_batch)
 
 
 def samples_in(state: dict[str, Any], export: Export | Mixture) -> int:

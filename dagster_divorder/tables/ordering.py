@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.order.epochs import Epochs
 from dagster_divorder.core.target_tables import Tables
-from dagster_divorder.tables.rows import BINS, CLUSTERS, order_rows, read_rows
+from dagster_divorder.tables.rows import BINS, CLUSTERS, order_rows, read_rows, row_epochs
 from dagster_divorder.tables.table import open_table
 from dagster_divorder.tables.tokens import Tokens
 from dagster_divorder.tables.traits import By
@@ -63,6 +64,21 @@ def order(
     """
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
     return order_rows(rows, strategy=strategy, seed=seed, frozen=frozen, targets=targets, **options)
+
+
+def table_epochs(
+    table: Any,
+    by: By,
+    *,
+    tokens: Tokens = None,
+    seed: int = 0,
+    bins: int = BINS,
+    clusters: int = CLUSTERS,
+    **options: Any,
+) -> Epochs:
+    """The orders of every epoch: the first is that of `order`, with its arguments and errors."""
+    rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
+    return row_epochs(rows, seed=seed, **options)
 
 
 def reorder(table: AnyTable, by: By, **arguments: Any) -> AnyTable:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from dagster_divorder.core.checks import whole_number
 from dagster_divorder.core.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.core.items import Items, document_items
 from dagster_divorder.core.order import Targets, order
+from dagster_divorder.core.order.epochs import Epochs, plan_epochs
 from dagster_divorder.core.target_tables import Tables, check_tables
 from dagster_divorder.core.targets import document_targets
 from dagster_divorder.core.traits import Codes, ManyCodes, Traits
@@ -89,25 +90,23 @@ def read_rows(table: Any, by: By, tokens: Tokens, *, bins: int, clusters: int, s
     return Rows(opened, row_tokens(opened, tokens, weights), weights, traits)
 
 
-def order_rows(
-    rows: Rows,
-    *,
-    strategy: str = "balanced",
-    seed: int = 0,
-    frozen: ArrayLike | None = None,
-    targets: Tables | None = None,
-    **options: Any,
-) -> NDArray[np.int64]:
-    """Order of the rows, int64 (N,): position -> row. Arguments and errors as `order` has them."""
+def order_rows(rows: Rows, **options: Any) -> NDArray[np.int64]:
+    """Order of the rows, int64 (N,): position -> row. Options and errors as `tables.ordering.order` has them."""
+    return order(**_arguments(rows, **options))
+
+
+def row_epochs(rows: Rows, **options: Any) -> Epochs:
+    """The same for every epoch; the first has the order of `order_rows`."""
+    return plan_epochs(**_arguments(rows, **options))
+
+
+def _arguments(rows: Rows, *, targets: Tables | None = None, **options: Any) -> dict[str, Any]:
     items = rows.items()
-    return order(
-        items.counts,
-        items.groups,
-        strategy=strategy,
-        weights=items.weights,
-        coordinates=items.coordinates,
-        seed=seed,
-        frozen=frozen,
-        targets=rows.targets(targets, items),
+    return {
+        "counts": items.counts,
+        "groups": items.groups,
+        "weights": items.weights,
+        "coordinates": items.coordinates,
+        "targets": rows.targets(targets, items),
         **options,
-    )
+    }

@@ -18,13 +18,15 @@ are nearer over the first boundary, a quarter of a turn or so, and no frozen ite
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.order.arguments import make_task
+from dagster_divorder.core.order.arguments import Task, make_task
 from dagster_divorder.core.order.cells import cell_bounds, order_in_cells
+from dagster_divorder.core.order.problem import Order
 from dagster_divorder.core.order.spread import Times, spread_rest
 from dagster_divorder.errors import InputError
 
@@ -36,6 +38,58 @@ BLOCKS = 16
 
 BLOCK = 32
 """Items a block at least: a corpus of fewer than BLOCKS x BLOCK items has fewer blocks."""
+
+
+@dataclass(frozen=True, eq=False)
+class Epochs:
+    """The orders of all epochs, each computed when it is asked for. Holds the items and the first epoch's order.
+
+    first: int64 (M,). bounds: int64 (B + 1,), where its blocks begin and end. keep: bool (M,), by item: copies that
+    keep their places. own_mix: each block has the whole's mix.
+    """
+
+    task: Task
+    first: Order
+    bounds: NDArray[np.int64]
+    keep: NDArray[np.bool_]
+    own_mix: bool
+
+    def order(self, epoch: int) -> Order:
+        """The permutation of an epoch, counted from 0: int64 (M,)."""
+        if epoch == 0:
+            return self.first
+        return order_in_cells(
+            self.task.problem,
+            self.task.strategy,
+            self.first,
+            self.bounds,
+            keep=self.keep,
+            anew=True,
+            own_mix=self.own_mix,
+            draw=epoch,
+        )
+
+
+def plan_epochs(
+    counts: csr_matrix | csr_array,
+    groups: ArrayLike,
+    *,
+    copies: ArrayLike | Times | None = None,
+    **options: Any,
+) -> Epochs:
+    """What the orders of any number of epochs follow from; arguments and errors as `epoch_orders` has them."""
+    task = make_task(counts, groups, **options)
+    problem = task.problem
+    spread = spread_rest(task, np.arange(problem.items) if copies is None else copies)
+    # As fine as the cells that keep copies apart, which would meet in larger blocks.
+    blocks = max(1, min(BLOCKS, problem.items // BLOCK), spread.cells)
+    bounds = cell_bounds(problem.items, blocks, problem.batch)
+    mixed = None if task.frozen.size else spread.mixed
+    if mixed is not None:
+        at = np.linspace(0, spread.cells, -(-blocks // spread.cells) * spread.cells + 1)
+        bounds = np.interp(at, np.arange(spread.cells + 1), mixed).astype(np.int64)
+    first = np.concatenate([task.frozen, spread.order])
+    return Epochs(task, first, bounds, spread.kept, own_mix=mixed is not None)
 
 
 def epoch_orders(
@@ -58,27 +112,8 @@ def epoch_orders(
     """
     if epochs < 1:
         raise InputError(f"epochs is {epochs}; expected 1 or more")
-    task = make_task(counts, groups, **options)
-    problem = task.problem
-    out = np.empty((epochs, problem.items), np.int64)
-    spread = spread_rest(task, np.arange(problem.items) if copies is None else copies)
-    out[0] = np.concatenate([task.frozen, spread.order])
-    # As fine as the cells that keep copies apart, which would meet in larger blocks.
-    blocks = max(1, min(BLOCKS, problem.items // BLOCK), spread.cells)
-    bounds = cell_bounds(problem.items, blocks, problem.batch)
-    mixed = None if task.frozen.size else spread.mixed
-    if mixed is not None:
-        at = np.linspace(0, spread.cells, -(-blocks // spread.cells) * spread.cells + 1)
-        bounds = np.interp(at, np.arange(spread.cells + 1), mixed).astype(np.int64)
-    for epoch in range(1, epochs):
-        out[epoch] = order_in_cells(
-            problem,
-            task.strategy,
-            out[0],
-            bounds,
-            keep=spread.kept,
-            anew=True,
-            own_mix=mixed is not None,
-            draw=epoch,
-        )
+    plan = plan_epochs(counts, groups, copies=copies, **options)
+    out = np.empty((epochs, len(plan.first)), np.int64)
+    for epoch in range(epochs):
+        out[epoch] = plan.order(epoch)
     return out

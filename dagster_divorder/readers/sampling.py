@@ -1,0 +1,303 @@
+"""The rows of a table in a balanced order, another one each epoch, for any loader that takes a sampler.
+
+Letters: N rows, E epochs of the table in one iteration, B rows of a global batch, W ranks.
+
+The first epoch has the order of `divorder.order`, later ones have those of `core.order.epochs`: a row comes again after
+nearly a whole epoch. Seeds by epoch would bring some rows again at once, where a training's loss dips and then jumps.
+A place is (iteration, rows of it that all ranks were given), so any other ranks can go on there.
+
+Cost: an order for each epoch, when its first row is asked for. Memory: two orders of N int64, the first epoch's and the
+last one asked for, whatever the number of epochs, and the items (some 70 bytes a row for three columns of categories).
+Every rank computes the same order for itself.
+Known weakness: a sampler knows what was drawn from it, not what the trainer was given; see `BalancedSampler`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Sampler, SequentialSampler
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.readers.shards import check_state
+
+if TYPE_CHECKING:
+    from dagster_divorder.trainers.compare import Kept
+
+Item = TypeVar("Item", covariant=True)
+
+MAX_TEXT = 200
+"""Characters of an argument in a state."""
+
+
+class Place(NamedTuple):
+    """epoch: the iteration, from 0; samples: its rows that all ranks were given."""
+
+    epoch: int
+    samples: int
+
+
+class BalancedSampler(Sampler[int]):
+    """Row numbers of a table in an order in which every window carries the table's own mix: the `sampler` of a loader.
+
+    table, by, arguments: as `divorder.order` has them (tokens, strategy, seed, targets, ...). The table is the data set
+        itself, or any table with a row for each of its items: `{"topic": topics}`. It is read once and not kept.
+    batch_size: B. Orders of later epochs are made of whole batches; `GlobalBatchSampler(sampler)` reads as many rows.
+    epochs: E. By default 1: an iteration is one epoch. More come one after another in one iteration, for trainers that
+        go through a loader once.
+
+    After an iteration that was read to its end the next epoch follows. `set_epoch` sets any other one; its order is the
+    same whatever was read before.
+
+    A state is {"epoch", "samples", "plan", "arguments"}, plain numbers and text. `sampler.state_dict()` counts rows
+    drawn. With a DataLoader without workers these are the rows that the trainer was given; workers draw ahead of it.
+    StatefulDataLoader keeps a state for each batch and is exact with any number of workers. A trainer that counts its
+    own steps can write its place into a state: `{**sampler.state_dict(), "epoch": epoch, "samples": step * B}`.
+
+    The sampler itself yields the rows of all ranks. `GlobalBatchSampler(sampler)` gives each rank its part; so do
+    accelerate and the trainers of Hugging Face and TRL, to which the sampler itself goes.
+
+    Raises:
+        InputError: the table has no rows, or an argument cannot be used.
+    """
+
+    path = "the table"
+
+    def __init__(
+        self, table: Any, by: Any, *, batch_size: int = 256, epochs: int = 1, **arguments: Any
+    ) -> None:
+        self.batch, self.epochs = _at_least(1, "batch_size", batch_size), _at_least(1, "epochs", epochs)
+        if "batch" in arguments:
+            raise InputError("batch is called batch_size here; give that alone")
+        from dagster_divorder.tables.ordering import table_epochs
+
+        self._planned = table_epochs(table, by, batch=self.batch, **arguments)
+        self._order = self._planned.first
+        self._epoch_kept = 0
+        self.rows = len(self._order)
+        if not self.rows:
+            raise InputError("the table has no rows; expected one or more to sample")
+        self.arguments = {
+            "rows": self.rows,
+            "by": _text(by),
+            "batch_size": self.batch,
+            "epochs": self.epochs,
+            **{name: _text(value) for name, value in arguments.items()},
+        }
+        """What a state says of its sampler, so that another one can tell what differs."""
+        decided = repr((self.batch, self.epochs)).encode() + self._order.tobytes()
+        self.plan = hashlib.blake2b(decided, digest_size=8).hexdigest()
+        self.epoch = 0
+        self._begin: Place | None = None
+        self._reading: RowNumbers | None = None
+
+    def __len__(self) -> int:
+        """E x N, rows of one iteration."""
+        return self.epochs * self.rows
+
+    def __iter__(self) -> RowNumbers:
+        self._reading = RowNumbers(self)
+        return self._reading
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be this one, from 0. A place inside another one is forgotten.
+
+        Raises:
+            InputError: it is no whole number of 0 or more.
+        """
+        epoch = _at_least(0, "epoch", epoch)
+        if epoch != self.epoch:
+            self.epoch, self._begin, self._reading = epoch, None, None
+
+    def begin(self) -> Place:
+        """Where the next iteration begins: at its start, or once where a state that was loaded says."""
+        place, self._begin = self._begin, None
+        return place or Place(self.epoch, 0)
+
+    def end(self, epoch: int) -> None:
+        """An iteration was read to its end: the next one follows."""
+        if epoch == self.epoch:
+            self.set_epoch(epoch + 1)
+
+    def rows_at(self, epoch: int, begin: int, end: int) -> list[int]:
+        """Rows at the positions [begin, end) of an iteration; past its end, those at its last epoch's beginning."""
+        rows: list[int] = []
+        for turn in range(begin // self.rows, -(-end // self.rows)):
+            order = self.order(epoch * self.epochs + min(turn, self.epochs - 1))
+            before = turn * self.rows
+            rows += order[max(begin - before, 0) : end - before].tolist()
+        return rows
+
+    def order(self, epoch: int) -> NDArray[np.int64]:
+        """The order of an epoch of the table, from 0: (N,), position -> row. One is kept beside the first."""
+        if epoch != self._epoch_kept:
+            self._order, self._epoch_kept = self._planned.order(epoch), epoch
+        return self._order
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the iteration is; before it or at its end, where the next one begins."""
+        if self._begin is None and self._reading is not None:
+            return self._reading.state_dict()
+        return self.state(self._begin or Place(self.epoch, 0))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration begin there. Raises InputError as `place`."""
+        place = self.place(state)
+        self.set_epoch(place.epoch)
+        self._begin = place
+
+    def state(self, place: Place) -> dict[str, Any]:
+        """A place as plain numbers and text."""
+        return {**place._asdict(), "plan": self.plan, "arguments": dict(self.arguments)}
+
+    def place(self, state: Mapping[str, Any]) -> Place:
+        """What a state says.
+
+        Raises:
+            InputError: it is no such state, is of another table or other arguments, or lies beyond the iteration's end.
+        """
+        check_state(state, epoch=int, samples=int, plan=str, arguments=dict)
+        if state["plan"] != self.plan:
+            theirs, ours = state["arguments"], self.arguments
+            differ = [
+                f"{name} was {theirs.get(name, 'not given')} and is {ours.get(name, 'not given')}"
+                for name in dict.fromkeys([*theirs, *ours])
+                if theirs.get(name) != ours.get(name)
+            ]
+            raise InputError(
+                f"the state is of another order: {', '.join(differ) or 'the values of the table differ'}; resume with "
+                "the table and the arguments that the state was saved with"
+            )
+        place = Place(int(state["epoch"]), int(state["samples"]))
+        if place.epoch < 0 or not 0 <= place.samples <= len(self):
+            raise InputError(
+                f"the state says that {place.samples} samples of epoch {place.epoch} were read; expected 0 to "
+                f"{len(self)} samples of epoch 0 or a later one"
+            )
+        return place
+
+    def under(self, positions: Sampler[int]) -> RowsAt:
+        """The rows at the positions that another sampler yields, such as TRL's RepeatSampler, which GRPO needs: that
+        sampler says how often and in which groups, this one says which rows.
+
+        positions: a sampler of 0 to N - 1 that does not shuffle, over the data that the trainer reads.
+
+        Raises:
+            InputError: it shuffles, or its data has another number of rows.
+        """
+        return RowsAt(self, positions)
+
+    def kept(self, batches: Iterable[Iterable[int]], epoch: int = 0) -> Kept:
+        """How many of the global batches that a trainer read hold this sampler's rows: `kept(...).text`.
+
+        batches: row numbers of each optimizer step of an iteration, over all ranks, in the order of training: lists,
+        arrays or tensors, of which the last may be shorter. The order inside a batch has no meaning.
+
+        Raises:
+            InputError: there are no batches, or one before the last is of another size.
+        """
+        from dagster_divorder.trainers import compare
+
+        read = [np.asarray(batch, np.int64).ravel() for batch in batches]
+        if not read or not read[0].size:
+            raise InputError("there are no batches; expected the row numbers of each step")
+        size = read[0].size
+        for at, batch in enumerate(read):
+            if batch.size > size or (batch.size < size and at < len(read) - 1):
+                raise InputError(
+                    f"batch {at} has {batch.size} rows and the first has {size}; expected as many in each but the last"
+                )
+        wanted = np.array(self.rows_at(_at_least(0, "epoch", epoch), 0, len(self)))
+        return compare(_in_batches(np.concatenate(read), size), _in_batches(wanted, size))
+
+
+class Reading(Iterator[Item]):
+    """One iteration of a sampler. epoch: which; samples: its rows that all ranks were given."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+        self.epoch, self.samples = sampler.begin()
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = self._sampler.state(Place(self.epoch, self.samples))
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._sampler.load_state_dict(state)
+        self.epoch, self.samples = self._sampler.begin()
+
+
+class RowNumbers(Reading[int]):
+    """One iteration of a BalancedSampler."""
+
+    def __next__(self) -> int:
+        sampler = self._sampler
+        if self.samples == len(sampler):
+            sampler.end(self.epoch)
+            raise StopIteration
+        self.samples += 1
+        return sampler.rows_at(self.epoch, self.samples - 1, self.samples)[0]
+
+
+class RowsAt(Sampler[int]):
+    """The rows of a BalancedSampler at the positions that another sampler yields; see `BalancedSampler.under`."""
+
+    def __init__(self, sampler: BalancedSampler, positions: Sampler[int]) -> None:
+        if getattr(positions, "shuffle", not isinstance(positions, SequentialSampler)):
+            raise InputError(
+                f"{type(positions).__name__} shuffles; expected positions in their order: set "
+                'train_sampling_strategy="sequential", of GRPO shuffle_dataset=False'
+            )
+        data = getattr(positions, "data_source", getattr(positions, "dataset", None))
+        if isinstance(data, Sized) and len(data) != len(sampler):
+            raise InputError(
+                f"{type(positions).__name__} is of {len(data)} rows and the order of {len(sampler)}; expected as many: "
+                "give BalancedSampler the data that the trainer reads"
+            )
+        self.sampler, self.positions = sampler, positions
+
+    def __len__(self) -> int:
+        return len(self.positions)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[int]:
+        epoch, samples = self.sampler.begin()
+        if samples:
+            raise InputError(
+                f"a place inside an epoch, {samples} rows, is loaded; under another sampler expected a start of one: "
+                "let the trainer skip what it has read"
+            )
+        for position in self.positions:
+            yield self.sampler.rows_at(epoch, position, position + 1)[0]
+        self.sampler.end(epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """See `BalancedSampler.set_epoch`."""
+        self.sampler.set_epoch(epoch)
+
+
+def _at_least(least: int, name: str, value: Any) -> int:
+    """
+    Raises:
+        InputError: it is no whole number, or is less.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise InputError(f"{name} is {value!r}; expected a whole number of {least} or more")
+    return int(value)
+
+
+def _text(value: Any) -> str:
+    """An argument, for people; a long one by its beginning and a hash."""
+    text = getattr(value, "__qualname__", None) or str(value)
+    if len(text) <= MAX_TEXT:
+        return text
+    return f"{text[:MAX_TEXT]}... {hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
+
+
+def _in_batches(rows: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """(n,) -> (batches, size), the last one filled with -1."""
+    return np.append(rows, np.full(-len(rows) % size, -1)).reshape(-1, size)

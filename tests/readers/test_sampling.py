@@ -1,0 +1,429 @@
+"""A table's order reaches a loader, every rank and the next run: every row once an epoch, in another order each."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from functools import cache
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import dagster_divorder as divorder
+from dagster_divorder.core.order.epochs import BLOCKS
+from dagster_divorder.errors import InputError
+from dagster_divorder.torch import BalancedSampler, GlobalBatchSampler
+from tests.conftest import examples
+from tests.tables.kinds import KINDS, random_rows
+
+ROWS = random_rows(50)
+
+
+@cache
+def made(rows: int = 50, batch_size: int = 8, epochs: int = 1) -> bytes:
+    """Pickled, so that every test has a sampler at its start."""
+    table = ROWS[:rows]
+    return pickle.dumps(
+        BalancedSampler(table, ["topic", "tags"], tokens="tokens", batch_size=batch_size, epochs=epochs)
+    )
+
+
+def sampler(**arguments: int) -> BalancedSampler:
+    return pickle.loads(made(**arguments))
+
+
+def orders(iterations: int, **arguments: int) -> list[list[int]]:
+    """The first iterations of a sampler."""
+    one = sampler(**arguments)
+    return [list(one) for _ in range(iterations)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_epoch_has_the_order_of_any_table(kind: str) -> None:
+    by = {"topic": 1, "score": 0.5, "tags": 2}
+    one = BalancedSampler(KINDS[kind](ROWS), by, tokens="tokens", seed=3, batch_size=8)
+    assert list(one) == divorder.order(ROWS, by, tokens="tokens", seed=3, batch=8).tolist()
+
+
+def test_every_epoch_has_another_order_in_which_a_row_comes_again_late() -> None:
+    rows = 2_000
+    random = np.random.default_rng(0)
+    table = {"topic": random.integers(9, size=rows), "tokens": random.integers(1, 90, rows)}
+    one = BalancedSampler(table, "topic", tokens="tokens", batch_size=16)
+    epochs = np.array([list(one) for _ in range(3)])
+    assert (np.sort(epochs, axis=1) == np.arange(rows)).all()
+    assert len({tuple(epoch) for epoch in epochs.tolist()}) == 3
+    places = np.argsort(epochs, axis=1)
+    assert (rows + np.diff(places, axis=0)).min() >= (1 - 1 / BLOCKS) * rows - 2 * 16
+    one.set_epoch(1)
+    assert list(one) == epochs[1].tolist()
+    assert one.epoch == 2
+
+
+def test_a_loop_left_early_begins_the_same_epoch_again() -> None:
+    first, second = orders(2)
+    one = sampler()
+    assert list(islice(one, 7)) == first[:7]
+    assert list(one) == first
+    assert list(one) == second
+
+
+def test_several_epochs_in_one_iteration_come_one_after_another() -> None:
+    four = orders(4, batch_size=7)
+    one = sampler(batch_size=7, epochs=2)
+    assert len(one) == 100
+    assert [list(one), list(one)] == [four[0] + four[1], four[2] + four[3]]
+    batches = list(GlobalBatchSampler(sampler(batch_size=7, epochs=2)))
+    assert [row for batch in batches for row in batch] == (four[0] + four[1])[:98]
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    epochs=st.sampled_from([1, 2]),
+    before=st.integers(0, 2),
+    stop=st.integers(0, 100),
+    again=st.integers(0, 100),
+)
+def test_a_sampler_goes_on_exactly_where_it_stopped(epochs: int, before: int, stop: int, again: int) -> None:
+    whole = orders(before + 2, epochs=epochs)
+    one = sampler(epochs=epochs)
+    one.set_epoch(before)
+    found: list[int] = []
+    for rows in (stop, again):
+        rows = min(rows, len(one) - len(found))
+        found += islice(one, rows)
+        state = json.loads(json.dumps(one.state_dict()))
+        one = sampler(epochs=epochs)
+        one.load_state_dict(state)
+        assert one.state_dict() == state
+        one.set_epoch(before)  # that which it is in: a trainer's loop says it
+    found += one
+    assert [found, list(one)] == whole[before:]
+
+
+shapes = st.tuples(st.integers(1, 4), st.integers(1, 3))
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    rows=st.integers(1, 50),
+    shape=shapes,
+    accumulated=st.integers(1, 3),
+    drop_last=st.booleans(),
+    epoch=st.integers(0, 1),
+)
+def test_ranks_share_the_global_batches_in_equal_numbers(
+    rows: int, shape: tuple[int, int], accumulated: int, drop_last: bool, epoch: int
+) -> None:
+    world, micro = shape
+    batch = world * micro * accumulated
+    order = orders(2, rows=rows)[epoch]
+
+    def samplers() -> list[GlobalBatchSampler]:
+        return [
+            GlobalBatchSampler(
+                sampler(rows=rows), batch, micro_batch=micro, rank=rank, world_size=world, drop_last=drop_last
+            )
+            for rank in range(world)
+        ]
+
+    if drop_last and batch > rows:
+        with pytest.raises(InputError, match=f"the table has {rows} rows, fewer than a batch of {batch}"):
+            samplers()
+        return
+    ranks = samplers()
+    for one in ranks:
+        assert one.sampler
+        one.sampler.set_epoch(epoch)
+    read = [list(one) for one in ranks]
+    assert {len(batches) for batches in read} == {len(ranks[0])}
+    steps = [[row for part in step for row in part] for step in zip(*read, strict=True)]
+    assert all(len(step) == world * micro for step in steps)
+    found = [row for step in steps for row in step]
+    if drop_last:
+        assert found == order[: rows // batch * batch]
+    else:
+        assert found[:rows] == order
+        # Less than a step of all ranks fills the last one, with what comes first.
+        assert (
+            found[rows:] == np.resize(order, len(found) - rows).tolist() and len(found) - rows < world * micro
+        )
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(before=shapes, after=shapes, part=st.floats(0, 1), drop_last=st.booleans())
+def test_other_ranks_go_on_where_ranks_stopped(
+    before: tuple[int, int], after: tuple[int, int], part: float, drop_last: bool
+) -> None:
+    first, second = orders(2)
+
+    def iterations(shape: tuple[int, int], state: dict[str, Any] | None) -> list[Any]:
+        world, micro = shape
+        ranks = [
+            GlobalBatchSampler(
+                sampler(), world * micro, micro_batch=micro, rank=rank, world_size=world, drop_last=drop_last
+            )
+            for rank in range(world)
+        ]
+        for one in ranks:
+            if state is not None:
+                one.load_state_dict(state)
+        return [(one, iter(one)) for one in ranks]
+
+    readers = iterations(before, None)
+    found: list[int] = []
+    for _ in range(int(part * len(readers[0][0]))):
+        found += [row for _, reader in readers for row in next(reader)]
+    states = [json.loads(json.dumps(reader.state_dict())) for _, reader in readers]
+    assert all(state == states[0] for state in states)
+    assert found[: states[0]["samples"]] == first[: states[0]["samples"]]
+    found = found[: states[0]["samples"]]
+    readers = iterations(after, states[0])
+    for step in zip(*(reader for _, reader in readers), strict=True):
+        found += [row for rows in step for row in rows]
+    size = after[0] * after[1]
+    assert found[:50] == first[: len(found)] and len(found) > 50 - size
+    # The epoch that comes next is whole.
+    following = [
+        row for step in zip(*(one for one, _ in readers), strict=True) for part in step for row in part
+    ]
+    assert following[:50] == second[: len(following)]
+
+
+def loaders(loader: type[Any], way: str, workers: int) -> Any:
+    one = sampler()
+    if way == "sampler":
+        return one, loader(range(50), 8, sampler=one, num_workers=workers)
+    return one, loader(range(50), batch_sampler=GlobalBatchSampler(one, drop_last=False), num_workers=workers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("way", ["sampler", "batch sampler"])
+@pytest.mark.parametrize("loader", [DataLoader, StatefulDataLoader])
+def test_loaders_read_epoch_after_epoch(loader: type[Any], way: str, workers: int) -> None:
+    _, reader = loaders(loader, way, workers)
+    for order in orders(3):
+        read = [row for batch in reader for row in batch.tolist()]
+        assert read[:50] == order and len(reader) == 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("way", ["sampler", "batch sampler"])
+@pytest.mark.parametrize("stop", [3, 7, 12])
+def test_a_stateful_loader_goes_on_exactly_in_any_epoch(way: str, workers: int, stop: int) -> None:
+    def read(reader: Any, batches: int) -> list[int]:
+        """The next batches, over the ends of epochs."""
+        found: list[int] = []
+        while batches:
+            for batch in reader:
+                found += batch.tolist()
+                batches -= 1
+                if not batches:
+                    break
+        return found
+
+    whole = read(loaders(StatefulDataLoader, way, workers)[1], 21)
+    first, second = (loaders(StatefulDataLoader, way, workers)[1] for _ in range(2))
+    found = read(first, stop)
+    second.load_state_dict(first.state_dict())
+    if stop == 7:  # The last batch was read and the epoch not left.
+        assert not list(second)
+    assert found + read(second, 21 - stop) == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_plain_loader_counts_what_was_drawn(workers: int) -> None:
+    (order,) = orders(1)
+    one, reader = loaders(DataLoader, "sampler", workers)
+    read = [row for batch in islice(reader, 3) for row in batch.tolist()]
+    state = one.state_dict()
+    drawn = state["epoch"] * 50 + state["samples"]
+    assert drawn == 24 if workers == 0 else drawn > 24
+    again, reader = loaders(DataLoader, "sampler", workers)
+    again.load_state_dict({**state, "epoch": 0, "samples": 3 * 8})
+    assert read + [row for batch in reader for row in batch.tolist()] == order
+
+
+def test_an_epoch_set_forgets_a_place_in_another_one() -> None:
+    one = sampler()
+    first, second = list(one), list(one)
+    one.load_state_dict(one.state(one.begin()._replace(epoch=0, samples=9)))
+    one.set_epoch(0)
+    assert list(one) == first[9:]
+    one.load_state_dict(one.state(one.begin()._replace(epoch=0, samples=9)))
+    one.set_epoch(1)
+    assert list(one) == second
+    batches = GlobalBatchSampler(one)
+    batches.load_state_dict(one.state(one.begin()._replace(epoch=0, samples=16)))
+    one.set_epoch(1)
+    assert next(iter(batches)) == second[:8]
+
+
+def with_other(**arguments: Any) -> dict[str, Any]:
+    table = arguments.pop("table", ROWS)
+    given = {"by": ["topic", "tags"], "tokens": "tokens", "batch_size": 8, **arguments}
+    return BalancedSampler(table, **given).state_dict()
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"table": ROWS[:49]}, "another order: rows was 49 and is 50; resume with the table"),
+        ({"by": "topic"}, r"by was topic and is \['topic', 'tags'\]"),
+        ({"seed": 1}, "seed was 1 and is not given"),
+        ({"batch_size": 9}, "batch_size was 9 and is 8"),
+        ({"epochs": 2}, "epochs was 2 and is 1"),
+        ({"table": ROWS[::-1]}, "the values of the table differ"),
+        ({"tokens": None}, "tokens was None and is tokens"),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:tokens is not given")
+def test_a_state_of_another_order_is_refused_with_what_differs(other: dict[str, Any], message: str) -> None:
+    state, one = with_other(**other), sampler()
+    for load in (one.load_state_dict, GlobalBatchSampler(one).load_state_dict, iter(one).load_state_dict):
+        with pytest.raises(InputError, match=message):
+            load(state)
+
+
+def test_what_is_no_state_is_refused() -> None:
+    one = sampler()
+    good = one.state_dict()
+    states: list[Any] = [
+        None,
+        {},
+        {"samples": 4, "plan": "0123"},
+        {**good, "samples": "4"},
+        {"sampler": good},
+    ]
+    for load in (one.load_state_dict, GlobalBatchSampler(one).load_state_dict, iter(one).load_state_dict):
+        for state in states:
+            with pytest.raises(InputError, match=r"the state to resume from is .*; expected \{'epoch': int"):
+                load(state)
+        for change in ({"samples": 51}, {"samples": -1}, {"epoch": -1}):
+            with pytest.raises(InputError, match=r"samples of epoch .* were read; expected 0 to 50 samples"):
+                load({**good, **change})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size is 0; expected a whole number of 1 or more"),
+        ({"batch_size": 2.0}, "batch_size is 2.0"),
+        ({"batch_size": True}, "batch_size is True"),
+        ({"epochs": 0}, "epochs is 0; expected"),
+        ({"batch": 8}, "batch is called batch_size here"),
+        ({"table": []}, "the table has no rows"),
+        ({"table": {"topic": [], "tokens": []}}, "the table has no rows"),
+        ({"table": iter([])}, "expected a pandas or polars DataFrame"),
+        ({"by": "topics"}, "no column 'topics'"),
+        ({"strategy": "balancd"}, "balancd"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+    ids=range(11),
+)
+def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        BalancedSampler(**{"table": ROWS, "by": "topic", "tokens": "tokens", **arguments})
+
+
+def test_epochs_and_ranks_out_of_range_are_refused() -> None:
+    one = sampler()
+    for epoch in (-1, 1.0, None):
+        with pytest.raises(InputError, match=f"epoch is {epoch}; expected a whole number of 0 or more"):
+            one.set_epoch(epoch)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="rank 2 is none of a world of 2"):
+        GlobalBatchSampler(one, rank=2, world_size=2)
+    with pytest.raises(InputError, match="a global batch of 8 rows cannot be shared by 3 ranks"):
+        GlobalBatchSampler(one, rank=0, world_size=3)
+
+
+def _lists(rows: list[Any]) -> Any:
+    return pd.DataFrame({"topic": rows})
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        _lists(["a"]),
+        _lists([None, None, None]),
+        _lists([float("nan"), 1.5, 2.5, float("inf")]),
+        _lists(["日本", "é", ""]),
+        _lists([2**63 - 1, -(2**63), 0]),
+        pd.DataFrame({"topic": pd.Categorical(["x", "y", "x"])}, index=[7, 7, 7]),
+        {"topic": [["a", "b"], [], None]},
+        [{"topic": "a"}, {}, {"topic": None}],
+        {"topic": np.zeros((5, 3), np.float32)},
+        {"topic": ["same"] * 40},
+    ],
+    ids=range(10),
+)
+def test_odd_tables_are_sampled_row_by_row(table: Any) -> None:
+    one = BalancedSampler(table, "topic")
+    for _ in range(2):
+        read = list(one)
+        assert sorted(read) == list(range(len(one))) and all(type(row) is int for row in read)
+
+
+def test_under_another_sampler_positions_become_rows() -> None:
+    first, second = orders(2)
+    one = sampler()
+    data = range(50)
+    below = one.under(SequentialSampler(data))
+    assert len(below) == 50
+    assert [list(below), list(below)] == [first, second]
+    below.set_epoch(0)
+    parts = [one.under(DistributedSampler(data, 2, rank, shuffle=False)) for rank in range(2)]
+    read = []
+    for part in parts:
+        one.set_epoch(0)
+        read.append(list(part))
+    assert read == [first[::2], first[1::2]]
+
+
+def test_under_another_sampler_a_place_inside_an_epoch_is_refused() -> None:
+    one = sampler()
+    next(iter(one))
+    one.load_state_dict(one.state_dict())
+    with pytest.raises(InputError, match="a place inside an epoch, 1 rows, is loaded"):
+        next(iter(one.under(SequentialSampler(range(50)))))
+
+
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        (lambda: RandomSampler(range(50)), "RandomSampler shuffles; .*train_sampling_strategy"),
+        (lambda: DistributedSampler(range(50), 1, 0), "DistributedSampler shuffles"),
+        (lambda: SequentialSampler(range(49)), "SequentialSampler is of 49 rows and the order of 50"),
+    ],
+)
+def test_a_sampler_that_would_lose_the_order_is_refused(positions: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        sampler().under(positions())
+
+
+def test_batches_that_a_trainer_read_are_held_against_the_order() -> None:
+    one = sampler()
+    first, _ = orders(2)
+    steps = [first[at : at + 8] for at in range(0, 50, 8)]
+    assert one.kept(steps).text == "6 of 6 batches" and one.kept(steps).in_order
+    assert one.kept([step[::-1] for step in steps[:3]]).text == "3 of 6 batches"
+    assert one.kept(steps, epoch=1).kept == 0
+    shuffled = np.random.default_rng(0).permutation(50)
+    kept = one.kept(np.split(shuffled[:48], 6))
+    assert kept.text == "0 of 6 batches" and kept.first and kept.never_read == 2
+    with pytest.raises(InputError, match="there are no batches"):
+        one.kept([])
+    with pytest.raises(InputError, match="batch 1 has 3 rows and the first has 8"):
+        one.kept([steps[0], steps[1][:3], steps[2]])
