@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.items import TABLE_WITHIN
 from dagster_divorder.core.order.epochs import Epochs
 from dagster_divorder.core.target_tables import Tables
 from dagster_divorder.tables.rows import BINS, CLUSTERS, order_rows, read_rows, row_epochs
@@ -32,6 +33,7 @@ def order(
     seed: int = 0,
     frozen: ArrayLike | None = None,
     targets: Tables | None = None,
+    within: float = TABLE_WITHIN,
     bins: int = BINS,
     clusters: int = CLUSTERS,
     **options: Any,
@@ -50,6 +52,7 @@ def order(
     frozen: rows, int (F,), that are consumed already, in their order: the result begins with them.
     targets: a mix that moves: column -> {"progress": numbers that rise from 0 to 1, value: its share of the tokens at
         each of them, ...}; of columns of one value a row.
+    within: what windows are for, from 0, batches of rows, to 1, sequences into which rows are packed in this order.
     bins: quantile bins of a column of numbers. clusters: of a column of vectors.
 
     Raises:
@@ -63,7 +66,9 @@ def order(
     [['rail', 'sea'], ['rail', 'sea'], ['rail', 'sea']]
     """
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
-    return order_rows(rows, strategy=strategy, seed=seed, frozen=frozen, targets=targets, **options)
+    return order_rows(
+        rows, strategy=strategy, seed=seed, frozen=frozen, targets=targets, within=within, **options
+    )
 
 
 def table_epochs(

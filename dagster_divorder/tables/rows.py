@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dagster_divorder.core.checks import whole_number
 from dagster_divorder.core.coordinates import VECTOR_SHARE, with_blocks
-from dagster_divorder.core.items import Items, document_items
+from dagster_divorder.core.items import TABLE_WITHIN, Items, document_items
 from dagster_divorder.core.order import Targets, order
 from dagster_divorder.core.order.epochs import Epochs, plan_epochs
 from dagster_divorder.core.target_tables import Tables, check_tables
@@ -39,10 +39,10 @@ class Rows:
     weights: dict[str, float]
     traits: dict[str, Codes | ManyCodes]
 
-    def items(self) -> Items:
-        """One item a row."""
+    def items(self, within: float) -> Items:
+        """One item a row; see `core.items.document_items`."""
         codes = {name: of if isinstance(of, ManyCodes) else of.codes for name, of in self.traits.items()}
-        items = document_items(self.tokens, codes, self.weights)
+        items = document_items(self.tokens, codes, self.weights, within=within)
         heaviest = max(self.weights.values())
         blocks = [
             (of.directions, VECTOR_SHARE * self.weights[name] / heaviest)
@@ -100,8 +100,10 @@ def row_epochs(rows: Rows, **options: Any) -> Epochs:
     return plan_epochs(**_arguments(rows, **options))
 
 
-def _arguments(rows: Rows, *, targets: Tables | None = None, **options: Any) -> dict[str, Any]:
-    items = rows.items()
+def _arguments(
+    rows: Rows, *, within: float = TABLE_WITHIN, targets: Tables | None = None, **options: Any
+) -> dict[str, Any]:
+    items = rows.items(within)
     return {
         "counts": items.counts,
         "groups": items.groups,
