@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +74,11 @@ def _readers(by: By) -> dict[str, tuple[Callable[[Any], Any], float]]:
 
 
 class Field:
-    """Reads a field of an example: a key, or the way to it through nested ones, such as "meta.source". With
-    `columns`, one of them that an example lacks is None."""
+    """Reads a field of an example: a key, or the way to it through nested ones, such as "meta.source"."""
 
-    def __init__(self, name: str, columns: Collection[str] = ()) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.way = name.split(".")
-        self.columns = columns
 
     def __call__(self, example: Any) -> Any:
         try:
@@ -88,8 +86,6 @@ class Field:
         except (KeyError, TypeError, IndexError):
             value = example
             for key in self.way:
-                if self.columns and (value is None or (value is example and key not in example)):
-                    return None
                 if not isinstance(value, Mapping) or key not in value:
                     raise InputError(_missing(self.name, example)) from None
                 value = value[key]

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, get_args
 
 from dagster_divorder.core.order.strategy import nearest
 from dagster_divorder.errors import InputError
@@ -61,6 +61,8 @@ def make_plan(
         InputError: an argument cannot be used.
     """
     names = list(streams)
+    if exhausted not in get_args(Exhausted):
+        raise InputError(f"exhausted is {exhausted!r}; expected 'stop', 'repeat' or 'reweigh'")
     if isinstance(target, str | Path) and target != "estimate":
         [(_, target)] = of_manifest(Path(target)).items()
     if not isinstance(target, Mapping):
@@ -77,7 +79,7 @@ def make_plan(
     for name, stream in streams.items():
         if not isinstance(name, str):
             raise InputError(f"a stream is named {name!r}; expected text")
-        if not target.get(name, 0) > 0:
+        if not target.get(name, 0):
             raise InputError(
                 f"target gives the stream {name!r} no share; expected one above 0, or leave the stream out"
             )
@@ -117,7 +119,8 @@ class Mixing(Generic[Example]):
         states = (state or {}).get("streams", {})
         if states and set(states) != {part.name for part in plan.parts}:
             raise InputError(
-                f"the state is of the streams {', '.join(states)}; expected {', '.join(part.name for part in plan.parts)}"
+                f"the state is of the streams {', '.join(states)}; expected "
+                f"{', '.join(part.name for part in plan.parts)}"
             )
         self.lines = [Line(part, plan.tokens, epoch, states.get(part.name)) for part in plan.parts]
 
@@ -179,8 +182,8 @@ class Line:
         skipped = sum(1 for _ in islice(self.source, self.gone))
         if skipped < self.gone:
             raise InputError(
-                f"the stream {part.name!r} has ended at example {skipped:,} of the {self.gone:,} that had come when the "
-                "state was saved; expected the same stream"
+                f"the stream {part.name!r} has ended at example {skipped:,} of the {self.gone:,} that had come when "
+                "the state was saved; expected the same stream"
             )
 
     def _begin(self) -> None:
@@ -202,8 +205,8 @@ class Line:
             self.length = 1.0 if self.tokens is None else float(token_counts(self.tokens, self.ahead)[0])
         elif not self.handed:
             raise InputError(
-                f"the stream {self.part.name!r} has {'no example' if not self.gone else 'no tokens'}; expected some. In "
-                "a DataLoader's workers each stream needs a shard for every worker"
+                f"the stream {self.part.name!r} has {'no tokens' if self.gone else 'no example'}; expected some. In a "
+                "DataLoader's workers each stream needs a shard for every worker"
             )
         return bool(self.ahead)
 
