@@ -173,7 +173,7 @@ def _is_shuffled(ex_iterable: _BaseExamplesIterable) -> bool:
 
 
 class _Part:
-    """The examples of some shards. Tables have a state before the last one, and the number of its rows that have come."""
+    """The examples of some shards. Of tables the state is the one before the last, and how many of its rows came."""
 
     def __init__(self, ex_iterable: _BaseExamplesIterable) -> None:
         self.ex_iterable = ex_iterable
