@@ -8,7 +8,8 @@ quality: documents in the file's order, in blocks of 16 that are shuffled, and s
 one that hands out a random document and takes the next in its place (webdataset, tf.data), and `balance`. Batches of
 256: their distance (total variation) from all documents in the trait that is balanced, mean and worst; in what is not:
 16 bins of the length, 1,024 hashed words, and another label; the worst tenth of the stream in the same; and how many
-places later than it came a document goes, at most. speed: processor microseconds an example, of flat examples with three traits.
+places later than it came a document goes, at most. speed: processor microseconds an example, of flat examples with
+three traits.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from scipy.sparse import csr_array
 import dagster_divorder as divorder
 
 BATCH, BINS, WORDS, BLOCK = 256, 16, 1024, 16
+LONGEST = 8192
 CHARACTERS = 2000
 """Of a document whose words are counted."""
 
@@ -169,12 +171,12 @@ def shuffled(number: int, seed: int) -> list[int]:
 
 
 def several(options: argparse.Namespace) -> None:
-    """Shares of the five values that have most documents, beside `interleave_datasets`."""
+    """Shares of the five values that have most documents, cut, beside `interleave_datasets`."""
     rows = documents(options.file)
     parts: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         parts.setdefault(str(row.get(options.by)), []).append(
-            {"of": str(row.get(options.by)), "tokens": 1 + len(row["text"]) // 4}
+            {"of": str(row.get(options.by)), "tokens": min(LONGEST, 1 + len(row["text"]) // 4)}
         )
     largest = sorted(parts, key=lambda name: -len(parts[name]))[:5]
     share = dict(zip(largest, (0.4, 0.3, 0.15, 0.1, 0.05), strict=True))

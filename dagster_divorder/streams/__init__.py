@@ -80,9 +80,7 @@ def balance(
         raise InputError(f"exhausted is {exhausted!r}; expected several streams, {{'web': ..., 'code': ...}}")
     recipe = make_recipe(by, tokens, buffer, target, seed)
     stream = _readable(stream)
-    if _is_of("datasets", "Dataset", stream):
-        stream = stream.to_iterable_dataset()  # type: ignore[attr-defined]
-    if _is_of("datasets", "IterableDataset", stream):
+    if _is_of("datasets", "Dataset", stream) or _is_of("datasets", "IterableDataset", stream):
         from dagster_divorder.streams.hugging_face import balance_dataset
 
         return balance_dataset(stream, recipe)
@@ -101,9 +99,7 @@ def _is_of(module: str, name: str, stream: Any) -> bool:
 
 def _readable(stream: Any) -> Iterable[Any]:
     if _is_of("torchdata.nodes", "BaseNode", stream):
-        from torchdata.nodes import Loader
-
-        return Loader(stream)
+        stream = sys.modules["torchdata.nodes"].Loader(stream)
     if not hasattr(stream, "__iter__"):
         raise InputError(f"the stream is of type {type(stream).__name__}; expected an iterable of examples")
     return stream  # type: ignore[no-any-return]

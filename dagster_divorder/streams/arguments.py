@@ -86,6 +86,8 @@ class Field:
         except (KeyError, TypeError, IndexError):
             value = example
             for key in self.way:
+                if value is None and value is not example:
+                    return None
                 if not isinstance(value, Mapping) or key not in value:
                     raise InputError(_missing(self.name, example)) from None
                 value = value[key]

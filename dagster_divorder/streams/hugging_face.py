@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from datasets import Features, IterableDataset
+from datasets import Dataset, Features, IterableDataset
 from datasets.features.features import require_decoding
 from datasets.formatting import PythonFormatter
 from datasets.iterable_dataset import (
@@ -34,11 +34,14 @@ ROWS = 256
 """Rows of a table that become Python objects together."""
 
 
-def balance_dataset(stream: IterableDataset, recipe: Recipe) -> IterableDataset:
+def balance_dataset(stream: Dataset | IterableDataset, recipe: Recipe) -> IterableDataset:
     """
     Raises:
         InputError: `by` or `tokens` names no column.
     """
+    if isinstance(stream, Dataset):
+        empty = IterableDataset.from_generator(list, features=stream.features)
+        stream = stream.to_iterable_dataset() if len(stream) else empty
     features, examples, open_shards = stream.features, stream._ex_iterable, OPEN_SHARDS
     for read in (*(trait.read for trait in recipe.traits), recipe.tokens):
         if features is not None and isinstance(read, Field) and not {read.name, read.way[0]} & set(features):
