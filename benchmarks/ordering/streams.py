@@ -47,7 +47,8 @@ def one_of(values: list[Any], amounts: np.ndarray) -> csr_array:
 
 def words(texts: list[str]) -> csr_array:
     known: dict[str, int] = {}
-    indices, indptr = [], [0]
+    indices: list[int] = []
+    indptr = [0]
     for text in texts:
         found = re.findall(r"\w+", text[:CHARACTERS].lower())
         indices.extend(known.setdefault(word, zlib.crc32(word.encode()) % WORDS) for word in found)

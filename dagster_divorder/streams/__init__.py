@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.streams.arguments import By, Target, make_recipe
 from dagster_divorder.streams.balancing import Balanced
 from dagster_divorder.streams.several import Exhausted, Mixed, make_plan
 
-Example = TypeVar("Example")
-
 BUFFER = 1024
 
 
 def balance(
-    stream: Iterable[Example] | Mapping[str, Iterable[Example]],
+    stream: Iterable[Any] | Mapping[str, Iterable[Any]],
     by: By | None = None,
     *,
-    tokens: str | Callable[[Example], int] | None = None,
+    tokens: str | Callable[[Any], int] | None = None,
     buffer: int = BUFFER,
     target: Target = "estimate",
     exhausted: Exhausted = "stop",
@@ -102,4 +100,4 @@ def _readable(stream: Any) -> Iterable[Any]:
         stream = sys.modules["torchdata.nodes"].Loader(stream)
     if not hasattr(stream, "__iter__"):
         raise InputError(f"the stream is of type {type(stream).__name__}; expected an iterable of examples")
-    return stream  # type: ignore[no-any-return]
+    return stream

@@ -40,8 +40,11 @@ def balance_dataset(stream: Dataset | IterableDataset, recipe: Recipe) -> Iterab
         InputError: `by` or `tokens` names no column.
     """
     if isinstance(stream, Dataset):
-        empty = IterableDataset.from_generator(list, features=stream.features)
-        stream = stream.to_iterable_dataset() if len(stream) else empty
+        empty = not len(stream)  # which to_iterable_dataset refuses
+        columns = stream.features
+        stream = (
+            IterableDataset.from_generator(list, features=columns) if empty else stream.to_iterable_dataset()
+        )
     features, examples, open_shards = stream.features, stream._ex_iterable, OPEN_SHARDS
     for read in (*(trait.read for trait in recipe.traits), recipe.tokens):
         if features is not None and isinstance(read, Field) and not {read.name, read.way[0]} & set(features):
@@ -86,11 +89,12 @@ class BalancedExamples(_BaseExamplesIterable):
         self._features = features
 
     def _init_state_dict(self) -> dict[str, Any]:
-        self._state_dict = {"reading": None, "source": None, "gone": 0, "type": type(self).__name__}
-        return self._state_dict
+        state: dict[str, Any] = {"reading": None, "source": None, "gone": 0, "type": type(self).__name__}
+        self._state_dict = state
+        return state
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        state = self._state_dict or self._init_state_dict()
+        state: dict[str, Any] = self._state_dict or self._init_state_dict()
         saved = state["reading"] and {**json.loads(state["reading"]), "source": state["source"]}
         reading = Reading(_Shards(self.ex_iterable, self.open_shards), self.recipe, saved)
         every = max(BLOCK, self.recipe.buffer)

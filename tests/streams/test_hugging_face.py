@@ -262,7 +262,12 @@ def test_pictures_are_held_as_they_are_stored_and_come_decoded() -> None:
         "image", datasets.Image()
     )
     held: list[Any] = []
-    out = list(balanced(table, by={"label": lambda row: held.append(row["image"]) or row["label"]}, buffer=2))
+
+    def label(row: Any) -> Any:
+        held.append(row["image"])
+        return row["label"]
+
+    out = list(balanced(table, by=label, buffer=2))
     assert sorted(row["image"].getpixel((0, 0)) for row in out) == list(range(6))
     assert all(set(row) == {"bytes", "path"} for row in held)
 
@@ -293,3 +298,49 @@ def test_splits_are_not_a_stream() -> None:
 def test_a_pickled_stream_gives_the_same() -> None:
     data = balanced(in_tables())
     assert list(pickle.loads(pickle.dumps(data))) == list(data)
+
+
+def test_an_empty_table_is_an_empty_stream() -> None:
+    table = datasets.Dataset.from_dict(
+        {"source": []}, features=datasets.Features({"source": datasets.Value("string")})
+    )
+    out = balanced(table)
+    assert list(out) == []
+    assert out.column_names == ["source"]
+
+
+def test_every_worker_has_shards_and_workers_that_stay_are_told_the_epoch() -> None:
+    loaders = pytest.importorskip("torch.utils.data")
+    data = balanced(generated())
+    loader = loaders.DataLoader(data, batch_size=None, num_workers=3, persistent_workers=True)
+    orders = []
+    for epoch in range(3):
+        data.set_epoch(epoch)
+        orders.append([row["id"] for row in loader])
+    assert len(set(map(tuple, orders))) == 3
+    assert {tuple(sorted(order)) for order in orders} == {tuple(sorted(row["id"] for row in data))}
+
+
+def test_files_of_several_row_groups_are_read_a_shard_each(tmp_path: Any) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    for number, source in enumerate(SOURCES):
+        rows = {
+            "id": range(100 * number, 100 * number + 100),
+            "source": [source] * 100,
+            "größe": [None, 0.5] * 50,
+        }
+        parquet.write_table(pyarrow.table(rows), tmp_path / f"{source}.parquet", row_group_size=30)
+    data = datasets.load_dataset(
+        "parquet", data_files=f"{tmp_path}/*.parquet", streaming=True, split="train", cache_dir=str(tmp_path)
+    )
+    out = [row["id"] for row in balanced(data)]
+    assert sorted(out) == list(range(300))
+    assert {identity // 100 for identity in out[:6]} == {0, 1, 2}
+    iterator = iter(stopped := balanced(data))
+    for _ in range(201):
+        next(iterator)
+    resumed = balanced(data)
+    resumed.load_state_dict(stopped.state_dict())
+    assert [row["id"] for row in resumed] == out[201:]
+    assert sorted(row["id"] for row in balanced(data).reshard()) == list(range(300))

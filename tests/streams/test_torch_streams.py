@@ -20,7 +20,7 @@ N = 200
 EXAMPLES = [{"id": at, "source": "abc"[at * 3 // N], "tokens": 1 + at % 7} for at in range(N)]
 
 
-class Counted(IterableDataset):  # type: ignore[type-arg]
+class Counted(IterableDataset):
     """Every worker has its own examples; nothing is known about where it is."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
