@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dagster_divorder.core.order import order
     from dagster_divorder.forensics import cut, where
     from dagster_divorder.grid import grid_shuffle
     from dagster_divorder.models.validation import loss_by_source
@@ -17,32 +16,45 @@ if TYPE_CHECKING:
     from dagster_divorder.results import load_results
     from dagster_divorder.settings import Settings, load_settings
     from dagster_divorder.streams import balance
+    from dagster_divorder.streams.topics import Topics, fit_topics
+    from dagster_divorder.tables.comparison import compare, plot
+    from dagster_divorder.tables.ordering import order, reorder
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "Settings": "dagster_divorder.settings",
     "balance": "dagster_divorder.streams",
+    "compare": "dagster_divorder.tables.comparison",
     "cut": "dagster_divorder.forensics",
+    "fit_topics": "dagster_divorder.streams.topics",
     "grid_shuffle": "dagster_divorder.grid",
-    "load_settings": "dagster_divorder.settings",
     "load_results": "dagster_divorder.results",
+    "load_settings": "dagster_divorder.settings",
     "loss_by_source": "dagster_divorder.models.validation",
-    "order": "dagster_divorder.core.order",
+    "order": "dagster_divorder.tables.ordering",
+    "plot": "dagster_divorder.tables.comparison",
+    "reorder": "dagster_divorder.tables.ordering",
     "run_all": "dagster_divorder.pipeline",
     "run_stage": "dagster_divorder.pipeline",
+    "Settings": "dagster_divorder.settings",
+    "Topics": "dagster_divorder.streams.topics",
     "where": "dagster_divorder.forensics",
 }
 
 __all__ = [
     "Settings",
+    "Topics",
     "balance",
+    "compare",
     "cut",
+    "fit_topics",
     "grid_shuffle",
     "load_results",
     "load_settings",
     "loss_by_source",
     "order",
+    "plot",
+    "reorder",
     "run_all",
     "run_stage",
     "where",

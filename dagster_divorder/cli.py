@@ -380,6 +380,7 @@ def plan(settings: Settings) -> str:
     """A page of text on what a run would do."""
     from dagster_divorder.pipeline.plan import make_plan
     from dagster_divorder.stages import GRAPH
+    from dagster_divorder.view.words import table_line
 
     made = make_plan(settings)
     widths = (22, 12, 10)
@@ -387,14 +388,14 @@ def plan(settings: Settings) -> str:
         "",
         f"{made.records:,} records in the input, {made.new_records:,} of them never seen",
         "",
-        _table_line(list(zip(("stage", "documents", "seconds"), widths, strict=True))) + "  why",
+        table_line(list(zip(("stage", "documents", "seconds"), widths, strict=True))) + "  why",
     ]
     for stage in made.stages:
         seconds = "?" if stage.seconds is None else f"{stage.seconds:.1f}"
         name = stage.stage if GRAPH[stage.stage].asset else f"  {stage.stage}"
         cells = list(zip((name, f"{stage.documents:,}", seconds), widths, strict=True))
         unless = f" (unless {stage.unless})" if stage.unless else ""
-        lines.append(f"{_table_line(cells)}  {stage.why}{unless}")
+        lines.append(f"{table_line(cells)}  {stage.why}{unless}")
     return "\n".join([*lines, "", *_bytes_by_part("disk in use", made.disk)])
 
 
@@ -404,7 +405,7 @@ def compare(settings: Settings) -> str:
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.stages.strategy_comparison import load_comparison
     from dagster_divorder.store.connect import store_of
-    from dagster_divorder.view.words import as_shown
+    from dagster_divorder.view.words import aligned, as_shown
 
     receipts = run_all(settings, stages=GRAPH.needed(settings, "strategy_comparison"))
     rows = load_comparison(Run(settings, store_of(settings.store)))
@@ -416,7 +417,7 @@ def compare(settings: Settings) -> str:
             f"{settings.sequence.batch:,}, {receipts['clusters'].figures['k']} clusters",
             *_epoch(receipts["repeats"].figures if "repeats" in receipts else None),
             "",
-            *_stacked([as_shown(row) for row in rows]),
+            *aligned([as_shown(row) for row in rows]),
         ]
     )
 
@@ -432,6 +433,7 @@ def prove(settings: Settings) -> str:
     from dagster_divorder.stages.training_evidence import load_evidence
     from dagster_divorder.store.connect import store_of
     from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
+    from dagster_divorder.view.words import aligned
 
     if settings.evidence.tokens is None:
         raise InputError(
@@ -443,14 +445,14 @@ def prove(settings: Settings) -> str:
     return "\n".join(
         [
             *("", *summary["verdict"], *summary["notes"], ""),
-            *_stacked(order_rows(summary)),
+            *aligned(order_rows(summary)),
             *(
                 "",
-                *_stacked(source_rows(summary)),
+                *aligned(source_rows(summary)),
                 "",
                 "*: differs from the same sequences shuffled beyond noise",
             ),
-            *(("", *_stacked(rates)) if (rates := rate_rows(summary)) else ()),
+            *(("", *aligned(rates)) if (rates := rate_rows(summary)) else ()),
         ]
     )
 
@@ -518,7 +520,7 @@ def summary(settings: Settings) -> str:
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.store.connect import store_of
     from dagster_divorder.store.receipts import load_receipt
-    from dagster_divorder.view.words import ORDERS, TRAIN_ON, cells, side_by_side
+    from dagster_divorder.view.words import ORDERS, TRAIN_ON, aligned, cells, side_by_side, table_line
 
     run = Run(settings, store_of(settings.store).open(create=False))
     output_stages = [stage for stage in GRAPH.needed(settings) if GRAPH[stage].asset]
@@ -548,7 +550,7 @@ def summary(settings: Settings) -> str:
         f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
         f"{reports['clusters']['k']} clusters, strategy {reports['greedy_order']['strategy']}",
         "",
-        *_stacked(side_by_side(reports["diversity_metrics"]["summary"])),
+        *aligned(side_by_side(reports["diversity_metrics"]["summary"])),
         "",
         f"Train on the {ORDERS[TRAIN_ON]}, without shuffling.",
         *reports["diversity_metrics"]["findings"],
@@ -559,18 +561,18 @@ def summary(settings: Settings) -> str:
             if (receipt := receipts.get(stage)) and stage in reports
             for name, of in GRAPH[stage].show(run, receipt).items()
             if isinstance(of, Table)
-            for line in ("", f"{name} ({stage}):", *_stacked(cells(of.rows)))
+            for line in ("", f"{name} ({stage}):", *aligned(cells(of.rows)))
         ),
         "",
         "each stage, as it last ran:",
-        _table_line([("", 24), ("documents", 12), ("new", 12), ("reused", 12), ("seconds", 10)]),
+        table_line([("", 24), ("documents", 12), ("new", 12), ("reused", 12), ("seconds", 10)]),
     ]
     for stage, report in reports.items():
         if not GRAPH[stage].asset:
             continue
         counts = (report["documents"], report["new_documents"], report["reused_documents"])
         lines.append(
-            _table_line(
+            table_line(
                 [
                     (f"  {stage}", 24),
                     *((f"{number:,}", 12) for number in counts),
@@ -605,20 +607,6 @@ def _epoch(repeats: Mapping[str, Any] | None) -> list[str]:
         f"{repeats['left_out_records']:,} records are left out, "
         + ("none is repeated" if most < 2 else f"none is read more than {most:,} times")
     ]
-
-
-def _stacked(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """A row a line, below the names of its columns, a word of them a line."""
-    columns = {name: (name.split(), [row[name] for row in rows]) for name in rows[0]}
-    height = max(len(words) for words, _ in columns.values())
-    stacked = [[""] * (height - len(words)) + words + cells for words, cells in columns.values()]
-    widths = [2 + max(map(len, column)) for column in stacked]
-    return [_table_line(list(zip(line, widths, strict=True))) for line in zip(*stacked, strict=True)]
-
-
-def _table_line(cells: list[tuple[str, int]]) -> str:
-    (first, width), *others = cells
-    return (f"{first:<{width}}" + "".join(f"{cell:>{width}}" for cell, width in others)).rstrip()
 
 
 if __name__ == "__main__":

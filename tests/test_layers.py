@@ -70,6 +70,15 @@ def test_the_reader_loads_little_beside_torch() -> None:
 
 
 @pytest.mark.slow
+def test_topics_load_no_model_library() -> None:
+    found = loaded(
+        "import dagster_divorder as d; d.fit_topics(['wave tide', 'oven bread', 'salt'], 2)('tide')"
+    )
+    assert found.isdisjoint({"dagster", "torch", "transformers", "sklearn"}), found
+    assert "numba" in found
+
+
+@pytest.mark.slow
 def test_a_run_loads_neither_pandas_nor_matplotlib(tmp_path: Path) -> None:
     """With ids and fields of the records read, traits cut, and exports written: pandas alone takes 0.3 s."""
     config = make_corpus(tmp_path, files=1)
@@ -90,6 +99,7 @@ ALLOWED = {
     "core": {"core"},
     "view": {"view", "core"},
     "streams": {"streams", "core"},
+    "tables": {"tables", "view", "core"},
     "store": {"store", "core", "engine"},
     "models": {"models", "core", "engine", "readers"},
     "engine": {"engine"},

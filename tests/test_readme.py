@@ -19,13 +19,18 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.S)
 
 
-def test_the_in_memory_example_orders_a_table() -> None:
-    (code,) = [block for block in blocks("python") if "document_items" in block]
+def test_the_in_memory_example_orders_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = [block for block in blocks("python") if "divorder.order" in block]
+    monkeypatch.chdir(tmp_path)
     names: dict = {}
     exec(code, names)
     table, curated = names["table"], names["curated"]
-    assert sorted(curated.index) == list(range(len(table)))
+    assert sorted(names["ranks"]) == sorted(curated.index) == list(range(len(table)))
     assert set(curated["topic"].head(4)) == {"sea", "rail"}
+    assert "nothing drifts" in capsys.readouterr().out
+    assert (tmp_path / "mix.png").is_file()
     assert len([line for line in code.splitlines() if line.strip()]) <= 12
 
 

@@ -1,5 +1,7 @@
 """Checks of arguments that several parts of core share."""
 
+import operator
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -18,6 +20,21 @@ def positive(name: str, value: int) -> int:
     if value < 1:
         raise InputError(f"{name} is {value}; expected 1 or more")
     return int(value)
+
+
+def whole_number(name: str, value: int, smallest: int) -> int:
+    """`value`, if it is a whole number of `smallest` or more.
+
+    Raises:
+        InputError: it is not.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = smallest - 1
+    if number < smallest:
+        raise InputError(f"{name} is {value!r}; expected a whole number of {smallest} or more")
+    return number
 
 
 def whole_numbers(

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -61,7 +62,7 @@ DRIFT = 1.25
 twice the standard error of that mean at least."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ClusterFit:
     """A clustering, largest cluster first.
 
@@ -80,6 +81,11 @@ class ClusterFit:
     objective: float
     note: str
     metric: Metric = "cosine"
+
+    @cached_property
+    def lengths(self) -> NDArray[np.float64]:
+        """Of the centroids, float64 (K,)."""
+        return np.linalg.norm(self.centroids.astype(np.float64), axis=1)
 
 
 def most_points(k: int, algorithm: Algorithm) -> int:
@@ -182,8 +188,7 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
     labels = np.empty(len(vectors), np.int32)
     distances = np.empty(len(vectors), np.float32)
     euclidean = fit.metric == "euclidean"
-    lengths = np.linalg.norm(fit.centroids.astype(np.float64), axis=1)
-    offsets = (0.5 * lengths**2).astype(np.float32)
+    offsets = (0.5 * fit.lengths**2).astype(np.float32)
 
     def assign_rows(rows: slice) -> None:
         block = vectors[rows]
@@ -197,7 +202,7 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
             best,
             fit.centre,
             fit.centroids,
-            lengths,
+            fit.lengths,
             euclidean,
             labels[rows],
             distances[rows],
@@ -207,8 +212,12 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
                 f"vector {rows.start + bad} holds NaN or infinity; expected finite numbers: embed it again"
             )
 
-    with _threads() as each:
-        each(assign_rows, _blocks(len(vectors), clusters))
+    if len(vectors) == 1:
+        # Limiting threads takes longer than the work on one vector.
+        assign_rows(slice(0, 1))
+    else:
+        with _threads() as each:
+            each(assign_rows, _blocks(len(vectors), clusters))
     return labels, distances
 
 

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.checks import whole_numbers
-from dagster_divorder.core.traits import bin_codes, quantile_edges
+from dagster_divorder.core.traits import ManyCodes, bin_codes, quantile_edges
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -60,12 +60,15 @@ class Items:
 
 
 def document_items(
-    tokens: ArrayLike, traits: Mapping[str, ArrayLike], weights: Mapping[str, float] | None = None
+    tokens: ArrayLike,
+    traits: Mapping[str, ArrayLike | ManyCodes],
+    weights: Mapping[str, float] | None = None,
 ) -> Items:
     """Items whose order balances every trait.
 
     tokens: int (N,), >= 0, tokens of each document. traits: name -> int codes (N,), >= 0; the first one gives the label
-    to strategies that take one. weights: name -> number above 0, for every trait; equal by default.
+    to strategies that take one. Of a trait with several values a document, its tokens are shared among them.
+    weights: name -> number above 0, for every trait; equal by default.
 
     Raises:
         InputError: shapes differ, a number is negative, no trait is given, or weights name other traits.
@@ -73,33 +76,49 @@ def document_items(
     from scipy.sparse import csr_matrix
 
     sizes = whole_numbers("tokens", tokens, each="document")
-    codes = [
-        whole_numbers(f"trait {name!r}", values, len(sizes), each="document")
-        for name, values in traits.items()
-    ]
-    if not codes:
+    columns = [_values_of(name, values, len(sizes)) for name, values in traits.items()]
+    if not columns:
         raise InputError("traits is empty; expected at least one trait, such as the cluster of each document")
     weight = _trait_weights(list(traits), weights)
-    codes += codes
-    codes.append(bin_codes(sizes, quantile_edges(sizes, COARSE_LENGTH_BINS)))
-    in_tokens = len(traits)
-    n_values = [int(column.max(initial=0)) + 1 for column in codes]
+    columns += columns
+    columns.append(_one_each(bin_codes(sizes, quantile_edges(sizes, COARSE_LENGTH_BINS))))
+    n_values = [int(column.codes.max(initial=0)) + 1 for column in columns]
     starts = np.cumsum([0, *n_values])
 
     unit = max(1, round(int(sizes.sum()) / max(1, len(sizes))))
     dtype = np.int32 if max(unit, sizes.max(initial=0)) <= np.iinfo(np.int32).max else np.int64
-    indices = np.empty((len(sizes), len(codes)), np.int32)
-    data = np.empty((len(sizes), len(codes)), dtype)
-    for group, column in enumerate(codes):
-        np.add(column, starts[group], out=indices[:, group], casting="same_kind")
-    data[:, :in_tokens] = sizes[:, np.newaxis]
-    data[:, in_tokens:] = unit
-    indptr = np.arange(0, indices.size + 1, len(codes))
+    indptr = np.stack([column.indptr for column in columns]).sum(axis=0, dtype=np.int64)
+    indices = np.empty(indptr[-1], np.int32)
+    data = np.empty(indptr[-1], dtype)
+    free = indptr[:-1]
+    for group, column in enumerate(columns):
+        amounts, widths = sizes if group < len(traits) else unit, np.diff(column.indptr)
+        if (widths == 1).all():
+            at, parts = free, amounts
+        else:
+            at = (free - column.indptr[:-1]).repeat(widths) + np.arange(column.indptr[-1])
+            parts = column.shared(np.broadcast_to(amounts, len(sizes)))
+        indices[at] = column.codes + np.int32(starts[group])
+        data[at] = parts
+        free = free + widths
+    counts: csr_matrix = csr_matrix((data, indices, indptr), shape=(len(sizes), starts[-1]))
+    # A list may name a value twice, and in any order.
+    counts.sum_duplicates()
     return Items(
-        counts=csr_matrix((data.ravel(), indices.ravel(), indptr), shape=(len(sizes), starts[-1])),
-        groups=np.repeat(np.arange(len(codes), dtype=np.int32), n_values),
+        counts=counts,
+        groups=np.repeat(np.arange(len(columns), dtype=np.int32), n_values),
         weights=np.concatenate([weight, DOCUMENT_WEIGHT * weight, [DOCUMENT_WEIGHT * weight.max()]]),
     )
+
+
+def _values_of(name: str, values: ArrayLike | ManyCodes, documents: int) -> ManyCodes:
+    if isinstance(values, ManyCodes):
+        return values
+    return _one_each(whole_numbers(f"trait {name!r}", values, documents, each="document"))
+
+
+def _one_each(codes: NDArray[Any]) -> ManyCodes:
+    return ManyCodes(np.arange(len(codes) + 1), codes, ())
 
 
 def _trait_weights(names: list[str], weights: Mapping[str, float] | None) -> NDArray[np.float64]:

@@ -12,10 +12,9 @@ from dagster_divorder.core.items import Items
 from dagster_divorder.core.metrics import track
 from dagster_divorder.core.order import Targets
 from dagster_divorder.core.order.targets import SUM_TOLERANCE
+from dagster_divorder.core.target_tables import Tables
 from dagster_divorder.core.traits import Traits
 from dagster_divorder.errors import InputError
-
-Tables = Mapping[str, Mapping[str, Sequence[float]]]
 
 UNMET = 0.01
 """Share by which what can be had may differ from what was asked before a run warns."""

@@ -63,17 +63,17 @@ GOES_ON = 0.7
 LONGEST_GROWN = 6
 """A pair of characters grows by the next one where so many of its uses go on with it, to so many characters."""
 
-_HAN = r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_KATAKANA = r"\u30a0-\u30ff\u31f0-\u31ff\uff66-\uff9f"
-_HIRAGANA = r"\u3040-\u309f"
-_SOUTH_EAST = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
+HAN = r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+KATAKANA = r"\u30a0-\u30ff\u31f0-\u31ff\uff66-\uff9f"
+HIRAGANA = r"\u3040-\u309f"
+SOUTH_EAST = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
 _RUNS = re.compile(
-    rf"(?P<pairs>[{_HAN}]+|[{_SOUTH_EAST}]+)|(?P<none>[{_HIRAGANA}]+)"
-    rf"|(?P<word>[{_KATAKANA}]+|[^{_HAN}{_KATAKANA}{_HIRAGANA}{_SOUTH_EAST}]+)"
+    rf"(?P<pairs>[{HAN}]+|[{SOUTH_EAST}]+)|(?P<none>[{HIRAGANA}]+)"
+    rf"|(?P<word>[{KATAKANA}]+|[^{HAN}{KATAKANA}{HIRAGANA}{SOUTH_EAST}]+)"
 )
-_UNSPACED = re.compile(rf"[{_HAN}{_KATAKANA}{_HIRAGANA}{_SOUTH_EAST}]")
-_PAIRED = re.compile(rf"[{_HAN}{_SOUTH_EAST}]")
-_WHOLE = re.compile(rf"[{_HAN}{_KATAKANA}{_SOUTH_EAST}\uac00-\ud7a3]")
+_UNSPACED = re.compile(rf"[{HAN}{KATAKANA}{HIRAGANA}{SOUTH_EAST}]")
+_PAIRED = re.compile(rf"[{HAN}{SOUTH_EAST}]")
+_WHOLE = re.compile(rf"[{HAN}{KATAKANA}{SOUTH_EAST}\uac00-\ud7a3]")
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,12 +18,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.arrow import is_text, plain_array
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Edges = NDArray[np.float64]
+
+MAX_CATEGORIES = 1000
+"""Of a column of more whole numbers the values are no categories."""
+_MAX_WHOLE = 1 << 53
+"""Whole numbers from here on are not all told apart as float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,26 @@ class Codes:
     codes: NDArray[np.int32]
     names: tuple[str, ...]
     edges: Edges | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ManyCodes:
+    """Several values a record: record i has codes[indptr[i]:indptr[i + 1]], one at least.
+
+    indptr: int64 (N + 1,). codes: int32 (nnz,) in [0, J). names: J readable names, by code.
+    """
+
+    indptr: NDArray[np.int64]
+    codes: NDArray[np.int32]
+    names: tuple[str, ...]
+
+    def shared(self, amounts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What each value gets, int64 (nnz,), where a record's values share its amount, int64 (N,), in whole numbers
+        that differ by one at most and sum to it."""
+        widths = np.diff(self.indptr)
+        nth = np.arange(self.indptr[-1]) - self.indptr[:-1].repeat(widths)
+        part, over = np.divmod(amounts, widths)
+        return part.repeat(widths) + (nth < over.repeat(widths))
 
 
 def quantile_edges(values: ArrayLike, bins: int) -> Edges:
@@ -99,7 +125,7 @@ def category_codes(values: "ArrayLike | pa.Array | pa.ChunkedArray", max_values:
     n_missing = counts[-1]
 
     kept = len(distinct) if len(distinct) <= max_values else max_values - 1
-    ranking = pa.table({"count": _arrow(counts[:-1]), "name": distinct})
+    ranking = pa.table({"count": plain_array(counts[:-1]), "name": distinct})
     by = [("count", "descending"), ("name", "ascending")]
     ranked = pc.select_k_unstable(ranking, kept, by) if kept else pa.array([], pa.uint64())
     names = distinct.take(ranked).to_pylist()
@@ -113,20 +139,11 @@ def category_codes(values: "ArrayLike | pa.Array | pa.ChunkedArray", max_values:
     return Codes(code_of[index], tuple(names))
 
 
-def _arrow(values: NDArray[Any]) -> "pa.Array":
-    """As Arrow, (n,); `pa.array` and `pa.scalar` import pandas (0.3 s), and so does Arrow's `to_numpy`."""
-    import pyarrow as pa
-
-    return pa.Array.from_buffers(
-        pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))]
-    )
-
-
 def _filled(parts: "Sequence[pa.Array]", null: np.number[Any]) -> NDArray[Any]:
     """Chunks of numbers of the type of `null` as one array, which stands where there is none."""
     import pyarrow.compute as pc
 
-    fill = _arrow(np.array([null]))[0]
+    fill = plain_array(np.array([null]))[0]
     return np.concatenate(
         [np.zeros(0, null.dtype), *(np.from_dlpack(pc.coalesce(part, fill)) for part in parts)]
     )
@@ -154,8 +171,7 @@ def column_codes(
         numbers = _filled(column.cast("double", safe=False).chunks, np.float64(np.nan))
         cuts = quantile_edges(numbers, bins) if edges is None else np.asarray(edges, np.float64)
         return Codes(bin_codes(numbers, cuts), _bin_names(cuts, whole=types.is_integer(of)), cuts)
-    text = types.is_string(of) or types.is_large_string(of) or types.is_string_view(of)
-    if not (text or types.is_boolean(of) or types.is_null(of)):
+    if not (is_text(of) or types.is_boolean(of) or types.is_null(of)):
         raise InputError(
             f"{name} holds {of}; a trait is made of numbers, text or booleans: convert it to one of these"
         )
@@ -164,6 +180,40 @@ def column_codes(
             f"{name} holds {of}, but was binned as a number before; give it numbers, or refit its bins"
         )
     return category_codes(column, max_values)
+
+
+def as_category(column: "pa.ChunkedArray", most: int = MAX_CATEGORIES) -> "pa.ChunkedArray":
+    """The values of some records as categories: whole numbers as text, 1 and 1.0 as "1", if all are whole and at most
+    `most` different ones; any other column as it is."""
+    import pyarrow.compute as pc
+    import pyarrow.types as types
+
+    of = column.type
+    whole = types.is_integer(of) or (types.is_decimal(of) and of.scale == 0)
+    if not whole and types.is_floating(of):
+        whole = bool(pc.all(_is_whole(column), min_count=1).as_py())
+    return number_text(column) if whole and pc.count_distinct(column).as_py() <= most else column
+
+
+def number_text(number: "pa.ChunkedArray") -> "pa.ChunkedArray":
+    """Numbers as text in their shortest form, whole ones with all digits."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = number.cast(pa.large_string())
+    if not pa.types.is_floating(number.type):
+        return text
+    digits = number.cast(pa.int64(), safe=False).cast(pa.large_string())
+    return pc.if_else(pc.fill_null(_is_whole(number), False), digits, text)
+
+
+def _is_whole(number: "pa.ChunkedArray") -> "pa.ChunkedArray":
+    """bool, null where a float64 is."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    number = number.cast(pa.float64())
+    return pc.and_(pc.equal(pc.floor(number), number), pc.less(pc.abs(number), float(_MAX_WHOLE)))
 
 
 def _plain(values: Any) -> "pa.ChunkedArray":

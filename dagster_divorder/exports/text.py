@@ -23,10 +23,10 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from dagster_divorder.core.arrow import binary_array
 from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.exports.format import Format, Options
 from dagster_divorder.exports.rows import Rows
-from dagster_divorder.store.arrays import binary_array
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.curated import OutputFolder, WriteRecords, cut, shard_limits, stage_scattered
 from dagster_divorder.store.fragments import read_content

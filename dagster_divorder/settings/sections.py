@@ -22,6 +22,7 @@ from pydantic import (
 )
 from pydantic_settings import NoDecode
 
+from dagster_divorder.core.target_tables import check_tables
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
 
 MAX_CLUSTERS = 1_000_000
@@ -33,9 +34,6 @@ MAX_COUNT = 1 << 53
 CACHE_BYTES = 64 << 30
 
 YEAR_SECONDS = 365 * 24 * 3600
-
-MIN_STEP = 1e-9
-"""Progress between two points of `order.targets`, of which slopes are made: a thousand tokens of a trillion."""
 
 
 _PATHS = re.compile(rf"(?:[A-Za-z][\w+.-]*://(?:[^/@]*@)?[^/{os.pathsep}]*(?::\d+)?)?[^{os.pathsep}]*")
@@ -587,29 +585,7 @@ class Order(_Section):
 
     @model_validator(mode="after")
     def _targets_of_traits(self) -> Self:
-        for trait, table in self.targets.items():
-            if trait not in self.traits:
-                raise ValueError(
-                    f"targets names {trait!r}, which is not one of traits: {sorted(self.traits)}"
-                )
-            if "progress" not in table or len(table) < 2:
-                raise ValueError(f"targets.{trait} needs `progress` and the shares of at least one value")
-            for name, column in table.items():
-                if len(column) != len(table["progress"]):
-                    raise ValueError(
-                        f"targets.{trait}.{name} has {len(column)} numbers; progress has {len(table['progress'])}"
-                    )
-                if not all(0.0 <= number <= 1.0 for number in column):
-                    raise ValueError(
-                        f"targets.{trait}.{name} is {list(column)}; expected numbers from 0 to 1"
-                    )
-            points = table["progress"]
-            rises = all(b - a >= MIN_STEP for a, b in pairwise(points))
-            if not points or points[0] != 0 or points[-1] != 1 or not rises:
-                raise ValueError(
-                    f"targets.{trait}.progress is {list(points)}; expected numbers that rise from 0 to 1, each by "
-                    f"{MIN_STEP:g} or more"
-                )
+        check_tables(self.targets, self.traits)
         return self
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dagster_divorder.core.arrow import text_array
 from dagster_divorder.core.cluster_map import place, why_no_map
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, documents_left
 from dagster_divorder.pipeline.run import Run
@@ -23,7 +24,7 @@ from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.components import load_space, space_reads
 from dagster_divorder.stages.heldout import fit_reads
 from dagster_divorder.stages.map_fit import load_map_fit, sampled_rows
-from dagster_divorder.store.arrays import pack_parquet, text_array, unpack
+from dagster_divorder.store.arrays import pack_parquet, unpack
 from dagster_divorder.store.ids import hex_ids, places
 from dagster_divorder.store.receipts import Receipt, load_receipt
 

@@ -13,13 +13,14 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from dagster_divorder.core.traits import as_category
 from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.columns import as_category, concat, extract, settle, sources
+from dagster_divorder.store.columns import concat, extract, settle, sources
 from dagster_divorder.store.find import find_inputs
 from dagster_divorder.store.fragments import read_content, records_folder
 from dagster_divorder.store.peek import unseen

@@ -18,6 +18,8 @@ import pyarrow as pa
 import xxhash
 from safetensors.numpy import load, save
 
+from dagster_divorder.core.arrow import number_array, text_array
+
 _DTYPES = {
     "F16": "<f2",
     "F32": "<f4",
@@ -102,38 +104,6 @@ def unpack_some(file: IO[bytes] | MappedFile, names: Sequence[str], owner: str =
     except (orjson.JSONDecodeError, KeyError, TypeError, OSError, OverflowError) as error:
         raise ValueError(f"its header is unreadable: {error!r}") from error
     return arrays
-
-
-def binary_array(values: Sequence[bytes]) -> pa.Array:
-    """Byte strings as Arrow large_binary (n,); `pa.array` imports pandas (0.3 s) for it and is slower."""
-    return _binary_array(values, None)
-
-
-def text_array(values: Sequence[str | None]) -> pa.Array:
-    """Texts as Arrow large_string (n,), without pandas, as `binary_array`."""
-    return _binary_array([(value or "").encode() for value in values], _validity(values)).cast(
-        pa.large_string()
-    )
-
-
-def number_array(values: Sequence[float | None], dtype: type[np.int64 | np.float64]) -> pa.Array:
-    """Numbers as Arrow int64 or float64 (n,), without pandas, as `binary_array`."""
-    numbers = np.fromiter((0 if value is None else value for value in values), dtype, len(values))
-    kind = pa.from_numpy_dtype(dtype)
-    return pa.Array.from_buffers(kind, len(values), [_validity(values), pa.py_buffer(numbers)])
-
-
-def _validity(values: Sequence[object]) -> pa.Buffer | None:
-    """Arrow's bitmap of what is not None; None where all are."""
-    there = np.fromiter((value is not None for value in values), np.bool_, len(values))
-    return None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
-
-
-def _binary_array(values: Sequence[bytes], validity: pa.Buffer | None) -> pa.Array:
-    ends = np.zeros(len(values) + 1, dtype=np.int64)
-    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=ends[1:])
-    buffers = [validity, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
-    return pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
 
 
 def row_array(rows: np.ndarray) -> pa.Array:

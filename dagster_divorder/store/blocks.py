@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from dagster_divorder.core.arrow import binary_array
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import is_url
-from dagster_divorder.store.arrays import binary_array, row_array
+from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import DOCUMENTS, SHAPE, Fragments
 from dagster_divorder.store.ids import Content, distinct, hash_all, words

@@ -1,8 +1,6 @@
 """Fields of records as columns: a trait or the source of every record, from the stored records.
 
-A field is named as it is called, or by the way to it through objects (structs in Parquet): `meta.pile_set_name` is the
-field `pile_set_name` of the field `meta`. A field whose own name is the whole name, dots and all, comes first. Where
-a parent is missing, null or no object, the record has no such field.
+A field is named as `core.fields` says.
 
 A column's type is settled over the records that a view uses, never fragment by fragment: otherwise one text among the
 numbers of a fragment, or of a deleted record, would make the column depend on how the corpus came to be what it is.
@@ -11,7 +9,7 @@ numbers of a fragment, or of a deleted record, would make the column depend on h
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -21,69 +19,17 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_divorder.core.arrow import is_text, number_array, text_array
+from dagster_divorder.core.fields import column_at, value_at
+from dagster_divorder.core.traits import as_category, number_text
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.arrays import number_array, text_array
 from dagster_divorder.store.json_records import parse, with_exact_integers
-from dagster_divorder.store.rows import is_text
 
 ID_COLUMNS = pa.schema([("number", pa.int64()), ("text", pa.large_string())])
 """Columns of `extract_ids`."""
 
-MAX_CATEGORIES = 1000
-"""Of a column of more whole numbers the values are no categories."""
-_MAX_WHOLE = 1 << 53
-"""Whole numbers from here on are not all told apart as float64."""
 _JSON_VALUE = pa.struct([("number", pa.float64()), ("text", pa.large_string())])
 """A JSON value as stored: a number, or anything else as text; neither where the field is null or missing."""
-
-
-def value_at(record: dict[str, Any], field: str, missing: Any = None) -> Any:
-    """A field's value in a JSON object, `missing` where it has none."""
-    if field in record:
-        return record[field]
-    for parent, child in _ways(field):
-        inner = record.get(parent)
-        value = value_at(inner, child, missing) if isinstance(inner, dict) else missing
-        if value is not missing:
-            return value
-    return missing
-
-
-def column_at(rows: pa.Table | pa.RecordBatch | pa.StructArray, field: str, inside: str = "") -> Any:
-    """The column of a field, a pa.ChunkedArray of a table, else a pa.Array; None where there is none. inside: the
-    beginning of the fields' names, for messages.
-
-    Raises:
-        InputError: several columns have this name.
-    """
-    is_struct = isinstance(rows, pa.Array | pa.ChunkedArray)
-    names = [child.name for child in (rows.type if is_struct else rows.schema)]
-
-    def column(name: str) -> Any:
-        if names.count(name) > 1:
-            raise InputError(
-                f"several columns are called {inside + name!r}; rename all but the one that is meant"
-            )
-        return pc.struct_field(rows, [names.index(name)]) if is_struct else rows.column(names.index(name))
-
-    if field in names:
-        return column(field)
-    for parent, child in _ways(field):
-        if parent in names and pa.types.is_struct((inner := column(parent)).type):
-            found = column_at(inner, child, f"{inside}{parent}.")
-            if found is not None:
-                return found
-    return None
-
-
-def columns_of(fields: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Which of the columns with these names hold some of the fields."""
-    return [name for name in names if any(f"{field}.".startswith(f"{name}.") for field in fields)]
-
-
-def _ways(field: str) -> Iterator[tuple[str, str]]:
-    """A name as that of a parent and of the field in it, at each of its dots."""
-    return ((field[:at], field[at + 1 :]) for at, letter in enumerate(field) if letter == ".")
 
 
 def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
@@ -212,31 +158,7 @@ def number_or_text(number: pa.ChunkedArray, text: pa.ChunkedArray) -> pa.Chunked
     shortest form, whole ones with all digits."""
     if text.null_count == len(text):
         return number
-    return text if number.null_count == len(number) else pc.coalesce(text, _number_text(number))
-
-
-def _number_text(number: pa.ChunkedArray) -> pa.ChunkedArray:
-    text = number.cast(pa.large_string())
-    if not pa.types.is_floating(number.type):
-        return text
-    digits = number.cast(pa.int64(), safe=False).cast(pa.large_string())
-    return pc.if_else(pc.fill_null(_is_whole(number), False), digits, text)
-
-
-def _is_whole(number: pa.ChunkedArray) -> pa.ChunkedArray:
-    """bool, null where a float64 is."""
-    number = number.cast(pa.float64())
-    return pc.and_(pc.equal(pc.floor(number), number), pc.less(pc.abs(number), float(_MAX_WHOLE)))
-
-
-def as_category(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values of some records as categories: whole numbers as text, 1 and 1.0 as "1", if all are whole and at most
-    MAX_CATEGORIES different ones; any other column as it is."""
-    of = column.type
-    whole = pa.types.is_integer(of) or (pa.types.is_decimal(of) and of.scale == 0)
-    if not whole and pa.types.is_floating(of):
-        whole = bool(pc.all(_is_whole(column), min_count=1).as_py())
-    return _number_text(column) if whole and pc.count_distinct(column).as_py() <= MAX_CATEGORIES else column
+    return text if number.null_count == len(number) else pc.coalesce(text, number_text(number))
 
 
 def concat(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:

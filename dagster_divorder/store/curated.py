@@ -31,13 +31,14 @@ import pyarrow as pa
 import xxhash
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
 
+from dagster_divorder.core.arrow import binary_array
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.local import KEEP_MEMORY
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Output, Settings
 from dagster_divorder.settings.places import Place, as_place, real_place
-from dagster_divorder.store.arrays import binary_array, row_array
+from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store, temporary_name
 from dagster_divorder.store.folders import Folder, folder_at
 from dagster_divorder.store.gather import Content, Scattered, scatter

@@ -22,9 +22,9 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
+from dagster_divorder.core.fields import columns_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import MAX_RECORD_BYTES
-from dagster_divorder.store.columns import columns_of
 from dagster_divorder.store.compression import CODECS, decompressed, suffix_for
 from dagster_divorder.store.file_states import PrefixHashes
 from dagster_divorder.store.looks import looks_like

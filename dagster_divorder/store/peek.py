@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from dagster_divorder.store.columns import column_at, value_at
+from dagster_divorder.core.fields import column_at, value_at
 from dagster_divorder.store.find import Found
 from dagster_divorder.store.inputs import Kind, LineBlock, read_batches, read_lines
 from dagster_divorder.store.json_records import parse

@@ -10,12 +10,14 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from dagster_divorder.core.arrow import is_text
+from dagster_divorder.core.fields import column_at, value_at
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.arrays import row_array
-from dagster_divorder.store.columns import column_at, id_of, value_at
+from dagster_divorder.store.columns import id_of
 from dagster_divorder.store.json_records import parse
 from dagster_divorder.store.looks import structure_of
-from dagster_divorder.store.rows import is_text, row_as_json
+from dagster_divorder.store.rows import row_as_json
 
 NOT_JSON = "not valid JSON"
 """How the reason begins where no parser reads a line: the last one of a growing file may still be being written."""

@@ -19,6 +19,7 @@ import orjson
 import pyarrow as pa
 from blake3 import blake3
 
+from dagster_divorder.core.arrow import is_text
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.ids import ID_BYTES
@@ -237,11 +238,6 @@ def _where_valid(column: pa.Array, values: list[Any]) -> list[Any]:
 
 def _doubled(names: list[str]) -> str | None:
     return next((name for name in names if names.count(name) > 1), None)
-
-
-def is_text(of: pa.DataType) -> bool:
-    """Whether a type is one of Arrow's string types."""
-    return bool(pa.types.is_string(of) or pa.types.is_large_string(of) or pa.types.is_string_view(of))
 
 
 def _plain(column: pa.Array) -> tuple[pa.Array, pa.DataType]:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import xxhash
 
+from dagster_divorder.core.arrow import is_text
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.columns import as_id, may_hold_ids
 from dagster_divorder.store.ids import hash_all, words
-from dagster_divorder.store.rows import is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

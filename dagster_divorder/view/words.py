@@ -191,6 +191,20 @@ def side_by_side(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     ]
 
 
+def aligned(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """A row a line, below the names of its columns, a word of them a line."""
+    columns = {name: (name.split(), [row[name] for row in rows]) for name in rows[0]}
+    height = max(len(words) for words, _ in columns.values())
+    stacked = [[""] * (height - len(words)) + words + cells for words, cells in columns.values()]
+    widths = [2 + max(map(len, column)) for column in stacked]
+    return [table_line(list(zip(line, widths, strict=True))) for line in zip(*stacked, strict=True)]
+
+
+def table_line(cells: list[tuple[str, int]]) -> str:
+    (first, width), *others = cells
+    return (f"{first:<{width}}" + "".join(f"{cell:>{width}}" for cell, width in others)).rstrip()
+
+
 def corpus_name(files: Sequence[str]) -> str:
     """What a corpus is called: its only file without the endings, or the folder that holds all of its files."""
     if len(files) == 1:

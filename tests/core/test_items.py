@@ -5,6 +5,7 @@ import pytest
 
 from dagster_divorder.core.items import COARSE_LENGTH_BINS, DOCUMENT_WEIGHT, document_items
 from dagster_divorder.core.order import order
+from dagster_divorder.core.traits import ManyCodes
 from dagster_divorder.errors import InputError
 
 TOKENS = np.array([4, 0, 10, 2])
@@ -35,6 +36,17 @@ def test_the_first_trait_labels_and_measures_the_items():
     made = document_items([7, 1, 2, 9], {"lang": [1, 0, 1, 1], "cluster": [0, 1, 2, 3]})
     by_length = order(made.counts, made.groups, strategy="round_robin", within_cluster="length-asc")
     assert by_length.tolist() == [1, 2, 0, 3]
+
+
+def test_values_of_a_list_share_the_tokens():
+    tags = ManyCodes(np.array([0, 2, 3, 6]), np.array([2, 0, 1, 2, 1, 2], np.int32), ("a", "b", "c"))
+    made = document_items([5, 3, 10], {"tags": tags, "lang": [0, 1, 0]})
+    rows = made.counts.toarray()
+    # The first of a list get what is over; a value that is named twice has two parts. The mean length is 6.
+    assert rows[:, made.groups == 0].tolist() == [[2, 0, 3], [0, 3, 0], [0, 3, 7]]
+    assert rows[:, made.groups == 2].tolist() == [[3, 0, 3], [0, 6, 0], [0, 2, 4]]
+    assert rows[:, made.groups == 1].tolist() == [[5, 0], [0, 3], [10, 0]]
+    assert sorted(order(made.counts, made.groups, weights=made.weights).tolist()) == [0, 1, 2]
 
 
 def test_lengths_have_coarse_bins_of_their_own():

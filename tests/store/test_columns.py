@@ -11,16 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dagster_divorder.core.fields import column_at, value_at
+from dagster_divorder.core.traits import as_category
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.columns import (
-    as_category,
-    column_at,
-    concat,
-    extract,
-    extract_ids,
-    settle,
-    value_at,
-)
+from dagster_divorder.store.columns import concat, extract, extract_ids, settle
 from tests.conftest import examples
 
 values = (

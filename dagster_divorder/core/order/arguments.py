@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.checks import whole_numbers
+from dagster_divorder.core.checks import whole_number, whole_numbers
 from dagster_divorder.core.order.problem import Problem, Targets, Totals
 from dagster_divorder.core.order.strategies import STRATEGIES
 from dagster_divorder.core.order.strategy import Strategy, one_of
@@ -79,9 +78,11 @@ def make_task(
         groups=group_of,
         weights=_weights(weights, int(group_of.max()) + 1 if group_of.size else 1),
         dense=dense,
-        seed=_whole("seed", seed, 0),
-        sequence_length=None if sequence_length is None else _whole("sequence_length", sequence_length, 1),
-        batch=_whole("batch", batch, 1),
+        seed=whole_number("seed", seed, 0),
+        sequence_length=None
+        if sequence_length is None
+        else whole_number("sequence_length", sequence_length, 1),
+        batch=whole_number("batch", batch, 1),
         targets=targets,
         placed=nothing,
         whole=nothing,
@@ -197,13 +198,3 @@ def _coordinates(coordinates: ArrayLike | None, items: int) -> NDArray[Any]:
             f"-{LARGEST_COORDINATE:g} to {LARGEST_COORDINATE:g}"
         )
     return array
-
-
-def _whole(name: str, value: int, smallest: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = smallest - 1
-    if number < smallest:
-        raise InputError(f"{name} is {value!r}; expected a whole number of {smallest} or more")
-    return number

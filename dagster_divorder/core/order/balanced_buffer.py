@@ -7,8 +7,8 @@ A shuffle buffer hands out a random one of the items that it holds; this one the
 target is least, as in `balanced`. What is handed out is measured over the last C / 2 items or so: a debt that is older
 cannot be paid, as the items that would pay it are not held.
 
-Guarantee: no item waits for more than TURN x C others to go; the same input and seed give the same order, whatever the
-parts in which it comes. Equal items go in random order.
+Guarantee: an item goes before 8 C others that came after it have gone; the same input and seed give the same order,
+whatever the parts in which it comes. Equal items go in random order.
 Cost: O(C entries + J) an item; O(C entries + J) memory, whatever M is.
 Source: the objective of Don't Shuffle, Optimize (f1, f3); buffers as in tf.data. What was measured:
 docs/decisions/balanced-buffer.md.

@@ -11,12 +11,12 @@ Source: random projections keep angles (Achlioptas 2003). Measured: docs/decisio
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.core.packing.pieces import PackedSequences
 
 if TYPE_CHECKING:
@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 
 UNIT = 1 << 16
 
-VECTOR_SHARE = 0.3
-"""Variance of the vectors, all dims together, over that of the heaviest trait: vectors are nearer to the whole's as it
-rises, and traits further."""
-
 DOCUMENTS_SHARE = 0.1
-"""The same for the number of documents a sequence."""
+"""Variance of the number of documents a sequence over that of the heaviest trait."""
 
 
 def random_axes(dims: int, components: int, seed: int) -> NDArray[np.float64]:
@@ -57,23 +53,5 @@ def add_directions(
 def with_coordinates(items: Items, packed: PackedSequences, vectors: NDArray[np.int64]) -> Items:
     """The sequences of a plan, items (S, J), with coordinates (S, C + 1): the number of documents, and the vectors,
     sums int64 (S, C) as of `add_directions`, each scaled to its share of the heaviest trait's variance."""
-    variance = _heaviest_variance(items)
     documents = np.diff(packed.indptr)[:, np.newaxis]
-    blocks = ((documents, DOCUMENTS_SHARE), (vectors, VECTOR_SHARE))
-    coordinates = np.concatenate([_scaled(block, share * variance) for block, share in blocks], axis=1)
-    return replace(items, coordinates=coordinates)
-
-
-def _scaled(block: NDArray[np.int64], variance: float) -> NDArray[np.float32]:
-    own = float(block.var(axis=0, dtype=np.float64).sum())
-    return block.astype(np.float32) * np.float32((variance / own) ** 0.5 if own else 0.0)
-
-
-def _heaviest_variance(items: Items) -> float:
-    """Largest over the groups of weight times variance of the rows, all values together."""
-    counts, rows = items.counts, max(1, items.counts.shape[0])
-    values = counts.data.astype(np.float64)
-    size = len(items.groups)
-    square = np.bincount(counts.indices, weights=values * values, minlength=size) / rows
-    mean = np.bincount(counts.indices, weights=values, minlength=size) / rows
-    return float((np.bincount(items.groups, weights=square - mean * mean) * items.weights).max(initial=0.0))
+    return with_blocks(items, ((documents, DOCUMENTS_SHARE), (vectors, VECTOR_SHARE)))

@@ -1,0 +1,72 @@
+"""Plain Python values and NumPy arrays as Arrow, without pandas: `pa.array` and `pa.scalar` import it (0.3 s), and so
+does Arrow's `to_numpy`.
+
+Letters: n values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def is_text(of: pa.DataType) -> bool:
+    """Whether a type is one of Arrow's string types."""
+    import pyarrow.types as types
+
+    return bool(types.is_string(of) or types.is_large_string(of) or types.is_string_view(of))
+
+
+def binary_array(values: Sequence[bytes]) -> pa.Array:
+    """Byte strings as Arrow large_binary (n,)."""
+    return _binary_array(values, None)
+
+
+def text_array(values: Sequence[str | None]) -> pa.Array:
+    """Texts as Arrow large_string (n,)."""
+    import pyarrow as pa
+
+    return _binary_array([(value or "").encode() for value in values], _validity(values)).cast(
+        pa.large_string()
+    )
+
+
+def number_array(values: Sequence[float | None], dtype: type[np.int64 | np.float64]) -> pa.Array:
+    """Numbers as Arrow int64 or float64 (n,)."""
+    import pyarrow as pa
+
+    numbers = np.fromiter((0 if value is None else value for value in values), dtype, len(values))
+    kind = pa.from_numpy_dtype(dtype)
+    return pa.Array.from_buffers(kind, len(values), [_validity(values), pa.py_buffer(numbers)])
+
+
+def plain_array(values: NDArray[Any]) -> pa.Array:
+    """Whole or real numbers (n,) as Arrow, over the same memory where it is contiguous."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(
+        pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))]
+    )
+
+
+def _validity(values: Sequence[object]) -> pa.Buffer | None:
+    """Arrow's bitmap of what is not None; None where all are."""
+    import pyarrow as pa
+
+    there = np.fromiter((value is not None for value in values), np.bool_, len(values))
+    return None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+
+
+def _binary_array(values: Sequence[bytes], validity: pa.Buffer | None) -> pa.Array:
+    import pyarrow as pa
+
+    ends = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=ends[1:])
+    buffers = [validity, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(pa.large_binary(), len(values), buffers)

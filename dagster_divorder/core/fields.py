@@ -1,0 +1,68 @@
+"""Fields by name, in objects and in Arrow columns.
+
+A field is named as it is called, or by the way to it through objects (structs in Arrow): `meta.pile_set_name` is the
+field `pile_set_name` of the field `meta`. A field whose own name is the whole name, dots and all, comes first. Where
+a parent is missing, null or no object, the record has no such field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dagster_divorder.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def value_at(record: dict[str, Any], field: str, missing: Any = None) -> Any:
+    """A field's value in an object, `missing` where it has none."""
+    if field in record:
+        return record[field]
+    for parent, child in _ways(field):
+        inner = record.get(parent)
+        value = value_at(inner, child, missing) if isinstance(inner, dict) else missing
+        if value is not missing:
+            return value
+    return missing
+
+
+def column_at(rows: pa.Table | pa.RecordBatch | pa.StructArray, field: str, inside: str = "") -> Any:
+    """The column of a field, a pa.ChunkedArray of a table, else a pa.Array; None where there is none. inside: the
+    beginning of the fields' names, for messages.
+
+    Raises:
+        InputError: several columns have this name.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_struct = isinstance(rows, pa.Array | pa.ChunkedArray)
+    names = [child.name for child in (rows.type if is_struct else rows.schema)]
+
+    def column(name: str) -> Any:
+        if names.count(name) > 1:
+            raise InputError(
+                f"several columns are called {inside + name!r}; rename all but the one that is meant"
+            )
+        return pc.struct_field(rows, [names.index(name)]) if is_struct else rows.column(names.index(name))
+
+    if field in names:
+        return column(field)
+    for parent, child in _ways(field):
+        if parent in names and pa.types.is_struct((inner := column(parent)).type):
+            found = column_at(inner, child, f"{inside}{parent}.")
+            if found is not None:
+                return found
+    return None
+
+
+def columns_of(fields: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Which of the columns with these names hold some of the fields."""
+    return [name for name in names if any(f"{field}.".startswith(f"{name}.") for field in fields)]
+
+
+def _ways(field: str) -> Iterator[tuple[str, str]]:
+    """A name as that of a parent and of the field in it, at each of its dots."""
+    return ((field[:at], field[at + 1 :]) for at, letter in enumerate(field) if letter == ".")

@@ -1,0 +1,1 @@
+"""Orders of tables in memory: one call, without settings, store or model."""

@@ -1,0 +1,76 @@
+"""A table's rows in an order in which every window carries the table's own mix of what is named.
+
+Letters: N rows, V dims.
+
+Guarantee: the same values give the same order, whatever the kind of the table; the same seed the same bytes.
+Cost: that of `core.order`, linear in N for `balanced`; benchmarks/ordering/tables.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.core.target_tables import Tables
+from dagster_divorder.tables.rows import BINS, CLUSTERS, order_rows, read_rows
+from dagster_divorder.tables.table import open_table
+from dagster_divorder.tables.tokens import Tokens
+from dagster_divorder.tables.traits import By
+
+AnyTable = TypeVar("AnyTable")
+
+
+def order(
+    table: Any,
+    by: By,
+    *,
+    tokens: Tokens = None,
+    strategy: str = "balanced",
+    seed: int = 0,
+    frozen: ArrayLike | None = None,
+    targets: Tables | None = None,
+    bins: int = BINS,
+    clusters: int = CLUSTERS,
+    **options: Any,
+) -> NDArray[np.int64]:
+    """Order of a table's N rows, int64 (N,): position -> row.
+
+    table: a pandas or polars DataFrame, a pyarrow Table, a `datasets.Dataset`, a dict of columns, a list of dicts, or
+        anything with `__arrow_c_stream__`; see `tables.table`.
+    by: what every window is to carry in the table's own mix: a column, a list of columns, or a mapping of columns to
+        weights (numbers above 0, relative to each other). `tables.traits` says what is made of a column of each type; a
+        field of a struct is named with a dot: "meta.source".
+    tokens: how long rows are, for mixes are shares of tokens: the name of a column of whole numbers, or a function from
+        a row's text to its number of tokens. None: the characters of its text, with a warning; 1 a row, of a table
+        without text. A row's text is its value in the column of strings, not among `by`, with most characters.
+    strategy, seed, options: as those of `core.order.order`, such as sequence_length and batch.
+    frozen: rows, int (F,), that are consumed already, in their order: the result begins with them.
+    targets: a mix that moves: column -> {"progress": numbers that rise from 0 to 1, value: its share of the tokens at
+        each of them, ...}; of columns of one value a row.
+    bins: quantile bins of a column of numbers. clusters: of a column of vectors.
+
+    Raises:
+        InputError: an argument cannot be used; the message says which, and what was expected.
+
+    >>> table = {"topic": ["sea"] * 3 + ["rail"] * 3, "tokens": [5, 5, 5, 5, 5, 5]}
+    >>> ranks = order(table, "topic", tokens="tokens")
+    >>> sorted(ranks.tolist())
+    [0, 1, 2, 3, 4, 5]
+    >>> [sorted(table["topic"][row] for row in ranks[at : at + 2]) for at in (0, 2, 4)]
+    [['rail', 'sea'], ['rail', 'sea'], ['rail', 'sea']]
+    """
+    rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
+    return order_rows(rows, strategy=strategy, seed=seed, frozen=frozen, targets=targets, **options)
+
+
+def reorder(table: AnyTable, by: By, **arguments: Any) -> AnyTable:
+    """The rows of a table in their order, as the kind of table that came in: a `Dataset` by `select`, which copies
+    nothing; a DataFrame with its index. Arguments and errors are those of `order`.
+
+    >>> reorder([{"topic": "sea", "id": 1}], by="topic", tokens="id")
+    [{'topic': 'sea', 'id': 1}]
+    """
+    opened = open_table(table)
+    return opened.take(order(opened, by, **arguments))

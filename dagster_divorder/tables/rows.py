@@ -1,0 +1,113 @@
+"""The rows of a table as items to order.
+
+Letters: N rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.core.checks import whole_number
+from dagster_divorder.core.coordinates import VECTOR_SHARE, with_blocks
+from dagster_divorder.core.items import Items, document_items
+from dagster_divorder.core.order import Targets, order
+from dagster_divorder.core.target_tables import Tables, check_tables
+from dagster_divorder.core.targets import document_targets
+from dagster_divorder.core.traits import Codes, ManyCodes, Traits
+from dagster_divorder.errors import InputError
+from dagster_divorder.tables.table import Table, open_table
+from dagster_divorder.tables.tokens import Tokens, row_tokens
+from dagster_divorder.tables.traits import By, VectorCodes, trait_of, weights_of
+
+BINS = 16
+"""Quantile bins of a column of numbers."""
+CLUSTERS = 30
+"""Of a column of vectors."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """tokens: int64 (N,). weights: of the columns that are balanced; traits: their codes."""
+
+    table: Table
+    tokens: NDArray[np.int64]
+    weights: dict[str, float]
+    traits: dict[str, Codes | ManyCodes]
+
+    def items(self) -> Items:
+        """One item a row."""
+        codes = {name: of if isinstance(of, ManyCodes) else of.codes for name, of in self.traits.items()}
+        items = document_items(self.tokens, codes, self.weights)
+        heaviest = max(self.weights.values())
+        blocks = [
+            (of.directions, VECTOR_SHARE * self.weights[name] / heaviest)
+            for name, of in self.traits.items()
+            if isinstance(of, VectorCodes)
+        ]
+        return with_blocks(items, blocks) if blocks else items
+
+    def targets(self, tables: Tables | None, items: Items) -> Targets | None:
+        """A mix that moves, as `core.targets.document_targets` makes it of the shares of some values of columns.
+
+        Raises:
+            InputError: a table of shares cannot be used, or is of a column of lists.
+        """
+        if not tables:
+            return None
+        asked = {
+            trait: {value: tuple(map(float, column)) for value, column in table.items()}
+            for trait, table in tables.items()
+        }
+        check_tables(asked, self.traits)
+        single = {name: of for name, of in self.traits.items() if isinstance(of, Codes)}
+        if lists := sorted(asked.keys() - single.keys()):
+            raise InputError(
+                f"targets names {lists[0]!r}, a column of lists; expected columns of one value a row"
+            )
+        traits = Traits(
+            self.tokens,
+            {name: of.codes for name, of in single.items()},
+            {name: of.names for name, of in single.items()},
+        )
+        return document_targets(asked, traits, list(self.traits), items)
+
+
+def read_rows(table: Any, by: By, tokens: Tokens, *, bins: int, clusters: int, seed: int) -> Rows:
+    """The rows of any table; arguments as `order` has them.
+
+    Raises:
+        InputError: an argument cannot be used.
+    """
+    for name, value, smallest in (("bins", bins, 1), ("clusters", clusters, 1), ("seed", seed, 0)):
+        whole_number(name, value, smallest)
+    opened, weights = open_table(table), weights_of(by)
+    traits = {name: trait_of(opened, name, bins=bins, clusters=clusters, seed=seed) for name in weights}
+    return Rows(opened, row_tokens(opened, tokens, weights), weights, traits)
+
+
+def order_rows(
+    rows: Rows,
+    *,
+    strategy: str = "balanced",
+    seed: int = 0,
+    frozen: ArrayLike | None = None,
+    targets: Tables | None = None,
+    **options: Any,
+) -> NDArray[np.int64]:
+    """Order of the rows, int64 (N,): position -> row. Arguments and errors as `order` has them."""
+    items = rows.items()
+    return order(
+        items.counts,
+        items.groups,
+        strategy=strategy,
+        weights=items.weights,
+        coordinates=items.coordinates,
+        seed=seed,
+        frozen=frozen,
+        targets=rows.targets(targets, items),
+        **options,
+    )

@@ -1,0 +1,327 @@
+"""A table of any kind as columns of Arrow, and its rows in another order as the kind that came in.
+
+Letters: N rows, D dims.
+
+Known kinds: pandas and polars DataFrames, pyarrow Tables and RecordBatches, `datasets.Dataset`, a dict of columns
+(lists, NumPy, Arrow, pandas or polars; NumPy also (N, D)), a list of dicts, and whatever else has Arrow's C stream
+(`__arrow_c_stream__`), which comes back as a pyarrow Table.
+
+A column is named as `core.fields` says: `meta.source` is the field `source` of the struct `meta`. Names that are no
+strings are written as such, the levels of a pandas MultiIndex with dots between them.
+
+Guarantee: only columns that are asked for are converted; a `Dataset` is read through its indices, whatever its format.
+Cost: none to open; a column costs what its library needs to hand it to Arrow. No library is imported that the table
+does not bring, but for lists of dates, structs and the like, where Arrow imports pandas.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.core.arrow import number_array, plain_array, text_array
+from dagster_divorder.core.fields import column_at, columns_of, value_at
+from dagster_divorder.core.order.strategy import nearest
+from dagster_divorder.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Order = NDArray[np.int64]
+
+KINDS = (
+    "a pandas or polars DataFrame, a pyarrow Table, a datasets.Dataset, a dict of columns, a list of dicts, or "
+    "anything with __arrow_c_stream__"
+)
+INSTEAD = {
+    ("polars", "LazyFrame"): "table.collect() makes a DataFrame",
+    ("polars", "Series"): "table.to_frame() makes a DataFrame",
+    ("pandas", "Series"): "table.to_frame() makes a DataFrame",
+    ("datasets", "DatasetDict"): 'hand in one of its splits: table["train"]',
+    (
+        "datasets",
+        "IterableDataset",
+    ): "it has no rows to order: datasets.Dataset.from_list(list(table)) holds them",
+    ("pyarrow.dataset", "Dataset"): "table.to_table() reads it",
+    ("numpy", "ndarray"): 'name its columns: {"embedding": table}',
+}
+"""Classes near to a table, and what makes one of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """rows: N. names: of the columns; of a list of dicts its first row's keys. field: a field's column by its name,
+    (N,), None where there is none. take: the rows of an order, int64 (n,), as the kind that came in."""
+
+    rows: int
+    names: tuple[str, ...]
+    field: Callable[[str], pa.ChunkedArray | None]
+    take: Callable[[Order], Any]
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """A field's column, (N,).
+
+        Raises:
+            InputError: there is no such field, several have its name, or its values are not of one type.
+        """
+        column = self.field(name)
+        if column is None:
+            columns = ", ".join(self.names) or "none"
+            raise InputError(
+                f"the table has no column {name!r}{nearest(name, self.names)}; its columns are {columns}"
+            )
+        return column
+
+
+def open_table(table: Any) -> Table:
+    """Any table; an opened one as it is.
+
+    Raises:
+        InputError: it is of no known kind; the message says what to make of it.
+    """
+    import pyarrow as pa
+
+    if isinstance(table, Table):
+        return table
+    for (module, name), remedy in INSTEAD.items():
+        if _is(table, module, name):
+            raise InputError(f"table is a {module}.{name}; expected {KINDS}: {remedy}")
+    if _is(table, "pandas", "DataFrame"):
+        return _of_columns(
+            len(table),
+            [_name(name) for name in table.columns],
+            lambda at: _pandas_array(table.iloc[:, at]),
+            lambda order: table.iloc[order],
+        )
+    if _is(table, "polars", "DataFrame"):
+        return _of_columns(
+            table.height, table.columns, lambda at: table.to_series(at).to_arrow(), lambda order: table[order]
+        )
+    if _is(table, "datasets", "Dataset"):
+        return _of_columns(
+            len(table),
+            table.column_names,
+            lambda at: _dataset_column(table, table.column_names[at]),
+            table.select,
+        )
+    if isinstance(table, Mapping):
+        return _of_dict(table)
+    if not isinstance(table, pa.Table | pa.RecordBatch) and hasattr(table, "__arrow_c_stream__"):
+        table = pa.table(table)
+    if isinstance(table, pa.Table | pa.RecordBatch):
+        return _of_columns(
+            table.num_rows, table.schema.names, table.column, lambda order: table.take(plain_array(order))
+        )
+    if isinstance(table, Sequence) and not isinstance(table, str | bytes):
+        return _of_rows(table)
+    raise InputError(f"table is {type(table).__name__}; expected {KINDS}")
+
+
+def _is(table: Any, module: str, name: str) -> bool:
+    """Whether it is of a class of a module, which is loaded then."""
+    return isinstance(table, getattr(sys.modules.get(module), name, ()))
+
+
+def _name(name: Any) -> str:
+    """A column's name as messages and `by` have it."""
+    return ".".join(map(str, name)) if isinstance(name, tuple) else str(name)
+
+
+def _of_columns(
+    rows: int, names: Sequence[str], column: Callable[[int], Any], take: Callable[[Order], Any]
+) -> Table:
+    """column: the column at a place, as Arrow."""
+    import pyarrow as pa
+
+    def field(name: str) -> pa.ChunkedArray | None:
+        tops = columns_of([name], names)
+        if name in tops:
+            tops = [top for top in tops if top == name]
+        at = [place for place, top in enumerate(names) if top in tops]
+        try:
+            found = [_chunked(column(place)) for place in at]
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            raise InputError(
+                f"column {name!r} cannot be read: {error}; expected values of one type: convert them, to strings say"
+            ) from error
+        # A table of these alone; none of them, where the name leads nowhere.
+        return column_at(pa.table(found, [names[place] for place in at]), name) if at else None
+
+    return Table(rows, tuple(names), field, take)
+
+
+def _of_dict(table: Mapping[Any, Any]) -> Table:
+    names, values = [_name(name) for name in table], list(table.values())
+    for name, column in zip(names, values, strict=True):
+        if isinstance(column, str | bytes | Mapping) or not hasattr(column, "__len__"):
+            raise InputError(
+                f"table[{name!r}] is {type(column).__name__}; expected the values of a column, one for each row, in a "
+                "list or an array"
+            )
+    sizes = {name: len(column) for name, column in zip(names, values, strict=True)}
+    if len(set(sizes.values())) > 1:
+        raise InputError(f"the columns have {sizes} rows; expected as many in each")
+    return _of_columns(
+        next(iter(sizes.values()), 0),
+        names,
+        lambda at: to_arrow(values[at]),
+        lambda order: {name: _take(column, order) for name, column in table.items()},
+    )
+
+
+def _of_rows(table: Sequence[Any]) -> Table:
+    for at, row in enumerate(table):
+        if not isinstance(row, dict):
+            raise InputError(f"row {at} of the table is {type(row).__name__}; expected {KINDS}")
+    missing = object()
+
+    def field(name: str) -> pa.ChunkedArray | None:
+        values = [value_at(row, name, missing) for row in table]
+        if table and all(value is missing for value in values):
+            return None
+        import pyarrow as pa
+
+        try:
+            return _chunked(to_arrow([None if value is missing else value for value in values]))
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            raise InputError(
+                f"field {name!r} cannot be read: {error}; expected values of one type: convert them, to strings say"
+            ) from error
+
+    names = tuple(dict.fromkeys(_name(name) for row in table[:1] for name in row))
+    return Table(len(table), names, field, lambda order: [table[at] for at in order.tolist()])
+
+
+def _take(column: Any, order: Order) -> Any:
+    """Values of a column of a dict, as the kind that came in."""
+    import pyarrow as pa
+
+    if isinstance(column, list | tuple):
+        return type(column)(column[at] for at in order.tolist())
+    if isinstance(column, pa.Array | pa.ChunkedArray):
+        return column.take(plain_array(order))
+    return column.iloc[order] if hasattr(column, "iloc") else column[order]
+
+
+def _chunked(column: Any) -> pa.ChunkedArray:
+    """A column without what an extension type adds, in a form that Arrow computes with."""
+    import pyarrow as pa
+
+    if not isinstance(column, pa.ChunkedArray):
+        column = pa.chunked_array([column])
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+    of = column.type
+    if pa.types.is_dictionary(of) and pa.types.is_string_view(of.value_type):
+        # polars' categories as a stream; Arrow cannot look such words up.
+        parts = [
+            pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.large_string()))
+            for chunk in column.chunks
+        ]
+        column = pa.chunked_array(parts, pa.dictionary(of.index_type, pa.large_string()))
+    return column
+
+
+def _pandas_array(series: Any) -> pa.Array | pa.ChunkedArray:
+    import pyarrow as pa
+
+    if hasattr(series, "cat"):
+        # Arrow has no form for some kinds of categories, such as the intervals of `pandas.cut`.
+        series = series.cat.rename_categories(list(map(str, series.cat.categories)))
+    if series.dtype == object and series.map(lambda value: isinstance(value, np.ndarray)).any():
+        return to_arrow(series.tolist())
+    return pa.array(series, from_pandas=True)
+
+
+def _dataset_column(dataset: Any, name: str) -> pa.ChunkedArray:
+    """A column of a `datasets.Dataset` as it stands, whatever format is set; those of a `ClassLabel` by name."""
+    import pyarrow as pa
+
+    column = dataset.select_columns([name]).with_format("arrow")[:].column(0)
+    names = getattr(dataset.features[name], "names", None)
+    if names is None or not pa.types.is_integer(column.type):
+        return column
+    import pyarrow.compute as pc
+
+    # -1 stands for no label.
+    known = [pc.if_else(pc.greater_equal(chunk, 0), chunk, None) for chunk in column.chunks]
+    words = text_array(names)
+    return pa.chunked_array(
+        [pa.DictionaryArray.from_arrays(chunk.cast(pa.int32()), words) for chunk in known],
+        pa.dictionary(pa.int32(), words.type),
+    )
+
+
+def to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
+    """Values of a column as Arrow: those of a list, a NumPy array (N,) or (N, D), or what Arrow can read.
+
+    Raises:
+        pa.ArrowException, OverflowError, TypeError, ValueError: they are not of one type that Arrow has.
+    """
+    import pyarrow as pa
+
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    if "pandas" in type(values).__module__.split("."):
+        return _pandas_array(sys.modules["pandas"].Series(values))
+    if hasattr(values, "__arrow_c_stream__"):
+        return pa.chunked_array(values)
+    if np.ma.isMaskedArray(values):
+        values = values.tolist()
+    if isinstance(values, list | tuple):
+        return _list_array(values)
+    array = np.asarray(values)
+    if array.ndim == 2 and array.shape[1] and array.dtype.kind in "iuf":
+        return pa.FixedSizeListArray.from_arrays(to_arrow(array.ravel()), array.shape[1])
+    if array.ndim != 1:
+        raise ValueError(f"it has the shape {array.shape} of {array.dtype}; expected (N,), or numbers (N, D)")
+    if array.dtype.kind in "OUT":
+        return _list_array(array.tolist())
+    if array.dtype.kind == "b":
+        return plain_array(array.astype(np.int8)).cast(pa.bool_())
+    if array.dtype.kind not in "iuf":
+        return pa.array(array, from_pandas=True)
+    if array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    return plain_array(array.astype(array.dtype.newbyteorder("="), copy=False))
+
+
+def _list_array(values: Sequence[Any]) -> pa.Array:
+    import pyarrow as pa
+
+    kinds = {type(value) for value in values} - {type(None)}
+    if not kinds:
+        return pa.nulls(len(values))
+    if kinds <= {str}:
+        return text_array(values)
+    if kinds == {bool}:
+        return number_array(values, np.int64).cast(pa.bool_())
+    if kinds == {int}:
+        return number_array(values, np.int64)
+    if kinds <= {int, float}:
+        return number_array(values, np.float64)
+    if kinds <= {list, tuple, np.ndarray}:
+        return _lists_array(values)
+    return pa.array(values, from_pandas=True)
+
+
+def _lists_array(values: Sequence[Any]) -> pa.Array:
+    """Lists (N,), of which some may be None."""
+    import pyarrow as pa
+
+    sizes = np.array([0 if value is None else len(value) for value in values], np.int64)
+    if all(isinstance(value, np.ndarray) for value in values):
+        flat = to_arrow(np.concatenate(values))
+    else:
+        flat = _list_array([item for value in values if value is not None for item in value])
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    bounds = number_array(
+        [None if value is None else end for value, end in zip([*values, ()], ends.tolist(), strict=True)],
+        np.int64,
+    )
+    return pa.LargeListArray.from_arrays(bounds, flat)

@@ -1,0 +1,244 @@
+"""balance: each example of a stream once, the mix in every window, exact to the example wherever it is stopped."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder import balance
+from dagster_divorder.errors import InputError
+
+laws = settings(max_examples=25, deadline=None)
+
+
+def examples(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    draw = random.Random(seed)
+    return [
+        {
+            "id": at,
+            "source": draw.choice(["web", "web", "web", "code", None]),
+            "topics": draw.sample(["a", "b", "c", "d"], draw.randrange(4)),
+            "meta": {"lang": draw.choice([1, 2, True])},
+            "tokens": draw.choice([0, 3, 10, 400]),
+        }
+        for at in range(count)
+    ]
+
+
+def ids(stream: Any) -> list[int]:
+    return [example["id"] for example in stream]
+
+
+class Counted:
+    """A stream with a state of its own, that counts what is read of it."""
+
+    def __init__(self, items: list[dict[str, Any]]) -> None:
+        self.items, self.at, self.begin, self.read, self.epoch = items, 0, 0, 0, 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self.at, self.begin = self.begin, 0
+        while self.at < len(self.items):
+            self.at += 1
+            self.read += 1
+            yield self.items[self.at - 1]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.begin = state["at"]
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+ALL = {"source": 2, "topics": 1, "meta.lang": 0.5}
+
+
+@given(
+    count=st.integers(0, 300),
+    buffer=st.integers(1, 400),
+    tokens=st.sampled_from([None, "tokens"]),
+    by=st.sampled_from(["source", ["source", "topics"], ALL]),
+    stops=st.lists(st.integers(0, 300), min_size=1, max_size=3),
+    own=st.booleans(),
+)
+@laws
+def test_each_example_comes_once_and_a_stop_anywhere_changes_nothing(
+    count: int, buffer: int, tokens: str | None, by: Any, stops: list[int], own: bool
+) -> None:
+    stream = examples(count)
+
+    def begun() -> Any:
+        return balance(Counted(stream) if own else stream, by, tokens=tokens, buffer=buffer, seed=3)
+
+    whole = ids(begun())
+    assert sorted(whole) == list(range(count))
+    assert all(place <= number + 8 * buffer for place, number in enumerate(whole))
+    read: list[int] = []
+    balanced = begun()
+    for stop in stops:
+        read += ids(itertools.islice(iter(balanced), stop))
+        state = json.loads(json.dumps(balanced.state_dict()))
+        balanced = begun()
+        balanced.load_state_dict(state)
+    assert read + ids(balanced) == whole
+
+
+def test_a_stream_with_a_state_is_read_from_the_oldest_that_was_held() -> None:
+    stream = examples(20_000)
+    balanced = balance(Counted(stream), "source", buffer=100)
+    read = ids(itertools.islice(balanced, 15_000))
+    state = balanced.state_dict()
+    source = Counted(stream)
+    balanced = balance(source, "source", buffer=100)
+    balanced.load_state_dict(state)
+    assert read + ids(balanced) == ids(balance(stream, "source", buffer=100))
+    assert source.read < 5_000 + 8 * 100 + 200
+    assert len(json.dumps(state)) < 20_000
+
+
+def test_it_is_pickled_where_it_is_and_another_seed_or_epoch_is_another_order() -> None:
+    stream = examples(500)
+    balanced = balance(stream, "source", buffer=50)
+    whole = ids(balanced)
+    assert ids(balanced) == whole
+    begin = ids(itertools.islice(iter(balanced), 123))
+    assert begin + ids(pickle.loads(pickle.dumps(balanced))) == whole
+    assert ids(balance(stream, "source", buffer=50, seed=1)) != whole
+    counted = balance(Counted(stream), "source", buffer=50)
+    counted.set_epoch(1)
+    assert counted.stream.epoch == 1
+    another = ids(counted)
+    assert another != whole and sorted(another) == sorted(whole)
+    state = counted.state_dict()
+    counted.set_epoch(0)
+    counted.load_state_dict(state)
+    assert counted.epoch == 1
+
+
+def shares(stream: list[dict[str, Any]], window: int) -> np.ndarray:
+    """The share of "web" in the tokens of each window."""
+    tokens = np.array([example["tokens"] for example in stream], float)
+    web = tokens * [example["source"] == "web" for example in stream]
+    ends = np.arange(window, len(stream) + 1, window)
+    return np.add.reduceat(web, ends - window) / np.add.reduceat(tokens, ends - window)
+
+
+def test_windows_keep_the_mix_by_token_and_lengths_do_not_drift() -> None:
+    draw = random.Random(1)
+    stream = [
+        {"id": at, "source": draw.choice(["web", "code"]), "tokens": round(draw.lognormvariate(5, 1))}
+        for at in range(8_000)
+    ]
+    made = list(balance(stream, "source", tokens="tokens", buffer=512))
+    assert np.std(shares(made, 128)) < 0.25 * np.std(shares(stream, 128))
+    lengths = np.array([example["tokens"] for example in made])
+    chance = lengths.std() / np.sqrt(800)
+    assert lengths.reshape(10, -1).mean(axis=1).std() < 2 * chance
+
+
+@pytest.mark.parametrize("form", ["shares", "by trait", "file"])
+def test_a_target_is_followed_as_far_as_the_buffer_allows(tmp_path: Path, form: str) -> None:
+    stream = [{"source": "web" if at % 2 else "code"} for at in range(4_000)]
+    mix = {"web": 0.55, "code": 0.45}
+    target: Any = {"shares": mix, "by trait": {"source": mix}, "file": tmp_path / "curated_meta.json"}[form]
+    if form == "file":
+        values = [{"value": value, "share": share} for value, share in mix.items()]
+        target.write_text(json.dumps({"mixing": {"trait": "source", "values": values}}))
+    made = [example["source"] for example in balance(stream, "source", buffer=1024, target=target)]
+    assert made[:500].count("web") == pytest.approx(275, abs=5)
+
+
+def test_values_are_labels_whatever_their_type() -> None:
+    kinds: list[Any] = [
+        "1",
+        1,
+        1.0,
+        np.int64(1),
+        True,
+        np.True_,
+        None,
+        float("nan"),
+        "ü" * 3,
+        ("a", "b"),
+        {"a"},
+        [],
+    ]
+    stream = [{"label": kind} for kind in kinds] * 3
+    made = list(balance(stream, "label", buffer=7))
+    assert len(made) == len(stream)
+    balanced = balance(stream, "label", buffer=7)
+    assert balanced.state_dict() == {"version": 1, "epoch": 0}
+    assert len(list(balanced)) == len(stream)
+    names = {name for _, name in balanced.state_dict()["passage"]["values"]}
+    assert names == {"1", "true", "(missing)", "üüü", "a", "b"}
+
+
+def test_more_values_than_are_kept_are_others() -> None:
+    stream = [{"id": at, "label": f"v{at}"} for at in range(3_000)]
+    balanced = balance(stream, "label", buffer=20)
+    assert sorted(ids(balanced)) == list(range(3_000))
+    assert len(balanced.state_dict()["passage"]["values"]) == 1001
+
+
+ONE = [{"source": "a", "score": 0.73, "text": b"x", "tokens": -1}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"by": "sorce"}, "no field 'sorce'; it has 'source', .*did you mean 'source'"),
+        ({"by": "score"}, "0.73; expected a label: .*cut it into bins"),
+        ({"by": "text"}, "of type bytes; expected a label"),
+        ({"by": "source.deep"}, "no field 'source.deep'"),
+        ({"by": []}, "by is empty"),
+        ({"by": {}}, "by is empty"),
+        ({"by": {"source": 0}}, r"by\['source'\] is 0; expected a weight above 0"),
+        ({"by": {"source": float("nan")}}, "expected a weight above 0"),
+        ({"by": "source", "buffer": 0}, "buffer is 0; expected a whole number from 1"),
+        ({"by": "source", "buffer": 2.5}, "buffer is 2.5"),
+        ({"by": "source", "seed": -1}, "seed is -1"),
+        ({"by": "source", "tokens": 5}, "tokens is 5; expected the name of a field"),
+        ({"by": "source", "tokens": "tokens"}, "tokens of an example are -1; expected a number of tokens"),
+        ({"by": "source", "tokens": "text"}, "tokens of an example are b'x'"),
+        ({"by": "source", "target": "guess"}, "target is 'guess'; expected a curated_meta.json"),
+        ({"by": "source", "target": {"b": 1.0}}, "'source' of an example is 'a', which the target does not name"),
+        ({"by": "source", "target": {"a": 0.5}}, "sum to 0.5; expected 1"),
+        ({"by": "source", "target": {"a": -1}}, "gives 'a' the share -1"),
+        ({"by": "source", "target": {"sorce": {"a": 1}}}, "names 'sorce', which by does not.*did you mean 'source'"),
+        ({"by": ["source", "text"], "target": {"a": 1}}, "by names 2 traits; say which they are of"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused_with_what_to_do(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        list(balance(ONE, **arguments))
+
+
+def test_examples_that_are_no_dicts_need_a_function() -> None:
+    pairs = [(f"{at}.txt", {"cls": at % 3}) for at in range(30)]
+    with pytest.raises(InputError, match=r"of type tuple.*by=\{'cls': lambda example"):
+        list(balance(pairs, "cls"))
+    assert sorted(balance(pairs, lambda pair: pair[1]["cls"], buffer=5)) == sorted(pairs)
+
+
+def test_a_state_of_another_version_or_a_shorter_stream_is_refused() -> None:
+    balanced = balance(examples(100), "source", buffer=10)
+    next(iter(balanced))
+    state = balanced.state_dict()
+    with pytest.raises(InputError, match="has version 9; expected 1"):
+        balanced.load_state_dict(state | {"version": 9})
+    short = balance(examples(5), "source", buffer=10)
+    short.load_state_dict(state)
+    with pytest.raises(InputError, match="the stream has ended before example"):
+        list(short)

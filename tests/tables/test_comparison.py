@@ -1,0 +1,124 @@
+"""Measures of a table's order beside shuffles, of what it balanced and of what it did not see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dagster_divorder as divorder
+from dagster_divorder.core.order import order as order_items
+from dagster_divorder.errors import InputError
+from dagster_divorder.tables.comparison import LENGTH
+from tests.tables.kinds import random_rows
+
+ROWS = random_rows(800, seed=3)
+
+
+def by_measure(found: Any) -> dict[tuple[str, str], Any]:
+    return {(line.column, line.measure.partition(",")[0]): line for line in found.lines}
+
+
+def test_what_is_balanced_beats_shuffling_and_the_rest_is_measured_too() -> None:
+    found = divorder.compare(ROWS, ["topic", "tags", "vector"], window=50, tokens="tokens")
+    lines = by_measure(found)
+    for column in ("topic", "tags", "vector"):
+        line = lines[column, "mean window"]
+        assert line.balanced and line.value < 0.8 * line.shuffled and line.spread > 0
+    unseen = {line.column for line in found.lines if not line.balanced}
+    # `meta` is a struct, which makes no trait; `tokens` is what rows are long.
+    assert unseen == {"label", "score", "day", "ok"}
+    assert lines["vector, mean vector", "drift"].balanced
+    assert (LENGTH, "drift") in lines
+    assert not found.drifting
+
+
+def test_windows_hold_shares_of_rows_or_of_tokens() -> None:
+    # Ten rows of one token, then one of ten: half of the tokens are the long row's.
+    table = {"topic": (["short"] * 10 + ["long"]) * 20, "n": ([1] * 10 + [10]) * 20}
+    keep = {"strategy": "original", "tokens": "n"}
+    rows = by_measure(divorder.compare(table, "topic", window=11, **keep))["topic", "worst window"]
+    tokens = by_measure(divorder.compare(table, "topic", window=20, unit="tokens", **keep))[
+        "topic", "worst window"
+    ]
+    # Every eleven rows, and every twenty tokens, are one round of the table.
+    assert rows.value == pytest.approx(0, abs=1e-12) and tokens.value == pytest.approx(0, abs=1e-12)
+    half = by_measure(divorder.compare(table, "topic", window=10, unit="tokens", **keep))[
+        "topic", "worst window"
+    ]
+    assert half.value == pytest.approx(0.5)
+
+
+def test_an_order_that_drifts_is_told_of() -> None:
+    rows = sorted(ROWS, key=lambda row: row["tokens"])
+    found = divorder.compare(rows, "topic", window=50, tokens="tokens", strategy="original")
+    assert LENGTH in found.drifting
+    assert f"drifting: {', '.join(found.drifting)}" in str(found)
+    (line,) = [line for line in str(found).splitlines() if LENGTH in line and "drift," in line]
+    assert " drifts " in line
+
+
+def test_it_prints_aligned_and_shows_as_html() -> None:
+    table = {"a<b": ["x", "y"] * 100, "n": [1] * 200}
+    found = divorder.compare(table, "a<b", window=20, tokens="n", seed=5)
+    title, empty, *lines = str(found).splitlines()
+    assert repr(found) == str(found)
+    assert title == "200 rows, balanced, windows of 20 rows, beside 5 shuffles: nothing drifts"
+    assert not empty and len({len(line.rstrip()) for line in lines[2:]}) == 1
+    html = found._repr_html_()
+    assert html.count("<tr>") == len(found.lines) + 1
+    assert "a&lt;b" in html and "a<b" not in html
+    assert str(divorder.compare(table, "a<b", window=20, tokens="n", seed=5)) == str(found)
+
+
+def test_ids_and_texts_sort_no_rows() -> None:
+    table = {
+        "topic": ["x", "y"] * 100,
+        "id": [f"id {at}" for at in range(200)],
+        "few": [f"v{at % 7}" for at in range(200)],
+        "blob": [b"x"] * 200,
+        "n": [1] * 200,
+    }
+    found = divorder.compare(table, "topic", window=20, tokens="n")
+    assert {line.column for line in found.lines} == {"topic", "few"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"window": 0}, "window is 0; expected a whole number of 1 or more"),
+        ({"window": 800}, "window is 800 rows; expected fewer than the table has, 800"),
+        ({"window": 10**9, "unit": "tokens"}, "expected fewer than the table has"),
+        (
+            {"window": 10, "unit": "token"},
+            "unit is 'token'; expected one of rows, tokens; did you mean 'tokens'",
+        ),
+        ({"window": 10, "shuffles": 1}, "shuffles is 1; expected a whole number of 2 or more"),
+        ({"window": 10, "targets": {}}, "leave targets out"),
+        ({"window": 10, "strategy": "best"}, "strategy is 'best'"),
+    ],
+)
+def test_what_cannot_be_compared(arguments: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        divorder.compare(ROWS, "topic", tokens="tokens", **arguments)
+
+
+def test_a_picture_of_each_column_shuffled_and_in_order() -> None:
+    import io
+
+    figure = divorder.plot(pa.Table.from_pylist(ROWS), ["topic", "tags"], window=50, tokens="tokens")
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["topic, shuffled", "topic, in order", "tags, shuffled", "tags, in order"]
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    assert file.getvalue().startswith(b"\x89PNG")
+    shuffled, ours = (np.asarray(axes.images[0].get_array()) for axes in figure.axes[:2])
+    assert shuffled.shape == (200, 16, 3)
+    # Bands stay level in our order.
+    assert (ours != ours[:, :1]).mean() < (shuffled != shuffled[:, :1]).mean()
+
+
+def test_the_order_of_rows_of_counts_is_still_there() -> None:
+    assert divorder.order is not order_items

@@ -1,0 +1,293 @@
+"""One call: the order of any table, and its rows in that order."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dagster_divorder as divorder
+from dagster_divorder.errors import InputError
+from dagster_divorder.tables.tokens import A_ROW
+from tests.conftest import examples
+from tests.tables.kinds import KINDS, as_rows, random_rows
+
+BY = {"topic": 1, "label": 1, "score": 0.5, "tags": 2, "vector": 1, "meta.source": 1, "day": 1, "ok": 1}
+ROWS = random_rows(60)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_table_has_the_same_order_and_comes_back_as_it_came(kind: str) -> None:
+    expected = divorder.order(ROWS, BY, tokens="tokens")
+    made = divorder.order(KINDS[kind](ROWS), BY, tokens="tokens")
+    assert made.dtype == np.int64 and made.tolist() == expected.tolist()
+    assert sorted(made.tolist()) == list(range(len(ROWS)))
+
+    table = KINDS[kind](ROWS)
+    back = divorder.reorder(table, BY, tokens="tokens")
+    assert type(back) is (pa.Table if kind == "C stream" else type(table))
+    numbers = [row["tokens"] for row in as_rows(back, list(ROWS[0]))]
+    assert numbers == [ROWS[row]["tokens"] for row in expected]
+    if isinstance(back, pd.DataFrame):
+        assert back.index.tolist() == [table.index[row] for row in expected]
+
+
+@settings(max_examples=examples(30))
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "a": st.none() | st.sampled_from(["x", "y", "", "日本"]),
+                "n": st.none() | st.integers(-(2**63), 2**63 - 1) | st.sampled_from([0, 1]),
+                "f": st.none() | st.floats(width=32),
+                "l": st.none() | st.lists(st.none() | st.sampled_from("pq"), max_size=3),
+                "t": st.integers(0, 1000),
+            }
+        ),
+        max_size=40,
+    ),
+    st.sampled_from(["a", "n", "f", "l", ["a", "n"], ["l", "f", "a"]]),
+    st.integers(0, 3),
+)
+def test_the_order_is_a_permutation_whatever_the_table(rows: Any, by: Any, seed: int) -> None:
+    schema = pa.schema(
+        [
+            ("a", pa.string()),
+            ("n", pa.int64()),
+            ("f", pa.float64()),
+            ("l", pa.list_(pa.string())),
+            ("t", pa.int64()),
+        ]
+    )
+    table = pa.Table.from_pylist(rows, schema)
+    made = divorder.order(table, by, tokens="t", seed=seed, bins=3)
+    assert sorted(made.tolist()) == list(range(len(rows)))
+    assert made.tolist() == divorder.order(pl.from_arrow(table), by, tokens="t", seed=seed, bins=3).tolist()
+    assert made.tolist() == divorder.order(rows, by, tokens="t", seed=seed, bins=3).tolist()
+
+
+@pytest.mark.parametrize("by", BY)
+def test_windows_carry_the_mix(by: str) -> None:
+    """Of every type of column: tenths of the order stray less than a shuffle's, in shares of rows."""
+    rows = random_rows(1000, seed=1)
+    table = pa.Table.from_pylist(rows)
+    ours = divorder.order(table, by, tokens="tokens")
+    seen = _shares(rows, by)
+
+    def strays(order: np.ndarray) -> float:
+        return float(
+            np.abs(seen[order].reshape(10, 100, -1).mean(axis=1) - seen.mean(axis=0)).sum(axis=1).mean()
+        )
+
+    shuffled = np.mean([strays(np.random.default_rng(seed).permutation(1000)) for seed in range(3)])
+    assert strays(ours) < 0.6 * shuffled
+
+
+def _shares(rows: Any, by: str) -> np.ndarray:
+    """Each row's value, one-hot, float64 (N, J): numbers by quarters."""
+    if by == "vector":
+        return np.array([row["vector"] for row in rows])
+    values = [(row["meta"] or {}).get("source") if by == "meta.source" else row[by] for row in rows]
+    if by in ("score", "day"):
+        numbers = pd.Series([None if v is None else v if by == "score" else v.toordinal() for v in values])
+        values = pd.qcut(numbers, 4, labels=False).tolist()
+    lists = [value if isinstance(value, list) and value else [value] for value in values]
+    known = sorted({str(value) for list_ in lists for value in list_})
+    return np.array([[sum(str(v) == k for v in of) / len(of) for k in known] for of in lists])
+
+
+def test_weights_strategies_seeds_and_options_are_those_of_the_core() -> None:
+    orders = [
+        divorder.order(ROWS, by, tokens="tokens", **more).tolist()
+        for by, more in (
+            ("topic", {}),
+            ("topic", {"seed": 1}),
+            ({"topic": 1, "score": 5}, {}),
+            (["topic", "score"], {}),
+            ("topic", {"strategy": "f2", "f2_lambda": 0.5}),
+            ("topic", {"strategy": "bin_packing", "sequence_length": 500}),
+        )
+    ]
+    assert len({tuple(order) for order in orders}) == len(orders)
+    with pytest.raises(InputError, match="did you mean 'balanced'"):
+        divorder.order(ROWS, "topic", tokens="tokens", strategy="balancd")
+    with pytest.raises(InputError, match="has no option 'shuffle'"):
+        divorder.order(ROWS, "topic", tokens="tokens", shuffle=True)
+
+
+def test_what_is_consumed_already_comes_first() -> None:
+    frozen = [7, 3, 11]
+    made = divorder.order(ROWS, "topic", tokens="tokens", frozen=frozen)
+    assert made[:3].tolist() == frozen and sorted(made.tolist()) == list(range(60))
+
+
+def test_a_mix_may_move() -> None:
+    rows = [{"topic": topic, "tokens": 10} for topic in ["sea"] * 200 + ["rail"] * 200]
+    targets = {"topic": {"progress": [0, 1], "sea": [0.9, 0.1]}}
+    made = divorder.order(rows, "topic", tokens="tokens", targets=targets)
+    sea = (made < 200).reshape(4, 100).mean(axis=1)
+    assert sea[0] > 0.75 and sea[3] < 0.25 and (np.diff(sea) < 0).all()
+    for wrong, message in (
+        ({"topic": {"sea": [1]}}, "needs `progress`"),
+        ({"topic": {"progress": [0, 1], "se": [0.5, 0.5]}}, "names 'se'"),
+        ({"topik": {"progress": [0, 1], "sea": [0.5, 0.5]}}, "names 'topik'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            divorder.order(rows, "topic", tokens="tokens", targets=wrong)
+    with pytest.raises(InputError, match="a column of lists"):
+        divorder.order(ROWS, "tags", tokens="tokens", targets={"tags": {"progress": [0, 1], "g0": [1, 0]}})
+
+
+def test_without_lengths_characters_count_and_a_warning_says_so() -> None:
+    rows = [{"id": f"{at:03}", "text": "é" * (1 + at % 7 * 40), "topic": "ab"[at % 2]} for at in range(40)]
+    with pytest.warns(UserWarning, match="as long as their column 'text' has characters") as told:
+        made = divorder.order(rows, "topic")
+    assert len(told) == 1 and told[0].filename == __file__
+    for row in rows:
+        row["n"] = len(row["text"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert made.tolist() == divorder.order(rows, "topic", tokens="n").tolist()
+        assert made.tolist() == divorder.order(rows, "topic", tokens=len).tolist()
+        # No text: every row is as long as any other.
+        bare = [{"topic": row["topic"]} for row in rows]
+        even = [{"topic": row["topic"], "n": A_ROW} for row in rows]
+        assert divorder.order(bare, "topic").tolist() == divorder.order(even, "topic", tokens="n").tolist()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ("length", "the table has no column 'length'"),
+        ("a", "'a', which holds .*string; expected whole numbers"),
+        ("negative", "column 'negative' holds -1; expected numbers of 0 or more"),
+        ("half", "expected whole numbers of 0 or more"),
+        ("none", "lacks some numbers"),
+        ("nan", "lacks some numbers"),
+        (7, "tokens is 7; expected the name of a column"),
+        (lambda text: -1, "what tokens gives holds -1"),
+        (lambda text: 1.5, "what tokens gives is float64"),
+    ],
+)
+def test_lengths_that_are_none(tokens: Any, message: str) -> None:
+    table = {
+        "by": [1, 1],
+        "a": ["x", "y"],
+        "negative": [1, -1],
+        "half": [0.5, 1],
+        "none": [1, None],
+        "nan": np.array([1, np.nan]),
+    }
+    with pytest.raises(InputError, match=message):
+        divorder.order(table, "by", tokens=tokens)
+
+
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [
+        ("topik", "no column 'topik'; did you mean 'topic'"),
+        ("meta", "expected plain values: name one of its fields, meta.source"),
+        ([], "expected the name of a column"),
+        (None, "by is None"),
+        (["topic", "topic"], "names 'topic' twice"),
+        ({"topic": 0}, "the weight of trait 'topic' is 0"),
+        ({"topic": -1}, "the weight of trait 'topic' is -1"),
+        ({"topic": "1"}, "the weight of 'topic' is '1'"),
+        ("bytes", "holds binary; expected text, .*decode it to text"),
+        ("ragged", "lists of 1 to 2 floats; expected vectors of one length"),
+        ("broken", "row 1 of column 'broken' holds NaN"),
+        ("holes", "vectors with nulls in them"),
+        ("nested", "expected lists of text, whole numbers or booleans"),
+        ("empty", "vectors of no dims"),
+        ("mixed", "expected values of one type"),
+        ("huge", "expected values of one type"),
+    ],
+)
+def test_columns_that_make_no_trait(by: Any, message: str) -> None:
+    table = {
+        "topic": ["a", "b"],
+        "meta": [{"source": "x"}, None],
+        "bytes": [b"x", b"y"],
+        "ragged": [[0.5], [0.5, 1.5]],
+        "broken": [[0.5], [float("nan")]],
+        "holes": [[0.5], [None]],
+        "nested": [[["x"]], [["y"]]],
+        "empty": [np.zeros(0), np.zeros(0)],
+        "mixed": [1, "x"],
+        "huge": [2**70, 1],
+        "n": [1, 1],
+    }
+    with pytest.raises(InputError, match=message):
+        divorder.order(table, by, tokens="n")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_hardly_a_row(kind: str, rows: int) -> None:
+    table = KINDS[kind]([{"topic": "a", "vector": [1.0, 0.0], "tokens": 1}] * rows)
+    if not rows and kind != "list of dicts":
+        # Of no rows a table still has columns.
+        table = {name: [] for name in ("topic", "vector", "tokens")}
+        table = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "Arrow": pa.table}.get(kind, dict)(table)
+    made = divorder.order(table, ["topic", "vector"], tokens="tokens")
+    assert made.dtype == np.int64 and sorted(made.tolist()) == list(range(rows))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        ["a"] * 50,
+        [None] * 50,
+        [float("nan")] * 50,
+        [[]] * 50,
+        [None] * 49 + [[1.0]],
+        [0] * 50,
+        [[1.0, 2.0]] * 50,
+    ],
+    ids=["equal", "null", "NaN", "empty lists", "one vector", "zero", "equal vectors"],
+)
+def test_rows_that_are_all_alike_come_in_random_order(column: Any) -> None:
+    table = {"by": column, "tokens": [5] * 50}
+    made = divorder.order(table, "by", tokens="tokens")
+    assert sorted(made.tolist()) == list(range(50)) and made.tolist() != list(range(50))
+    assert made.tolist() != divorder.order(table, "by", tokens="tokens", seed=1).tolist()
+
+
+@pytest.mark.parametrize("module", ["ordering", "comparison", "table", "traits", "tokens", "rows"])
+def test_the_examples_of_the_docstrings_run(module: str) -> None:
+    found = doctest.testmod(importlib.import_module(f"dagster_divorder.tables.{module}"))
+    assert not found.failed
+    assert found.attempted or module not in ("ordering", "comparison")
+
+
+@pytest.mark.slow
+def test_a_first_call_loads_neither_orchestrator_nor_model_library_nor_pandas() -> None:
+    code = """
+import sys, time
+begin = time.process_time()
+import dagster_divorder as divorder
+seconds = time.process_time() - begin
+import numpy as np, pyarrow as pa
+from dagster_divorder.core.arrow import plain_array, text_array
+# `pa.array` would load pandas.
+arrow = pa.Table.from_arrays([text_array(["x", None] * 20), plain_array(np.arange(40))], ["a", "n"])
+for table in (arrow, {"a": ["x", "y"] * 20, "n": np.arange(40)}):
+    divorder.reorder(table, ["a", "n"], tokens="n")
+heavy = {"torch", "transformers", "dagster", "pandas", "polars", "datasets", "matplotlib", "sklearn"}
+print(seconds, *heavy & {name.partition(".")[0] for name in sys.modules})
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    seconds, *heavy = run.stdout.split()
+    assert not heavy
+    assert float(seconds) < 0.05
