@@ -2,46 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+from dagster_divorder.errors import InputError
 from dagster_divorder.streams.arguments import By, Target, make_recipe
 from dagster_divorder.streams.balancing import Balanced
+from dagster_divorder.streams.several import Exhausted, Mixed, make_plan
 
-Example = TypeVar("Example")
+BUFFER = 1024
 
 
 def balance(
-    stream: Iterable[Example],
-    by: By,
+    stream: Iterable[Any] | Mapping[str, Iterable[Any]],
+    by: By | None = None,
     *,
-    tokens: str | Callable[[Example], int] | None = None,
-    buffer: int = 1024,
+    tokens: str | Callable[[Any], int] | None = None,
+    buffer: int = BUFFER,
     target: Target = "estimate",
+    exhausted: Exhausted = "stop",
     seed: int = 0,
-) -> Balanced[Example]:
+) -> Any:
     """The examples of a stream, each once, in an order whose windows carry the mix: a balanced buffer in place
-    of a shuffle buffer.
+    of a shuffle buffer. Or several streams in one, each with its share of every window.
 
     >>> stream = [{"source": source, "id": at} for at, source in enumerate("aaaaaabbbccc")]
     >>> "".join(example["source"] for example in balance(stream, by="source", buffer=12))
     'abcaabcaabca'
+    >>> "".join(balance({"web": "w" * 12, "code": "c" * 9}, target={"web": 0.75, "code": 0.25}))
+    'wcwwwcwwwcwwwcww'
 
-    stream: any iterable; one that can be read again gives each epoch anew.
+    stream: any iterable; one that can be read again gives each epoch anew. Or a mapping from names to such streams.
     by: what has to be balanced: a field, several, or a mapping from fields to weights above 0, to functions of an
         example, or to pairs (function, weight). Nested fields are named by the way, such as "meta.source". Values are
         labels (text, whole numbers, booleans; None and NaN are one), or lists of labels, which share the example's
-        tokens.
+        tokens. Several streams have none: what is inside each is balanced by a `balance` of its own.
     tokens: a field, or a function of an example; shares are then counted in tokens, else in examples.
     buffer: examples held, C: nearer to the mix as it rises. No example waits for more than 8 C others.
     target: "estimate", the shares of all that came so far; shares of values, {"web": 0.7, "code": 0.3}, by trait where
-        there are several; or the curated_meta.json of a run with mixing.weights.
+        there are several; or the curated_meta.json of a run with mixing.weights. Of several streams: their shares,
+        which hold after every example to within the tokens of one.
+    exhausted: when one of several streams runs out: "stop"; "repeat", it begins anew; or "reweigh", the others share
+        its part.
     seed: of the order of equal examples; the same stream and arguments give the same order.
 
-    The result has `state_dict` and `load_state_dict`, exact to the example, and `set_epoch`; it can be pickled.
+    The result has `state_dict` and `load_state_dict`, exact to the example, and `set_epoch`; it can be pickled. A
+    `datasets.IterableDataset` gives one; a `datasets.Dataset` too, though `reorder`, which sees all of it, orders it
+    better. Where a stream is a torch `IterableDataset` the result is one. In the workers of a DataLoader, and on each
+    rank, the part that the stream gives there is balanced.
 
     Raises:
         InputError: an argument cannot be used; while iterating: an example lacks a field, or has a value that is no
-            label or that the target does not name.
+            label or that the target does not name; a stream of several is empty.
     """
-    return Balanced(stream, make_recipe(by, tokens, buffer, target, seed))
+    if isinstance(stream, Mapping):
+        if by is not None or buffer != BUFFER:
+            raise InputError(
+                f"by and buffer are for one stream, and there are {len(stream)}: {', '.join(map(repr, stream))}. "
+                "Take one, stream['...'], or balance each, then mix: balance({'web': balance(web, by=...), ...}, "
+                "target={'web': 0.7, ...})"
+            )
+        streams = {name: _readable(one) for name, one in stream.items()}
+        plan = make_plan(streams, target, tokens, exhausted)
+        if any(_is_of("torch.utils.data", "IterableDataset", one) for one in streams.values()):
+            from dagster_divorder.streams.torch_streams import MixedDataset
+
+            return MixedDataset(plan)
+        return Mixed(plan)
+    if by is None:
+        raise InputError(
+            "by is missing; expected a field of the examples, such as 'source', or a function of one"
+        )
+    if exhausted != "stop":
+        raise InputError(f"exhausted is {exhausted!r}; expected several streams, {{'web': ..., 'code': ...}}")
+    recipe = make_recipe(by, tokens, buffer, target, seed)
+    stream = _readable(stream)
+    if _is_of("datasets", "Dataset", stream) or _is_of("datasets", "IterableDataset", stream):
+        from dagster_divorder.streams.hugging_face import balance_dataset
+
+        return balance_dataset(stream, recipe)
+    if _is_of("torch.utils.data", "IterableDataset", stream):
+        from dagster_divorder.streams.torch_streams import BalancedDataset
+
+        return BalancedDataset(stream, recipe)
+    return Balanced(stream, recipe)
+
+
+def _is_of(module: str, name: str, stream: Any) -> bool:
+    """Whether it is of a class of a package that is loaded; where it is not, nothing is of that class."""
+    class_ = getattr(sys.modules.get(module), name, None)
+    return class_ is not None and isinstance(stream, class_)
+
+
+def _readable(stream: Any) -> Iterable[Any]:
+    if _is_of("torchdata.nodes", "BaseNode", stream):
+        stream = sys.modules["torchdata.nodes"].Loader(stream)
+    if not hasattr(stream, "__iter__"):
+        raise InputError(f"the stream is of type {type(stream).__name__}; expected an iterable of examples")
+    return stream

@@ -37,12 +37,16 @@ def make_recipe(
     readers = _readers(by)
     targets = _targets(target, list(readers))
     traits = tuple(Trait(name, read, weight, targets.get(name)) for name, (read, weight) in readers.items())
-    count = _field(tokens) if isinstance(tokens, str) else tokens
-    if count is not None and not callable(count):
+    return Recipe(traits, count_of(tokens), operator.index(buffer), operator.index(seed))
+
+
+def count_of(tokens: str | Callable[[Any], int] | None) -> Callable[[Any], int] | None:
+    """From an example to its tokens; None: examples are counted."""
+    if tokens is not None and not isinstance(tokens, str) and not callable(tokens):
         raise InputError(
             f"tokens is {tokens!r}; expected the name of a field with the number of tokens, or a function of an example"
         )
-    return Recipe(traits, count, operator.index(buffer), operator.index(seed))
+    return Field(tokens) if isinstance(tokens, str) else tokens
 
 
 def _readers(by: By) -> dict[str, tuple[Callable[[Any], Any], float]]:
@@ -60,7 +64,7 @@ def _readers(by: By) -> dict[str, tuple[Callable[[Any], Any], float]]:
             raise InputError(f"by names {name!r}; expected the name of a field")
         read, weight = what if isinstance(what, tuple) and len(what) == 2 else (what, 1.0)
         if not callable(read):
-            read, weight = _field(name), read
+            read, weight = Field(name), read
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
             raise InputError(
                 f"by[{name!r}] is {what!r}; expected a weight above 0, a function of an example, or a pair of both"
@@ -69,7 +73,7 @@ def _readers(by: By) -> dict[str, tuple[Callable[[Any], Any], float]]:
     return readers
 
 
-class _field:
+class Field:
     """Reads a field of an example: a key, or the way to it through nested ones, such as "meta.source"."""
 
     def __init__(self, name: str) -> None:
@@ -82,6 +86,8 @@ class _field:
         except (KeyError, TypeError, IndexError):
             value = example
             for key in self.way:
+                if value is None and value is not example:
+                    return None
                 if not isinstance(value, Mapping) or key not in value:
                     raise InputError(_missing(self.name, example)) from None
                 value = value[key]
@@ -106,7 +112,7 @@ def _targets(target: Target, names: list[str]) -> dict[str, dict[str, float]]:
     if isinstance(target, str) and target == "estimate":
         return {}
     if isinstance(target, str | Path):
-        target = _of_manifest(Path(target))
+        target = of_manifest(Path(target))
     if not isinstance(target, Mapping):
         raise InputError(
             f"target is {target!r}; expected 'estimate', shares such as {{'web': 0.7, 'code': 0.3}}, or a "
@@ -120,7 +126,7 @@ def _targets(target: Target, names: list[str]) -> dict[str, dict[str, float]]:
                 f"target={{{names[0]!r}: {{...}}}}"
             )
         by_trait = {names[0]: by_trait}
-    return {_known(trait, names): _shares(trait, shares) for trait, shares in by_trait.items()}
+    return {_known(trait, names): shares_of(trait, shares) for trait, shares in by_trait.items()}
 
 
 def _known(trait: Any, names: list[str]) -> str:
@@ -131,7 +137,7 @@ def _known(trait: Any, names: list[str]) -> str:
     return str(trait)
 
 
-def _shares(trait: str, shares: Any) -> dict[str, float]:
+def shares_of(trait: str, shares: Any) -> dict[str, float]:
     if not isinstance(shares, Mapping) or not shares:
         raise InputError(f"the target of {trait!r} is {shares!r}; expected a share for each value")
     for value, share in shares.items():
@@ -147,7 +153,7 @@ def _shares(trait: str, shares: Any) -> dict[str, float]:
     return {label_of(trait, value): share / total for value, share in shares.items()}
 
 
-def _of_manifest(path: Path) -> dict[str, dict[str, float]]:
+def of_manifest(path: Path) -> dict[str, dict[str, float]]:
     """The shares that a run has mixed, of its curated_meta.json."""
     try:
         mixing = json.loads(path.read_bytes()).get("mixing")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,10 +19,8 @@ from dagster_divorder.core.order.balanced_buffer import empty_slots, empty_sums,
 from dagster_divorder.core.order.problem import NORM_WEIGHT
 from dagster_divorder.errors import InputError
 
-if TYPE_CHECKING:
-    pass
-
 Example = TypeVar("Example")
+Yielded = TypeVar("Yielded", covariant=True)
 
 BLOCK = 64
 """Examples that are read together, so that the kernel's call costs each of them little."""
@@ -92,7 +91,9 @@ class Values:
 
     def numbers_of(self, group: int, value: Any) -> list[int]:
         """One for each of the labels that a value is."""
-        labels = list(value) if isinstance(value, list | tuple | set | frozenset | np.ndarray) else [value]
+        if hasattr(value, "tolist"):  # an array, a tensor, or a scalar of one
+            value = value.tolist()
+        labels = list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
         return [self.number(group, label_of(self.traits[group].name, label)) for label in labels or [None]]
 
 
@@ -173,7 +174,7 @@ class Passage(Generic[Example]):
         traits = self.recipe.traits
         values, amounts = self.values, np.ones(len(examples))
         if self.recipe.tokens is not None:
-            amounts = _token_counts(self.recipe.tokens, examples)
+            amounts = token_counts(self.recipe.tokens, examples)
         columns: list[list[int | list[int]]] = []
         several = False
         for group, trait in enumerate(traits):
@@ -266,7 +267,7 @@ class Passage(Generic[Example]):
             array[:] = state["sums"][name]
 
 
-def _token_counts(tokens: Callable[[Any], int], examples: list[Any]) -> np.ndarray:
+def token_counts(tokens: Callable[[Any], int], examples: list[Any]) -> np.ndarray:
     counts = [tokens(example) for example in examples]
     try:
         amounts = np.array(counts, np.float64)
@@ -289,28 +290,54 @@ class Snapshot(NamedTuple):
     state: Any
 
 
-class Balanced(Generic[Example]):
-    """A stream in the order of a balanced buffer; each `iter` reads it anew. See `balance`."""
+def begin(stream: Iterable[Example], state: Any) -> Iterator[Example]:
+    """Read a stream from where it was when `state_of` gave this state; None: from its first example."""
+    keeps = hasattr(stream, "load_state_dict")
+    if keeps and (state is not None or hasattr(stream, "_starting_state_dict")):
+        # datasets' streams begin each later pass, too, at the state that they have loaded; None takes it away.
+        stream.load_state_dict(state)  # type: ignore[attr-defined]
+    source = iter(stream)
+    if state is not None and not keeps:
+        source.load_state_dict(state)  # type: ignore[attr-defined]
+    return source
 
-    def __init__(self, stream: Iterable[Example], recipe: Recipe) -> None:
-        self.stream, self.recipe = stream, recipe
+
+def state_of(stream: Iterable[Any], source: Iterator[Any]) -> Any:
+    """The state of a stream, or else of its iterator; None if neither has one."""
+    for one in (stream, source):
+        if hasattr(one, "state_dict") and hasattr(one, "load_state_dict"):
+            return deepcopy(one.state_dict())
+    return None
+
+
+class Pass(Protocol[Yielded]):
+    """One pass over what is balanced."""
+
+    def __iter__(self) -> Iterator[Yielded]: ...
+
+    def state(self) -> dict[str, Any]: ...
+
+
+class Resumable(Generic[Example]):
+    """A stream whose passes can be stopped and gone on with."""
+
+    def __init__(self) -> None:
         self.epoch = 0
-        self._reading: Reading[Example] | None = None
+        self._reading: Pass[Example] | None = None
         self._state: Mapping[str, Any] | None = None
 
+    def _read(self, state: Mapping[str, Any] | None) -> Pass[Example]:
+        """A pass that begins at a state; None: at the first example."""
+        raise NotImplementedError
+
     def __iter__(self) -> Iterator[Example]:
-        self._reading = Reading(self.stream, self._epoch_recipe(), self._state)
+        self._reading = self._read(self._state)
         self._state = None
         return iter(self._reading)
 
-    def _epoch_recipe(self) -> Recipe:
-        return self.recipe._replace(seed=epoch_seed(self.recipe.seed, self.epoch))
-
     def set_epoch(self, epoch: int) -> None:
-        """Equal examples come in another order in each epoch. The stream is told too, where it has `set_epoch`."""
+        """Equal examples come in another order in each epoch. Streams that have `set_epoch` are told."""
         self.epoch = epoch
-        if hasattr(self.stream, "set_epoch"):
-            self.stream.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the last `iter` is, as numbers, text and lists beside the stream's own state: no example is in it."""
@@ -331,14 +358,31 @@ class Balanced(Generic[Example]):
                 "load it with the release that wrote it, or begin anew"
             )
         self._reading, self._state = None, state
-        self.epoch = state["epoch"]
+        self.set_epoch(state["epoch"])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **self.__dict__,
-            "_reading": None,
-            "_state": self.state_dict() if self._reading else self._state,
-        }
+        """Without the pass that is going on: a copy begins where `iter` would."""
+        return {**self.__dict__, "_reading": None}
+
+
+class Balanced(Resumable[Example]):
+    """A stream in the order of a balanced buffer; each `iter` reads it anew. See `balance`."""
+
+    def __init__(self, stream: Iterable[Example], recipe: Recipe) -> None:
+        super().__init__()
+        self.stream, self.recipe = stream, recipe
+
+    def _read(self, state: Mapping[str, Any] | None) -> Reading[Example]:
+        return Reading(self.stream, shifted(self.recipe, self.epoch), state)
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        if hasattr(self.stream, "set_epoch"):
+            self.stream.set_epoch(epoch)
+
+
+def shifted(recipe: Recipe, epoch: int) -> Recipe:
+    return recipe._replace(seed=epoch_seed(recipe.seed, epoch))
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
@@ -365,16 +409,10 @@ class Reading(Generic[Example]):
         if state and "passage" in state:
             self._resume(state)
         else:
-            self._begin(None)
-
-    def _begin(self, state: Any) -> None:
-        if state is not None:
-            self.stream.load_state_dict(state)  # type: ignore[attr-defined]
-        self.source = iter(self.stream)
+            self.source = begin(stream, None)
 
     def _snapshot(self, position: int) -> None:
-        of = next((one for one in (self.source, self.stream) if hasattr(one, "state_dict")), None)
-        self.snapshots.append(Snapshot(position, of.state_dict() if of is not None else None))
+        self.snapshots.append(Snapshot(position, state_of(self.stream, self.source)))
 
     def __iter__(self) -> Iterator[Example]:
         passage, every = self.passage, self.passage.recipe.buffer
@@ -416,7 +454,7 @@ class Reading(Generic[Example]):
 
     def _resume(self, state: Mapping[str, Any]) -> None:
         position, source = state["position"], state["source"]
-        self._begin(source)
+        self.source = begin(self.stream, source)
         if source is None:
             next(islice(self.source, position, position), None)
         self._snapshot(position)

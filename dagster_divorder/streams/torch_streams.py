@@ -1,0 +1,17 @@
+"""Balanced streams that are torch's IterableDatasets, by which DataLoader knows a stream.
+
+Imported only where a stream is one already, so that nothing else loads torch.
+"""
+
+from torch.utils.data import IterableDataset
+
+from dagster_divorder.streams.balancing import Balanced, Example
+from dagster_divorder.streams.several import Mixed
+
+
+class BalancedDataset(Balanced[Example], IterableDataset[Example]):
+    pass
+
+
+class MixedDataset(Mixed[Example], IterableDataset[Example]):
+    pass
