@@ -236,6 +236,7 @@ class Passage(Generic[Example]):
             for name, number in numbers.items():
                 names[number - NORM_CLASSES] = (group, name)
         return {
+            "arguments": self._arguments(),
             "values": [list(name) for name in names],
             "held": self.slots.number[held].tolist(),
             "norms": self.slots.norm[held].tolist(),
@@ -243,8 +244,24 @@ class Passage(Generic[Example]):
             "sums": {name: array.tolist() for name, array in self.sums._asdict().items()},
         }
 
+    def _arguments(self) -> dict[str, Any]:
+        recipe = self.recipe
+        return {"by": [trait.name for trait in recipe.traits], "buffer": recipe.buffer, "seed": recipe.seed}
+
     def resume(self, state: Mapping[str, Any], examples: Mapping[int, Example]) -> None:
-        """As it was when `state` was taken. examples: those that were held, and those that were to go, by number."""
+        """As it was when `state` was taken. examples: those that were held, and those that were to go, by number.
+
+        Raises:
+            InputError: it is of another buffer, seed or traits.
+        """
+        theirs, ours = state["arguments"], self._arguments()
+        if changed := [
+            f"{name} was {theirs[name]}, is {ours[name]}" for name in ours if theirs[name] != ours[name]
+        ]:
+            raise InputError(
+                f"the state is of other arguments of balance: {'; '.join(changed)}; expected the ones that it was "
+                "saved with"
+            )
         for group, name in state["values"]:
             self.values.number(group, name)
         self.examples.update(examples)
