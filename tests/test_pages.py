@@ -1,0 +1,68 @@
+"""docs/tables.md and docs/streams.md: their code runs as it stands, from top to bottom, and does what they say."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE, STREAMS = ((DOCS / name).read_text() for name in ("tables.md", "streams.md"))
+
+
+def run(page: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.S):
+        exec(block, names)
+    return names
+
+
+@pytest.mark.slow
+def test_the_code_about_tables_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run(PAGE)
+    table, ordered = names["table"], names["ordered"]
+    assert len(table) > 1000 and sorted(ordered.index) == list(range(len(table)))
+    assert next(iter(names["reader"])) == ordered["text"].tolist()[:32]
+    assert sorted(names["ranks"]) == list(range(len(table)))
+    assert (tmp_path / "mix.png").is_file()
+
+    found = names["found"]
+    assert not found.drifting
+    for measure in ("mean window", "worst window"):
+        (line,) = [of for of in found.lines if (of.column, of.measure) == ("module", measure)]
+        assert line.value < 0.6 * line.shuffled
+    (shown,) = re.findall(r"```\n([\d,]+) rows(.*)\n", PAGE)
+    title = capsys.readouterr().out.splitlines()[0]
+    assert re.sub(r"^[\d,]+ rows", "", title) == shown[1]
+
+    asyncio = (table["module"] == "asyncio").to_numpy()[names["ranks"]]
+    share = np.add.reduceat(asyncio * table["words"].to_numpy()[names["ranks"]], [0, len(table) // 2])
+    assert share[0] < share[1]
+
+
+@pytest.mark.slow
+def test_the_code_about_streams_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run(STREAMS)
+    rows = [json.loads(line) for line in (tmp_path / "docstrings.jsonl").read_text().splitlines()]
+    assert sorted(names["modules_in_order"]) == sorted(row["module"] for row in rows)
+    assert names["read"] + names["rest"] == list(names["balanced"])
+    assert 0 <= names["topics"](rows[0]["text"]) < 20
+    assert sorted(map(str, names["by_topic"])) == sorted(map(str, rows))
+    web = np.array(names["first"]) == "w"
+    assert abs((30 * web).sum() / np.where(web, 30, 90).sum() - 0.7) < 0.01
+
+
+@pytest.mark.parametrize(
+    "target",
+    sorted({link for page in (PAGE, STREAMS) for link in re.findall(r"\]\((?!http)([^)#]+)\)", page)}),
+)
+def test_links_lead_somewhere(target: str) -> None:
+    assert (DOCS / target).exists()
