@@ -119,10 +119,10 @@ def document_items(
     indices = np.empty(indptr[-1], np.int32)
     data = np.empty(indptr[-1], dtype)
     free = indptr[:-1]
-    units = np.broadcast_to(np.array(unit, dtype), len(sizes))
+    units = np.full(len(sizes), unit, dtype)
     root_amounts = np.rint(np.sqrt(sizes * np.float64(unit))).astype(dtype) if roots else units
     for group, column in enumerate(columns):
-        amounts = sizes if group < in_tokens else units if group < in_documents else root_amounts
+        amounts = (sizes, units, root_amounts)[(group >= in_tokens) + (group >= in_documents)]
         widths = np.diff(column.indptr)
         if (widths == 1).all():
             at, parts = free, amounts

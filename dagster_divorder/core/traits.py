@@ -70,8 +70,8 @@ class ManyCodes:
     codes: NDArray[np.int32]
     names: tuple[str, ...]
 
-    def shared(self, amounts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What each value gets, int64 (nnz,), where a record's values share its amount, int64 (N,), in whole numbers
+    def shared(self, amounts: NDArray[Any]) -> NDArray[Any]:
+        """What each value gets, int (nnz,), where a record's values share its amount, int (N,), in whole numbers
         that differ by one at most and sum to it."""
         widths = np.diff(self.indptr)
         nth = np.arange(self.indptr[-1]) - self.indptr[:-1].repeat(widths)
