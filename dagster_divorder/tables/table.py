@@ -43,10 +43,7 @@ INSTEAD = {
     ("polars", "Series"): "table.to_frame() makes a DataFrame",
     ("pandas", "Series"): "table.to_frame() makes a DataFrame",
     ("datasets", "DatasetDict"): 'hand in one of its splits: table["train"]',
-    (
-        "datasets",
-        "IterableDataset",
-    ): "it has no rows to order: datasets.Dataset.from_list(list(table)) holds them",
+    ("datasets", "IterableDataset"): "it is a stream, which divorder.balance(table, by=...) orders",
     ("pyarrow.dataset", "Dataset"): "table.to_table() reads it",
     ("numpy", "ndarray"): 'name its columns: {"embedding": table}',
 }
