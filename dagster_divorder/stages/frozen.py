@@ -163,7 +163,7 @@ def _compute(run: Run) -> Mapping[str, bytes]:
         "sequence.length": packed.facts["sequence_length"],
         "packing.end_of_text": packed.facts.get("end_of_text", end_of_text),
     }
-    changed = [f"{name} was {then[name]}, is {now[name]}" for name in now if then[name] != now[name]]
+    changed = [f"{name} was {then[name]}, is {now[name]}".lower() for name in now if then[name] != now[name]]
     if packed.facts["tokens_key"] != run.receipt("token_counts").key:
         changed.append("the base model was another one")
     if changed:

@@ -16,17 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from dagster_divorder.store.arrays import (
-    binary_array,
-    number_array,
-    pack,
-    pack_rows,
-    row_array,
-    text_array,
-    unpack,
-    unpack_rows,
-    unpack_some,
-)
+from dagster_divorder.core.arrow import binary_array, number_array, text_array
+from dagster_divorder.store.arrays import pack, pack_rows, row_array, unpack, unpack_rows, unpack_some
 from tests.conftest import examples
 
 dtypes = st.sampled_from([np.int32, np.int64, np.uint16, np.uint32, np.uint64, np.float32])
