@@ -11,7 +11,7 @@ from typing import Any
 
 from dagster_divorder.core.order.strategy import nearest
 from dagster_divorder.errors import InputError
-from dagster_divorder.streams.balancing import Recipe, Trait
+from dagster_divorder.streams.balancing import Recipe, Trait, label_of
 
 By = str | Callable[[Any], Any] | Sequence[str] | Mapping[str, Any]
 Target = str | Path | Mapping[str, Any]
@@ -148,8 +148,6 @@ def shares_of(trait: str, shares: Any) -> dict[str, float]:
     total = math.fsum(shares.values())
     if abs(total - 1) > SUM_TOLERANCE:
         raise InputError(f"the shares of {trait!r} sum to {total:g}; expected 1")
-    from dagster_divorder.streams.balancing import label_of
-
     return {label_of(trait, value): share / total for value, share in shares.items()}
 
 

@@ -212,7 +212,7 @@ def plot(
     **arguments: Any,
 ) -> Figure:
     """One picture: the shares of each column's values along a shuffle and along the order, window by window. Arguments
-    and errors are those of `compare`.
+    are those of `compare`, and `targets` of `order`, whose mix that moves it shows; errors as there.
 
     A matplotlib Figure, for `figure.savefig("mix.png")`, or for a notebook, which shows it.
     """
