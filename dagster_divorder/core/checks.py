@@ -22,18 +22,20 @@ def positive(name: str, value: int) -> int:
     return int(value)
 
 
-def whole_number(name: str, value: int, smallest: int) -> int:
-    """`value`, if it is a whole number of `smallest` or more.
+def whole_number(name: str, value: int, smallest: int, largest: int | None = None) -> int:
+    """`value`, if it is a whole number of `smallest` or more, and `largest` at most where that is given.
 
     Raises:
         InputError: it is not.
     """
     try:
-        number = operator.index(value)
+        # True and False are no numbers here.
+        number = smallest - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = smallest - 1
-    if number < smallest:
-        raise InputError(f"{name} is {value!r}; expected a whole number of {smallest} or more")
+    if number < smallest or (largest is not None and number > largest):
+        wanted = f"of {smallest} or more" if largest is None else f"from {smallest:,} to {largest:,}"
+        raise InputError(f"{name} is {value!r}; expected a whole number {wanted}")
     return number
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dagster_divorder.core.checks import whole_number
 from dagster_divorder.core.order.strategy import nearest
 from dagster_divorder.errors import InputError
 from dagster_divorder.streams.balancing import Recipe, Trait, label_of
@@ -27,17 +27,12 @@ def make_recipe(
     Raises:
         InputError: an argument cannot be used.
     """
-    for name, value, least, most in (("buffer", buffer, 1, LARGEST_BUFFER), ("seed", seed, 0, (1 << 63) - 1)):
-        if (
-            isinstance(value, bool)
-            or not hasattr(value, "__index__")
-            or not least <= operator.index(value) <= most
-        ):
-            raise InputError(f"{name} is {value!r}; expected a whole number from {least:,} to {most:,}")
+    buffer = whole_number("buffer", buffer, 1, LARGEST_BUFFER)
+    seed = whole_number("seed", seed, 0, (1 << 63) - 1)
     readers = _readers(by)
     targets = _targets(target, list(readers))
     traits = tuple(Trait(name, read, weight, targets.get(name)) for name, (read, weight) in readers.items())
-    return Recipe(traits, count_of(tokens), operator.index(buffer), operator.index(seed))
+    return Recipe(traits, count_of(tokens), buffer, seed)
 
 
 def count_of(tokens: str | Callable[[Any], int] | None) -> Callable[[Any], int] | None:
