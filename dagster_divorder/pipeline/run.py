@@ -21,7 +21,7 @@ from dagster_divorder.engine.memory import (
     main_memory,
     need_addresses,
 )
-from dagster_divorder.engine.progress import Bar, Progress
+from dagster_divorder.engine.progress import STANDARD_ERROR, Progress
 from dagster_divorder.errors import DamagedFileError, DivOrderError, MemoryLimitError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT, Graph, default_graph
 from dagster_divorder.pipeline.repair import discard
@@ -74,7 +74,7 @@ class Run:
 
     settings: Settings
     store: Store
-    progress: Progress = field(default_factory=Bar)
+    progress: Progress = STANDARD_ERROR
     graph: Graph = field(default_factory=default_graph)
     planning: bool = False
     foreseen: dict[str, Receipt | None] = field(default_factory=dict)
@@ -277,7 +277,7 @@ def run_all(
     need_addresses()
     graph = graph or default_graph()
     stages = graph.needed(settings) if stages is None else tuple(stages)
-    progress = progress or Bar()
+    progress = progress or STANDARD_ERROR
     # Settings that were built in Python were not loaded.
     refuse_overlap(settings)
     store = store_of(settings.store)
@@ -288,7 +288,8 @@ def run_all(
             if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
                 refuse_foreign_files(store, settings)
             if "raw_docs" in stages:
-                check_settings(run, [*graph.needed(settings), *stages])
+                with progress("checking the settings"):
+                    check_settings(run, [*graph.needed(settings), *stages])
             made = {stage: _run_and_repair(run, stage) for stage in stages}
         retire(store, graph, stages)
         return made
@@ -334,8 +335,9 @@ def _run_one(run: Run, name: str) -> Receipt:
     run.observed, run.memo = {}, {}
     start = time.perf_counter()
     try:
-        decision = stage.decide(run)
-        receipt = stage.make(run, decision)
+        with run.progress(name):
+            decision = stage.decide(run)
+            receipt = stage.make(run, decision)
     except Exception as error:
         if not is_out_of_memory(error):
             raise

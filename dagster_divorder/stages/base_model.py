@@ -176,7 +176,14 @@ def _compute(run: Run) -> Mapping[str, bytes]:
                 run.progress.note(f"{directory}: {encoder.note}")
         else:
             run.progress.note(f"training the bootstrap model on {len(texts):,} documents")
-            report = train(texts, folder, vocab_size=model.vocab_size, dim=model.dim, seed=run.settings.seed)
+            report = train(
+                texts,
+                folder,
+                vocab_size=model.vocab_size,
+                dim=model.dim,
+                seed=run.settings.seed,
+                progress=run.progress,
+            )
             run.observed |= {name: value for name, value in report.items() if name.endswith("seconds")}
             training = {name: value for name, value in report.items() if name not in run.observed}
             files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
