@@ -11,6 +11,7 @@ from dagster_divorder.core.metrics import measure_packed
 from dagster_divorder.core.metrics.stationarity import Stationarity, stationarity
 from dagster_divorder.core.metrics.tables import drift_columns, summary_row
 from dagster_divorder.core.order.strategy import one_of
+from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
@@ -99,7 +100,10 @@ def load_export(folder: Place) -> dict[str, Any]:
             f"{folder} holds no {EXPORT_MANIFEST} that is whole; expected the folder of an export, such as "
             "data/exports/parquet: run with exports.formats set"
         )
-    if damage := damaged_file(folder, manifest["files"]):
+    size = sum(entry["bytes"] for entry in manifest["files"].values())
+    with STANDARD_ERROR("reading files", size, "bytes") as advance:
+        damage = damaged_file(folder, manifest["files"], advance)
+    if damage:
         raise InputError(
             f"{damage}; delete {folder / EXPORT_MANIFEST} and run again, which writes this export anew"
         )

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dagster_divorder import __version__
 from dagster_divorder.cli import evidence, runs, training
 from dagster_divorder.cli.verb import Options, Verb
+from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, StoreError
 from dagster_divorder.view.answer import UNLIMITED, Answer, as_text
 
@@ -125,7 +126,8 @@ def _verbs_by_group() -> str:
 
 def _run(options: Options) -> int:
     try:
-        answer = options.answer(options)
+        with STANDARD_ERROR(options.command):
+            answer = options.answer(options)
         _print(_as_json(answer) if getattr(options, "json", False) else _for_this_terminal(answer))
     except DivOrderError as error:
         print(f"divorder: {error}", file=sys.stderr)

@@ -323,13 +323,13 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
 
 def prune(settings: Settings, *, dry_run: bool) -> Answer:
     """Prune the store (or say what that would do)."""
-    from dagster_divorder.engine.progress import Bar
+    from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.pipeline.prune import plan_prune
     from dagster_divorder.pipeline.prune import prune as prune_store
     from dagster_divorder.store.connect import store_of
 
     store = store_of(settings.store)
-    with store.lease(wait=settings.store.wait, on_wait=Bar().note):
+    with store.lease(wait=settings.store.wait, on_wait=STANDARD_ERROR.note):
         freed = plan_prune(store.open()) if dry_run else prune_store(settings, store.open())
     parts: list[Part] = [
         _bytes_by_part("would be freed" if dry_run else "freed", freed.bytes),

@@ -89,10 +89,12 @@ def shards(options: Options) -> Answer:
 
 def grid_shuffle(options: Options) -> Answer:
     """Shuffle exports on disk; a line on the result."""
-    from dagster_divorder.engine.progress import Bar
+    from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.grid import grid_shuffle as shuffle
 
-    made = shuffle(options.exports, options.out, memory=options.memory, seed=options.seed, progress=Bar())
+    made = shuffle(
+        options.exports, options.out, memory=options.memory, seed=options.seed, progress=STANDARD_ERROR
+    )
     size, files = sum(entry["bytes"] for entry in made["files"].values()), len(made["rows_of_files"])
     return Answer(
         [f"{made['rows']:,} sequences in {files:,} files of {options.out} ({size / 1e6:,.1f} MB)"],
@@ -102,9 +104,10 @@ def grid_shuffle(options: Options) -> Answer:
 
 def loss(options: Options) -> Answer:
     """The loss by source as a table, and what its aggregate is worth."""
+    from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.models.validation import loss_by_source
 
-    found = loss_by_source(options.model, options.heldout)
+    found = loss_by_source(options.model, options.heldout, progress=STANDARD_ERROR)
     rows: list[dict[str, Any]] = found.to_dict("records")
     shown = [
         {

@@ -12,12 +12,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from dagster_divorder.errors import printable
+
+Item = TypeVar("Item")
 
 LINE_SECONDS = 10.0
 """Between two lines where nothing can be rewritten. What takes half as long is told at least once."""
@@ -54,6 +56,16 @@ class Silent:
         yield lambda items: None
 
     def note(self, message: str) -> None: ...
+
+
+def counted(
+    progress: Progress, what: str, items: Iterable[Item], total: int | None, unit: str
+) -> Iterator[Item]:
+    """The items, each counted when the next one is asked for."""
+    with progress(what, total, unit) as advance:
+        for item in items:
+            yield item
+            advance(1)
 
 
 @dataclass(eq=False, slots=True)
@@ -172,9 +184,12 @@ class Log:
         try:
             yield partial(self._advance, counter)
         finally:
+            speaker = None
             with self._lock:
-                self._open.remove(counter)
-                speaker = None if self._open else self._end()
+                if counter in self._open:
+                    # With those inside it: a generator that failed may be closed much later.
+                    del self._open[self._open.index(counter) :]
+                    speaker = None if self._open else self._end()
             if speaker:
                 speaker.join()
 

@@ -222,12 +222,13 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
     contents, start = stored_records(run.store, view), offsets(view.records)
     files = dict(zip(names, pairwise([0, *limits]), strict=True))
     many = output.by_workers and _in_workers(run, row_sizes, limits, schema)
+    in_place = _in_place(run, row_sizes) and not (many and run.engine.workers >= WORKERS_FROM_CORES)
+    if many and not in_place:
+        stage_scattered(output, run.engine, contents, start, rows, row_sizes, files, write, run.progress)
+        return
     with run.progress("writing records", len(view), "records") as advance:
-        if _in_place(run, row_sizes) and not (many and run.engine.workers >= WORKERS_FROM_CORES):
+        if in_place:
             stage_in_place(output, contents, start, rows, row_sizes, files, advance)
-            return
-        if many:
-            stage_scattered(output, run.engine, contents, start, rows, row_sizes, files, write, advance)
             return
         with (
             scratch_beside(run.store, settings.path, output.expected_bytes) as scratch,

@@ -125,6 +125,7 @@ def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
         names=partial(record_names, run),
         scratch=scratch,
         engine=lambda: run.engine,
+        progress=run.progress,
     )
 
 
@@ -172,7 +173,8 @@ def _write(run: Run, found: Format, rows: Rows, planned: int) -> None:
         batch=run.settings.sequence.batch,
     )
     started = time.perf_counter()
-    with OutputFolder(run.store, folder, 4 * int(rows.tokens.sum()), EXPORT_MANIFEST) as output:
+    size = 4 * int(rows.tokens.sum())
+    with run.progress(found.name), OutputFolder(run.store, folder, size, EXPORT_MANIFEST) as output:
         about = found.write(rows, output, options)
         for name, data in _tokenizer(run, rows.stored).items():
             output.stage(name, lambda file, data=data: file.write(data))  # type: ignore[misc]

@@ -34,7 +34,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, V
 from dagster_divorder.core.arrow import binary_array
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.local import KEEP_MEMORY
-from dagster_divorder.engine.progress import Advance
+from dagster_divorder.engine.progress import Advance, Progress, Silent, counted
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Output, Settings
 from dagster_divorder.settings.places import Place, as_place, real_place
@@ -348,7 +348,12 @@ class OutputFolder:
                 raise
 
     def stage_each(
-        self, engine: Engine, write: Callable[[Any, IO[bytes]], Any], items: Mapping[str, Any], **needs: Any
+        self,
+        engine: Engine,
+        write: Callable[[Any, IO[bytes]], Any],
+        items: Mapping[str, Any],
+        progress: Progress | None = None,
+        **needs: Any,
     ) -> None:
         """Write files in workers, each through `write(item, file)`, by their names.
 
@@ -358,7 +363,8 @@ class OutputFolder:
         tasks = [(name, self.draw(name), item) for name, item in items.items()]
         with self.explaining():
             entries = engine.each(_Staging(self.path, write), tasks, **needs)
-            self.entries |= dict(zip(items, entries, strict=True))
+            written = counted(progress or Silent(), "writing files", entries, len(tasks), "files")
+            self.entries |= dict(zip(items, written, strict=True))
 
     def remove_beside(self) -> list[str]:
         """Remove what this store has written next to the output; the names."""
@@ -529,9 +535,11 @@ def is_whole(path: Place, files: dict[str, dict[str, Any]]) -> bool:
     return not rehashed or damaged_file(path, files) is None
 
 
-def damaged_file(path: Place, files: dict[str, dict[str, Any]]) -> str | None:
+def damaged_file(
+    path: Place, files: dict[str, dict[str, Any]], advance: Advance = lambda size: None
+) -> str | None:
     """What is wrong with the first file of a manifest that is gone, or has another size or sha256; None if all are
-    whole."""
+    whole. advance: told of bytes."""
     for name, entry in files.items():
         try:
             with folder_at(path).open(name) as opened:
@@ -544,6 +552,7 @@ def damaged_file(path: Place, files: dict[str, dict[str, Any]]) -> str | None:
             return f"{path / name} has {size:,} bytes, expected {entry['bytes']:,}"
         if found != entry["sha256"]:
             return f"{path / name} was altered: its sha256 is {found}, expected {entry['sha256']}"
+        advance(size)
     return None
 
 
@@ -556,16 +565,22 @@ def stage_scattered(
     sizes: np.ndarray,
     files: Mapping[str, tuple[int, int]],
     write: WriteRecords,
-    advance: Advance,
+    progress: Progress,
 ) -> None:
     """Stage rows of arrays in another order, each of the files by a worker: output positions [first, end), by name.
 
-    contents, start, rows, sizes, advance: see `scatter`.
+    contents, start, rows, sizes: see `scatter`.
     """
-    with output.explaining():
+    with output.explaining(), progress("gathering records", len(rows), "records") as advance:
         scattered = scatter(engine, contents, start, rows, sizes, output.path, advance, KEEP_MEMORY)
     try:
-        output.stage_each(engine, partial(write_stretch, scattered, write), files, environment=KEEP_MEMORY)
+        output.stage_each(
+            engine,
+            partial(write_stretch, scattered, write),
+            files,
+            progress=progress,
+            environment=KEEP_MEMORY,
+        )
     finally:
         output.folder.delete(scattered.files)
 

@@ -17,7 +17,17 @@ from fcntl import ioctl
 
 import pytest
 
-from dagster_divorder.engine.progress import CLEAR, Bar, Counter, Log, Silent, describe, draw, duration
+from dagster_divorder.engine.progress import (
+    CLEAR,
+    Bar,
+    Counter,
+    Log,
+    Silent,
+    counted,
+    describe,
+    draw,
+    duration,
+)
 
 
 class Clock:
@@ -156,8 +166,8 @@ def test_a_bar_leaves_out_what_a_terminal_has_no_room_for() -> None:
     assert shown[200] == f"{name} {half[30]}{end}"
     assert shown[80] == f"{name} {half[8]}{end}"
     assert shown[79] == f"{name}: 50%, {end}"
-    assert shown[63] == f"{name} {half[8]}15 s left"
-    assert shown[62] == f"{name}: 50%, 15 s left"
+    assert shown[62] == f"{name} {half[8]}15 s left"
+    assert shown[61] == f"{name}: 50%, 15 s left"
     assert shown[40] == "training 6 models: 50%, 15 s left"
     assert shown[30] == "training 6 models: 15 s left"
     assert all(len(line) <= columns for columns, line in shown.items())
@@ -247,6 +257,18 @@ def test_two_threads_count_together_and_none_is_lost(lines: list[str]) -> None:
             thread.join()
     assert lines[-1].startswith("counting: 8,000 of 8,000 items (100%)")
     assert not [thread for thread in threading.enumerate() if thread.name == "divorder-progress"]
+
+
+def test_a_loop_that_is_left_halfway_ends_with_the_one_around_it(log: Log, lines: list[str]) -> None:
+    with log("run"):
+        items = counted(log, "reading", [1, 2], 2, "items")
+        assert next(items) == 1
+    with log("another"):
+        log.tell()
+        assert [counter.what for counter in log._open] == ["another"]
+        items.close()
+        assert [counter.what for counter in log._open] == ["another"]
+    assert not log._open
 
 
 def test_nobody_who_listens_stops_no_work(clock: Clock) -> None:
