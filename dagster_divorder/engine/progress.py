@@ -25,6 +25,8 @@ LINE_SECONDS = 10.0
 """Between two lines where nothing can be rewritten. What takes half as long is told at least once."""
 DRAW_SECONDS = 0.2
 """Between two drawings of a bar."""
+ALONE = 0.05
+"""Share of the total from which on the first items alone tell a rate, though they also pay for what is loaded."""
 SHORTEST, LONGEST = 8, 30
 """Characters of a bar."""
 CLEAR = "\r\x1b[K"
@@ -108,7 +110,8 @@ class Counter:
             return "", so_far
         done, since = self.first
         rate = (self.done - done) / (self.last - since) if self.last > since else 0.0
-        rate = rate or self.done / max(self.last - self.opened, 1e-9)
+        if not rate and (self.share is None or self.share >= ALONE):
+            rate = self.done / max(self.last - self.opened, 1e-9)
         speed = f"{rate:,.0f} {self.unit}/s" if rate >= 1 else f"{duration(1 / rate)} each" if rate else ""
         if self.total is None or not rate:
             return speed, so_far

@@ -130,6 +130,10 @@ def test_without_a_total_there_is_no_time_left_and_more_than_the_total_is_no_err
     counter.advance(500, 1.0)
     counter.advance(500, 2.0)
     assert describe([counter], 2.0) == "reading: 1,000 records, 500 records/s, 2 s so far"
+    # A hundredth is too little to go by.
+    first = Counter("training", 100, "tokens", 0.0)
+    first.advance(1, 60.0)
+    assert describe([first], 60.0) == "training: 1 of 100 tokens (1%), 1 min 0 s so far"
     nothing = Counter("drawing", 0, "frames", 0.0)
     assert describe([nothing], 3.0) == "drawing: 0 frames, 3 s so far"
     over = Counter("reading", 10, "records", 0.0)
