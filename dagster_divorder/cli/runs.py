@@ -315,10 +315,8 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
         opened = [webbrowser.open(path.as_uri()) for path in shown]
         if not all(opened):
             browser = next(filter(shutil.which, BROWSERS), "open")
-            lines += [
-                "no browser could be opened here, as without a display; where there is one:",
-                f"  {browser} {page}",
-            ]
+            lines.append("no browser could be opened here, as without a display; where there is one:")
+            lines.append(f"  {browser} {page}")
     return Answer(lines, {name: made[name] for name in ("path", "bytes", "better_than_shuffling", "missing")})
 
 
