@@ -230,8 +230,8 @@ class Log:
             self._said = now
             for counter in self._open:
                 counter.told = True
-            # No work fails because nobody listens to how it goes.
-            with contextlib.suppress(OSError, ValueError):
+            # No work fails because nobody hears how it goes.
+            with contextlib.suppress(Exception):
                 self._say(now)
 
     def _is_due(self, now: float) -> bool:
@@ -257,10 +257,17 @@ class Bar(Log):
         self._stream: Any = None
 
     def _print(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        try:
+            if sys.stderr:
+                sys.stderr.write(f"{line}\n")
+                sys.stderr.flush()
+        except BrokenPipeError:
+            raise  # whoever read it has closed it, and wants no more
+        except (OSError, ValueError):
+            pass  # a full disk of a log, or a stream that is closed, is none of the work's
 
     def _begin(self, now: float) -> None:
-        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        if _rewrites(sys.stderr):
             self._stream, sys.stderr = sys.stderr, _Above(self, sys.stderr)  # type: ignore[assignment]
         self._seconds = DRAW_SECONDS if self._stream else LINE_SECONDS
         super()._begin(now)
@@ -292,6 +299,14 @@ class Bar(Log):
                 with contextlib.suppress(OSError, ValueError):
                     self._stream.write(CLEAR)
                     self._stream.flush()
+
+
+def _rewrites(stream: Any) -> bool:
+    """Whether a stream is a terminal that moves its cursor."""
+    try:
+        return bool(stream and stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"))
+    except ValueError:  # closed
+        return False
 
 
 class _Above:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pty
@@ -236,19 +237,46 @@ def test_a_bar_goes_when_a_loop_fails(clock: Clock, monkeypatch: pytest.MonkeyPa
         assert terminal.screen() == [""] and sys.stderr is terminal
 
 
-@pytest.mark.parametrize("term", ["dumb", "xterm"])
+@pytest.mark.parametrize("term", ["dumb", "unknown", None, "xterm"])
 def test_a_terminal_that_moves_no_cursor_gets_lines(
-    term: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    term: str | None, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = Terminal()
     with shown_on(terminal, clock, monkeypatch) as bar:
-        monkeypatch.setenv("TERM", term)
+        monkeypatch.setenv("TERM", term) if term else monkeypatch.delenv("TERM")
         with bar("run"):
             for _ in range(60):
                 clock.pass_(0.1)
                 bar.tell()
     assert (CLEAR in terminal.getvalue()) == (term == "xterm")
-    assert (terminal.screen() == ["run: 5 s so far", ""]) == (term == "dumb")
+    assert (terminal.screen() == ["run: 5 s so far", ""]) == (term != "xterm")
+
+
+class Full(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def closed() -> io.StringIO:
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("stream", [None, closed(), Full()], ids=["none", "closed", "full"])
+def test_a_standard_error_that_takes_nothing_stops_no_work(
+    stream: io.StringIO | None,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    bar = Bar(clock)
+    with bar("run"):
+        bar.note("a note")
+        clock.pass_(30)
+        bar.tell()
+    assert capsys.readouterr().out == ""
 
 
 def test_two_threads_count_together_and_none_is_lost(lines: list[str]) -> None:
