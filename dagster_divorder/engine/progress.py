@@ -268,7 +268,7 @@ class Bar(Log):
 
     def _begin(self, now: float) -> None:
         if _rewrites(sys.stderr):
-            self._stream, sys.stderr = sys.stderr, _Above(self, sys.stderr)  # type: ignore[assignment]
+            self._stream, sys.stderr = sys.stderr, _Above(self, sys.stderr)
         self._seconds = DRAW_SECONDS if self._stream else LINE_SECONDS
         super()._begin(now)
 
