@@ -412,7 +412,7 @@ class _Prepared:
             size = _Size(**orjson.loads(self.run.store.read_verified(kept["size"])))
         else:
             size = self.measured(budget)
-            self.run.store.put_hashed(self.folder, "size", orjson.dumps(size._asdict()), "json")
+        self.run.store.put_hashed(self.folder, "size", orjson.dumps(size._asdict()), "json")
         if size.steps < whole.steps:
             asked, left = (of.steps * of.batch * self.tokens.length for of in (whole, size))
             self.notes.append(
