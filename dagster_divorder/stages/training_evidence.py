@@ -407,12 +407,12 @@ class _Prepared:
         Raises:
             InputError: there is not even room for a step.
         """
-        kept, whole = self._before() | self.run.store.hashed(self.folder), self.tokens.size
+        kept, whole = self.run.store.hashed(self.folder), self.tokens.size
         if "size" in kept:
             size = _Size(**orjson.loads(self.run.store.read_verified(kept["size"])))
         else:
-            size = self.measured(budget)
-        self.run.store.put_hashed(self.folder, "size", orjson.dumps(size._asdict()), "json")
+            size = self._of_steps(self._steps_before() or self.measured(budget))
+            self.run.store.put_hashed(self.folder, "size", orjson.dumps(size._asdict()), "json")
         if size.steps < whole.steps:
             asked, left = (of.steps * of.batch * self.tokens.length for of in (whole, size))
             self.notes.append(
@@ -420,15 +420,22 @@ class _Prepared:
             )
         return size
 
-    def _before(self) -> dict[str, str]:
-        """The files of the last result, where only other code made it: the size that it found holds for this one."""
+    def _of_steps(self, steps: int) -> _Size:
+        whole = self.tokens.size
+        return whole if steps >= whole.steps else _Size(steps * whole.batch, steps, whole.batch)
+
+    def _steps_before(self) -> int | None:
+        """Steps of an epoch of the last result, where only other code made it: its trainings are these."""
         run, last = self.run, load_receipt(self.run.store, STAGE)
         settings = TRAINING_EVIDENCE.fingerprint(run.settings).partition("-")[2]
         same = last and (last.fingerprint.partition("-")[2], last.upstream) == (
             settings,
             versions(run, *_reads(run.settings)),
         )
-        return dict(run.store.hashed(f"stages/{STAGE}/{last.key}")) if last and same else {}
+        if not last or not same or not run.store.exists(last.files["summary"]):
+            return None
+        steps: int = orjson.loads(run.store.read_verified(last.files["summary"]))["steps"]
+        return steps
 
     def step_seconds(self) -> float:
         """What a step takes on this machine, by a few of them behind the first, which loads libraries."""
@@ -470,8 +477,9 @@ class _Prepared:
             f"{duration(seconds)}"
         )
 
-    def measured(self, budget: float) -> _Size:
-        evidence, whole = self.run.settings.evidence, self.tokens.size
+    def measured(self, budget: float) -> int:
+        """Steps of an epoch that so many seconds have room for."""
+        evidence = self.run.settings.evidence
         step = self.step_seconds()
         count = len(orders_of(self.run.settings)) * evidence.seeds * max(1, len(evidence.learning_rates))
         at_once = self.at_once(count)
@@ -482,8 +490,7 @@ class _Prepared:
                 f"{step * count * evidence.epochs / at_once:.1f} s; expected more than that: raise it, or name "
                 "fewer orders or seeds, or a smaller model"
             )
-        steps = min(steps, whole.steps)
-        return whole if steps == whole.steps else _Size(steps * whole.batch, steps, whole.batch)
+        return steps
 
 
 def _whole_size(settings: Settings, packed: PackedSequences) -> _Size:

@@ -263,7 +263,7 @@ def test_other_code_of_the_summary_trains_nothing_anew_and_keeps_the_size(
     assert ran(of).receipt("training_evidence").figures["steps"] == 2 * 3
     # A slower machine.
     monkeypatch.setattr(stage._Prepared, "step_seconds", lambda prepared: 2.0)
-    monkeypatch.setattr(stage.TRAINING_EVIDENCE, "__dict__", {**vars(stage.TRAINING_EVIDENCE), "version": 99})
+    monkeypatch.setitem(vars(stage.TRAINING_EVIDENCE), "version", 99)
     receipt = ran(of).receipt("training_evidence")
     assert receipt.fingerprint.startswith("99-")
     assert (receipt.figures["steps"], receipt.figures["trained_now"]) == (2 * 3, 0)
