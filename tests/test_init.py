@@ -178,7 +178,7 @@ def test_nothing_that_is_there_is_touched(tmp_path: Path, capsys: pytest.Capture
     [
         (
             [{"a": 1, "b": [2]}] * 3,
-            "no field holds text in most of the first 3 records; the fields are 'a' (number), 'b' (a list",
+            "no field holds text in most of the first 3 records; the fields are 'a' (whole number), 'b' (list)",
         ),
         ([], "holds no record that can be read"),
     ],
@@ -301,8 +301,8 @@ def test_chats_beside_texts_are_refused_by_path_and_each_text_field_has_its_reas
     initialised("a.jsonl", "b.jsonl")
     said = capsys.readouterr().out
     assert "the text is in 'text' and 'abstract'," in said
-    assert "\n'text' is taken as it is named as texts often are: text, 80 characters on average." in said
-    assert "\n'abstract' is taken as it is the longest: text, 134 characters on average." in said
+    assert "\ntext: 'text', named as texts often are: text, 80 characters on average\n" in said
+    assert "\ntext: 'abstract', the longest: text, 134 characters on average\n" in said
     written = Path("divorder.toml").read_text(encoding="utf-8")
     assert 'text_field = "abstract"  # the longest: text, 134 characters on average' in written
 
@@ -334,7 +334,7 @@ def test_init_stops_where_it_cannot_tell_the_text(
     write_records(tmp_path / "docs.jsonl", record)
     assert main(["init", "docs.jsonl"]) == 1
     assert said in (error := capsys.readouterr().err)
-    assert "name it by hand in divorder.toml" in error
+    assert "name it with --text-field" in error
 
 
 def test_init_says_why_a_field_is_the_text_and_warns_of_few_texts(
@@ -343,7 +343,7 @@ def test_init_says_why_a_field_is_the_text_and_warns_of_few_texts(
     write_records(tmp_path / "docs.jsonl", {"title": "t{n}", "abstract": "words {n} " * 30})
     assert initialised("docs.jsonl").input.text_field == "abstract"
     said = capsys.readouterr().out
-    assert "as it is the longest: text, 265 characters on average" in said
+    assert "text: 'abstract', the longest: text, 265 characters on average\n" in said
     assert "distinct texts" not in said
     Path("divorder.toml").unlink()
     write_records(tmp_path / "docs.jsonl", {"text": "the same words for every record", "n": "{n}"})
