@@ -276,7 +276,11 @@ def listed_or(names: Sequence[str]) -> str:
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
     """Settings for a corpus. What is None is chosen by what the corpus holds: traits, tokens of a sequence, sequences
-    of a batch. trainer: who reads the export, with the numbers of `Reading` that are given of its ranks."""
+    of a batch. trainer: who reads the export, with the numbers of `Reading` that are given of its ranks.
+
+    Raises:
+        InputError: there is no such trainer.
+    """
 
     blocks: Sequence[Block]
     traits: Sequence[str] | None = None
@@ -284,6 +288,15 @@ class Proposal:
     batch: int | None = None
     trainer: str | None = None
     ranks: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.trainer:
+            one_of("trainer", self.trainer, TRAINERS)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(block.size for block in self.blocks)
 
     @property
     def several(self) -> bool:
@@ -329,10 +342,10 @@ class Proposal:
         Raises:
             SettingsError: a number that cannot be.
         """
-        tokens = sum(block.size for block in self.blocks) // BYTES_PER_TOKEN
-        length, batch = _lengths(tokens, self.length)
-        step = math.prod(max(1, number) for number in self.ranks.values())
-        batch = self.batch or -(-batch // step) * step
+        length, batch = _lengths(self.size // BYTES_PER_TOKEN, self.length)
+        sliced = bool(self.trainer) and TRAINERS[self.trainer].contiguous_ranks
+        step = math.prod(max(1, of) for name, of in self.ranks.items() if sliced or name != "workers")
+        batch = -(-batch // step) * step if self.batch is None else self.batch
         _checked("sequence", SequenceSection, length=length, batch=batch)
         return length, batch
 
@@ -341,7 +354,7 @@ class Proposal:
         """For which ranks the rows of the export have to lie; nothing where they lie in the order of training.
 
         Raises:
-            InputError: no such trainer, or it loses the order with these numbers.
+            InputError: the trainer loses the order with these numbers.
             SettingsError: a number that cannot be.
         """
         if not self.trainer:
@@ -350,7 +363,7 @@ class Proposal:
                 option = f"--{name.replace('_', '-')}"
                 raise InputError(f"{option} {number} is of a trainer: name it, too, with --trainer NAME")
             return {}
-        trainer = TRAINERS[one_of("trainer", self.trainer, TRAINERS)]
+        trainer = TRAINERS[self.trainer]
         _checked("exports", Exports, **{name: max(1, number) for name, number in self.ranks.items()})
         length, batch = self.sequence
         if not trainer.contiguous_ranks:
@@ -414,6 +427,16 @@ class Proposal:
                 parts.append(
                     f"{share} will be refused, and listed with the output. The first: {first}{looks}"
                 )
+        length, batch = self.sequence
+        # However few bytes a token has.
+        if self.size < batch * length:
+            parts.append(
+                Line(
+                    f"a batch of {batch:,} sequences of {length:,} tokens is more than {self.size / 1e6:,.1f} MB hold: "
+                    "there is nothing to order yet",
+                    "bad",
+                )
+            )
         return [*parts, *(Line(block.repeats, "bad") for block in self.blocks if block.repeats)]
 
     def toml(self, folder: Path) -> str:
@@ -724,8 +747,8 @@ def _named(names: Iterable[str], fields: Iterable[str]) -> str | None:
 
 
 def _lengths(tokens: int, asked: int | None) -> tuple[int, int]:
-    length, batch = asked or 8192, 256
-    while not asked and length > 512 and tokens < MIN_SEQUENCES * length:
+    length, batch = asked if asked is not None else 8192, 256
+    while asked is None and length > 512 and tokens < MIN_SEQUENCES * length:
         length //= 2
     while batch > 8 and tokens < MIN_BATCHES * batch * length:
         batch //= 2

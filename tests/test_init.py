@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -20,7 +21,10 @@ from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline import run_stage
 from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.trainers import TRAINERS
 from tests.conftest import topic_records, write_jsonl
+
+SMALL = {"DIVORDER_MODEL__VOCAB_SIZE": "512", "DIVORDER_MODEL__DIM": "16", "DIVORDER_CLUSTERS__K": "4"}
 
 
 @pytest.fixture(autouse=True)
@@ -48,12 +52,8 @@ def test_a_folder_becomes_settings_that_run_twice(
     said = capsys.readouterr().out
     assert "wrote divorder.toml" in said
     assert str(tmp_path / "divorder/curated") in said
-    for section, key, value in (
-        ("MODEL", "VOCAB_SIZE", "512"),
-        ("MODEL", "DIM", "16"),
-        ("CLUSTERS", "K", "4"),
-    ):
-        monkeypatch.setenv(f"DIVORDER_{section}__{key}", value)
+    for key, value in SMALL.items():
+        monkeypatch.setenv(key, value)
     assert main(["run"]) == 0
     assert "80 records" in capsys.readouterr().out
     assert main(["run"]) == 0
@@ -395,3 +395,70 @@ def test_errors_and_log_lines_are_escaped_and_other_writing_is_not() -> None:
     assert [str(InputError("a\x1b\r")), *lines] == ["a\\u001b\\u000d", "a\\u009bb"]
     shown = "tab\tline\nעברית e\u0301 \U0001f469\u200d\U0001f680 字"
     assert str(InputError(shown)) == shown
+
+
+# The export of a trainer ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trainers") / "store"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINERS)
+def test_the_export_of_a_trainer_keeps_every_batch(
+    name: str,
+    shared_store: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(60))
+    for key, value in SMALL.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setenv("DIVORDER_STORE__PATH", str(shared_store))
+    numbers = ["--world-size", "2", "--micro-batch", "2", "--workers", "2"]
+    assert main(["init", "docs.jsonl", "--trainer", name, *numbers, "--sequence-length", "16"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    export = tmp_path / "divorder/exports" / TRAINERS[name].formats[0]
+    assert f"  divorder verify {export} --trainer {name} {' '.join(numbers)}    # then: its lines" in lines
+    assert main(["run"]) == 0
+    capsys.readouterr()
+    for asked in (numbers, []):
+        assert main(["--json", "verify", str(export), "--trainer", name, *asked]) == 0
+        (trainer,) = orjson.loads(capsys.readouterr().out)["trainers"]
+        kept, planned = re.match(r"(\d+) of (\d+)", trainer["at_best"]).groups()
+        assert trainer["keeps_order"] and kept == planned and int(planned) > 3
+        # Nothing of the settings has to be another.
+        assert "exports." not in trainer["needs"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--trainer torchtitn", "did you mean 'torchtitan'?"),
+        ("--trainer torchtitan", "say how many with --world-size N"),
+        (
+            "--trainer trl --world-size 3 --batch 8",
+            "A batch of 8 sequences is not a whole number of steps of 3 ranks",
+        ),
+        (
+            "--trainer litdata --world-size 2 --workers 3 --batch 8",
+            "litdata loses the order of batches of 8 sequences",
+        ),
+        ("--trainer litdata --world-size 1048577", "exports.world_size = 1048577"),
+        ("--trainer trl --world-size 0", "world_size is 0, expected 1 or more"),
+        ("--world-size 4", "--world-size 4 is of a trainer"),
+        ("--batch 0", "sequence.batch = 0"),
+        ("--sequence-length 0", "sequence.length = 0"),
+        ("--text-field txt", "there is no field 'txt'; did you mean 'text'?"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_before_anything_is_written(
+    options: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
+    assert main(["init", "docs.jsonl", *options.split()]) == 1
+    assert said in capsys.readouterr().err
+    assert os.listdir() == ["docs.jsonl"]

@@ -130,8 +130,8 @@ def checked(proposal: Proposal) -> Proposal:
         InputError, SettingsError: as `Proposal.layout` does.
     """
     _ = proposal.sequence
-    trainer = TRAINERS[one_of("trainer", proposal.trainer, TRAINERS)] if proposal.trainer else None
-    if "world_size" in proposal.ranks or not (trainer and trainer.contiguous_ranks):
+    sliced = proposal.trainer and TRAINERS[proposal.trainer].contiguous_ranks
+    if "world_size" in proposal.ranks or not sliced:
         _ = proposal.layout
     return proposal
 

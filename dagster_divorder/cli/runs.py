@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import webbrowser
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -39,7 +40,7 @@ def init(options: Options) -> Answer:
         raise KeyboardInterrupt("nothing was written") from None
     settings = write_settings(proposal, file, replaces=replaces)
     texts = dict.fromkeys(repr(block.text) for block in proposal.blocks)
-    option = "" if str(file) == DEFAULT_FILE else f" --config {file}"
+    option = "" if str(file) == DEFAULT_FILE else f" --config {shlex.quote(str(file))}"
     looked_at, refused, allowed = proposal.refusals
     return Answer(
         [
@@ -50,7 +51,7 @@ def init(options: Options) -> Answer:
             "look it over, then:",
             f"  divorder{option} plan    # what a run would compute",
             f"  divorder{option} run     # the order, in {settings.output.path}",
-            *_verify_line(proposal, settings),
+            *_verify_line(proposal, f"{settings.exports.path}/{proposal.export}", option),
             *(_keep_history(file) if options.dagster else [NO_HISTORY]),
         ],
         {
@@ -109,13 +110,13 @@ def _seen(proposal: Proposal) -> list[Part]:
     return parts
 
 
-def _verify_line(proposal: Proposal, settings: Settings) -> list[str]:
+def _verify_line(proposal: Proposal, export: str, option: str) -> list[str]:
     """How to see what the trainer that was asked for reads of the export."""
     if not proposal.trainer:
         return []
     ranks = "".join(f" --{name.replace('_', '-')} {number}" for name, number in proposal.ranks.items())
     return [
-        f"  divorder verify {settings.exports.path}/{proposal.export} --trainer {proposal.trainer}{ranks}"
+        f"  divorder{option} verify {shlex.quote(export)} --trainer {proposal.trainer}{ranks}"
         "    # then: its lines"
     ]
 
@@ -138,7 +139,7 @@ def _keep_history(file: Path) -> list[Part]:
             path.write_bytes(ours.read_bytes())
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
-    config = "" if file.name == DEFAULT_FILE else f"DIVORDER_CONFIG={file.name} "
+    config = "" if file.name == DEFAULT_FILE else f"DIVORDER_CONFIG={shlex.quote(file.name)} "
     what = "is there already, and stays as it is" if there else "keeps the history of Dagster"
     return [
         f"{path} {what}; start Dagster in its folder:",
