@@ -76,11 +76,14 @@ LABEL_NAMES = (*ID_NAMES, *SOURCE_NAMES, "label", "labels", "lang", "language", 
 
 @dataclass(slots=True)
 class Field:
-    """What the sampled records hold in a field: how many have it, the characters of its texts (of lists and objects:
-    of the texts in them), its distinct values (hashes of them), the kinds of values, and the first that is not empty,
-    clipped."""
+    """What the sampled records hold in a field.
+
+    records: how many have it. texts: in how many it is a text. characters: of these (of lists and objects: of the texts
+    in them). values: hashes of the distinct ones. example: the first value that is not empty, clipped.
+    """
 
     records: int = 0
+    texts: int = 0
     characters: int = 0
     values: set[int] = field(default_factory=set)
     kinds: set[str] = field(default_factory=set)
@@ -90,6 +93,7 @@ class Field:
 
     def add(self, value: Any) -> None:
         self.records += 1
+        self.texts += isinstance(value, str)
         self.kinds.add(_kind(value))
         self.characters += characters(value)
         if isinstance(value, str | int | float):
@@ -113,7 +117,7 @@ class Field:
         share = math.floor(1000 * self.records / records) / 10
         values = len(self.values)
         return {
-            "field": name if len(name) <= NAME_CHARACTERS else f"{name[:NAME_CHARACTERS]}…",
+            "field": one_line(name),
             "type": self.kind,
             "of records": f"{share:g} %" if share else "<0.1 %",
             "distinct": "–" if not values else f">{MAX_SOURCES:,}" if values > MAX_SOURCES else f"{values:,}",
@@ -130,6 +134,12 @@ class Field:
             "more": values > MAX_SOURCES,
             "example": self.example,
         }
+
+
+def one_line(name: str) -> str:
+    """A field's name as a line shows it, cut where it is long."""
+    shown = _toml(name)[1:-1]
+    return shown if len(shown) <= NAME_CHARACTERS else f"{shown[:NAME_CHARACTERS]}…"
 
 
 def _kind(value: Any) -> str:
@@ -212,12 +222,12 @@ class Block:
         own_id = (
             f"{self.own_id!r}, another in each record"
             if self.own_id
-            else f"none: no field called {listed_or(ID_NAMES)} has another text or number in each record"
+            else "none: no field called id, url or the like has another text or whole number in each record"
         )
         source = (
             f"{self.source!r}, {count(len(self.fields[self.source].values), 'value')}"
             if self.source
-            else f"none: no field called {listed_or(SOURCE_NAMES)} has texts of at most {MAX_SOURCES:,} values"
+            else f"none: no field called source, dataset or the like has at most {MAX_SOURCES:,} different texts"
         )
         return [f"text: {self.text!r}, {self.why}", f"id: {own_id}", f"source: {source}"]
 
@@ -267,10 +277,6 @@ class Block:
                 source_line,
             ]
         )
-
-
-def listed_or(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:3])} or the like"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -523,13 +529,15 @@ def look(paths: Sequence[str], text_field: str | None = None) -> list[Block]:
         return [_block(paths, text_field)]
     texts = [text_field] if text_field else []
     shapes: list[tuple[str, str | None, str]] = []
-    for path in paths:
-        found = find_files([path])
-        records, fields, structure = _sample(found, SAMPLE_RECORDS // len(paths))
+    inputs = [find_files([path]) for path in paths]
+    samples = [_sample(found, SAMPLE_RECORDS // len(paths)) for found in inputs]
+    if text_field and not any(text_field in fields for _, fields, _ in samples):
+        raise InputError(f"no input has a field {text_field!r}; name one that some of them have")
+    for path, found, (records, fields, structure) in zip(paths, inputs, samples, strict=True):
         whole = _whole_texts(fields, records)
         # What others have their text in is this one's, too, where it can be.
         text = next((name for name in texts if name in (fields if name == text_field else whole)), None)
-        if (structure and not (text_field and text)) or (whole and not text):
+        if (structure and not (text_field and text == text_field)) or (whole and not text):
             try:
                 own, why = _text_field(fields, records, structure, found)
                 if not own:
@@ -545,8 +553,6 @@ def look(paths: Sequence[str], text_field: str | None = None) -> list[Block]:
         # One without texts, such as an empty file, goes with the first of its kind that has some.
         likes = (other for other in shapes if other[0] == shape[0] and other[1])
         apart.setdefault(shape if shape[1] else next(likes, shape), []).append(path)
-    if text_field and not any(shape[1] == text_field for shape in shapes):
-        raise InputError(f"no input has a field {text_field!r}: name one that some have with --text-field")
     return [_block(alike, text_field if shape[1] == text_field else None) for shape, alike in apart.items()]
 
 
@@ -573,6 +579,7 @@ def _joined(blocks: Iterable[dict[str, Field]]) -> dict[str, Field]:
     for name, of in itertools.chain.from_iterable(fields.items() for fields in blocks):
         one = joined.setdefault(name, Field())
         one.records += of.records
+        one.texts += of.texts
         one.characters += of.characters
         one.values |= of.values
         one.kinds |= of.kinds
@@ -695,7 +702,7 @@ def _whole_texts(fields: dict[str, Field], records: int) -> dict[str, Field]:
     return {
         name: of
         for name, of in fields.items()
-        if of.kinds == {"text"} and of.records >= MIN_SHARE * records and not _holds_labels(name, of)
+        if of.texts >= max(1, MIN_SHARE * records) and not _holds_labels(name, of)
         if not of.inner or _own_name(name) in TEXT_NAMES
     }
 

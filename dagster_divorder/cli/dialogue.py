@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.errors import DivOrderError, InputError, printable
-from dagster_divorder.propose import BUILT_IN_TRAITS, Block, Proposal
+from dagster_divorder.propose import BUILT_IN_TRAITS, Block, Proposal, one_line
 from dagster_divorder.trainers import TRAINERS
 
 Answered = TypeVar("Answered")
@@ -36,6 +36,9 @@ def ask(question: str, default: str, read: Callable[[str], Answered]) -> Answere
             raise InputError(
                 "the input ended before the questions did; nothing was written; --yes takes every default"
             ) from None
+        except KeyboardInterrupt:
+            print()
+            raise
         except UnicodeDecodeError:
             print("  that is no text in the encoding of this terminal")
         except DivOrderError as error:
@@ -92,11 +95,15 @@ def _traits(proposal: Proposal) -> Sequence[str]:
     known = [*BUILT_IN_TRAITS, *proposal.sources, *proposal.fields]
 
     def read(given: str) -> list[str]:
+        if given == default:
+            # A name in it may have a comma of its own.
+            return proposal.balanced
         names = [name.strip() for name in given.split(",")]
         return list(dict.fromkeys(one_of("a trait", name, known) for name in names))
 
-    more = f" (also {', '.join(proposal.candidates)})" if proposal.candidates else ""
-    return ask(f"Traits to balance, a comma between{more}", ", ".join(proposal.balanced), read)
+    default = ", ".join(map(one_line, proposal.balanced))
+    more = f" (also {', '.join(map(one_line, proposal.candidates))})" if proposal.candidates else ""
+    return ask(f"Traits to balance, a comma between{more}", default, read)
 
 
 def _trainer(proposal: Proposal) -> Proposal:
