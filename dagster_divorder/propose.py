@@ -34,7 +34,6 @@ from dagster_divorder.store.sources import Source, identity, open_source
 from dagster_divorder.trainers import TRAINERS
 from dagster_divorder.trainers.replay import Shape as ExportShape
 from dagster_divorder.trainers.replay import replay
-from dagster_divorder.trainers.trainer import Reading
 from dagster_divorder.view.answer import Line, Part, TextTable
 from dagster_divorder.view.words import clip, count
 
@@ -150,7 +149,7 @@ def _kind(value: Any) -> str:
         return "whole number"
     if isinstance(value, float):
         return "number"
-    names = {str: "text", dict: "object", list: "list", tuple: "list"}
+    names: dict[type, str] = {str: "text", dict: "object", list: "list", tuple: "list"}
     return names.get(type(value), type(value).__name__)
 
 
@@ -305,6 +304,11 @@ class Proposal:
         return sum(block.size for block in self.blocks)
 
     @property
+    def reads_parts(self) -> bool:
+        """Whether each rank of the trainer reads a part of the export, whose rows have to lie for so many."""
+        return self.trainer is not None and TRAINERS[self.trainer].contiguous_ranks
+
+    @property
     def several(self) -> bool:
         return len(self.blocks) > 1
 
@@ -349,8 +353,9 @@ class Proposal:
             SettingsError: a number that cannot be.
         """
         length, batch = _lengths(self.size // BYTES_PER_TOKEN, self.length)
-        sliced = bool(self.trainer) and TRAINERS[self.trainer].contiguous_ranks
-        step = math.prod(max(1, of) for name, of in self.ranks.items() if sliced or name != "workers")
+        step = math.prod(
+            max(1, of) for name, of in self.ranks.items() if self.reads_parts or name != "workers"
+        )
         batch = -(-batch // step) * step if self.batch is None else self.batch
         _checked("sequence", SequenceSection, length=length, batch=batch)
         return length, batch
@@ -372,14 +377,6 @@ class Proposal:
         trainer = TRAINERS[self.trainer]
         _checked("exports", Exports, **{name: max(1, number) for name, number in self.ranks.items()})
         length, batch = self.sequence
-        if not trainer.contiguous_ranks:
-            Reading(rows=batch, batch=batch, **self.ranks)
-            return {}
-        if "world_size" not in self.ranks:
-            raise InputError(
-                f"{trainer.name} gives every rank a part of the export, whose rows have to lie for so many ranks: say "
-                "how many with --world-size N"
-            )
         export = ExportShape(
             path="",
             prefix="",
@@ -390,6 +387,14 @@ class Proposal:
             files=(),
             layout={},
         )
+        if not self.reads_parts:
+            export.reading(**{"world_size": 1, **self.ranks})
+            return {}
+        if "world_size" not in self.ranks:
+            raise InputError(
+                f"{trainer.name} gives every rank a part of the export, whose rows have to lie for so many ranks: say "
+                "how many with --world-size N"
+            )
         best = replay(export, trainer, **self.ranks).best
         layout = best.layout or {}
         # Batches at the end are lost otherwise, by how many sequences there are.

@@ -63,7 +63,7 @@ def complete(proposal: Proposal) -> Proposal:
     proposal = replace(proposal, traits=_traits(proposal))
     if not proposal.trainer:
         proposal = _trainer(proposal)
-    if proposal.trainer and TRAINERS[proposal.trainer].contiguous_ranks:
+    if proposal.reads_parts:
         for name in [name for name in RANKS if name not in proposal.ranks]:
             proposal = _rank(proposal, name)
     for name, question in (("length", "Tokens of a sequence"), ("batch", "Sequences of a batch")):
@@ -137,8 +137,7 @@ def checked(proposal: Proposal) -> Proposal:
         InputError, SettingsError: as `Proposal.layout` does.
     """
     _ = proposal.sequence
-    sliced = proposal.trainer and TRAINERS[proposal.trainer].contiguous_ranks
-    if "world_size" in proposal.ranks or not sliced:
+    if "world_size" in proposal.ranks or not proposal.reads_parts:
         _ = proposal.layout
     return proposal
 
