@@ -15,7 +15,8 @@ Options = argparse.Namespace
 
 class Verb(NamedTuple):
     """One command of `divorder`. about: what it does. example: a line to copy. cost: what it takes. add: adds the
-    arguments that it takes to its parser. answer: from the options given to what is said."""
+    arguments that it takes to its parser. answer: from the options given to what is said. asks: whether it asks questions
+    on a terminal."""
 
     name: str
     about: str
@@ -23,6 +24,7 @@ class Verb(NamedTuple):
     cost: str
     answer: Callable[[Options], Answer]
     add: Callable[[argparse.ArgumentParser], object] = lambda parser: None
+    asks: bool = False
 
 
 def config_of(options: Options) -> str | None:
