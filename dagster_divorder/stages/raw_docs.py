@@ -387,6 +387,7 @@ RAW_DOCS = _RawDocs(
         ),
     },
     then=("ids",),
+    shared_from=PARTS_FROM_BYTES,
     show=_show,
     checks=(
         Check(
