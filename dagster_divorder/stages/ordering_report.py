@@ -52,10 +52,8 @@ from dagster_divorder.stages.clusters import cluster_sizes
 from dagster_divorder.stages.components import chosen_kind
 from dagster_divorder.stages.curated_output import load_manifest
 from dagster_divorder.stages.diversity_metrics import (
-    load_metrics,
+    load_verdict,
     read_in_order,
-    remedy,
-    shuffling_checks,
 )
 from dagster_divorder.stages.fields import BUILT_IN, load_fields
 from dagster_divorder.stages.ids import own_ids
@@ -69,12 +67,10 @@ from dagster_divorder.store.curated import write_beside
 from dagster_divorder.store.receipts import Receipt
 from dagster_divorder.store.sample import beginnings
 from dagster_divorder.view.drawing import stamped
-from dagster_divorder.view.report.check import sentences
 from dagster_divorder.view.report.numbers import (
     LENGTH_QUANTILES,
     Agreement,
     Card,
-    Check,
     MapPoints,
     Numbers,
     StageRun,
@@ -117,7 +113,7 @@ def _compute(run: Run) -> Made:
         "path": str(run.settings.output.path / PAGE),
         "bytes": len(page),
         "beside": [CLOUD] if "cluster_map" in found else [],
-        "check": " ".join(sentences(shown.check)),
+        "check": " ".join(shown.check.sentences),
         "better_than_shuffling": shown.check.passed if shown.check.compared else None,
         "sections": sections,
         "missing": list(missing),
@@ -154,7 +150,8 @@ def numbers(
     run: Run, manifest: Mapping[str, Any], found: Mapping[str, Receipt], missing: Mapping[str, str]
 ) -> Numbers:
     """All that the report shows; found, missing: see `at_hand`."""
-    settings, metrics, compared = run.settings, load_metrics(run), shuffling_checks(run)
+    settings, verdict = run.settings, load_verdict(run)
+    metrics = verdict.metrics
     of = _load(run)
     tokens = of.stream.traits.tokens
     coloured = largest(
@@ -170,12 +167,7 @@ def numbers(
         manifest=manifest,
         tokens=int(tokens.sum()),
         space=chosen_kind(run),
-        check=Check(
-            sequences=compared["sequences"],
-            documents=compared["curated"],
-            metrics=metrics,
-            remedy=remedy(settings),
-        ),
+        check=verdict,
         drift=load_stationarity(run),
         warnings=warnings_of(metrics["sequences"]["targets"]),
         distinct={name: binned(distinct, BINS) for name, (_, distinct) in of.orders.items()},

@@ -17,7 +17,7 @@ from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.diversity_metrics import load_metrics, load_table, remedy, shuffling_checks
+from dagster_divorder.stages.diversity_metrics import load_metrics, load_table, load_verdict, remedy
 from dagster_divorder.stages.packed_sequences import load_packed
 from dagster_divorder.stages.sequence_order import load_sequence_order
 from dagster_divorder.stages.strategy_comparison import load_comparison
@@ -122,7 +122,7 @@ def test_windows_run_on_into_the_next_epoch(corpus: Path) -> None:
 def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) -> None:
     balanced = settings_of(corpus, order={"traits": {"cluster": 1.0}})
     run_all(balanced, Silent())
-    found = shuffling_checks(left(balanced))["sequences"]
+    found = load_verdict(left(balanced)).sequences
     assert found.passed and {c.trait for c in found.comparisons} == {"cluster"}
     assert {c.window for c in found.comparisons} >= {"batch", "batch across the seam"}
     as_it_is = settings_of(
@@ -131,9 +131,9 @@ def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) 
         sequence={"length": 64, "batch": 4, "strategy": "original"},
     )
     with pytest.raises(MissingStageError, match="made with other settings"):
-        shuffling_checks(left(as_it_is))
+        load_verdict(left(as_it_is))
     run_all(as_it_is, Silent())
-    found = shuffling_checks(left(as_it_is))["sequences"]
+    found = load_verdict(left(as_it_is)).sequences
     assert not found.passed
     assert "cluster in any batch" in found.text()
     # Topics lie in blocks: the last batch and the first one are of one topic each.

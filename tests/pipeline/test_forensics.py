@@ -159,7 +159,7 @@ def test_the_rest_of_a_training_is_planned_without_what_is_cut(settings: Setting
 def test_the_commands_show_it(
     settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_divorder.cli.load_settings", lambda config: settings)
+    monkeypatch.setattr("dagster_divorder.cli.verb.load_settings", lambda config: settings)
     assert main(["where", "--step", "2..3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + len(where(settings, steps=[2, 3]))

@@ -12,7 +12,7 @@ import pytest
 
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.cli import main
-from dagster_divorder.cli import summary as summary_page
+from dagster_divorder.cli.runs import summary as summary_page
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.prune import prune
@@ -21,7 +21,8 @@ from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.ordering_report import PAGE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.receipts import Receipt
-from dagster_divorder.view.words import MEASURES, corpus_name, output_label
+from dagster_divorder.view.measures import MEASURES
+from dagster_divorder.view.words import corpus_name, output_label
 from tests.conftest import topic_records, write_jsonl
 from tests.view.html_page import Page, check
 
@@ -147,7 +148,7 @@ def test_one_figure_is_the_same_everywhere(corpus: Path) -> None:
     receipts = run_all(settings, Silent())
     summary = {row["order"]: row for row in receipts["diversity_metrics"].figures["summary"]}
     text = " ".join(page_of(settings).text.split())
-    console = summary_page(settings)
+    console = str(summary_page(settings, details=True)).partition("all orders")[2]
     for order in ("sequences", "sequences_random", "original"):
         measured, row = manifest["diversity"][order], summary[order]
         batch = measured["batch_shares"]["cluster"]
@@ -159,7 +160,7 @@ def test_one_figure_is_the_same_everywhere(corpus: Path) -> None:
         ):
             assert row[name] == value
             assert MEASURES[name].show(value) in text, (order, name)
-            (line,) = [line for line in console.splitlines() if line.startswith(MEASURES[name].name)]
+            (line,) = [line for line in console.splitlines() if line.startswith(MEASURES[name].label)]
             assert MEASURES[name].show(value) in line.split(), (order, name)
     head = (settings.output.path / PAGE).read_text().partition("</title>")[0]
     assert output_label(manifest) in text and output_label(manifest) in head

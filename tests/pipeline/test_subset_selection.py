@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all
-from dagster_divorder.cli import summary
+from dagster_divorder.cli.runs import summary
 from dagster_divorder.core.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
@@ -98,7 +98,7 @@ def test_tables_of_the_choice_and_its_diversity_are_in_the_summary_and_the_repor
     settings = selecting(make_settings, corpus, documents=12)
     run = ran(settings, "ordering_report", "set_diversity")
     page = (settings.output.path / "ordering_report.html").read_text()
-    for shown in (summary(settings), page.partition("What was chosen")[2]):
+    for shown in (str(summary(settings, details=True)), page.partition("What was chosen")[2]):
         assert all(row["choice"] in shown for row in load_choices(run))
         scores = [row.get("mean vendi", row.get("vendi")) for load in TABLES for row in load(run)]
         assert len(scores) > 10 and all(f"{score:.4g}" in shown for score in scores)

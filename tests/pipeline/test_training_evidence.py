@@ -342,7 +342,7 @@ def test_one_command_shows_it(
     settings: Callable[..., Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     of = settings({"orders": ("curated",)})
-    monkeypatch.setattr("dagster_divorder.cli.load_settings", lambda config: of)
+    monkeypatch.setattr("dagster_divorder.cli.verb.load_settings", lambda config: of)
     assert main(["prove"]) == 0
     shown = capsys.readouterr().out
     assert "Held-out loss, mean over sources: curated" in shown

@@ -10,35 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.metrics import ShufflingCheck
 from dagster_divorder.core.metrics.along import Binned
 from dagster_divorder.core.metrics.stationarity import Stationarity
 from dagster_divorder.settings import Settings
 from dagster_divorder.view.drawing import OTHERS, by_place, cluster_colours
+from dagster_divorder.view.verdict import Verdict
 
 LENGTH_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """Whether an order beats shuffling: of the packed sequences in their order, and of the documents in theirs.
-
-    metrics: by order, see `stages.diversity_metrics.load_metrics`. remedy: what to change where it does not.
-    """
-
-    sequences: ShufflingCheck
-    documents: ShufflingCheck
-    metrics: dict[str, dict[str, Any]]
-    remedy: str
-
-    @property
-    def compared(self) -> bool:
-        """Whether the corpus is large enough to tell."""
-        return bool(self.sequences.comparisons)
-
-    @property
-    def passed(self) -> bool:
-        return self.compared and self.sequences.passed
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +87,7 @@ class Numbers:
     manifest: Mapping[str, Any]
     tokens: int
     space: str
-    check: Check
+    check: Verdict
     drift: Stationarity
     warnings: Sequence[str]
     distinct: Mapping[str, Binned]

@@ -14,10 +14,11 @@ from dagster_divorder.view import charts, words
 from dagster_divorder.view.charts import ACHIEVABLE, ASKED, SERIES, SHUFFLES
 from dagster_divorder.view.drawing import data_uri, indexed, png, stacked, svg
 from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
+from dagster_divorder.view.measures import MEASURES
 from dagster_divorder.view.report import check
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
 from dagster_divorder.view.report.numbers import Numbers, TraitAlong
-from dagster_divorder.view.words import MEASURES, ORDERS, clip, count, fixed, listed, number, percent, points
+from dagster_divorder.view.words import ORDERS, clip, count, fixed, listed, number, percent, points
 
 BAR_ROWS = 96
 """Pixels of a bar's height."""
@@ -493,7 +494,7 @@ def strategies(rows: Sequence[Mapping[str, Any]], of: Numbers) -> Section:
         {
             "documents": row["documents"],
             "sequences": row["sequences"],
-            **{measure.name: measure.show(row[name]) for name, measure in MEASURES.items() if name in row},
+            **{measure.label: measure.show(row[name]) for name, measure in MEASURES.items() if name in row},
             "time": words.seconds(row["seconds, documents"] + row["seconds, sequences"]),
         }
         for row in rows
@@ -573,7 +574,7 @@ def calibration(rows: Sequence[Mapping[str, Any]], said: Sequence[str], of: Numb
             "± over the fits": fixed(row["spread"], 3),
             **{f"{name} cluster": number(row[name]) for name in ("smallest", "median", "largest")},
             **{
-                f"{MEASURES[name].name}{whose}": MEASURES[name].show(row[f"{name}{whose}"])
+                f"{MEASURES[name].label}{whose}": MEASURES[name].show(row[f"{name}{whose}"])
                 for name in ("distinct clusters a sequence", "worst share, batch anywhere")
                 for whose in ("", ", shuffled")
             },
