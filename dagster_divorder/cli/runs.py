@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dagster_divorder.cli.estimates import ESTIMATE
 from dagster_divorder.cli.verb import Verb, config_of, settings_of
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.settings import DEFAULT_FILE, Settings
@@ -52,7 +53,7 @@ def plan(settings: Settings, *, disk: bool) -> Answer:
         {
             "stage": stage.stage if GRAPH[stage.stage].asset else f"  {stage.stage}",
             "documents": f"{stage.documents:,}",
-            "seconds": "?" if stage.seconds is None else f"{stage.seconds:.1f}",
+            "seconds": "?" if stage.seconds is None else f"{'~' * stage.rough}{stage.seconds:.1f}",
             "why": stage.why + (f" (unless {stage.unless})" if stage.unless else ""),
         }
         for stage in planned.stages
@@ -61,6 +62,11 @@ def plan(settings: Settings, *, disk: bool) -> Answer:
         f"{planned.records:,} records in the input, {planned.new_records:,} of them never seen",
         "",
         TextTable(rows),
+        *(
+            ["~: rough, as on another machine; `divorder estimate` measures on this one"]
+            if any(stage.rough for stage in planned.stages)
+            else []
+        ),
         "",
     ]
     if disk:
@@ -385,6 +391,7 @@ VERBS = (
         lambda options: init(options.paths, config_of(options) or DEFAULT_FILE),
         _add_init,
     ),
+    ESTIMATE,
     Verb(
         "plan",
         "shows what a run would compute, and why; stores nothing",

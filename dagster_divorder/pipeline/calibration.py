@@ -31,7 +31,7 @@ from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.excerpt import Excerpt
 from dagster_divorder.store.receipts import Receipt
 
-PLAIN_BYTES = (2 << 20, 6 << 20, 16 << 20)
+PLAIN_BYTES = (2 << 20, 4 << 20, 20 << 20)
 WHOLE_BYTES = 3 << 20
 """An input that is no larger is run on once, whole."""
 FEW_BYTES = (20_000, 80_000, 240_000)
@@ -201,6 +201,11 @@ def _in_a_process(
             if found[-1].error:
                 break
         return start, found
+    except DivOrderError as error:
+        said = str(error)
+        for path, excerpt in zip(at.input.paths, excerpts, strict=True):
+            said = said.replace(path, f"a sample of {excerpt.name}")
+        raise type(error)(said) from None
     finally:
         worker.process.kill()
         worker.process.communicate()

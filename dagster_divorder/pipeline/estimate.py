@@ -20,6 +20,7 @@ from pathlib import Path
 
 from dagster_divorder.engine.local import count_workers
 from dagster_divorder.engine.memory import main_memory
+from dagster_divorder.engine.progress import Progress, Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.calibration import PLAIN_BYTES, Calibration, Sampled, calibrate
 from dagster_divorder.pipeline.graph import default_graph
@@ -28,6 +29,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Url
 from dagster_divorder.store.excerpt import draw
 from dagster_divorder.store.find import find_inputs
+from dagster_divorder.store.local import megabytes
 
 BLOCKS_BYTES = 64 << 20
 DOCUMENT_BYTES = 120
@@ -110,7 +112,9 @@ class Estimate:
         return disk and self.memory <= self.memory_here and self.seconds <= DAY
 
 
-def make_estimate(settings: Settings, *stages: str, size: int | None = None) -> Estimate:
+def make_estimate(
+    settings: Settings, *stages: str, size: int | None = None, progress: Progress | None = None
+) -> Estimate:
     """Estimate a first run of some stages, by default of all that an output needs. Takes some 20 s on two cores, more
     where stages run neural networks; nothing is left in store or output.
 
@@ -134,6 +138,9 @@ def make_estimate(settings: Settings, *stages: str, size: int | None = None) -> 
         )
     if size is not None:
         total *= size / stored
+    (progress or Silent()).note(
+        f"running the stages on {megabytes(held)} of the input, in the temporary folder (some 20 s on two free cores)"
+    )
     calibration = calibrate(settings, excerpts, wanted)
     last = calibration.plain[-1]
     corpus = last.size.times(total / held)

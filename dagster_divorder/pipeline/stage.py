@@ -207,6 +207,9 @@ class Stage(ABC):
     checks: tuple[Check, ...] = ()
     amount: Callable[[Settings, Size], float] = lambda settings, size: size.bytes
     """How much work a corpus of this size is: what an estimate takes time to grow with, beside a fixed part."""
+    pace: tuple[float, float] | None = None
+    """Processor seconds of a first run, (fixed, for a million of `amount`), which a plan shows until a run has been
+    timed: 2 cores of an AMD EPYC, the mixture corpus (benchmarks/estimate.py)."""
     shared_from: int | None = None
     """Bytes of text for each of which, from the second on, one worker more shares the work; None: one process does it,
     whatever the size."""

@@ -286,6 +286,7 @@ BASE_MODEL = PinnedFit(
     check_settings=lambda run: _locate(run.settings),
     compute=_compute,
     amount=_amount,
+    pace=(0.0, 0.54),
     refit=lambda settings: Refit(settings.model.refit, "model.refit"),
     drift=another_corpus,
     facts=_facts,

@@ -169,5 +169,6 @@ CENTROIDS = PinnedFit(
     drift=_drift,
     tentative="new documents lie too far from the centroids",
     amount=points_fitted,
+    pace=(0.03, 55.0),
     facts=_facts,
 )

@@ -75,4 +75,5 @@ CLUSTER_NAMES = PinnedFit(
     refit=lambda settings: Refit("never", ""),
     drift=lambda run, fitted: None,
     amount=points_fitted,
+    pace=(0.2, 130.0),
 )

@@ -470,6 +470,7 @@ CURATED_OUTPUT = WholeCorpus(
     compute=_compute,
     amount=lambda settings, size: size.bytes + SAMPLED_BYTES * min(size.documents, SIMILARITY_SAMPLE),
     shared_from=WORKERS_FROM_BYTES,
+    pace=(0.0, 0.0036),
     show=_show,
     checks=(
         Check(

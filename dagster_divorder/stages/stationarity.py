@@ -227,5 +227,6 @@ STATIONARITY = WholeCorpus(
     inputs=_inputs,
     content=("found",),
     doing="looking for drift",
+    pace=(0.3, 0.0118),
     compute=_compute,
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -42,9 +42,11 @@ USUAL_RATIO = 4
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Some records of one input, in a random order: lines, or Parquet rows of one schema. bytes: theirs, uncompressed
-    (of rows in memory); total: of all records of the input, estimated; stored: of its files, as they lie there."""
+    """Some records of one input, in a random order: lines, or Parquet rows of one schema. name: of its first file;
+    bytes: of these records, uncompressed (of rows in memory); total: of all records of the input, estimated; stored: of
+    its files, as they lie there."""
 
+    name: str
     records: list[bytes] | pa.Table
     bytes: int
     total: float
@@ -56,9 +58,9 @@ class Excerpt:
             ends = np.cumsum([len(line) for line in self.records])
             count = max(1, int(np.searchsorted(ends, share * self.bytes, side="right")))
             taken = self.records[:count]
-            return Excerpt(taken, sum(map(len, taken)), self.total, self.stored)
+            return replace(self, records=taken, bytes=sum(map(len, taken)))
         rows = self.records.slice(0, max(1, round(share * self.records.num_rows)))
-        return Excerpt(rows, rows.nbytes, self.total, self.stored)
+        return replace(self, records=rows, bytes=rows.nbytes)
 
     def write(self, folder: Path, name: str) -> Path:
         """These records as one plain file."""
@@ -88,7 +90,7 @@ def draw(found: Found, wanted: int) -> Excerpt:
     else:
         lines, total = _compressed(found.files, sizes, wanted)
     order = np.random.default_rng(0).permutation(len(lines))
-    return Excerpt([lines[at] for at in order], sum(map(len, lines)), total, sum(sizes))
+    return Excerpt(str(found.files[0]), [lines[at] for at in order], sum(map(len, lines)), total, sum(sizes))
 
 
 def _windows(files: Sequence[Source], wanted: int, total: int) -> list[tuple[int, int]]:
@@ -165,7 +167,7 @@ def _rows(files: Sequence[Source], sizes: Sequence[int], wanted: int) -> Excerpt
     ]
     counted, size = sum(group[2] for group in groups), sum(group[3] for group in groups)
     if not counted:
-        return Excerpt([], 0, 0.0, sum(sizes))
+        return Excerpt(str(files[0]), [], 0, 0.0, sum(sizes))
     count = REMOTE_WINDOWS if isinstance(files[0], RemoteFile) else WINDOWS
     picked = groups[:: -(-len(groups) // count)] if size > wanted else groups
     each = -(-counted * wanted // max(1, size) // len(picked)) if size > wanted else counted
@@ -180,7 +182,8 @@ def _rows(files: Sequence[Source], sizes: Sequence[int], wanted: int) -> Excerpt
     table = pa.Table.from_batches(batches)
     order = np.random.default_rng(0).permutation(table.num_rows)
     total = counted * sum(sizes) / max(1, sum(sizes[at] for at in chosen))
-    return Excerpt(table.take(order), table.nbytes, table.nbytes * total / table.num_rows, sum(sizes))
+    held = table.nbytes
+    return Excerpt(str(files[0]), table.take(order), held, held * total / table.num_rows, sum(sizes))
 
 
 def _with_starts(groups: Sequence[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], int]]:
